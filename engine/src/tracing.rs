@@ -87,7 +87,8 @@ impl<'n> TracedNumerics<'n> {
         self.by(result, ElementwiseMap { x: x.clone(), f, parameter })
     }
 
-    fn by(&self, result: Tensor, stage: impl Operation + 'static) -> Tensor {
+    /// Names the operation of a result, for changed operations that no model has.
+    pub(crate) fn by(&self, result: Tensor, stage: impl Operation + 'static) -> Tensor {
         self.rounding(result, stage, |profile| profile)
     }
 

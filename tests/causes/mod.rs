@@ -4,6 +4,7 @@
 mod coarse;
 mod command;
 mod key_rotation;
+mod linear_readers;
 mod misread;
 mod passes;
 pub mod planted;

@@ -30,6 +30,11 @@ impl FactorEstimate {
         Self { error: self.error.max(part * self.factor.abs()), ..self }
     }
 
+    /// Returns true if a number is within the uncertainty.
+    pub(crate) fn holds(&self, number: f64) -> bool {
+        (number - self.factor).abs() <= self.error
+    }
+
     /// Returns the numbers of `known` within the uncertainty, exact or rounded to the result type. If none fits,
     /// returns the number with the fewest digits.
     pub(crate) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {

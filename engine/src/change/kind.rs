@@ -72,14 +72,15 @@ kinds! {
     CacheRotation "cache_rotation" "keys that attention reads before RoPE or rotated twice: those of the pass, or cached ones";
     CacheRow "cache_row" "rows of the cache that hold other keys and values: of another position, pass, layer or sequence";
     RowSource "row_source" "rows of a tap that hold the values of another position, pass, layer or sequence";
+    CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
     Activation "activation" "the activation function of the feed-forward block";
     ExpertCount "expert_count" "the number of experts per token";
-    ExpertWeights "expert_weights" "the normalisation of expert weights: by the sum over all experts, or over the chosen ones";
+    ExpertWeights "expert_weights" "the weights of experts: their normalisation (all, chosen), and their use in the sum";
     ExpertOrder "expert_order" "experts in place of other experts";
     SharedExpert "shared_expert" "the shared expert of a mixture: missing, or added without its weight";
     GateUpSwap "gate_up_swap" "gate and up projections swapped";
     ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
-    ResidualScale "residual_scale" "the factor before a residual add";
+    ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     LayerOrder "layer_order" "the weights of another layer";
     LayerMissing "layer_missing" "a missing layer";
     LayerPattern "layer_pattern" "which layers use a sliding window, and which full attention";
@@ -90,6 +91,12 @@ kinds! {
     WeightScale "weight_scale" "a weight multiplied by a number";
     WeightLayout "weight_layout" "the decoding of the blocks of a quantised weight";
     BiasMissing "bias_missing" "a missing bias";
+    BiasScale "bias_scale" "the number of times that a bias is added; ranks:2 means once by each of 2 devices";
+    PartialSum "partial_sum" "the input columns that a product adds up: 1/2 is the first of two equal parts, rank:1/2 that of a device";
+    WeightShards "weight_shards" "shards of a weight in another order, or one of them repeated";
+    WeightLowRank "weight_low_rank" "a weight that differs by a matrix of low rank, such as an adapter (LoRA)";
+    WeightGroups "weight_groups" "scales and zero points of the groups of a quantised weight";
+    SplitK "split_k" "the number of parts of a sum that are rounded to a short type before they are added";
     ActivationQuant "activation_quant" "the quantisation of activations before products with weights";
     LmHead "lm_head" "the matrix that computes logits";
     LogitScale "logit_scale" "the factor that logits are multiplied by";
@@ -112,7 +119,28 @@ kinds! {
 impl CauseKind {
     /// Returns true if engines may differ in this setting because the model's files do not state it.
     pub fn is_of_numerics(self) -> bool {
-        matches!(self, CauseKind::ActivationQuant | CauseKind::RopePrecision | CauseKind::SoftmaxPrecision)
+        matches!(
+            self,
+            CauseKind::ActivationQuant
+                | CauseKind::RopePrecision
+                | CauseKind::SoftmaxPrecision
+                | CauseKind::SplitK
+        )
+    }
+
+    /// Returns true if the value is a number that a search can solve for: a scale, an epsilon or a base.
+    pub fn is_parameter(self) -> bool {
+        matches!(
+            self,
+            CauseKind::EmbedScale
+                | CauseKind::NormEps
+                | CauseKind::RopeTheta
+                | CauseKind::AttnScale
+                | CauseKind::CacheScale
+                | CauseKind::ResidualScale
+                | CauseKind::WeightScale
+                | CauseKind::LogitScale
+        )
     }
 
     /// Returns true if the kind names what is computed wrong, and not only which values are wrong.

@@ -9,6 +9,7 @@
 mod element_edits;
 mod factor_estimate;
 mod kind;
+mod least_squares;
 mod model_operations;
 pub(crate) mod outer_operations;
 mod site_context;
@@ -18,6 +19,7 @@ use std::fmt;
 pub(crate) use element_edits::{MOST_ELEMENTS, element_numbers, plainest};
 pub(crate) use factor_estimate::FactorEstimate;
 pub use kind::CauseKind;
+pub(crate) use least_squares::{LeastSquares, plain_gain};
 pub use model_operations::{LinearParameters, ModelOperations};
 pub use site_context::SiteContext;
 
@@ -110,7 +112,7 @@ pub struct CatalogueEntry {
 impl CatalogueEntry {
     /// Returns true if the entry accepts a value of this kind. Every entry with values accepts a number; it accepts a
     /// word only if an example is a word.
-    pub(crate) fn may_take(&self, value: &ChangeValue) -> bool {
+    pub fn may_take(&self, value: &ChangeValue) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {
             ChangeValue::Nothing => self.takes.is_empty(),

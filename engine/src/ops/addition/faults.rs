@@ -1,5 +1,7 @@
 //! Changes of the residual stream: what each addition adds.
 
+pub mod stream;
+
 use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;

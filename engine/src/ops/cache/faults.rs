@@ -1,5 +1,7 @@
 //! Changes of the KV cache: rows written at the wrong index, and rows of another position or pass.
 
+pub mod scale;
+
 use std::ops::Range;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};

@@ -1,5 +1,7 @@
 //! Changes of mixtures of experts: number of chosen experts, routing weights, and expert matrices.
 
+pub mod mixture;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;

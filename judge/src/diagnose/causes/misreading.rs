@@ -80,6 +80,10 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
     if bench.setting.numerics.activation_type() != DType::F32 {
         return Ok(None);
     }
+    // Embeddings of a file in a smaller type are that short, too.
+    if open.iter().all(|one| one.site.point == Point::Embed) {
+        return Ok(None);
+    }
     // Values that fit bf16 usually fit f16, too, so bf16 is tried first.
     for dtype in [DType::BF16, DType::F16] {
         let Some(float) = Float::of(dtype) else { continue };

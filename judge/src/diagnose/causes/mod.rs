@@ -9,14 +9,17 @@ mod cause_text;
 mod dumps;
 mod experts;
 mod key_rotation;
+mod low_rank;
 mod misreading;
 mod nonfinite_values;
 mod operation_search;
+mod parameter_search;
 mod pass_restrictions;
 mod pattern;
 mod provenance;
 mod rerun;
 mod sequences;
+mod site_values;
 mod tokens;
 
 pub(super) use tokens::of_prompt;
@@ -118,14 +121,20 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Res
             causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
             break;
         }
+        if let Some(cause) = searched.fits.is_empty().then(|| low_rank::of(bench, &open)).flatten() {
+            open.retain(|one| !cause.sites.contains(&one.site));
+            causes.push(cause);
+            continue;
+        }
         let is_done = |one: &UnexplainedOperation| match searched.named() {
-            Some(changes) => bench.stage(one).is_explained_by(changes),
+            Some(changes) => bench.stage(one).shares(changes).is_some(),
             // Unexplained operations are reported once per tap.
             None => one.site.point == first.site.point,
         };
         let is_done = |one: &&UnexplainedOperation| one.site == first.site || is_done(one);
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
+        site_values::merge(bench, &mut searched, &done);
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
         causes.push(CauseText::of(bench, &stage.at()).told(
             CauseSearch::Stages,

@@ -92,6 +92,27 @@ impl<'s> OperationSearch<'s> {
         self.explains(&value)
     }
 
+    /// Returns the changes that explain every value if the operation has the same fault: the same changes, or a change
+    /// of the same kind at another tap. A scale of the cache may have another value at each site.
+    pub(super) fn shares(&self, changes: &[OperationChange]) -> Option<Changes> {
+        if self.is_explained_by(changes) {
+            return Some(changes.to_vec());
+        }
+        let ([change], at) = (changes, self.at()) else { return None };
+        let point = at.site.point;
+        let mut same =
+            catalogue().filter(|entry| entry.kind == change.entry.kind && entry.at.contains(&point));
+        same.find_map(|entry| {
+            let values = entry.may_take(&change.value).then(|| change.value.clone()).into_iter();
+            let read = match entry.kind {
+                CauseKind::CacheScale => entry.read_at(&at, &self.unexplained.meaningful()),
+                _ => Vec::new(),
+            };
+            let mut changes = values.chain(read).map(|value| vec![OperationChange::new(entry, value)]);
+            changes.find(|changes| self.is_explained_by(changes))
+        })
+    }
+
     fn explains(&self, computed: &Tensor) -> bool {
         let judged = self.unexplained.judge(computed, self.bench.setting.may_differ);
         judged.is_some_and(|judged| judged.dump.is_explained())
@@ -114,15 +135,17 @@ impl<'s> OperationSearch<'s> {
         if fits.is_empty() && theirs.len() <= MOST_VALUES {
             fits = self.pairs(&at, &theirs, &tried);
         }
-        if fits.len() > 1 {
-            // Other sites of the same tap can decide between changes that all explain the first site.
-            let stages: Vec<_> = self.others(others).into_iter().map(|one| self.bench.stage(one)).collect();
-            let explained =
-                |changes: &Changes| stages.iter().filter(|stage| stage.is_explained_by(changes)).count();
-            let counts: Vec<usize> = fits.iter().map(explained).collect();
-            let most = counts.iter().copied().max().unwrap_or(0);
-            let mut counts = counts.into_iter();
-            fits.retain(|_| counts.next() == Some(most));
+        // Other sites of the same tap can decide between changes that all explain the first site. So can other taps,
+        // between values of one kind.
+        self.decide(&mut fits, self.others(others).into_iter());
+        let same = |other: &&&UnexplainedOperation| other.site.point == self.unexplained.site.point;
+        let is_of_one_kind = |fits: &[Changes]| {
+            fits.windows(2).all(|two| {
+                two[0].len() == 1 && two[1].len() == 1 && two[0][0].entry.kind == two[1][0].entry.kind
+            })
+        };
+        if is_of_one_kind(&fits) {
+            self.decide(&mut fits, others.iter().filter(|other| !same(other)).copied());
         }
         SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.bench.deadline)
     }
@@ -134,6 +157,23 @@ impl<'s> OperationSearch<'s> {
         let same = others.iter().copied().filter(|other| other.site.point == own.point && other.site != own);
         let (in_layer, elsewhere): (Vec<_>, Vec<_>) = same.partition(|other| other.site.layer == own.layer);
         in_layer.into_iter().take(EACH).chain(elsewhere.into_iter().take(EACH)).collect()
+    }
+
+    /// Keeps the changes that explain the most of a few other operations.
+    fn decide<'o>(&self, fits: &mut Vec<Changes>, others: impl Iterator<Item = &'o UnexplainedOperation>) {
+        if fits.len() < 2 {
+            return;
+        }
+        let others: Vec<&UnexplainedOperation> = others.take(8).collect();
+        let is_explained = |other: &&&UnexplainedOperation, changes: &Changes| {
+            OperationSearch { bench: self.bench, unexplained: other }.shares(changes).is_some()
+        };
+        let explained =
+            |changes: &Changes| others.iter().filter(|other| is_explained(other, changes)).count();
+        let counts: Vec<usize> = fits.iter().map(explained).collect();
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let mut counts = counts.into_iter();
+        fits.retain(|_| counts.next() == Some(most));
     }
 
     /// Returns pairs of changes that explain the operation. Combines each of the nearest single changes with

@@ -7,6 +7,7 @@ use crate::change::{CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
+use crate::diagnose::causes::parameter_search::{Parameter, ParameterSearch};
 use crate::diagnose::causes::pass_restrictions::{EffectComparison, SettledChanges};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
@@ -28,6 +29,9 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// A change counts as equally good if its error is at most this many times the best error, or the noise
 /// floor.
 const AS_WELL: f64 = 3.0;
+
+/// Factor by which a solved value must reduce the error of a row.
+const EVIDENT: f64 = 10.0;
 
 /// A failing row with several operations between it and its inputs, to be computed again with changes.
 pub(super) struct Rerun<'s> {
@@ -117,6 +121,9 @@ impl<'s> Rerun<'s> {
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
         self.settle(&singles, best)?;
+        if best.fits.is_empty() {
+            self.settle(&self.solved(&changes.parameters, is_long)?, best)?;
+        }
         if !best.is_simple() && !is_long {
             let more = self.tried(changes.sweep.iter().map(|change| vec![self.one(change, None)]))?;
             self.settle(&more, best)?;
@@ -193,9 +200,48 @@ impl<'s> Rerun<'s> {
         let mut found = scout.found;
         in_order(&mut found.usual);
         in_order(&mut found.sweep);
-        let FoundChanges { usual, sweep } = &mut found;
+        let FoundChanges { usual, sweep, parameters } = &mut found;
         sweep.retain(|change| !usual.contains(change));
+        let place =
+            |parameter: &Parameter| catalogue().position(|entry| std::ptr::eq(entry, parameter.entry));
+        parameters.sort_by_key(place);
         Ok(found)
+    }
+
+    /// Solves for parameters, one at a time, and for the scales of keys and values together. A solved value is evidence
+    /// only if it removes nearly all of the error.
+    fn solved(&self, parameters: &[Parameter], is_long: bool) -> Result<Vec<ChangeTrial>> {
+        let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
+        let is_tried = |parameter: &&Parameter| !(is_long && parameter.entry.is_local);
+        let mut sets: Vec<Vec<Parameter>> =
+            parameters.iter().filter(is_tried).map(|one| vec![*one]).collect();
+        let caches = parameters.iter().filter(|parameter| parameter.entry.kind == CauseKind::CacheScale);
+        // The effect of values is linear, so they come first.
+        let caches: Vec<Parameter> = caches.rev().copied().collect();
+        sets.extend((caches.len() > 1).then_some(caches));
+        let supposed = |changes: &[OperationChange]| -> Vec<Supposition> {
+            changes.iter().map(|change| self.one(change, change.point)).collect()
+        };
+        let mut error = |changes: &[OperationChange]| {
+            if self.deadline.is_over() {
+                return Ok(None);
+            }
+            Ok(match self.run(&supposed(changes), &mut ())? {
+                Some(ArrayComparison::Measured(found)) => Some(found.errors.rel_l2),
+                _ => None,
+            })
+        };
+        let mut search = ParameterSearch { error: &mut error, before };
+        let mut found = Vec::new();
+        for set in sets {
+            // Scales of keys and values are independent faults unless neither explains the row.
+            if set.len() > 1 && !found.is_empty() {
+                break;
+            }
+            let solved = search.solve(&set)?.filter(|(_, error)| *error <= before / EVIDENT);
+            found.extend(solved.map(|(changes, _)| supposed(&changes)));
+        }
+        self.tried(found.into_iter())
     }
 
     /// Reads parameters of changes from the dump's values at taps derived from logits.
@@ -366,6 +412,8 @@ struct FoundChanges {
     usual: Vec<OperationChange>,
     /// Changes with less usual values.
     sweep: Vec<OperationChange>,
+    /// Parameters that can be solved for.
+    parameters: Vec<Parameter>,
 }
 
 impl FoundChanges {
@@ -373,7 +421,23 @@ impl FoundChanges {
         let limited = |changes: &[OperationChange]| {
             changes.iter().map(|change| change.clone().limited_to(passes)).collect()
         };
-        Self { usual: limited(&self.usual), sweep: limited(&self.sweep) }
+        let parameters = self.parameters.iter().map(|parameter| Parameter { passes, ..*parameter });
+        Self { usual: limited(&self.usual), sweep: limited(&self.sweep), parameters: parameters.collect() }
+    }
+}
+
+impl ApplicableChanges<'_, '_> {
+    /// Adds a parameter that a change sets to a number, with its own value. A change of a single weight is solved for at
+    /// each tap.
+    fn add_parameter(&mut self, change: &OperationChange, at: &SiteContext) {
+        let entry = change.entry;
+        let point = (entry.is_local || entry.at.len() == 1).then_some(at.site.point);
+        let is_known = |known: &Parameter| std::ptr::eq(known.entry, entry) && known.point == point;
+        let is_new = entry.kind.is_parameter() && change.value.number().is_some();
+        if is_new && !self.found.parameters.iter().any(is_known) {
+            let own = change.own(at).number().filter(|own| *own > 0.0).unwrap_or(1.0);
+            self.found.parameters.push(Parameter { entry, point, passes: None, own });
+        }
     }
 }
 
@@ -391,6 +455,7 @@ impl Tap for ApplicableChanges<'_, '_> {
         }
         // A corrupt weight element can be read from values, but not guessed.
         for change in OperationChange::applicable(&at) {
+            self.add_parameter(&change, &at);
             if change.entry.kind != CauseKind::WeightCorruption && !self.found.usual.contains(&change) {
                 self.found.usual.push(change);
             }

@@ -7,7 +7,9 @@
 
 mod integer_search;
 mod integers;
+mod repeated_bias;
 mod row_scale;
+mod split_sums;
 
 use std::ops::Range;
 
@@ -28,7 +30,9 @@ use crate::weight::Matrix;
 
 pub use integer_search::{IntegerProducts, products_that_explain};
 pub use integers::Integers;
+pub(crate) use repeated_bias::RepeatedBias;
 pub use row_scale::scales_of_row;
+pub(crate) use split_sums::SplitSums;
 
 /// Products that are computed in f64, together with their squares, in one nanosecond.
 const PRODUCTS: usize = 2;
@@ -174,6 +178,19 @@ impl Linear {
 
     /// Evaluates some results by output, so that a row of weights is decoded once for all tokens.
     fn some(&self, profile: &Profile, tokens: &[Operand], wanted: &[usize]) -> Vec<ExactValue> {
+        self.by_output(profile, tokens, wanted, |row, x, output| {
+            row.times(x, self.bias(output, profile), profile)
+        })
+    }
+
+    /// Evaluates some results by output. `times` multiplies a row of weights with a token's activations, for an output.
+    fn by_output(
+        &self,
+        profile: &Profile,
+        tokens: &[Operand],
+        wanted: &[usize],
+        times: impl Fn(&WeightRow, &Operand, usize) -> ExactValue + Sync,
+    ) -> Vec<ExactValue> {
         let rows = self.w.rows;
         let first_token = wanted.first().map_or(0, |flat| flat / rows);
         let mut order: Vec<usize> = (0..wanted.len()).collect();
@@ -182,8 +199,8 @@ impl Linear {
         let of_output = |index: usize| {
             let indices = outputs[index];
             let output = wanted[indices[0]] % rows;
-            let (row, bias) = (WeightRow::new(&self.w, output, profile), self.bias(output, profile));
-            let at = |&index: &usize| row.times(&tokens[wanted[index] / rows - first_token], bias, profile);
+            let row = WeightRow::new(&self.w, output, profile);
+            let at = |&index: &usize| times(&row, &tokens[wanted[index] / rows - first_token], output);
             indices.iter().map(at).collect::<Vec<_>>()
         };
         let found = parallel::map(outputs.len(), self.w.cols, of_output);

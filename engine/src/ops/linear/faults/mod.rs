@@ -1,7 +1,13 @@
 //! Changes of matrix products: another matrix, a missing bias or scale, another order of rows.
 
+pub mod bias;
+pub mod columns;
 pub mod corruption;
 pub mod fused_projections;
+pub mod groups;
+pub mod precision;
+pub mod shards;
+pub mod split_sums;
 pub mod weight;
 
 use crate::change::outer_operations::made_by;

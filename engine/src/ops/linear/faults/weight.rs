@@ -28,23 +28,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
-        kind: CauseKind::WeightPrecision,
-        at: PRODUCTS,
-        takes: "f16|bf16",
-        compute: |at, value| {
-            let float = match value.as_word()? {
-                "f16" => Float::F16,
-                "bf16" => Float::Bf16,
-                _ => return None,
-            };
-            let product = own(at)?;
-            let w = rounded(&product.w, float)?;
-            with(at, &LinearParameters { w, ..product })
-        },
-        usual: |_| ["bf16", "f16"].map(ChangeValue::word).into(),
-        ..CatalogueEntry::PLAIN
-    },
-    CatalogueEntry {
         kind: CauseKind::WeightLayout,
         at: PRODUCTS,
         takes: "adjacent|groups-of-64|reversed|no-minimum|no-high-bits",
@@ -79,19 +62,6 @@ fn transposed(w: &Matrix) -> Option<Matrix> {
 
 fn elements(w: &Matrix) -> Bytes {
     Bytes::copy_from_slice(w.row_range(0..w.rows))
-}
-
-/// Rounds weights of a plain type to another type and stores them in the original type, so activations are rounded as
-/// before.
-fn rounded(w: &Matrix, float: Float) -> Option<Matrix> {
-    let own = Float::of(w.dtype).filter(|own| *own != float)?;
-    let mut data = Vec::with_capacity(elements(w).len());
-    let mut row = vec![0.0; w.cols];
-    for index in 0..w.rows {
-        decode_matrix_row(w, index, &mut row);
-        row.iter().for_each(|&x| data.extend(encoded(own, float.round(x.into()))));
-    }
-    w.with_elements(data)
 }
 
 /// Encodes a number in the file's type.

@@ -1,0 +1,109 @@
+//! Scales of an 8-bit cache: keys or values that are divided by a scale when they are stored, and not multiplied by it
+//! when they are read.
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, rounded_to};
+use crate::checkpoint::Point;
+use crate::numerics::Numerics;
+use crate::ops::scaling::Multiplier;
+use crate::tensor::Tensor;
+
+pub(crate) static ENTRIES: &[CatalogueEntry] =
+    &[CatalogueEntry { at: &[Point::KCache], ..SCALED }, CatalogueEntry { at: &[Point::VCache], ..SCALED }];
+
+const SCALED: CatalogueEntry = CatalogueEntry {
+    kind: CauseKind::CacheScale,
+    takes: "20|1/0.05|20,25|20;25;30",
+    own: |_| ChangeValue::Number(1.0),
+    compute: |at, value| scaled(at, &factors(at, value)?),
+    read: read_factors,
+    usual: |_| vec![ChangeValue::Number(2.0)],
+    ..CatalogueEntry::PLAIN
+};
+
+/// Parses the factor of each head: one number, or one for each head, each written as `20` or `1/0.05`. Layers with their
+/// own factors are separated by `;`.
+fn factors(at: &SiteContext, value: &ChangeValue) -> Option<Vec<Multiplier>> {
+    let heads = *at.value.shape().get(1)?;
+    let number = |word: &str| match word.strip_prefix("1/") {
+        Some(scale) => Some(Multiplier::Divisor(scale.parse().ok()?)),
+        None => Some(Multiplier::Number(word.parse().ok()?)),
+    };
+    let typed = value.to_string();
+    let of_layer = match typed.contains(';') {
+        true => typed.split(';').nth(at.site.layer?)?,
+        false => &typed,
+    };
+    let each = of_layer.split(',').map(|word| number(word.trim()));
+    let factors = match each.collect::<Option<Vec<Multiplier>>>()?.as_slice() {
+        [one] => vec![*one; heads],
+        each => each.to_vec(),
+    };
+    let is_real = factors.iter().all(|by| by.factor().is_finite() && by.factor() != 0.0);
+    (factors.len() == heads && is_real && factors.iter().any(|by| by.factor() != 1.0)).then_some(factors)
+}
+
+/// Returns the first index of the rows that this pass writes. Earlier rows were scaled when they were written.
+fn first_new(at: &SiteContext) -> usize {
+    at.value.rows().saturating_sub(at.positions.len()) * at.value.row_len()
+}
+
+/// Multiplies the new rows of each head by a factor.
+fn scaled(at: &SiteContext, factors: &[Multiplier]) -> Option<Tensor> {
+    let (first, head_dim) = (first_new(at), *at.value.shape().get(2)?);
+    let new = at.value.data().len() - first;
+    let rows = at.n.gathered(&[at.value], &[new], |flat| (0, first + flat));
+    let times = |&by: &Multiplier| at.n.scale(&rows, by);
+    let by_head: Vec<Tensor> = match factors {
+        [one, others @ ..] if others.iter().all(|other| other == one) => vec![times(one)],
+        factors => factors.iter().map(times).collect(),
+    };
+    let all: Vec<&Tensor> = [at.value].into_iter().chain(&by_head).collect();
+    Some(at.n.gathered(&all, at.value.shape(), |flat| match flat.checked_sub(first) {
+        Some(new) => (1 + flat / head_dim % factors.len() % by_head.len(), new),
+        None => (0, flat),
+    }))
+}
+
+/// Estimates the factor of each head by least squares.
+fn read_factors(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
+    let first = first_new(at);
+    let estimate = |head: Option<usize>| {
+        let is_in = |flat: usize| head.is_none_or(|head| flat / head_dim % heads == head);
+        let pairs = at.value.data().iter().zip(theirs).enumerate().skip(first);
+        let of_head = pairs.filter(|(flat, _)| is_in(*flat)).map(|(_, (&x, &y))| (f64::from(x), y));
+        FactorEstimate::read(of_head).map(|factor| plain(&factor, at))
+    };
+    let mut words: Vec<String> = estimate(None).map_or(Vec::new(), Vec::from);
+    let each: Option<Vec<[String; 2]>> = (0..heads).map(|head| estimate(Some(head))).collect();
+    let each = each.filter(|each| each.iter().any(|one| *one != each[0])).unwrap_or_default();
+    if !each.is_empty() {
+        let joined =
+            |index: usize| each.iter().map(|words| words[index].as_str()).collect::<Vec<_>>().join(",");
+        words.extend([joined(0), joined(1)]);
+    }
+    words.into_iter().map(number_or_word).collect()
+}
+
+/// Returns a number if the word is one, as `--suppose` reads it.
+fn number_or_word(word: String) -> ChangeValue {
+    word.parse().map_or_else(|_| ChangeValue::Word(word), ChangeValue::Number)
+}
+
+/// Returns a factor as a number with few digits, and as the reciprocal of one: engines store a scale, by which they
+/// divide. The plainer of the two is the first.
+fn plain(factor: &FactorEstimate, at: &SiteContext) -> [String; 2] {
+    const MOST_DIGITS: i32 = 9;
+    let number = factor.values(at, &[1.0]).first().and_then(ChangeValue::number).unwrap_or(1.0);
+    let digits_of = |is_right: &dyn Fn(i32) -> bool| {
+        (1..MOST_DIGITS).find(|digits| is_right(*digits)).unwrap_or(MOST_DIGITS)
+    };
+    let of_number = digits_of(&|digits| rounded_to(digits, number) == number);
+    let of_scale = digits_of(&|digits| factor.holds(rounded_to(digits, number.recip()).recip()));
+    let scale = rounded_to(of_scale, number.recip());
+    let mut words = [ChangeValue::Number(number).to_string(), format!("1/{}", ChangeValue::Number(scale))];
+    if of_scale < of_number {
+        words.reverse();
+    }
+    words
+}

@@ -1,0 +1,129 @@
+//! Scales and zero points of the groups of a quantised weight: a zero point that is off by one, and scales of another
+//! group.
+
+use half::f16;
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
+use crate::numerics::Numerics;
+use crate::ops::linear::faults::{PRODUCTS, own, with};
+use crate::quant::decode_matrix_row;
+use crate::weight::{DType, Matrix, StoredTensor};
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
+    kind: CauseKind::WeightGroups,
+    at: PRODUCTS,
+    takes: "zero+1|zero-1|next|previous|first|row-before|row-after|inverted",
+    compute: |at, value| {
+        let product = own(at)?;
+        let w = changed(at, &product.w, value.as_word()?)?;
+        with(at, &LinearParameters { w, ..product })
+    },
+    usual: |at| match own(at).is_some_and(|product| has_scales(product.w.dtype)) {
+        true => WORDS.map(ChangeValue::word).into(),
+        false => Vec::new(),
+    },
+    ..CatalogueEntry::PLAIN
+}];
+
+const WORDS: [&str; 8] =
+    ["zero+1", "zero-1", "next", "previous", "first", "row-before", "row-after", "inverted"];
+
+/// Returns true if a block of the type begins with an `f16` scale, which multiplies its integer codes.
+fn has_scales(dtype: DType) -> bool {
+    matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0)
+}
+
+fn changed(at: &SiteContext, w: &Matrix, word: &str) -> Option<Matrix> {
+    if !has_scales(w.dtype) {
+        return None;
+    }
+    let groups = w.cols / w.dtype.block_len();
+    let all = w.rows * groups;
+    let off_by = |by: i8| match at.n.native_types().contains(&w.dtype) {
+        true => with_codes_off(w, by),
+        false => decoded_off(w, by.into()),
+    };
+    // A group at the end of the matrix keeps its scale.
+    match word {
+        "zero+1" => off_by(1),
+        "zero-1" => off_by(-1),
+        "next" => with_scales_of(w, |group| (group + 1).min(all - 1)),
+        "previous" => with_scales_of(w, |group| group.saturating_sub(1)),
+        "first" => with_scales_of(w, |group| group / groups * groups),
+        "row-before" => with_scales_of(w, |group| group.checked_sub(groups).unwrap_or(group)),
+        "row-after" => with_scales_of(w, |group| if group + groups < all { group + groups } else { group }),
+        "inverted" => with_scales(w, |scale, _| f16::from_f32(scale.to_f32().recip())),
+        _ => None,
+    }
+}
+
+/// Replaces the scale of each group. `scale` gets the group's own scale and its index.
+fn with_scales(w: &Matrix, scale: impl Fn(f16, usize) -> f16) -> Option<Matrix> {
+    let mut data = w.row_range(0..w.rows).to_vec();
+    for (group, block) in data.chunks_mut(w.dtype.block_bytes()).enumerate() {
+        let scale = scale(f16::from_le_bytes([block[0], block[1]]), group);
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+    }
+    w.with_elements(data)
+}
+
+/// Gives each group the scale of another group.
+fn with_scales_of(w: &Matrix, other: impl Fn(usize) -> usize) -> Option<Matrix> {
+    let (bytes, size) = (w.row_range(0..w.rows), w.dtype.block_bytes());
+    with_scales(w, |_, group| {
+        let at = other(group) * size;
+        f16::from_le_bytes([bytes[at], bytes[at + 1]])
+    })
+}
+
+/// Decodes the weights and adds a multiple of each group's scale.
+fn decoded_off(w: &Matrix, by: f32) -> Option<Matrix> {
+    let (size, len) = (w.dtype.block_bytes(), w.dtype.block_len());
+    let mut data = Vec::with_capacity(4 * w.rows * w.cols);
+    let mut row = vec![0.0f32; w.cols];
+    for index in 0..w.rows {
+        decode_matrix_row(w, index, &mut row);
+        for (values, block) in row.chunks(len).zip(w.row(index).chunks(size)) {
+            let off = by * f16::from_le_bytes([block[0], block[1]]).to_f32();
+            values.iter().for_each(|value| data.extend((value + off).to_le_bytes()));
+        }
+    }
+    Matrix::from_stored(&StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() })
+}
+
+/// Adds a number to each code, in a type that products read as codes. Codes of 4 bits need a type with 5 bits. `None` if
+/// a code would overflow, or the type stores a minimum in place of a zero point.
+fn with_codes_off(w: &Matrix, by: i8) -> Option<Matrix> {
+    let bytes = w.row_range(0..w.rows);
+    let blocks = bytes.chunks(w.dtype.block_bytes());
+    let mut data = Vec::new();
+    match w.dtype {
+        DType::Q8_0 => {
+            for block in blocks {
+                data.extend(&block[..2]);
+                for &code in &block[2..] {
+                    data.push((code as i8).checked_add(by)? as u8);
+                }
+            }
+            w.with_elements(data)
+        }
+        DType::Q4_0 => {
+            blocks.for_each(|block| data.extend(of_five_bits(block, by)));
+            let (dtype, shape) = (DType::Q5_0, vec![w.rows, w.cols]);
+            Matrix::from_stored(&StoredTensor { dtype, shape, data: data.into() })
+        }
+        _ => None,
+    }
+}
+
+/// Converts a block of Q4_0 to Q5_0, with a number added to each code.
+fn of_five_bits(block: &[u8], by: i8) -> Vec<u8> {
+    let (scale, nibbles) = block.split_at(2);
+    let code = |value: usize| {
+        let nibble = nibbles[value % 16] >> (value / 16 * 4) & 0x0F;
+        (i16::from(nibble) + 8 + i16::from(by)) as u8
+    };
+    let high = (0..32).fold(0u32, |high, value| high | u32::from(code(value) >> 4) << value);
+    let low = (0..16).map(|value| code(value) & 0x0F | (code(value + 16) & 0x0F) << 4);
+    scale.iter().copied().chain(high.to_le_bytes()).chain(low).collect()
+}

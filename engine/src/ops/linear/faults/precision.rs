@@ -1,0 +1,249 @@
+//! Weights that are rounded to a shorter type: to a float type, or to integers with a scale for each tensor, row or group.
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext, distance};
+use crate::checkpoint::Point;
+use crate::exact::Float;
+use crate::numerics::Numerics;
+use crate::ops::embedding::exact::EmbeddingLookup;
+use crate::ops::linear::faults::weight::encoded;
+use crate::ops::linear::faults::{IN_LAYERS, input, multiplied, own, with};
+use crate::quant::{decode_matrix_row, decode_row, quantise_row};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix};
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    // A file in a shorter float type has all its matrices in that type.
+    CatalogueEntry {
+        kind: CauseKind::WeightPrecision,
+        at: EVERYWHERE,
+        takes: "f16|bf16",
+        compute: |at, value| {
+            let rounding = WeightRounding::named(value.as_word()?)?;
+            match at.stage() {
+                _ if !rounding.is_of_file() => None,
+                Some(EmbeddingLookup { table, tokens }) => {
+                    Some(at.n.embed(&rounded(table, rounding)?, tokens))
+                }
+                None => rounded_product(at, rounding),
+            }
+        },
+        usual: |_| ["bf16", "f16"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    // Quantisers leave the embeddings and the output matrix as they are.
+    CatalogueEntry {
+        kind: CauseKind::WeightPrecision,
+        at: IN_LAYERS,
+        takes: "f8_e4m3|f8_e5m2|f8_e4m3-tensor|f8_e4m3-row|int8-tensor|int8-row|q8_0",
+        usual: |_| vec![ChangeValue::word("int8-row")],
+        ..QUANTISED
+    },
+    CatalogueEntry {
+        kind: CauseKind::WeightPrecision,
+        at: &[Point::Logits],
+        takes: "head:int8-row",
+        compute: |at, value| quantised(at, value.as_word()?.strip_prefix("head:")?),
+        read: |at, theirs| {
+            let words = nearest_roundings(at, theirs).into_iter();
+            words.map(|word| ChangeValue::Word(format!("head:{word}"))).collect()
+        },
+        usual: |_| Vec::new(),
+        ..CatalogueEntry::PLAIN
+    },
+];
+
+const QUANTISED: CatalogueEntry = CatalogueEntry {
+    compute: |at, value| quantised(at, value.as_word()?),
+    read: |at, theirs| nearest_roundings(at, theirs).into_iter().map(ChangeValue::word).collect(),
+    ..CatalogueEntry::PLAIN
+};
+
+/// Taps of matrices.
+const EVERYWHERE: &[Point] = &[
+    Point::Embed,
+    Point::Q,
+    Point::K,
+    Point::V,
+    Point::AttnOut,
+    Point::RouterLogits,
+    Point::SharedGate,
+    Point::SharedUp,
+    Point::SharedOut,
+    Point::FfnGate,
+    Point::FfnUp,
+    Point::FfnOut,
+    Point::Logits,
+];
+
+/// Roundings that are tried if a product's first outputs come nearer with them.
+const READ: [&str; 7] =
+    ["f8_e4m3", "f8_e5m2", "f8_e4m3-tensor", "f8_e4m3-row", "int8-tensor", "int8-row", "q8_0"];
+
+/// A way to round weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum WeightRounding {
+    /// Each weight by itself.
+    Float(Float),
+    /// Each weight divided by a scale, so that the largest of the matrix becomes the largest number of the codes.
+    Tensor(CodeType),
+    /// The same with a scale for each row.
+    Row(CodeType),
+    /// Blocks of a ggml type.
+    Blocks(DType),
+}
+
+/// Numbers that weights are rounded to after they are divided by a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum CodeType {
+    Int8,
+    E4m3,
+}
+
+impl CodeType {
+    fn largest(self) -> f32 {
+        match self {
+            CodeType::Int8 => 127.0,
+            CodeType::E4m3 => 448.0,
+        }
+    }
+
+    fn round(self, x: f32) -> f32 {
+        match self {
+            CodeType::Int8 => x.round_ties_even(),
+            CodeType::E4m3 => Float::E4m3.round(x.into()) as f32,
+        }
+    }
+}
+
+impl WeightRounding {
+    fn named(word: &str) -> Option<Self> {
+        Some(match word {
+            "f16" => WeightRounding::Float(Float::F16),
+            "bf16" => WeightRounding::Float(Float::Bf16),
+            "f8_e4m3" => WeightRounding::Float(Float::E4m3),
+            "f8_e5m2" => WeightRounding::Float(Float::E5m2),
+            "f8_e4m3-tensor" => WeightRounding::Tensor(CodeType::E4m3),
+            "f8_e4m3-row" => WeightRounding::Row(CodeType::E4m3),
+            "int8-tensor" => WeightRounding::Tensor(CodeType::Int8),
+            "int8-row" => WeightRounding::Row(CodeType::Int8),
+            "q8_0" => WeightRounding::Blocks(DType::Q8_0),
+            _ => return None,
+        })
+    }
+
+    /// Rounds a row. `largest` is the largest absolute value of the matrix.
+    fn round(self, row: &mut [f32], largest: f32) {
+        let by_scale = |row: &mut [f32], codes: CodeType, largest: f32| {
+            let scale = largest / codes.largest();
+            if scale > 0.0 {
+                row.iter_mut().for_each(|x| *x = codes.round(*x / scale) * scale);
+            }
+        };
+        match self {
+            WeightRounding::Float(float) => {
+                row.iter_mut().for_each(|x| *x = float.round((*x).into()) as f32);
+            }
+            WeightRounding::Tensor(codes) => by_scale(row, codes, largest),
+            WeightRounding::Row(codes) => {
+                let largest = largest_of(row);
+                by_scale(row, codes, largest);
+            }
+            WeightRounding::Blocks(dtype) => {
+                if let Some(size) = dtype.bytes_for(row.len()) {
+                    let mut bytes = vec![0; size];
+                    quantise_row(dtype, row, &mut bytes);
+                    decode_row(dtype, &bytes, row);
+                }
+            }
+        }
+    }
+
+    /// Returns true if a file may have all its weights in this type.
+    fn is_of_file(self) -> bool {
+        matches!(self, WeightRounding::Float(Float::F16 | Float::Bf16))
+    }
+
+    /// Returns true if the rounding changes a matrix and can be computed for it.
+    fn applies_to(self, w: &Matrix) -> bool {
+        match self {
+            WeightRounding::Float(float) => Float::of(w.dtype) != Some(float),
+            WeightRounding::Blocks(dtype) => w.cols.is_multiple_of(dtype.block_len()),
+            _ => true,
+        }
+    }
+}
+
+fn largest_of(row: &[f32]) -> f32 {
+    row.iter().fold(0.0f32, |most, x| most.max(x.abs()))
+}
+
+/// Rounds weights of a plain type and stores them in the original type, so activations are rounded as before.
+fn rounded(w: &Matrix, rounding: WeightRounding) -> Option<Matrix> {
+    rounded_by(w, rounding, largest_in(w, rounding))
+}
+
+fn rounded_by(w: &Matrix, rounding: WeightRounding, largest: f32) -> Option<Matrix> {
+    let own = Float::of(w.dtype).filter(|_| rounding.applies_to(w))?;
+    let mut data = Vec::new();
+    let mut row = vec![0.0; w.cols];
+    for index in 0..w.rows {
+        decode_matrix_row(w, index, &mut row);
+        rounding.round(&mut row, largest);
+        row.iter().for_each(|&x| data.extend(encoded(own, x.into())));
+    }
+    w.with_elements(data)
+}
+
+/// Returns the largest absolute weight, if the rounding needs it.
+fn largest_in(w: &Matrix, rounding: WeightRounding) -> f32 {
+    let WeightRounding::Tensor(_) = rounding else { return 0.0 };
+    let mut row = vec![0.0; w.cols];
+    (0..w.rows).fold(0.0f32, |most, index| {
+        decode_matrix_row(w, index, &mut row);
+        most.max(largest_of(&row))
+    })
+}
+
+/// Computes the product with quantised weights.
+fn quantised(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let rounding = WeightRounding::named(word).filter(|rounding| !rounding.is_of_file())?;
+    rounded_product(at, rounding)
+}
+
+/// Computes the product with rounded weights. A file in a float type has its biases in that type, too.
+fn rounded_product(at: &SiteContext, rounding: WeightRounding) -> Option<Tensor> {
+    let product = own(at)?;
+    let w = rounded(&product.w, rounding)?;
+    let bias = product.bias.map(|mut bias| {
+        if rounding.is_of_file() {
+            rounding.round(&mut bias, 0.0);
+        }
+        bias
+    });
+    with(at, &LinearParameters { w, bias, ..product })
+}
+
+/// Returns the roundings that bring the first outputs nearer to the dump's values, nearest first.
+fn nearest_roundings(at: &SiteContext, theirs: &[f64]) -> Vec<&'static str> {
+    const OUTPUTS: usize = 16;
+    let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
+    let (rows, few) = (product.w.rows, OUTPUTS.min(product.w.rows));
+    let first = |flat: usize| flat / few * rows + flat % few;
+    let wanted: Vec<f64> = (0..x.rows() * few).map(|flat| theirs[first(flat)]).collect();
+    let ours = at.n.gathered(&[at.value], &[wanted.len()], |flat| (0, first(flat)));
+    let before = distance(&ours, &wanted);
+    if Float::of(product.w.dtype).is_none() || !(before > 0.0 && before < 0.5) {
+        return Vec::new();
+    }
+    let x = Tensor::new(x.shape(), x.data().to_vec());
+    let off = |word: &'static str| {
+        let rounding = WeightRounding::named(word)?;
+        let w = rounded_by(&product.w.rows_from(0, few), rounding, largest_in(&product.w, rounding))?;
+        let bias = product.bias.as_ref().map(|bias| bias[..few].to_vec());
+        let off = distance(&multiplied(at, &x, &LinearParameters { w, bias, ..product.clone() })?, &wanted);
+        (off < before / 1.5).then_some((word, off))
+    };
+    let mut near: Vec<(&str, f64)> = READ.into_iter().filter_map(off).collect();
+    near.sort_by(|a, b| a.1.total_cmp(&b.1));
+    near.into_iter().map(|(word, _)| word).collect()
+}

@@ -1,0 +1,144 @@
+//! Products whose error has a low rank over many tokens: an adapter (LoRA) that one engine applies and the other does
+//! not.
+//!
+//! The adapter's matrices cannot be read from a few tokens, but their rank can: the error of `T` tokens is a matrix of
+//! that rank. Errors of few outputs or few tokens have a low rank, too, and so has a wrong bias. Those are excluded.
+
+use crate::change::CauseKind;
+use crate::check::UnexplainedOperation;
+use crate::checkpoint::Site;
+use crate::diagnose::causes::operation_search::SearchContext;
+use crate::verdict::{Cause, CauseContent, CauseSearch};
+use crate::weight::DType;
+
+/// Maximum number of tokens whose errors are compared.
+const MOST_TOKENS: usize = 96;
+
+/// Minimum number of tokens beyond the rank. Errors of fewer tokens are no evidence.
+const BEYOND: usize = 4;
+
+/// Smallest share of tokens, and of outputs, with errors above the rounding of the product.
+const DENSE: f64 = 0.9;
+
+/// Largest error of rounding, relative to the largest value of a token, in `f32` and in short types.
+const ROUNDING: [f64; 2] = [1e-5, 1.0 / 64.0];
+
+/// Finds the products whose errors have the rank of the first; `None` if that is not low.
+pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Option<Cause> {
+    let rank = ProductErrors::of(bench, open.first()?)?.rank()?;
+    let errors: Vec<(Site, ProductErrors)> =
+        open.iter().filter_map(|one| Some((one.site, ProductErrors::of(bench, one)?))).collect();
+    let alike = errors.iter().filter(|(_, errors)| errors.rank() == Some(rank));
+    let alike: Vec<Site> = alike.map(|(site, _)| *site).collect();
+    // A pass of few tokens cannot contradict the rank that the same product has in another pass.
+    let is_same = |site: Site| alike.iter().any(|one| (one.point, one.layer) == (site.point, site.layer));
+    let is_short = |errors: &ProductErrors| errors.tokens < rank + BEYOND;
+    let told =
+        errors.iter().filter(|(site, errors)| alike.contains(site) || (is_short(errors) && is_same(*site)));
+    let sites: Vec<Site> = told.map(|(site, _)| *site).collect();
+    let whose = bench.setting.role.name();
+    let what = format!(
+        "weight_low_rank: the {whose}'s weight differs from the model's by a matrix of rank {rank}, as an adapter \
+         (LoRA) of that rank that is applied, or left out"
+    );
+    let told =
+        CauseContent::Misread { kind: CauseKind::WeightLowRank, what: [what, String::new()], wrong: [0, 0] };
+    Some(Cause::new(CauseSearch::Stages, sites, told))
+}
+
+/// Errors of a matrix product.
+struct ProductErrors {
+    tokens: usize,
+    outputs: usize,
+    /// `[tokens, outputs]`
+    errors: Vec<f64>,
+    /// Largest error of rounding of each token.
+    rounding: Vec<f64>,
+}
+
+impl ProductErrors {
+    fn of(bench: &SearchContext, one: &UnexplainedOperation) -> Option<Self> {
+        bench.book.product(one.site.point, one.site.layer)?;
+        let outputs = one.traced.row_len();
+        let tokens = one.traced.rows().min(MOST_TOKENS);
+        let is_short = bench.setting.numerics.activation_type() != DType::F32;
+        let values = one.traced.data().iter().zip(&one.theirs).take(tokens * outputs);
+        let errors: Vec<f64> = values.map(|(&own, theirs)| theirs - f64::from(own)).collect();
+        let largest = |token: usize| {
+            let row = &one.theirs[token * outputs..][..outputs];
+            ROUNDING[usize::from(is_short)] * row.iter().fold(0.0f64, |most, y| most.max(y.abs()))
+        };
+        let is_known = errors.iter().all(|error| error.is_finite());
+        is_known.then(|| Self { tokens, outputs, errors, rounding: (0..tokens).map(largest).collect() })
+    }
+
+    fn row(&self, token: usize) -> &[f64] {
+        &self.errors[token * self.outputs..][..self.outputs]
+    }
+
+    /// Returns the rank of the errors if it is low, they are dense, and they differ between tokens.
+    fn rank(&self) -> Option<usize> {
+        let most = self.tokens.min(self.outputs).checked_sub(BEYOND).filter(|most| *most > 0)?;
+        if !self.is_dense() || self.is_constant() {
+            return None;
+        }
+        let mut rest = self.errors.clone();
+        for rank in 1..=most {
+            self.remove_largest(&mut rest);
+            let mut rows = rest.chunks(self.outputs).zip(&self.rounding);
+            if rows.all(|(row, rounding)| row.iter().all(|error| error.abs() <= *rounding)) {
+                return Some(rank);
+            }
+        }
+        None
+    }
+
+    fn is_dense(&self) -> bool {
+        let is_wrong =
+            |token: usize, output: usize| self.row(token)[output].abs() > self.rounding[token] / 4.0;
+        let tokens =
+            (0..self.tokens).filter(|&token| (0..self.outputs).any(|output| is_wrong(token, output)));
+        let outputs =
+            (0..self.outputs).filter(|&output| (0..self.tokens).any(|token| is_wrong(token, output)));
+        let is_most = |count: usize, all: usize| count as f64 >= DENSE * all as f64;
+        is_most(tokens.count(), self.tokens) && is_most(outputs.count(), self.outputs)
+    }
+
+    /// Returns true if all tokens have the same error, as with another bias.
+    fn is_constant(&self) -> bool {
+        let first = self.row(0);
+        let is_first = |token: usize| {
+            self.row(token).iter().zip(first).all(|(a, b)| (a - b).abs() <= 2.0 * self.rounding[token])
+        };
+        (1..self.tokens).all(is_first)
+    }
+
+    /// Removes the part along the largest singular vector, found by power iteration. Any vector in the rows' space lowers
+    /// the rank by one.
+    fn remove_largest(&self, rest: &mut [f64]) {
+        const STEPS: usize = 30;
+        let width = self.outputs;
+        let square = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>();
+        let start = rest.chunks(width).max_by(|a, b| square(a).total_cmp(&square(b)));
+        let mut right: Vec<f64> = start.map_or(Vec::new(), <[f64]>::to_vec);
+        for _ in 0..STEPS {
+            let norm = square(&right).sqrt();
+            if norm == 0.0 {
+                return;
+            }
+            right.iter_mut().for_each(|x| *x /= norm);
+            let mut next = vec![0.0; width];
+            for row in rest.chunks(width) {
+                let along: f64 = row.iter().zip(&right).map(|(a, b)| a * b).sum();
+                next.iter_mut().zip(row).for_each(|(sum, x)| *sum += along * x);
+            }
+            right = next;
+        }
+        let norm = square(&right).sqrt().max(f64::MIN_POSITIVE);
+        right.iter_mut().for_each(|x| *x /= norm);
+        for row in rest.chunks_mut(width) {
+            let along: f64 = row.iter().zip(&right).map(|(a, b)| a * b).sum();
+            row.iter_mut().zip(&right).for_each(|(x, unit)| *x -= along * unit);
+        }
+    }
+}
