@@ -92,8 +92,12 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
         if !open.iter().all(is_short) {
             continue;
         }
-        if goes_on(bench, open)? {
-            return Ok(rounds(bench, open, dtype));
+        let (right, wrong) = readers(bench, open)?;
+        let rounding = if right > 0 { rounds(bench, open, dtype) } else { None };
+        // If most later operations continue from the values as they are stored, the engine computed with them, and the
+        // dump did not round them.
+        if rounding.is_some() || right > wrong {
+            return Ok(rounding);
         }
         let held = AlignedDump::new(bench.setting.held.dump)?.presumed(dtype);
         let rest = AlternativeReading::of(bench, &held)?.wrong;
@@ -115,13 +119,13 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
 /// Slack factor on half a rounding step, because our own results are rounded too.
 const SLACK: f64 = 1.1;
 
-/// Returns true if later operations continue from the values as they are stored. In that case the engine computed
-/// with them, and the dump did not round them.
-fn goes_on(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<bool> {
+/// Counts the later operations that continue from the values as they are stored, and those that do not.
+fn readers(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<(usize, usize)> {
     let tells =
         |site: &Site| !COPIES.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
-    let readers = AlternativeReading::of(bench, bench.setting.held)?.right;
-    Ok(readers.iter().any(tells))
+    let AlternativeReading { right, wrong } = AlternativeReading::of(bench, bench.setting.held)?;
+    let count = |sites: HashSet<Site>| sites.iter().filter(|site| tells(site)).count();
+    Ok((count(right), count(wrong)))
 }
 
 /// Detects an engine that rounds its values to a smaller type, and states another.

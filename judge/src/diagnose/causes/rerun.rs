@@ -213,12 +213,6 @@ impl<'s> Rerun<'s> {
     fn solved(&self, parameters: &[Parameter], is_long: bool) -> Result<Vec<ChangeTrial>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let is_tried = |parameter: &&Parameter| !(is_long && parameter.entry.is_local);
-        let mut sets: Vec<Vec<Parameter>> =
-            parameters.iter().filter(is_tried).map(|one| vec![*one]).collect();
-        let caches = parameters.iter().filter(|parameter| parameter.entry.kind == CauseKind::CacheScale);
-        // The effect of values is linear, so they come first.
-        let caches: Vec<Parameter> = caches.rev().copied().collect();
-        sets.extend((caches.len() > 1).then_some(caches));
         let supposed = |changes: &[OperationChange]| -> Vec<Supposition> {
             changes.iter().map(|change| self.one(change, change.point)).collect()
         };
@@ -232,16 +226,22 @@ impl<'s> Rerun<'s> {
             })
         };
         let mut search = ParameterSearch { error: &mut error, before };
+        let mut solved = |set: &[Parameter]| -> Result<Vec<ChangeTrial>> {
+            let found = search.solve(set)?.filter(|(_, error)| *error <= before / EVIDENT);
+            self.tried(found.map(|(changes, _)| supposed(&changes)).into_iter())
+        };
         let mut found = Vec::new();
-        for set in sets {
-            // Scales of keys and values are independent faults unless neither explains the row.
-            if set.len() > 1 && !found.is_empty() {
-                break;
-            }
-            let solved = search.solve(&set)?.filter(|(_, error)| *error <= before / EVIDENT);
-            found.extend(solved.map(|(changes, _)| supposed(&changes)));
+        for parameter in parameters.iter().filter(is_tried) {
+            found.extend(solved(&[*parameter])?);
         }
-        self.tried(found.into_iter())
+        let caches = parameters.iter().filter(|parameter| parameter.entry.kind == CauseKind::CacheScale);
+        // The effect of values is linear, so they come first.
+        let caches: Vec<Parameter> = caches.rev().copied().collect();
+        // Scales of keys and values are independent faults unless neither explains the row.
+        if caches.len() > 1 && self.fitting(&found)?.is_empty() {
+            found.extend(solved(&caches)?);
+        }
+        Ok(found)
     }
 
     /// Reads parameters of changes from the dump's values at taps derived from logits.

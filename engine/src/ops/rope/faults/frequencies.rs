@@ -19,8 +19,14 @@ const RATIOS: [f64; 12] = [0.5, 2.0, 0.25, 4.0, 0.125, 8.0, 1.0 / 16.0, 16.0, 1.
 
 /// Rotates with changed frequencies of some pairs.
 pub(super) fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
-    let ratios = ratios(at, word)?;
+    let ratios = ratios(at, word).filter(|_| !is_plain(at, word))?;
     with(at, |rope| Some(divided(rope, |pair| 1.0 / ratios[pair])))
+}
+
+/// Returns true if the change is that of a missing scaling, which has a name of its own.
+fn is_plain(at: &SiteContext, word: &str) -> bool {
+    let magnitude = at.stage::<Rotary>().map_or(1.0, |op| op.rope.magnitude());
+    word == "all:unscaled" && magnitude == 1.0
 }
 
 /// Returns the changes to try if no ratio can be read.
