@@ -1,5 +1,7 @@
 //! Search for the arithmetic of a dump's engine: as stated, as its values show, or as a common engine computes.
 
+use std::collections::BTreeSet;
+
 use crate::catalogue::Supposition;
 use crate::check::{EngineRounding, Role, Rules};
 use crate::cli::comparison::ComparisonContext;
@@ -19,7 +21,7 @@ use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::ops::linear::exact::IntegerProducts;
-use crate::verdict::{Outcome, SiteResult, Verdict, changes_of};
+use crate::verdict::{Finding, Outcome, SiteResult, Verdict, changes_of};
 
 /// A possible arithmetic of the dump's engine: stated in the manifest, or inferred from the values.
 struct EngineArithmetic {
@@ -247,7 +249,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Runs the model with the first cause supposed, or if that is not enough with all causes, and records if
-    /// this explains every failure.
+    /// this explains every failure. If neither does, the causes are supposed at their own taps and layers alone.
     fn confirm_causes(&self, outcome: &mut Outcome, by: impl Fn(&[Supposition]) -> Result<Outcome>) {
         let is_cause = |at: &usize| outcome.findings[*at].kind.is_cause();
         let causes: Vec<usize> = (0..outcome.findings.len()).filter(is_cause).collect();
@@ -260,14 +262,25 @@ impl ComparisonContext<'_> {
             // A change that does not apply to this model confirms nothing. It is not an error of the dump.
             Some(by(&supposed).ok()?.verdict)
         };
-        let alone = verdict_of(&[first], outcome);
-        let is_enough = alone.is_some_and(Verdict::is_good);
-        let together = Some(&causes).filter(|all| !is_enough && all.len() > 1);
-        let together = together.and_then(|all| verdict_of(all, outcome)).filter(|verdict| verdict.is_good());
-        match (alone, together) {
-            (_, Some(verdict)) => outcome.confirm(&causes, verdict),
-            (Some(verdict), None) => outcome.confirm(&[first], verdict),
-            (None, None) => {}
+        let run = |outcome: &Outcome| -> Option<(Vec<usize>, Verdict)> {
+            let alone = verdict_of(&[first], outcome);
+            let together = Some(&causes).filter(|all| all.len() > 1 && !alone.is_some_and(Verdict::is_good));
+            let together =
+                together.and_then(|all| verdict_of(all, outcome)).filter(|verdict| verdict.is_good());
+            let together = together.map(|verdict| (causes.clone(), verdict));
+            together.or(alone.map(|verdict| (vec![first], verdict)))
+        };
+        let is_good = |(_, verdict): &(Vec<usize>, Verdict)| verdict.is_good();
+        let mut confirmed = run(outcome);
+        if let Some(narrowed) =
+            with_narrowed_causes(outcome).filter(|_| !confirmed.as_ref().is_some_and(is_good))
+            && let Some(by_narrowed) = run(&narrowed).filter(is_good)
+        {
+            outcome.findings = narrowed.findings;
+            confirmed = Some(by_narrowed);
+        }
+        if let Some((causes, verdict)) = confirmed {
+            outcome.confirm(&causes, verdict);
         }
     }
 
@@ -369,4 +382,18 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
         "the dump does not state its arithmetic for these weights: xcheck ran {} and reports {told}",
         names.join(" and ")
     )
+}
+
+/// Restricts each cause to its tap and its layers. Returns `None` if every cause is that of all taps and layers.
+fn with_narrowed_causes(outcome: &Outcome) -> Option<Outcome> {
+    let layers_of = |finding: &Finding| {
+        let rows = outcome.rows.iter().filter(|row| finding.points.contains(&row.site.point));
+        rows.filter_map(|row| row.site.layer).collect::<BTreeSet<usize>>()
+    };
+    let narrowed = outcome
+        .findings
+        .iter()
+        .map(|finding| Finding { supposed: finding.narrowed(&layers_of(finding)), ..finding.clone() });
+    let findings: Vec<Finding> = narrowed.collect();
+    (findings != outcome.findings).then(|| Outcome { findings, ..outcome.clone() })
 }

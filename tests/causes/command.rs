@@ -33,6 +33,23 @@ fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
     assert_eq!(terminal.run(&elsewhere).code, 1);
 }
 
+#[test]
+fn a_mistake_of_one_layer_is_confirmed_in_this_layer_alone() {
+    for planted in
+        ["weight_scale@ffn_out=0.77@layer-2", "norm_eps@attn_norm=0.01@layer-1", "rope_theta=10000@layer-0+2"]
+    {
+        let terminal = dumped(planted);
+        let (code, report) =
+            terminal.json(&["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"]);
+        let finding = &report["references"][0]["findings"][0];
+        assert_eq!((code, &finding["supposed"]), (1, &planted.into()), "{finding:#}");
+        assert_eq!(finding["confirmed"], "pass", "{finding:#}");
+    }
+    let refused =
+        ["check", "--model", "tiny-llama3", "--candidate", "d", "--suppose", "rope_theta=1e4@layer-x"];
+    Terminal::new().assert_refused(&refused, "as in @layer-2 or @layer-0+2, not 'x'");
+}
+
 /// Who wants the verdict alone has it sooner.
 #[test]
 fn causes_are_not_looked_for_where_nobody_wants_them() {

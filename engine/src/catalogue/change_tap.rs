@@ -26,17 +26,21 @@ impl Supposition {
         Self { change: vec![change], layers: None }
     }
 
-    /// Parses `KEY=VALUE` and applies the change in all layers.
+    /// Parses `KEY=VALUE`, and applies the change in all layers; `KEY=VALUE@layer-2` and `KEY=VALUE@layer-0+2` in these
+    /// layers alone.
     ///
     /// # Errors
     /// See [`OperationChange::named`].
     pub fn named(text: &str) -> Result<Self, String> {
-        Ok(Self { change: OperationChange::named(text)?, layers: None })
+        let (text, layers) = without_layers(text)?;
+        Ok(Self { change: OperationChange::named(text)?, layers })
     }
 
-    /// Limits the change to these layers.
+    /// Limits the change to these layers, or to those of them that it applies to.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
-        Self { layers: Some(layers.into_iter().collect()), ..self }
+        let own = self.layers.as_ref();
+        let layers = layers.into_iter().filter(|layer| own.is_none_or(|own| own.contains(layer)));
+        Self { layers: Some(layers.collect()), ..self }
     }
 
     /// Limits the change to this tap.
@@ -52,6 +56,16 @@ impl Supposition {
     fn compute(&self, at: &SiteContext) -> Option<Tensor> {
         self.change.iter().filter(|_| self.is_made_at(at.site)).find_map(|change| change.compute(at))
     }
+}
+
+/// Splits a change from the layers that it applies to.
+fn without_layers(text: &str) -> Result<(&str, Option<BTreeSet<usize>>), String> {
+    let Some((change, layers)) = text.rsplit_once("@layer-") else { return Ok((text, None)) };
+    let numbers: Result<BTreeSet<usize>, _> = layers.split('+').map(str::parse).collect();
+    let numbers = numbers.map_err(|_| {
+        format!("expected numbers of layers after @layer-, as in @layer-2 or @layer-0+2, not '{layers}'")
+    })?;
+    Ok((change, Some(numbers)))
 }
 
 /// Replaces results by the results of changed operations, in a run of the same traced numerics.

@@ -1,5 +1,7 @@
 //! The explanation of a failure in reports.
 
+use std::collections::BTreeSet;
+
 use crate::catalogue::OperationChange;
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
@@ -63,6 +65,30 @@ impl Finding {
     /// Returns the changes, each in the syntax of `--suppose`. `None` if `--suppose` has no such change.
     pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {
         Some(self.supposed.as_ref()?.split(AND))
+    }
+
+    /// Returns the changes restricted to the finding's layers, and to its tap where a change takes it, in the syntax of
+    /// `--suppose`. `layers` are all layers with the finding's taps.
+    pub fn narrowed(&self, layers: &BTreeSet<usize>) -> Option<String> {
+        let own: BTreeSet<usize> = self.layers.iter().copied().collect();
+        let of_layers: Vec<String> = own.iter().map(usize::to_string).collect();
+        let of_layers = match own.is_empty() || own == *layers {
+            true => String::new(),
+            false => format!("@layer-{}", of_layers.join("+")),
+        };
+        let one = |change: &str| {
+            let (key, value) =
+                change.split_once('=').map_or((change, None), |(key, value)| (key, Some(value)));
+            let value = value.map_or(String::new(), |value| format!("={value}"));
+            let at_tap = match self.points.as_slice() {
+                [point] if !key.contains('@') => Some(format!("{key}@{point}{value}")),
+                _ => None,
+            };
+            let at_tap = at_tap.filter(|change| OperationChange::named(change).is_ok());
+            format!("{}{of_layers}", at_tap.unwrap_or_else(|| change.to_owned()))
+        };
+        let changes: Vec<String> = self.changes()?.map(one).collect();
+        Some(changes.join(AND))
     }
 
     /// Makes a finding for one site without details.

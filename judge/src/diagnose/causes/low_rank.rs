@@ -6,7 +6,7 @@
 
 use crate::change::CauseKind;
 use crate::check::UnexplainedOperation;
-use crate::checkpoint::Site;
+use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::SearchContext;
 use crate::verdict::{Cause, CauseContent, CauseSearch};
 use crate::weight::DType;
@@ -38,8 +38,8 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Optio
     let sites: Vec<Site> = told.map(|(site, _)| *site).collect();
     let whose = bench.setting.role.name();
     let what = format!(
-        "weight_low_rank: the {whose}'s weight differs from the model's by a matrix of rank {rank}, as an adapter \
-         (LoRA) of that rank that is applied, or left out"
+        "weight_low_rank: the {whose}'s products differ from the model's by a matrix of rank {rank} over the tokens, \
+         as with an adapter (LoRA) of that rank that is applied, or left out"
     );
     let told =
         CauseContent::Misread { kind: CauseKind::WeightLowRank, what: [what, String::new()], wrong: [0, 0] };
@@ -58,7 +58,8 @@ struct ProductErrors {
 
 impl ProductErrors {
     fn of(bench: &SearchContext, one: &UnexplainedOperation) -> Option<Self> {
-        bench.book.product(one.site.point, one.site.layer)?;
+        // Adapters leave the output matrix alone, and changes of logits have low ranks of their own.
+        bench.book.product(one.site.point, one.site.layer).filter(|_| one.site.point != Point::Logits)?;
         let outputs = one.traced.row_len();
         let tokens = one.traced.rows().min(MOST_TOKENS);
         let is_short = bench.setting.numerics.activation_type() != DType::F32;
