@@ -676,7 +676,7 @@ DEVICE = "cpu or cuda (default: cpu)"
 TF32 = "round the operands of f32 products to TF32, on a GPU"
 REDUCED_SUMS = "let a GPU's bf16 and f16 products add partial sums in that type, which is torch's default there"
 KERNEL = "the kernel of --attention sdpa, in place of torch's choice"
-FLOAT8 = "products of f8_e4m3 operands on a GPU: weights with a scale per row, activations with one per row of each call"
+FLOAT8 = "compute products with f8_e4m3 operands on a GPU, with one scale per row of weights and of activations"
 COMPILE = "run the hooked model by torch.compile, with whatever compiler there is"
 TAPS = "write these alone, of those that were recorded: q_rope,logits"
 ROWS = "of scores, weights and logits write these rows of the prompt alone: last, every:16 or 0-3,17"
@@ -721,7 +721,7 @@ def attention_kernel(arguments: argparse.Namespace) -> AbstractContextManager:
 
 
 def choose_products(arguments: argparse.Namespace) -> None:
-    """How a GPU's matrix units round."""
+    """Sets how products on a GPU round."""
     products = torch.backends.cuda.matmul
     products.allow_tf32 = arguments.tf32
     products.allow_bf16_reduced_precision_reduction = arguments.reduced_sums

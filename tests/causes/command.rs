@@ -47,7 +47,7 @@ fn a_mistake_of_one_layer_is_confirmed_in_this_layer_alone() {
     }
     let refused =
         ["check", "--model", "tiny-llama3", "--candidate", "d", "--suppose", "rope_theta=1e4@layer-x"];
-    Terminal::new().assert_refused(&refused, "as in @layer-2 or @layer-0+2, not 'x'");
+    Terminal::new().assert_refused(&refused, "invalid layers 'x', expected e.g. @layer-2");
 }
 
 /// Who wants the verdict alone has it sooner.

@@ -63,7 +63,7 @@ fn without_layers(text: &str) -> Result<(&str, Option<BTreeSet<usize>>), String>
     let Some((change, layers)) = text.rsplit_once("@layer-") else { return Ok((text, None)) };
     let numbers: Result<BTreeSet<usize>, _> = layers.split('+').map(str::parse).collect();
     let numbers = numbers.map_err(|_| {
-        format!("expected numbers of layers after @layer-, as in @layer-2 or @layer-0+2, not '{layers}'")
+        format!("invalid layers '{layers}', expected e.g. @layer-2, @layer-0+2 or @decode@layer-2")
     })?;
     Ok((change, Some(numbers)))
 }

@@ -70,12 +70,12 @@ kinds! {
     CacheStale "cache_stale" "rows of the cache that belong to another position or time";
     CachePosition "cache_position" "rows of the cache at other positions than their own";
     CacheRotation "cache_rotation" "keys that attention reads before RoPE or rotated twice: those of the pass, or cached ones";
-    CacheRow "cache_row" "rows of the cache that hold other keys and values: of another position, pass, layer or sequence";
+    CacheRow "cache_row" "rows of the cache that hold zeros, or values of another position, pass, layer or sequence";
     RowSource "row_source" "rows of a tap that hold the values of another position, pass, layer or sequence";
     CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
     Activation "activation" "the activation function of the feed-forward block";
     ExpertCount "expert_count" "the number of experts per token";
-    ExpertWeights "expert_weights" "the weights of experts: their normalisation (all, chosen), and their use in the sum";
+    ExpertWeights "expert_weights" "the weights of experts: normalised over all or chosen ones, and used in the sum";
     ExpertOrder "expert_order" "experts in place of other experts";
     SharedExpert "shared_expert" "the shared expert of a mixture: missing, or added without its weight";
     GateUpSwap "gate_up_swap" "gate and up projections swapped";

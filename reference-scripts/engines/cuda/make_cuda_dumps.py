@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes dumps of transformers on an NVIDIA GPU: every type, attention kernel and way of adding that torch offers there.
 
-Each dump is what `dump_transformers.py --device cuda` writes; this runs it many times in one process, and goes on after
-one that fails (not every kernel takes every model), which it lists at the end.
+Runs `dump_transformers.py --device cuda` many times in one process. Not every kernel supports every model: dumps that
+fail are listed at the end.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, nargs="+", help="model directories")
     parser.add_argument("--decode", type=int, default=3, help="greedy passes after the prompt's (default: 3)")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="of the dumps, these alone: bf16,tf32")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of dumps to make: bf16,tf32")
     parser.add_argument("--out", type=Path, required=True, help="a folder: OUT/MODEL/NAME.safetensors")
     arguments = parser.parse_args()
     failed = []

@@ -138,7 +138,7 @@ const MOST_ROWS: usize = 512;
 /// Largest error of two rows that still match.
 const NEAR: f64 = 0.01;
 
-/// Returns our nearest row for each of their rows that differs, `None` for zeros; nothing if a row has none.
+/// Returns our nearest row for each wrong row of the dump, `None` for zeros. Empty if a row has no match.
 fn nearest_rows(at: &SiteContext, theirs: &[f64]) -> Vec<(usize, Option<usize>)> {
     let (rows, width) = (at.value.rows(), at.value.row_len());
     if rows > MOST_ROWS {

@@ -117,22 +117,22 @@ impl<'w> CauseText<'w> {
         let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
         let is_said = !self.is_supposed && !entry.kind.is_of_numerics();
         let ours = if is_said { "the model says" } else { "our engine" };
-        if let Some(meaning) = change.meaning() {
-            return format!("{name}: in the {dump}, {meaning} ({})", change.value);
-        }
         let own = change.own(self.at);
-        let told = match (&change.value, &own) {
-            (ChangeValue::Nothing, _) => {
+        let told = match (change.meaning(), &change.value, &own) {
+            (Some(meaning), value, _) => {
+                format!("{name}: in the {dump}, {meaning} ({value})")
+            }
+            (None, ChangeValue::Nothing, _) => {
                 format!("{name}: the {dump} computes this instead: {}", entry.kind.meaning())
             }
-            (theirs, ChangeValue::Nothing) => {
+            (None, theirs, ChangeValue::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
             }
             // The file stores the inverse, by which logits are divided.
-            (theirs, own) if change.entry.kind == CauseKind::LogitScale => {
+            (None, theirs, own) if change.entry.kind == CauseKind::LogitScale => {
                 format!("{name}: the {dump} multiplies logits by {theirs}, {ours} by {own}")
             }
-            (theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
+            (None, theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
         };
         change.passes.map_or(told.clone(), |passes| format!("{told}, {}", passes.meaning()))
     }

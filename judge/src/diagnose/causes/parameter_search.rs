@@ -20,7 +20,7 @@ const STEPS: usize = 14;
 const HALFWAY: f64 = 0.7;
 const FIRST_STEPS: usize = 4;
 
-/// The same for several parameters, each of which is first solved for alone.
+/// Powers of 2 that are tried first for each parameter if there are several.
 const COARSE: [i32; 12] = [-9, -7, -5, -3, -2, -1, 1, 2, 3, 4, 6, 9];
 
 /// Number of rounds in which several parameters are solved for, one after the other.

@@ -24,7 +24,7 @@ pub(super) enum KeyRule {
     Shifted(isize),
     /// The model's keys, without those in a last block that is not full.
     WholeBlocks(usize),
-    /// A buffer that keeps this many latest keys of a pass.
+    /// The model's keys among this many at the pass's end.
     Ring(usize),
 }
 
@@ -210,7 +210,7 @@ pub(super) fn read(at: &SiteContext, theirs: &[f64], is_of_window: bool) -> Vec<
     read
 }
 
-/// Returns every rule that is worth a run, if no weights are recorded.
+/// Returns usual windows and rules, tried if no weights are recorded.
 pub(super) fn all(at: &SiteContext, is_of_window: bool) -> Vec<ChangeValue> {
     let Some(extent) = KeyExtent::of(at) else { return Vec::new() };
     let length = extent.position + extent.tokens;

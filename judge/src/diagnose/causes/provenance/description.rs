@@ -76,7 +76,7 @@ pub(super) fn described(bench: &SearchContext, spans: &[RowSpan], sites: &[Site]
     let sentence = |span| sentence(bench, span, is_cache);
     let mut sentences: Vec<String> = spans.iter().take(SHOWN).map(sentence).collect();
     if spans.len() > SHOWN {
-        sentences.push(format!("{} more rows are wrong", spans.len() - SHOWN));
+        sentences.push(format!("{} more row ranges are wrong", spans.len() - SHOWN));
     }
     format!("{} ({})", sentences.join("; "), extent(bench, sites))
 }
