@@ -92,7 +92,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     arguments.attention, arguments.activation, arguments.threads = "eager", None, 1
-    arguments.autocast, arguments.compile = None, False
+    arguments.autocast, arguments.compile, arguments.tf32, arguments.device = None, False, False, "cpu"
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

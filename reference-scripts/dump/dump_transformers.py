@@ -9,16 +9,20 @@ which kernels there are depends on what is recorded, so that no other run has th
 import argparse
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch's deterministic mode demands it on a GPU
+
 import torch
 import transformers
 from huggingface_hub import snapshot_download
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
@@ -705,7 +709,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=row_choice, metavar="ROWS", help=ROWS)
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
-    return parser.parse_args()
+    return checked(parser, parser.parse_args())
+
+
+def checked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments, if each has an effect."""
+    of_gpu = [name for name in ("tf32", "reduced_sums", "kernel", "float8") if getattr(arguments, name)]
+    if of_gpu and arguments.device == "cpu":
+        parser.error(f"--{of_gpu[0].replace('_', '-')} needs --device cuda")
+    if arguments.tf32 and (arguments.dtype != "f32" or arguments.autocast):
+        parser.error("--tf32 needs --dtype f32 without --autocast")
+    if arguments.kernel and arguments.attention != "sdpa":
+        parser.error("--kernel needs --attention sdpa")
+    return arguments
 
 
 def autocast(arguments: argparse.Namespace) -> AbstractContextManager:
@@ -752,10 +768,14 @@ def to_float8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def replace_products(model: PreTrainedModel) -> None:
     """Computes every linear layer of the decoder's blocks in f8."""
+    replaced = 0
     for block in model.get_submodule(FAMILIES[model.config.model_type].layers):
         for name, module in list(block.named_modules()):
             if isinstance(module, nn.Linear):
                 block.set_submodule(name, Float8Linear(module))
+                replaced += 1
+    if not replaced:
+        sys.exit("error: --float8: no layer of this model is an nn.Linear; nothing written")
 
 
 @torch.inference_mode()
@@ -765,8 +785,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
     choose_products(arguments)
-    if not arguments.compile:
-        torch.compiler.set_stance("force_eager")  # BitNet's layers are compiled otherwise, by whatever compiler there is
+    # BitNet's layers are compiled otherwise, by whatever compiler there is.
+    torch.compiler.set_stance("default" if arguments.compile else "force_eager")
+    counters.clear()
     prepare(arguments.out)
     config = load_config(arguments.model)
     tokens = input_tokens(arguments, config)
@@ -788,6 +809,8 @@ def main() -> None:
             plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
             generated = generate(model, tokens, len(plain))
         passes, records = record_passes(model, family, tokens, arguments.decode, rows, arguments.compile)
+    if arguments.compile and not counters["stats"]["unique_graphs"]:
+        sys.exit("error: --compile: nothing was compiled; nothing written")
     if not arguments.compile:
         check_passes(plain, passes)
         check_generated(passes, generated)

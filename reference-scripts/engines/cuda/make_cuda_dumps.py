@@ -6,13 +6,11 @@ fail are listed at the end.
 """
 
 import argparse
-import os
 import sys
 import time
 import traceback
 from pathlib import Path
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch's deterministic mode demands it
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dump"))
 
 import dump_transformers  # noqa: E402
@@ -43,6 +41,7 @@ FUSED = {
 }
 FLOAT8 = {"bf16-float8": "--dtype bf16 --attention sdpa --float8 row"}
 COMPILED = {"bf16-compiled": "--dtype bf16 --attention sdpa --compile"}
+DUMPS = EAGER | FUSED | FLOAT8 | COMPILED
 
 
 def dump(model: Path, name: str, options: str, out: Path, decode: int) -> None:
@@ -62,23 +61,26 @@ def main() -> int:
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of dumps to make: bf16,tf32")
     parser.add_argument("--out", type=Path, required=True, help="a folder: OUT/MODEL/NAME.safetensors")
     arguments = parser.parse_args()
-    failed = []
+    if unknown := set(arguments.only or ()) - set(DUMPS):
+        parser.error(f"--only: unknown dumps {', '.join(sorted(unknown))}; known: {', '.join(DUMPS)}")
+    failed, made = [], 0
     for model in arguments.models:
         out = arguments.out / (model.parent.name if model.name == "hf" else model.name)
         out.mkdir(parents=True, exist_ok=True)
-        for name, options in (EAGER | FUSED | FLOAT8 | COMPILED).items():
+        for name, options in DUMPS.items():
             if arguments.only and name not in arguments.only:
                 continue
             start = time.monotonic()
             try:
                 dump(model, name, options, out, arguments.decode)
+                made += 1
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 failed.append(f"{out.name}/{name}: {traceback.format_exception_only(error)[-1].strip()[:300]}")
             finally:
                 torch._dynamo.reset()
             print(f"{out.name}/{name}: {time.monotonic() - start:.1f} s", flush=True)
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}; failed: {len(failed)}", *failed, sep="\n  ")
-    return 0
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}; made: {made}, failed: {len(failed)}", *failed, sep="\n  ")
+    return 0 if made else 1
 
 
 if __name__ == "__main__":
