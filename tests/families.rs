@@ -296,13 +296,19 @@ fn frequencies_of_some_pairs_and_parts_of_a_row_are_read_in_short_types_too() {
         ("tiny-qwen2", "norm_scope=parts:4", "norm_scope"),
         ("tiny-qwen3-yarn", "norm_order=after-rope", "norm_order"),
         ("tiny-gemma2", "softcap@attn_scores=log2", "softcap"),
+        ("tiny-gemma2", "softcap@attn_scores=before-scale", "softcap"),
+        ("tiny-qwen3-yarn", "norm_variance=variance", "norm_variance"),
+        ("tiny-mixtral", "expert_weights@ffn_out=squared", "expert_weights"),
     ];
     let full: &[&str] = &[];
     let blocks: &[&str] = &["embed", "block_out", "logits"];
     let forms = [("f32", full), ("bf16", full), ("f32", blocks)];
-    for ((dtype, taps), (model, supposed, kind)) in one_of(3, pairs(forms, mistakes)) {
+    // One form of each mistake.
+    for ((model, supposed, kind), (dtype, taps)) in one_of(3, pairs(mistakes, forms)) {
         let options = ["--numerics", "transformers", "--dtype", dtype];
         let is_kept = |tap: &str| taps.is_empty() || taps.contains(&tap);
+        let (code, report) = check_thinned(model, &options, &[], is_kept);
+        assert_eq!(code, 0, "{model}, {dtype}, {taps:?}: {}", report["references"][0]["reason"]);
         let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
         assert_eq!(
             (code, kinds(&report)),

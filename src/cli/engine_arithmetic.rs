@@ -163,11 +163,10 @@ impl ComparisonContext<'_> {
         loaded: &LoadedModel,
     ) -> Result<Option<String>> {
         // A named cause explains more than a cache type.
-        let is_asked = outcome.verdict == Verdict::Fail
-            && outcome.cause().is_none()
-            && !self.options.numerics.is_named();
+        let is_asked =
+            outcome.verdict == Verdict::Fail && outcome.cause().is_none() && !self.has_named_arithmetic();
         let says_cache = said.producer.setting("kv_cache").is_some();
-        if !is_asked || says_cache || self.options.mode.profile().is_some() {
+        if !is_asked || says_cache {
             return Ok(None);
         }
         // With more taps, an 8-bit cache with unknown scales would explain too much.
@@ -276,7 +275,9 @@ impl ComparisonContext<'_> {
             with_narrowed_causes(outcome).filter(|_| !confirmed.as_ref().is_some_and(is_good))
             && let Some(by_narrowed) = run(&narrowed).filter(is_good)
         {
-            outcome.findings = narrowed.findings;
+            for &at in &by_narrowed.0 {
+                outcome.findings[at].supposed.clone_from(&narrowed.findings[at].supposed);
+            }
             confirmed = Some(by_narrowed);
         }
         if let Some((causes, verdict)) = confirmed {

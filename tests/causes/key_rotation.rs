@@ -1,11 +1,9 @@
 //! Keys that attention reads with another rotation than the cache or the tap `k_rope` shows, and cache rows that our
 //! engine can be asked to overwrite.
 
-use xcheck::catalogue::{OperationChange, Supposition};
 use xcheck::change::CauseKind;
-use xcheck::selftest::told;
 
-use super::planted::{Bed, FaultDetection, RecordedTaps};
+use super::planted::{Bed, RecordedTaps};
 use crate::batched_sequences::bed::Written;
 
 #[test]
@@ -21,22 +19,13 @@ fn keys_of_another_rotation_and_overwritten_rows_are_named() {
         ("tiny-gemma3-f32", "other-order", RecordedTaps::Blocks, "cache_row=pass1:3:zero"),
         ("tiny-llama3-f32", "other-order", RecordedTaps::Logits, "cache_row=pass2:6:zero"),
     ] {
-        let bed = Bed::new(model, arithmetic);
-        let change: OperationChange = OperationChange::named(typed).expect("it can be supposed").remove(0);
-        let (dump, made) = bed.dump(&[Supposition::everywhere(change.clone())], thinned);
-        let outcome = bed.check(&dump);
-        let found = told(&outcome, &change, made);
-        let is_named = matches!(found, FaultDetection::Right | FaultDetection::Among);
-        let what: Vec<&str> = outcome.findings.iter().map(|finding| finding.what.as_str()).collect();
-        assert!(is_named, "{model}, {arithmetic}, {thinned:?}, {typed}: {what:?}");
+        Bed::new(model, arithmetic).assert_named(typed, thinned);
     }
 }
 
 /// A dump whose `k_rope` has the values of another tap, as where rotated keys go to the cache alone.
 fn with_keys_before_rope(bed: &Bed, supposed: &[&str], before: &str) -> Vec<(CauseKind, String)> {
-    let supposed: Vec<Supposition> =
-        supposed.iter().map(|typed| Supposition::named(typed).expect("it can be supposed")).collect();
-    let (dump, _) = bed.dump(&supposed, RecordedTaps::Full);
+    let (dump, _) = bed.dump_named(supposed, RecordedTaps::Full);
     let mut written = Written::of(&dump);
     let file = |tap: &str, pass: Option<usize>, layer: Option<usize>| {
         let mut rows = dump.manifest.tensors.iter();

@@ -37,14 +37,25 @@ fn supposed(typed: &str) -> Supposition {
 
 /// All explanations of each finding that names a mistake, and the verdict.
 fn told(bed: &Bed, typed: &[&str], taps: RecordedTaps) -> (Verdict, Vec<Vec<String>>) {
-    let mistakes: Vec<Supposition> = typed.iter().map(|typed| supposed(typed)).collect();
-    let (dump, _) = bed.dump(&mistakes, taps);
+    let (dump, made) = bed.dump_named(typed, taps);
+    assert!(made > 0 || typed.is_empty(), "{typed:?} has no meaning here");
     let outcome = bed.check(&dump);
     let causes = outcome.findings.iter().filter(|finding| finding.kind.is_cause());
     let all = causes.map(|finding| {
         [&finding.supposed.iter().cloned().collect::<Vec<_>>()[..], &finding.remaining].concat()
     });
     (outcome.verdict, all.collect())
+}
+
+/// Each of them fails and is named, with all taps.
+#[test]
+fn each_mistake_of_some_passes_or_keys_has_its_name() {
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    for typed in MISTAKES {
+        let (verdict, causes) = told(&bed, &[typed], RecordedTaps::Full);
+        let is_named = matches!(causes.as_slice(), [all] if all.iter().any(|one| one == typed));
+        assert!(verdict == Verdict::Fail && is_named, "{typed}: {verdict}, {causes:?}");
+    }
 }
 
 /// Nothing but the mistake is named. In f32 it is named from all taps and from blocks.

@@ -40,6 +40,24 @@ impl Bed {
         (dump, made.stages)
     }
 
+    /// The same, of changes as `--suppose` takes them.
+    pub fn dump_named(&self, typed: &[&str], thinned: RecordedTaps) -> (Dump, usize) {
+        let supposed: Vec<Supposition> =
+            typed.iter().map(|typed| Supposition::named(typed).expect("it can be supposed")).collect();
+        self.dump(&supposed, thinned)
+    }
+
+    /// Demands that a fault fails, and that it is the only cause, or one of equal ones.
+    pub fn assert_named(&self, typed: &str, thinned: RecordedTaps) {
+        let change = Supposition::named(typed).expect("it can be supposed").change.remove(0);
+        let (dump, made) = self.dump_named(&[typed], thinned);
+        let outcome = self.check(&dump);
+        let found = selftest::told(&outcome, &change, made);
+        let is_named = matches!(found, FaultDetection::Right | FaultDetection::Among);
+        let what: Vec<&str> = outcome.findings.iter().map(|finding| finding.what.as_str()).collect();
+        assert!(is_named && what.len() == 1, "{typed}, {thinned:?}: {:?}, {what:?}", outcome.verdict);
+    }
+
     pub fn dump_with(&self, tap: &mut dyn Tap) -> Dump {
         self.0.dump_with(tap).expect("it runs")
     }

@@ -148,7 +148,7 @@ impl OperationChange {
         }
     }
 
-    /// Describes the change, if its value does not do so.
+    /// Returns a sentence that explains the value, if the value alone is unclear.
     pub fn meaning(&self) -> Option<&'static str> {
         let is_of_keys = self.entry.kind == CauseKind::CacheRotation;
         self.value

@@ -39,8 +39,7 @@ impl FactorEstimate {
     /// returns the number with the fewest digits.
     pub(crate) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {
         let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
-        let is_within = |number: f64| (number - self.factor).abs() <= self.error;
-        let is_near = |number: f64| is_within(number) || is_within(short.round(number));
+        let is_near = |number: f64| self.holds(number) || self.holds(short.round(number));
         let mut near: Vec<f64> = known.iter().copied().filter(|&number| is_near(number)).collect();
         near.sort_by(|one, other| (one - self.factor).abs().total_cmp(&(other - self.factor).abs()));
         if near.is_empty() {

@@ -60,8 +60,8 @@ kinds! {
     HeadOrder "head_order" "heads in another order";
     AttnScale "attn_scale" "the factor that q·k is multiplied by";
     Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
-    MaskCausal "mask_causal" "a causal mask that shows later keys, or hides the query's own key";
-    MaskWindow "mask_window" "the size of the attention window";
+    MaskCausal "mask_causal" "a causal mask that shows later keys, or hides visible ones";
+    MaskWindow "mask_window" "the sliding window: its size, its alignment, kept first keys";
     MaskSequences "mask_sequences" "keys of another sequence, or of padding, that a query sees";
     SoftmaxAxis "softmax_axis" "the axis of softmax";
     SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
@@ -96,7 +96,7 @@ kinds! {
     WeightShards "weight_shards" "shards of a weight in another order, or one of them repeated";
     WeightLowRank "weight_low_rank" "a weight that differs by a matrix of low rank, such as an adapter (LoRA)";
     WeightGroups "weight_groups" "scales and zero points of the groups of a quantised weight";
-    SplitK "split_k" "the number of parts of a sum that are rounded to a short type before they are added";
+    SplitK "split_k" "the parts of a sum that are rounded to a short type before they are added: their number, or columns:8 for parts of 8 columns";
     ActivationQuant "activation_quant" "the quantisation of activations before products with weights";
     LmHead "lm_head" "the matrix that computes logits";
     LogitScale "logit_scale" "the factor that logits are multiplied by";

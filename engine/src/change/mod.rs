@@ -15,6 +15,7 @@ pub(crate) mod outer_operations;
 mod site_context;
 
 use std::fmt;
+use std::ops::Range;
 
 pub(crate) use element_edits::{MOST_ELEMENTS, element_numbers, plainest};
 pub(crate) use factor_estimate::FactorEstimate;
@@ -142,6 +143,13 @@ pub(crate) fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
     let mut near: Vec<f64> = known.iter().copied().filter(|&number| off(number) <= within).collect();
     near.sort_by(|a, b| off(*a).total_cmp(&off(*b)));
     near
+}
+
+/// Parses `4` or `4-7` as a range of indices.
+pub(crate) fn index_range(word: &str) -> Option<Range<usize>> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (first <= last).then_some(first..last.checked_add(1)?)
 }
 
 /// Rounds a number to `digits` significant digits.

@@ -79,13 +79,13 @@ impl Profile {
                 Self { operands: Operands::Whole, truncates: false, ..p }
             }
             Choice::Tf32 => p.with_operands(Operands::Tf32),
-            // Only f32 profiles have TF32 operands.
-            Choice::Tf32Scores if short != Float::F32 => p,
-            Choice::Tf32Scores => Self {
-                scaled: ScaledOperand::Both,
-                whole_values: true,
-                ..if p.operands.tf32().is_some() { p } else { p.with_operands(Operands::Tf32) }
-            },
+            Choice::Tf32Scores => {
+                let short = if p.operands.tf32().is_some() { p } else { p.with_operands(Operands::Tf32) };
+                match short.operands.tf32() {
+                    Some(_) => Self { scaled: ScaledOperand::Both, whole_values: true, ..short },
+                    None => p,
+                }
+            }
             Choice::Tf32Away => p.with_operands(Operands::Tf32Away),
             Choice::Tf32Cut => p.with_operands(Operands::Tf32Cut),
             // Never presumed in f32, where it would excuse every biased error.

@@ -7,7 +7,7 @@ use crate::exact::choice::{Choice, ChoiceSet};
 use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
 use crate::exact::operation::{ColumnEvaluator, Node, evaluate, is_given, node_of};
-use crate::exact::profile::{FusedResults, Profile};
+use crate::exact::profile::{FusedResults, Operands, Profile};
 use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
 use crate::exact::value::ExactValue;
 use crate::parallel;
@@ -111,7 +111,7 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     for set in singles.chain(pairs).filter(|&set| explains(compared, set, &examples)) {
         let (other, _, is_too_sure) = judge_by(compared, set);
         if other.dump.is_explained() && !is_too_sure {
-            let alternatives = alternatives(compared, set, &choices, &examples);
+            let alternatives = alternatives(compared, (set, &other.profile), &choices, &examples);
             return OperationVerdict {
                 found: set.iter().collect(),
                 alternatives,
@@ -127,7 +127,7 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
 /// fit several choices; only the other layers determine which of them the engine made.
 fn alternatives(
     compared: &ResultPair,
-    found: ChoiceSet,
+    (found, profile): (ChoiceSet, &Profile),
     choices: &[Choice],
     examples: &[usize],
 ) -> Vec<Choice> {
@@ -143,7 +143,7 @@ fn alternatives(
     };
     // Choices before the one that was found have been rejected, alone and with `own`. Both rules for ties of TF32 count as
     // one choice.
-    let is_alike = |choice: Choice| shared == Choice::Tf32 && choice == Choice::Tf32Away;
+    let is_alike = |choice: Choice| profile.operands == Operands::Tf32 && choice == Choice::Tf32Away;
     let later = choices.iter().copied().skip_while(|&choice| choice != shared).skip(1);
     later.filter(|&choice| choice.is_of_all_layers() && !is_alike(choice)).filter(explains_too).collect()
 }

@@ -2,7 +2,8 @@
 
 use crate::check::rules::Role;
 use crate::exact::{
-    BiasEstimate, BiasGroup, EngineErrors, ExactValue, FusedResults, InexactValue, OperationVerdict, Profile,
+    BiasEstimate, BiasGroup, Choice, EngineErrors, ExactValue, FusedResults, InexactValue, OperationVerdict,
+    Profile,
 };
 use crate::measure::{larger, unravel};
 
@@ -25,7 +26,7 @@ pub struct RoundingEvaluation {
     pub reads_unrounded: Option<bool>,
     /// True if the engine has fused kernels, which pass on values before rounding.
     pub is_fused: bool,
-    /// True if operands of products are rounded to TF32.
+    /// True if the values deviate from the stated rounding by TF32 operands; in a dump that states TF32, by plain ones.
     pub is_tf32: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
@@ -41,7 +42,8 @@ impl RoundingEvaluation {
             Role::Reference => (engine, dump),
         };
         let is_fused = profile.fused != FusedResults::Nothing;
-        let is_tf32 = profile.operands.tf32().is_some();
+        let is_tf32 =
+            found.iter().any(|choice| matches!(choice, Choice::Tf32 | Choice::Tf32Away | Choice::Tf32Cut));
         let [found, alternatives] = [found, alternatives]
             .map(|choices| choices.into_iter().map(|choice| profile.told(choice)).collect());
         let shape = shape.to_vec();

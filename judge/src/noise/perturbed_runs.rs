@@ -68,11 +68,9 @@ pub(crate) fn floors(
     let (checks, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
     // The random seed depends on the unit: a unit always gets the same noise, and different units get
     // different noise.
-    let tf32 = ChoiceSet::from_iter(room.tf32.then_some(Choice::Tf32));
-    let profile = if setting.profile.operands.tf32().is_some() {
-        setting.profile
-    } else {
-        setting.profile.otherwise(tf32)
+    let profile = match room.tf32 && setting.profile.operands.tf32().is_none() {
+        true => setting.profile.otherwise(ChoiceSet::default().with(Choice::Tf32)),
+        false => setting.profile,
     };
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
     moved(

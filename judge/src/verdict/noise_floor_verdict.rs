@@ -201,8 +201,7 @@ impl UnitRows<'_> {
         room: ExtraRoundings,
     ) -> Result<(RunNoiseFloors, HashMap<Site, Tensor>)> {
         let grown = self.ends_that_grew(setting);
-        let is_tf32 = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_tf32);
-        let room = ExtraRoundings { tf32: self.rows.iter().any(is_tf32), ..room };
+        let room = ExtraRoundings { tf32: self.shows_tf32(), ..room };
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Accumulated);
         let travelling = if both_or_total { ContinuationValues::Own } else { held };
@@ -228,6 +227,21 @@ impl UnitRows<'_> {
             RunNoiseFloors { accumulated: of_accumulated.floors, local: since_held.floors },
             of_accumulated.logits,
         ))
+    }
+
+    /// Returns true if at least half of the layers of a pass show TF32 in the products of one tap. Kernels are chosen by
+    /// shapes, which layers share.
+    fn shows_tf32(&self) -> bool {
+        let mut layers: HashMap<(Point, Option<usize>), [usize; 2]> = HashMap::new();
+        let is_of_layer = |row: &&SiteResult| {
+            row.site.layer.is_some() && row.is_one_stage() && row.verdict == Verdict::Pass
+        };
+        for row in self.rows.iter().filter(is_of_layer) {
+            let [all, with] = layers.entry((row.site.point, row.site.pass)).or_default();
+            *all += 1;
+            *with += usize::from(row.explained.as_ref().is_some_and(|explained| explained.is_tf32));
+        }
+        layers.into_values().any(|[all, with]| all > 1 && 2 * with >= all)
     }
 
     /// Returns the sites of undetermined rows that are judged by local errors, or by accumulated errors.

@@ -28,7 +28,8 @@ impl Operation for Scores {
         let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
         let profile = &profile.attending(tokens);
         let known = [InputTensor::of(&self.q, profile), InputTensor::of(&self.k, profile)];
-        let is_plain = profile.attended() == Float::F32 && known[0].given().is_some();
+        let is_plain =
+            profile.attended() == Float::F32 && !profile.scales_both() && known[0].given().is_some();
         if let Some(k) = known[1].given().filter(|_| is_plain && wanted.len() >= PANEL * SIDE) {
             return self.tiled(profile, &known[0], k, wanted);
         }
@@ -85,7 +86,7 @@ impl Scores {
         let of_queries = match (self.scale, profile.scaled) {
             (AttentionScale::Queries(factor), ScaledOperand::Model) => Some(f64::from(factor)),
             (scale, ScaledOperand::Queries) => Some(profile.results.round(scale.factor().into())),
-            (scale, ScaledOperand::Both) => Some(f64::from(scale.factor()).sqrt()),
+            (scale, ScaledOperand::Both) => Some(profile.results.round(f64::from(scale.factor()).sqrt())),
             _ => None,
         };
         let query = q.part((token * heads + head) * head_dim, head_dim);

@@ -2,9 +2,7 @@
 
 pub mod scale;
 
-use std::ops::Range;
-
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, index_range};
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
 
@@ -101,10 +99,10 @@ fn overwritten(at: &SiteContext, word: &str) -> Option<CacheRows> {
         return None;
     }
     let mut all: CacheRows = (0..at.value.rows()).map(Some).collect();
-    let to = span(to)?;
+    let to = index_range(to)?;
     let from: Vec<Option<usize>> = match from {
         "zero" => to.clone().map(|_| None).collect(),
-        rows => span(rows)?.map(Some).collect(),
+        rows => index_range(rows)?.map(Some).collect(),
     };
     let is_there = |row: &Option<usize>| row.is_none_or(|row| row < at.value.rows());
     if from.len() != to.len() || to.end > all.len() || !from.iter().all(is_there) {
@@ -112,13 +110,6 @@ fn overwritten(at: &SiteContext, word: &str) -> Option<CacheRows> {
     }
     all[to].copy_from_slice(&from);
     Some(all)
-}
-
-/// Parses `4` or `4-7`.
-fn span(word: &str) -> Option<Range<usize>> {
-    let (first, last) = word.split_once('-').unwrap_or((word, word));
-    let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-    (first <= last).then_some(first..last + 1)
 }
 
 fn with_rows(at: &SiteContext, rows: &CacheRows) -> Option<Tensor> {

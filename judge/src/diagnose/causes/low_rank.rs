@@ -14,8 +14,9 @@ use crate::weight::DType;
 /// Maximum number of tokens whose errors are compared.
 const MOST_TOKENS: usize = 96;
 
-/// Minimum number of tokens beyond the rank. Errors of fewer tokens are no evidence.
-const BEYOND: usize = 4;
+/// A rank is low if it is at most this part of the number of different tokens, and of outputs. Any error of a few tokens
+/// has a low rank.
+const SHARE: usize = 4;
 
 /// Smallest share of tokens, and of outputs, with errors above the rounding of the product.
 const DENSE: f64 = 0.9;
@@ -32,14 +33,14 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Optio
     let alike: Vec<Site> = alike.map(|(site, _)| *site).collect();
     // A pass of few tokens cannot contradict the rank that the same product has in another pass.
     let is_same = |site: Site| alike.iter().any(|one| (one.point, one.layer) == (site.point, site.layer));
-    let is_short = |errors: &ProductErrors| errors.tokens < rank + BEYOND;
+    let is_short = |errors: &ProductErrors| errors.tokens < rank * SHARE;
     let told =
         errors.iter().filter(|(site, errors)| alike.contains(site) || (is_short(errors) && is_same(*site)));
     let sites: Vec<Site> = told.map(|(site, _)| *site).collect();
     let whose = bench.setting.role.name();
     let what = format!(
-        "weight_low_rank: the {whose}'s products differ from the model's by a matrix of rank {rank} over the tokens, \
-         as with an adapter (LoRA) of that rank that is applied, or left out"
+        "weight_low_rank: the errors of the {whose}'s products have rank {rank} over the tokens, as if an adapter \
+         (LoRA) of that rank were applied, or left out"
     );
     let told =
         CauseContent::Misread { kind: CauseKind::WeightLowRank, what: [what, String::new()], wrong: [0, 0] };
@@ -61,16 +62,21 @@ impl ProductErrors {
         // Adapters leave the output matrix alone, and changes of logits have low ranks of their own.
         bench.book.product(one.site.point, one.site.layer).filter(|_| one.site.point != Point::Logits)?;
         let outputs = one.traced.row_len();
-        let tokens = one.traced.rows().min(MOST_TOKENS);
+        // The error of a token that occurs twice says nothing new.
+        let is_new = |row: &usize| !(0..*row).any(|before| one.traced.row(before) == one.traced.row(*row));
+        let rows: Vec<usize> = (0..one.traced.rows()).filter(is_new).take(MOST_TOKENS).collect();
         let is_short = bench.setting.numerics.activation_type() != DType::F32;
-        let values = one.traced.data().iter().zip(&one.theirs).take(tokens * outputs);
-        let errors: Vec<f64> = values.map(|(&own, theirs)| theirs - f64::from(own)).collect();
-        let largest = |token: usize| {
-            let row = &one.theirs[token * outputs..][..outputs];
-            ROUNDING[usize::from(is_short)] * row.iter().fold(0.0f64, |most, y| most.max(y.abs()))
+        let theirs = |row: usize| &one.theirs[row * outputs..][..outputs];
+        let errors_of = |&row: &usize| {
+            one.traced.row(row).iter().zip(theirs(row)).map(|(&own, theirs)| theirs - f64::from(own))
+        };
+        let errors: Vec<f64> = rows.iter().flat_map(errors_of).collect();
+        let largest = |&row: &usize| {
+            ROUNDING[usize::from(is_short)] * theirs(row).iter().fold(0.0f64, |most, y| most.max(y.abs()))
         };
         let is_known = errors.iter().all(|error| error.is_finite());
-        is_known.then(|| Self { tokens, outputs, errors, rounding: (0..tokens).map(largest).collect() })
+        let rounding = rows.iter().map(largest).collect();
+        is_known.then_some(Self { tokens: rows.len(), outputs, errors, rounding })
     }
 
     fn row(&self, token: usize) -> &[f64] {
@@ -79,8 +85,8 @@ impl ProductErrors {
 
     /// Returns the rank of the errors if it is low, they are dense, and they differ between tokens.
     fn rank(&self) -> Option<usize> {
-        let most = self.tokens.min(self.outputs).checked_sub(BEYOND).filter(|most| *most > 0)?;
-        if !self.is_dense() || self.is_constant() {
+        let most = self.tokens.min(self.outputs) / SHARE;
+        if most == 0 || !self.is_dense() || self.is_constant() {
             return None;
         }
         let mut rest = self.errors.clone();

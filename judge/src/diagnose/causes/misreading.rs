@@ -85,6 +85,7 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
         return Ok(None);
     }
     // Values that fit bf16 usually fit f16, too, so bf16 is tried first.
+    let mut counted = None;
     for dtype in [DType::BF16, DType::F16] {
         let Some(float) = Float::of(dtype) else { continue };
         let is_short =
@@ -92,7 +93,10 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
         if !open.iter().all(is_short) {
             continue;
         }
-        let (right, wrong) = readers(bench, open)?;
+        let (right, wrong) = match counted {
+            Some(counts) => counts,
+            None => *counted.insert(readers(bench, open)?),
+        };
         let rounding = if right > 0 { rounds(bench, open, dtype) } else { None };
         // If most later operations continue from the values as they are stored, the engine computed with them, and the
         // dump did not round them.

@@ -171,7 +171,7 @@ fn restrict_operation(
 fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
-    for found in of_parts(bench, rows, open)?.into_iter().filter(|found| !found.is_nothing()) {
+    for found in of_parts(bench, open)?.into_iter().filter(|found| !found.is_nothing()) {
         for cause in causes.iter_mut().filter(|cause| cause.is_nothing()) {
             cause.sites.retain(|site| !found.sites.contains(site));
         }
@@ -196,7 +196,7 @@ fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult
     if let Some(cause) = provenance::of_blocks(bench, rows, &coarse, false)? {
         return Ok(vec![cause]);
     }
-    let mut causes = of_parts(bench, rows, coarse.clone())?;
+    let mut causes = of_parts(bench, coarse.clone())?;
     if causes.iter().all(|cause| cause.is_nothing())
         && let Some(cause) = provenance::of_blocks(bench, rows, &coarse, true)?
     {
@@ -222,7 +222,7 @@ fn begins(first: &SiteResult) -> String {
 }
 
 /// Searches for causes by running parts of the model again with changes.
-fn of_parts(bench: &SearchContext, rows: &[SiteResult], mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
         let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
@@ -233,7 +233,6 @@ fn of_parts(bench: &SearchContext, rows: &[SiteResult], mut open: Vec<&SiteResul
         let Some(mut searched) = searched else { break };
         if searched.fits.len() > 1 {
             prefer_what_others_tell(bench, &mut searched.fits, &open)?;
-            prefer_what_leaves_right(bench, &mut searched.fits, rows, first.site)?;
         }
         let (mut done, mut rest) = (Vec::new(), Vec::new());
         for row in open {
@@ -277,35 +276,7 @@ fn prefer_what_others_tell(
         let explained = others.iter().map(|row| row.is_explained_by(changes));
         counts.push(explained.collect::<Result<Vec<bool>>>()?.into_iter().filter(|&is_it| is_it).count());
     }
-    let most = counts.iter().copied().max();
-    let mut counts = counts.into_iter();
-    fits.retain(|_| counts.next() == most);
-    Ok(())
-}
-
-/// If several changes explain a row, keeps those that leave the most right rows right: rows of the same tap in other
-/// passes.
-fn prefer_what_leaves_right(
-    bench: &SearchContext,
-    fits: &mut Vec<Changes>,
-    rows: &[SiteResult],
-    first: Site,
-) -> Result<()> {
-    const OTHERS: usize = 3;
-    let is_other = |row: &&SiteResult| {
-        let is_alike = (row.site.point, row.site.layer) == (first.point, first.layer);
-        is_alike && row.site.pass != first.pass && row.verdict != Verdict::Fail && row.judged().is_some()
-    };
-    let others: Vec<Rerun> =
-        rows.iter().filter(is_other).take(OTHERS).map(|row| Rerun::new(bench, row)).collect();
-    let mut counts = Vec::new();
-    for changes in fits.iter() {
-        let left = others.iter().map(|row| row.is_left_right(changes)).collect::<Result<Vec<bool>>>()?;
-        counts.push(left.into_iter().filter(|&is_left| is_left).count());
-    }
-    let most = counts.iter().copied().max();
-    let mut counts = counts.into_iter();
-    fits.retain(|_| counts.next() == most);
+    keep_most(fits, counts);
     Ok(())
 }
 
@@ -325,6 +296,13 @@ pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[SiteResult]) 
 
 /// Changes of one operation, applied in this order.
 type Changes = Vec<OperationChange>;
+
+/// Keeps the explanations with the largest count.
+fn keep_most(fits: &mut Vec<Changes>, counts: Vec<usize>) {
+    let most = counts.iter().copied().max();
+    let mut counts = counts.into_iter();
+    fits.retain(|_| counts.next() == most);
+}
 
 /// Sorts changes in catalogue order, configured settings first.
 fn in_order(changes: &mut [OperationChange]) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::catalogue::{OperationChange, catalogue};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext, distance};
 use crate::check::{Deadline, RunContext, UnexplainedOperation};
-use crate::diagnose::causes::{Changes, in_order};
+use crate::diagnose::causes::{Changes, in_order, keep_most};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
 use crate::verdict::SiteResult;
@@ -170,10 +170,8 @@ impl<'s> OperationSearch<'s> {
         };
         let explained =
             |changes: &Changes| others.iter().filter(|other| is_explained(other, changes)).count();
-        let counts: Vec<usize> = fits.iter().map(explained).collect();
-        let most = counts.iter().copied().max().unwrap_or(0);
-        let mut counts = counts.into_iter();
-        fits.retain(|_| counts.next() == Some(most));
+        let counts = fits.iter().map(explained).collect();
+        keep_most(fits, counts);
     }
 
     /// Returns pairs of changes that explain the operation. Combines each of the nearest single changes with

@@ -105,7 +105,7 @@ impl<'s> Rerun<'s> {
             }
         }
         // One later pass does not tell which of many values explains it, if other passes contradict.
-        let is_likely = best.is_complete || best.explained != 1 || self.row.site.pass == Some(0);
+        let is_likely = best.is_complete || best.explained > 1 || self.row.site.pass == Some(0);
         let fits = if is_likely { best.fits } else { Vec::new() };
         Ok(Some(SearchResult::new(fits, changes.usual.iter().chain(&changes.sweep), self.deadline)))
     }
@@ -267,19 +267,6 @@ impl<'s> Rerun<'s> {
         let passes = self.passes();
         let checks = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
         Ok(checks.into_iter().find(|check| check.site == self.row.site).and_then(|check| check.found))
-    }
-
-    /// Returns true if a row that is right stays about as near with these changes.
-    pub(super) fn is_left_right(&self, changes: &[OperationChange]) -> Result<bool> {
-        let supposed: Vec<Supposition> = changes.iter().map(|change| self.one(change, None)).collect();
-        let before = self.row.judged().map_or(0.0, |found| found.errors.rel_l2);
-        Ok(match self.run(&supposed, &mut ())? {
-            Some(ArrayComparison::Measured(found)) => {
-                found.errors.rel_l2 <= AS_WELL * before + f64::from(f32::EPSILON)
-                    || self.is_near(&found.errors)
-            }
-            _ => false,
-        })
     }
 
     /// Returns true if the row is as near as rounding allows when a tap replaces values.

@@ -48,12 +48,11 @@ fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
     let rope = at.book.rope(at.site.layer?)?;
     let earlier = k.rows().checked_sub(at.positions.len())?;
     let read = match word {
-        "prompt-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
-        "new-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
+        "prompt-unrotated" | "new-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
         "new-unrotated" => mixed(at, [k, &unrotated(at, k, rope)?], earlier),
         "cached-unrotated" if earlier > 0 => mixed(at, [&unrotated(at, k, rope)?, k], earlier),
         "cached-twice" if earlier > 0 => {
-            let first = at.positions.end - k.rows();
+            let first = at.positions.end.checked_sub(k.rows())?;
             let twice = at.n.rotate(k, &at.n.rope_table(rope, first..at.positions.end));
             mixed(at, [&at.n.to_cache(twice), k], earlier)
         }

@@ -22,7 +22,9 @@ fn mixed(at: &SiteContext, mixture: &ExpertMixture, word: &str) -> Option<Tensor
     let by = |weights: &Tensor| Some(at.n.mix(outputs, weights));
     match word {
         "unweighted" => by(&Tensor::new(weights.shape(), vec![1.0; weights.data().len()])),
-        "mean" => by(&Tensor::new(weights.shape(), vec![1.0 / used as f32; weights.data().len()])),
+        "mean" if used > 1 => {
+            by(&Tensor::new(weights.shape(), vec![1.0 / used as f32; weights.data().len()]))
+        }
         // The weight is applied to the input of an expert's last product and to its output.
         "squared" => by(&at.n.mapped(weights, |weight, _| weight * weight, 0.0)),
         // The experts of a token are in another order than their weights.

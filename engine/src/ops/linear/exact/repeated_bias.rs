@@ -22,14 +22,13 @@ impl Operation for RepeatedBias {
         let tokens = self.product.operands(profile, first / rows..last / rows + 1);
         self.product.by_output(profile, &tokens, wanted, |row, x, output| {
             let bias = profile.weights.round(self.bias[output].into());
-            match profile.parts {
-                1 => self.over_all(row.times(x, None, profile), bias, profile),
-                parts => {
-                    let width = self.product.w.cols.div_ceil(parts);
-                    let sums = row.parts(width, x, profile).map(|sum| sum.biased(bias, width as f64));
-                    reduced(&sums.collect::<Vec<_>>(), profile.results)
-                }
+            // Each device adds the bias to its part of the sum, or the bias is added to the complete sum.
+            if profile.parts != self.times {
+                return self.over_all(row.times(x, None, profile), bias, profile);
             }
+            let width = self.product.w.cols.div_ceil(profile.parts);
+            let sums = row.parts(width, x, profile).map(|sum| sum.biased(bias, width as f64));
+            reduced(&sums.collect::<Vec<_>>(), profile.results)
         })
     }
 
@@ -68,6 +67,7 @@ impl WeightRow {
         profile: &Profile,
     ) -> impl Iterator<Item = ExactValue> {
         let columns = self.codes.len();
-        (0..columns).step_by(width).map(move |first| self.over(first..columns.min(first + width), x, profile))
+        let part = move |first: usize| self.over(first..columns.min(first + width), x, profile);
+        (0..columns).step_by(width).map(move |first| self.scaled(part(first), profile))
     }
 }

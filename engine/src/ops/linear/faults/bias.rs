@@ -1,13 +1,9 @@
 //! A bias that is added several times: by each device of tensor parallelism, or again by the caller of a layer.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, LinearParameters, SiteContext};
-use crate::checkpoint::Point;
 use crate::ops::linear::exact::{Linear, RepeatedBias};
-use crate::ops::linear::faults::{IN_LAYERS, input, own, with};
+use crate::ops::linear::faults::{IN_LAYERS, ROW_PARALLEL, input, own, with};
 use crate::tensor::Tensor;
-
-/// Products that tensor parallelism splits by inputs. A bias added on each device is added once per device.
-const ROW_PARALLEL: &[Point] = &[Point::AttnOut, Point::FfnOut, Point::SharedOut];
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {

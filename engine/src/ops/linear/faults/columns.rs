@@ -6,20 +6,16 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use crate::change::{
-    CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, distance, plain_gain,
+    CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, distance, index_range, plain_gain,
 };
-use crate::checkpoint::Point;
 use crate::numerics::Numerics;
-use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own};
+use crate::ops::linear::faults::{PRODUCTS, ROW_PARALLEL, input, multiplied, own};
 use crate::ops::scaling::Multiplier;
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 
-/// Products that tensor parallelism splits by inputs, and whose partial sums devices add.
-const ROW_PARALLEL: &[Point] = &[Point::AttnOut, Point::FfnOut, Point::SharedOut];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
-    // A missing all-reduce: every device goes on with its own sum.
+    // A missing all-reduce: every device continues with its own sum.
     CatalogueEntry {
         kind: CauseKind::PartialSum,
         at: ROW_PARALLEL,
@@ -87,9 +83,7 @@ fn range_of(word: &str, columns: usize) -> Option<Range<usize>> {
         let width = (parts > 1 && columns.is_multiple_of(parts)).then(|| columns / parts)?;
         return (1..=parts).contains(&part).then(|| (part - 1) * width..part * width);
     }
-    let (first, last) = word.split_once('-').unwrap_or((word, word));
-    let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (first <= last).then_some(first..last.checked_add(1)?)
+    index_range(word)
 }
 
 /// Multiplies each column of activations by its gain.
@@ -122,7 +116,7 @@ const MOST_RANGES: usize = 6;
 /// Number of widths of groups that are tried, the smallest first.
 const MOST_WIDTHS: usize = 5;
 
-/// A change of the product by less than this is not an error of columns.
+/// Smallest relative error for which gains of columns are estimated.
 const SMALL: f64 = 0.01;
 
 /// Finds the gain of each column, or of each group of columns, by least squares.

@@ -26,8 +26,9 @@ use crate::ops::scaling::exact::Scaling;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix, StoredTensor};
 
-/// Taps of products with a weight matrix.
-pub(crate) const PRODUCTS: &[Point] = &[
+/// Taps of products with a weight matrix, and of the embedding table.
+const MATRICES: &[Point] = &[
+    Point::Embed,
     Point::Q,
     Point::K,
     Point::V,
@@ -41,6 +42,13 @@ pub(crate) const PRODUCTS: &[Point] = &[
     Point::FfnOut,
     Point::Logits,
 ];
+
+/// Taps of products with a weight matrix.
+pub(crate) const PRODUCTS: &[Point] = MATRICES.split_at(1).1;
+
+/// Products that tensor parallelism splits by inputs, and whose partial sums devices add. A bias that each device adds is
+/// added once per device.
+const ROW_PARALLEL: &[Point] = &[Point::AttnOut, Point::FfnOut, Point::SharedOut];
 
 /// Taps of products inside layers.
 const IN_LAYERS: &[Point] = PRODUCTS.split_at(PRODUCTS.len() - 1).0;

@@ -6,7 +6,7 @@ use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::linear::faults::weight::encoded;
-use crate::ops::linear::faults::{IN_LAYERS, input, multiplied, own, with};
+use crate::ops::linear::faults::{IN_LAYERS, MATRICES, input, multiplied, own, with};
 use crate::quant::{decode_matrix_row, decode_row, quantise_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
@@ -15,7 +15,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     // A file in a shorter float type has all its matrices in that type.
     CatalogueEntry {
         kind: CauseKind::WeightPrecision,
-        at: EVERYWHERE,
+        at: MATRICES,
         takes: "f16|bf16",
         compute: |at, value| {
             let rounding = WeightRounding::named(value.as_word()?)?;
@@ -57,23 +57,6 @@ const QUANTISED: CatalogueEntry = CatalogueEntry {
     read: |at, theirs| nearest_roundings(at, theirs).into_iter().map(ChangeValue::word).collect(),
     ..CatalogueEntry::PLAIN
 };
-
-/// Taps of matrices.
-const EVERYWHERE: &[Point] = &[
-    Point::Embed,
-    Point::Q,
-    Point::K,
-    Point::V,
-    Point::AttnOut,
-    Point::RouterLogits,
-    Point::SharedGate,
-    Point::SharedUp,
-    Point::SharedOut,
-    Point::FfnGate,
-    Point::FfnUp,
-    Point::FfnOut,
-    Point::Logits,
-];
 
 /// Roundings that are tried if a product's first outputs come nearer with them.
 const READ: [&str; 7] =

@@ -3,7 +3,7 @@
 //!
 //! The reader measures the ratio of each pair's frequency to the model's, and describes runs of pairs with one ratio.
 
-use crate::change::{ChangeValue, SiteContext, distance, rounded_to, snapped};
+use crate::change::{CauseKind, ChangeValue, SiteContext, distance, index_range, rounded_to, snapped};
 use crate::numerics::Numerics;
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::{divided, frequencies, read_scaling, read_theta, with};
@@ -48,13 +48,9 @@ fn ratios(at: &SiteContext, word: &str) -> Option<Vec<f64>> {
     let mut ratios = vec![1.0; pairs];
     for part in word.split(',') {
         let (range, how) = part.split_once(':')?;
-        let (first, last) = match range.split_once('-') {
-            _ if range == "all" => (0, pairs.checked_sub(1)?),
-            Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
-            None => (range.parse().ok()?, range.parse().ok()?),
-        };
-        for (pair, ratio) in ratios.iter_mut().enumerate().take(last + 1).skip(first) {
-            *ratio = ratio_of(at, rope, pair, how)?;
+        let range = if range == "all" { 0..pairs } else { index_range(range)? };
+        for pair in range.take_while(|&pair| pair < pairs) {
+            ratios[pair] = ratio_of(at, rope, pair, how)?;
         }
     }
     ratios.iter().any(|&ratio| ratio != 1.0).then_some(ratios)
@@ -89,10 +85,11 @@ impl RatioEstimate {
 pub(super) fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(word) = estimates(at, theirs).and_then(|pairs| runs(at, &pairs)) else { return Vec::new() };
     let Some(off) = changed(at, &word).map(|made| distance(&made, theirs)) else { return Vec::new() };
-    let entry = |name: &str| super::ENTRIES.iter().find(|entry| entry.kind.name() == name);
-    let settings = [("rope_theta", read_theta(at, theirs)), ("rope_scaling", read_scaling(at, theirs))];
-    let comes_as_near = settings.iter().any(|(name, values)| {
-        let made = values.iter().filter_map(|value| (entry(name)?.compute)(at, value));
+    let entry = |kind: CauseKind| super::ENTRIES.iter().find(|entry| entry.kind == kind);
+    let settings =
+        [(CauseKind::RopeTheta, read_theta(at, theirs)), (CauseKind::RopeScaling, read_scaling(at, theirs))];
+    let comes_as_near = settings.iter().any(|(kind, values)| {
+        let made = values.iter().filter_map(|value| (entry(*kind)?.compute)(at, value));
         made.into_iter().any(|made| distance(&made, theirs) <= 2.0 * off)
     });
     if comes_as_near { Vec::new() } else { vec![ChangeValue::Word(word)] }

@@ -115,7 +115,7 @@ fn sentence(bench: &SearchContext, span: &RowSpan, is_cache: bool) -> String {
         }
         RowOrigin::Zero => {
             format!(
-                "{subject} {verb} zeros; until pass {} {were} right: something cleared the {row}",
+                "{subject} {verb} zeros; until pass {} the {row} {were} right: something cleared the {row}",
                 pass - 1
             )
         }

@@ -88,7 +88,8 @@ pub(in crate::diagnose::causes) fn of_blocks(
         }
     }
     let Some(&(_, layers)) = found.first() else { return Ok(None) };
-    let found: Vec<BlockHypothesis> = found.into_iter().map(|(one, _)| one).collect();
+    let found = found.into_iter().filter(|(_, others)| *others == layers);
+    let found: Vec<BlockHypothesis> = found.map(|(one, _)| one).collect();
     Ok(cause(bench, coarse, &found, layers))
 }
 
