@@ -88,6 +88,6 @@ pub use xcheck_engine::{
     quant, shutdown, tap, tensor, tokenizer, tracing, view, weight,
 };
 pub use xcheck_judge::{
-    align, check, diagnose, dump, identify, kld, map, noise, plan, ratchet, report, selfcheck, selftest,
-    verdict,
+    align, check, diagnose, dump, evaluator, identify, kld, map, noise, plan, ratchet, report, selfcheck,
+    selftest, verdict,
 };

@@ -12,6 +12,7 @@
 //! - [`noise`]: noise floors, measured with perturbed runs
 //! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
 //! - [`diagnose`]: judges a whole dump, against our engine or a second dump: the first wrong operation and its cause
+//! - [`evaluator`]: judges outputs of modules, for models that torch evaluates in place of our engine
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
@@ -24,6 +25,7 @@ pub mod align;
 pub mod check;
 pub mod diagnose;
 pub mod dump;
+pub mod evaluator;
 pub mod identify;
 pub mod kld;
 pub mod map;

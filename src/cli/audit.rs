@@ -6,6 +6,7 @@ use crate::check::Mode;
 use crate::cli::check::judge_candidates;
 use crate::cli::comparison::ComparisonOptions;
 use crate::cli::prompt::PromptOptions;
+use crate::cli::torch_evaluator::EvaluatorOptions;
 use crate::error::{Error, Result};
 use crate::verdict::Verdict;
 
@@ -23,6 +24,8 @@ pub struct AuditArgs {
     pub(super) options: ComparisonOptions,
     #[command(flatten)]
     prompt: PromptOptions,
+    #[command(flatten)]
+    evaluator: EvaluatorOptions,
 }
 
 /// Judges each operation by the dump's own inputs, or each layer with `--from-reference`.
@@ -39,5 +42,5 @@ pub fn run(args: &AuditArgs) -> Result<Verdict> {
         }
         mode => mode,
     };
-    judge_candidates(&args.dump, (&args.options, &args.prompt), mode, ("audit", None))
+    judge_candidates(&args.dump, (&args.options, &args.prompt, &args.evaluator), mode, ("audit", None))
 }

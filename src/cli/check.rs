@@ -13,6 +13,7 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::references::dumps_named;
 use crate::cli::requested_model::RequestedModel;
 use crate::cli::stream;
+use crate::cli::torch_evaluator::EvaluatorOptions;
 use crate::error::{Error, Result};
 use crate::report::Report;
 use crate::verdict::Verdict;
@@ -35,18 +36,21 @@ pub struct CheckArgs {
     pub(super) options: ComparisonOptions,
     #[command(flatten)]
     prompt: PromptOptions,
+    #[command(flatten)]
+    evaluator: EvaluatorOptions,
 }
 
 /// Judges each candidate. Errors after the report is opened are also in the report.
 pub fn run(args: &CheckArgs) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
-    judge_candidates(&args.candidate, (&args.options, &args.prompt), args.options.mode()?, command)
+    let options = (&args.options, &args.prompt, &args.evaluator);
+    judge_candidates(&args.candidate, options, args.options.mode()?, command)
 }
 
 /// Runs our engine on each candidate's tokens and judges each operation by its inputs.
 pub(super) fn judge_candidates(
     candidates: &[String],
-    (options, prompt): (&ComparisonOptions, &PromptOptions),
+    (options, prompt, evaluator): (&ComparisonOptions, &PromptOptions, &EvaluatorOptions),
     mode: Mode,
     command: (&'static str, Option<&'static str>),
 ) -> Result<Verdict> {
@@ -61,7 +65,7 @@ pub(super) fn judge_candidates(
                 .to_owned(),
         )),
         Some(typed) => stream::judged(typed, options, mode, (command, Role::Candidate), output),
-        None => judged(candidates, (options, prompt), mode, command, output),
+        None => judged(candidates, (options, prompt, evaluator), mode, command, output),
     })?;
     output.finish(&report)
 }
@@ -69,7 +73,7 @@ pub(super) fn judge_candidates(
 /// Judges the candidates without writing a report.
 pub(super) fn judged(
     candidates: &[String],
-    (options, prompt): (&ComparisonOptions, &PromptOptions),
+    (options, prompt, evaluator): (&ComparisonOptions, &PromptOptions, &EvaluatorOptions),
     mode: Mode,
     command: (&'static str, Option<&'static str>),
     output: &ReportOutput,
@@ -98,7 +102,10 @@ pub(super) fn judged(
         let at = model_of(candidate, &targets)?;
         let (selection, tolerances, target) = (&selection, &tolerances, &targets[at]);
         let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
-        let result = judging.of(candidate, Role::Candidate, &mut models[at])?;
+        let result = match evaluator.is_torch(target, candidate) {
+            true => evaluator.judge(&judging, candidate)?,
+            false => judging.of(candidate, Role::Candidate, &mut models[at])?,
+        };
         results.push(result.named_after(targets.len()));
     }
     Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })

@@ -18,6 +18,7 @@ use crate::cli::output::ReportOutput;
 use crate::cli::prompt::{PromptOptions, token_id};
 use crate::cli::references::dumps_named;
 use crate::cli::token_texts::texts;
+use crate::cli::torch_evaluator::EvaluatorOptions;
 use crate::diagnose::cross_check_dumps;
 use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
@@ -180,7 +181,13 @@ fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];
     let prompt = PromptOptions { prompt: None, tokens: args.tokens.clone() };
-    let mut report = judged(&dumps, (&options, &prompt), Mode::Local, ("audit", None), output)?;
+    let mut report = judged(
+        &dumps,
+        (&options, &prompt, &EvaluatorOptions::default()),
+        Mode::Local,
+        ("audit", None),
+        output,
+    )?;
     let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
     let sides =
         ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));

@@ -61,6 +61,7 @@ mod terminal;
 mod text_difference;
 mod token_texts;
 mod tokenize;
+mod torch_evaluator;
 mod unique_names;
 mod unstated_properties;
 mod unstated_quantisation;

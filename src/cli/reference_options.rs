@@ -25,6 +25,13 @@ pub struct ReferenceOptions {
     /// The default is llama.cpp for GGUF files, else transformers.
     #[arg(long, value_name = "ENGINE", help_heading = "Reference engine")]
     pub with: Option<ReferenceEngine>,
+    #[command(flatten)]
+    environment: EnvironmentOptions,
+}
+
+/// The Python environment in which an engine runs.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EnvironmentOptions {
     /// Python of an environment that has the engine; nothing is installed
     #[arg(long, value_name = "PATH", help_heading = "Reference engine")]
     python: Option<PathBuf>,
@@ -44,7 +51,7 @@ enum EnvironmentSource {
 impl ReferenceOptions {
     /// Returns true if an option was given.
     pub fn are_given(&self) -> bool {
-        self.with.is_some() || self.python.is_some() || self.yes
+        self.with.is_some() || self.environment.python.is_some() || self.environment.yes
     }
 
     /// Makes the requested dump, and the Python environment if needed. Returns the path.
@@ -62,20 +69,14 @@ impl ReferenceOptions {
         if subject.out.exists() {
             return Err(exists(&subject.out));
         }
-        let source = self.source(subject.engine, &workplace)?;
+        let source = self.environment.source(subject.engine, &workplace)?;
         let mut steps = ProgramProgress::new(is_verbose);
         let lock = workplace.lock(&key(&subject.out)?);
         let making = PendingOutput::begin(&subject.out, &lock, || wait_for("dump")).map_err(no_place)?;
         if subject.out.exists() {
             return Ok(subject.out); // another process has made it meanwhile
         }
-        let environment = match source {
-            EnvironmentSource::Here(environment) => environment,
-            EnvironmentSource::ToMake(installer) => {
-                steps.begin(&format!("creating the environment of {}", subject.engine.name()));
-                installer.make(subject.engine, &workplace, || wait_for("environment"), &mut steps)?
-            }
-        };
+        let environment = source.ready(subject.engine, &workplace, &mut steps)?;
         steps.begin(&format!("running {} on {}", subject.engine.name(), subject.variant.name));
         let part = subject.out.file_name().unwrap_or_default().to_string_lossy().into_owned();
         subject.order(target, &subject.files(target, &workplace)?).carry_out(
@@ -89,6 +90,39 @@ impl ReferenceOptions {
             return Err(exists(&subject.out)); // made by a process without a lock
         }
         making.finish(&part)
+    }
+}
+
+impl EnvironmentSource {
+    /// Returns the environment, made now if it does not exist.
+    fn ready(
+        self,
+        engine: ReferenceEngine,
+        workplace: &ReferenceFolder,
+        steps: &mut ProgramProgress,
+    ) -> Result<PythonEnvironment> {
+        match self {
+            EnvironmentSource::Here(environment) => Ok(environment),
+            EnvironmentSource::ToMake(installer) => {
+                steps.begin(&format!("creating the environment of {}", engine.name()));
+                installer.make(engine, workplace, || wait_for("environment"), steps)
+            }
+        }
+    }
+}
+
+impl EnvironmentOptions {
+    /// Returns the environment of an engine. Asks the user before it is made.
+    ///
+    /// # Errors
+    /// If there is none and the user does not agree, or it cannot be made.
+    pub fn find_or_make(
+        &self,
+        engine: ReferenceEngine,
+        workplace: &ReferenceFolder,
+        steps: &mut ProgramProgress,
+    ) -> Result<PythonEnvironment> {
+        self.source(engine, workplace)?.ready(engine, workplace, steps)
     }
 
     fn source(&self, engine: ReferenceEngine, workplace: &ReferenceFolder) -> Result<EnvironmentSource> {

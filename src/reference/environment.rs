@@ -92,6 +92,18 @@ impl PythonEnvironment {
         command
     }
 
+    /// Returns the command that runs a module of a package in `folder`.
+    pub(super) fn module(&self, name: &str, folder: &Path) -> Command {
+        let mut command = self.python();
+        // After the user's own folders, so that their packages are found too.
+        let others = (!self.is_own).then(|| std::env::var_os(ELSEWHERE[0])).flatten();
+        let others = others.iter().flat_map(std::env::split_paths);
+        let paths = std::env::join_paths([folder.to_owned()].into_iter().chain(others));
+        command.args(["-m", name]).env(SAFE_PATH, "1").env("PYTHONUNBUFFERED", "1");
+        command.env(ELSEWHERE[0], paths.unwrap_or_else(|_| folder.as_os_str().to_owned()));
+        command
+    }
+
     /// Returns the command for Python with the environment's modules.
     fn python(&self) -> Command {
         if self.is_own { alone(&self.python) } else { Command::new(&self.python) }

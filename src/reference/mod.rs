@@ -7,6 +7,7 @@
 mod dump_request;
 mod engine;
 mod environment;
+mod evaluator;
 mod pending_output;
 mod process;
 mod reference_folder;
@@ -14,6 +15,7 @@ mod reference_folder;
 pub use dump_request::{DumpRequest, ReferenceInput};
 pub use engine::{EngineInput, ReferenceEngine};
 pub use environment::{Installer, PythonEnvironment};
+pub use evaluator::EvaluatorProcess;
 pub use pending_output::PendingOutput;
 pub use process::ProcessObserver;
 pub use reference_folder::ReferenceFolder;

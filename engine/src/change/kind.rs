@@ -107,6 +107,7 @@ kinds! {
     SamplingTie "sampling_tie" "which of several equally likely tokens is chosen";
     NonFinite "non_finite" "values that are NaN or infinite";
     Arithmetic "arithmetic" "where an engine rounds, and to which type";
+    ModelCode "model_code" "a configuration value, a constant or an operation of a model that torch evaluates";
     DumpAxes "dump_axes" "axes of a dump in another order than declared";
     DumpTap "dump_tap" "a value recorded under the name of another tap";
     DumpLayers "dump_layers" "layers of a dump numbered from another first number";

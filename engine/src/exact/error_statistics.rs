@@ -73,6 +73,24 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
+    /// Creates statistics of values whose exact values were computed elsewhere.
+    fn of_values(values: &'m View<'m>, float: Float, stored: Option<Float>, is_double: bool) -> Self {
+        Self {
+            values: [values, values],
+            float,
+            examples: Vec::new(),
+            stored: [stored, None],
+            is_double,
+            sides: [(); 2].map(|()| EngineErrors {
+                spread: Some(ErrorMap::with_innermost(values.shape())),
+                ..EngineErrors::default()
+            }),
+            counts: Default::default(),
+            biases: None,
+            room: RunBuffers::default(),
+        }
+    }
+
     /// Adds results in ascending order.
     pub(super) fn add(&mut self, batch: &[usize], exacts: &[ExactValue]) {
         let width = self.values[0].width();
@@ -205,6 +223,17 @@ impl<'m> ErrorStatistics<'m> {
         this.examples.sort_unstable();
         (EngineErrors { bias: biases[0], ..dump }, EngineErrors { bias: biases[1], ..engine }, this.examples)
     }
+}
+
+/// Returns the errors of values against exact values that were computed elsewhere, in the same order. `float` is the type
+/// of the engine's results, `stored` the type that storing rounded them to, if shorter.
+pub fn errors_of(values: &View, exacts: &[ExactValue], float: Float, stored: Option<Float>) -> EngineErrors {
+    let mut statistics = ErrorStatistics::of_values(values, float, stored, false);
+    let width = values.width().max(1);
+    for (row, exacts) in exacts.chunks(width).enumerate() {
+        statistics.add_run(row, 0, exacts);
+    }
+    statistics.finish(SharedError::default()).0
 }
 
 /// Returns the number of violations, the largest bound ratio (NaN if any ratio is NaN), and whether any ratio is above

@@ -396,6 +396,11 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
     LOADERS.iter().map(|loader| loader.architecture)
 }
 
+/// Returns true if our engine knows the architecture of a `config.json` with this `model_type`.
+pub fn is_known_model_type(name: &str) -> bool {
+    LOADERS.iter().any(|loader| loader.model_types.contains(&name))
+}
+
 /// Returns the loader for the architecture name that a file has under `key`.
 fn loader_of(
     file: &Path,

@@ -28,7 +28,7 @@ mod ternary;
 mod weights;
 
 pub use cache::{KvLayer, LayerState, ModelState};
-pub use files::{LoadedModel, ModelFiles, architectures};
+pub use files::{LoadedModel, ModelFiles, architectures, is_known_model_type};
 pub use json::Config;
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};

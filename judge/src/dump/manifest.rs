@@ -254,6 +254,14 @@ impl Manifest {
             );
         }
         row.check_parts()?;
+        if row.size().is_none() {
+            return Err(format!("shape {:?} is too large", row.shape));
+        }
+        if row.module.is_some() {
+            let has_other = row.sketch || row.rows.is_some() || row.axes.is_some() || row.scale.is_some();
+            let problem = "\"sketch\", \"rows\", \"axes\" and \"scale\" cannot be used with the output of a module; write all of its values";
+            return if has_other { Err(problem.to_owned()) } else { Ok(site) };
+        }
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {
             let names = TapAxis::names(axes);
@@ -262,9 +270,6 @@ impl Manifest {
                 row.shape,
                 names.join(", ")
             ));
-        }
-        if row.size().is_none() {
-            return Err(format!("shape {:?} is too large", row.shape));
         }
         if site.point == Point::TokenLogprobs && row.shape.contains(&0) {
             return Err("the array is empty; omit it if no token of the pass is followed by another".into());

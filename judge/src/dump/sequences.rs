@@ -293,7 +293,7 @@ impl<'w> SequencePasses<'w> {
         visits: &[SequencePass],
         row: &TensorRow,
     ) -> Result<Option<TensorRow>, String> {
-        let point: Point = row.tap.parse()?;
+        let point = row.point()?;
         if point.scope() == TapScope::Run {
             return Err(
                 "a dump of several sequences needs one list per sequence; write \"generated\" of each sequence in input.sequences"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::checkpoint::{Point, Site, TapAxis, TapScope, ValueKind};
+use crate::checkpoint::{ModulePath, Point, Site, TapAxis, TapScope, ValueKind};
 use crate::dump::dtype_names::dtype_named;
 use crate::dump::sequence_part::SequencePart;
 use crate::dump::sketch;
@@ -21,8 +21,15 @@ pub const COARSEST: f64 = 0.05;
 /// One array of a dump, as listed in the manifest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TensorRow {
-    /// The name of the tap.
+    /// The name of the tap. Empty for the output of a module.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tap: String,
+    /// The path of a torch model's module, in place of a tap: the array is the module's output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// The number of the module's call in the pass, from 0.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub call: usize,
     /// The pass. Absent only for `generated`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
@@ -115,6 +122,8 @@ impl TensorRow {
     pub fn new(site: Site, dtype: DType, shape: &[usize], key: &str) -> Self {
         Self {
             tap: site.point.name().to_owned(),
+            module: None,
+            call: 0,
             pass: site.pass,
             layer: site.layer,
             dtype: dtype.name().to_owned(),
@@ -133,9 +142,35 @@ impl TensorRow {
         }
     }
 
+    /// Returns the tap of the array.
+    ///
+    /// # Errors
+    /// If the row names no tap and no module.
+    pub fn point(&self) -> Result<Point, String> {
+        match &self.module {
+            Some(path) => Ok(Point::Module(ModulePath::in_model(path, self.call)?.0)),
+            None => self.tap.parse(),
+        }
+    }
+
+    /// Returns the site of the output of a module.
+    fn site_of_module(&self, path: &str) -> Result<Site, String> {
+        let (module, layer) = ModulePath::in_model(path, self.call)?;
+        let is_other = self.layer.is_some_and(|stated| layer != Some(stated));
+        if !self.tap.is_empty() || is_other || self.pass.is_none() {
+            return Err(format!(
+                "module '{path}' needs a pass number, and neither \"tap\" nor a \"layer\" that its path does not name"
+            ));
+        }
+        Ok(Site { point: Point::Module(module), layer, pass: self.pass })
+    }
+
     /// Returns the site of the array, or an error if the row has none.
     pub fn site(&self) -> Result<Site, String> {
-        let point: Point = self.tap.parse()?;
+        if let Some(path) = &self.module {
+            return self.site_of_module(path);
+        }
+        let point = self.point()?;
         if point == Point::Tokens {
             return Err(
                 "tap 'tokens' cannot be an array of a dump; write the prompt's tokens to input.tokens".into(),
@@ -194,7 +229,7 @@ impl TensorRow {
 
     /// Checks the fields of version 2.
     pub(super) fn check_parts(&self) -> Result<(), String> {
-        let point: Point = self.tap.parse()?;
+        let point = self.point()?;
         if self.rows.is_some() && (self.sketch || !point.axes().contains(&TapAxis::Token)) {
             return Err("\"rows\" can only be used with a full array (no sketch) that has a token axis; omit \"rows\"".into());
         }
@@ -293,7 +328,7 @@ impl TensorRow {
     /// Returns the maximum size of the elements in bytes. `None` on overflow.
     pub fn size(&self) -> Option<u64> {
         if self.sketch {
-            let point = self.tap.parse().ok()?;
+            let point = self.point().ok()?;
             return (sketch::rows(point, &self.shape) as u64).checked_mul((WIDTH * size_of::<f64>()) as u64);
         }
         let widest = DType::I64.block_bytes();
@@ -310,7 +345,7 @@ impl TensorRow {
     /// batch axis.
     pub fn axes(&self) -> Result<Vec<TapAxis>, String> {
         let Some(names) = &self.axes else {
-            let own = self.tap.parse::<Point>()?.axes();
+            let own = self.point()?.axes();
             let is_batch = self.shape.len() == own.len() + 1 && self.shape[0] == 1;
             return Ok([TapAxis::Batch].iter().filter(|_| is_batch).chain(own).copied().collect());
         };
@@ -377,7 +412,7 @@ impl TensorRow {
     }
 
     fn holds_tokens(&self) -> bool {
-        self.tap.parse::<Point>().is_ok_and(|point| point.kind() == ValueKind::Token)
+        self.point().is_ok_and(|point| point.kind() == ValueKind::Token)
     }
 }
 
@@ -397,6 +432,10 @@ pub(super) fn check_scale(scale: f64) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("invalid scale {scale}, expected a positive number")),
     }
+}
+
+fn is_first(call: &usize) -> bool {
+    *call == 0
 }
 
 fn is_integer(dtype: DType) -> bool {

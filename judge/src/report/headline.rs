@@ -307,6 +307,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         SamplingTie => Act("breaks ties between tokens differently"),
         NonFinite => Act("computes NaN or infinity"),
         Arithmetic => Act("rounds in other operations"),
+        ModelCode => Act("computes a module differently"),
         DumpAxes => Act("stores axes in another order than declared"),
         DumpTap => Act("records a value under the name of another tap"),
         DumpLayers => Act("numbers the layers of its dump differently"),

@@ -170,6 +170,11 @@ impl SiteResult {
         self.doubt
     }
 
+    /// Makes the verdict inconclusive.
+    pub(crate) fn undetermined(self, why: &str) -> Self {
+        Self { verdict: Verdict::Inconclusive, reason: Some(why.to_owned()), ..self }
+    }
+
     /// Sets the open question.
     pub fn in_doubt(self, doubt: Doubt) -> Self {
         Self { doubt, ..self }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::change::CauseKind;
 use crate::check::{Gate, Mode, Role};
-use crate::checkpoint::{Checkpoint, Point};
+use crate::checkpoint::{Checkpoint, ModulePath, Point};
 use crate::noise::Statistic;
 use crate::report::schema::form::JsonForm;
 use crate::verdict::{CauseSearch, Doubt, Verdict};
@@ -16,6 +16,11 @@ pub trait NamedEnum: Copy + 'static {
     const ALL: &'static [Self];
 
     fn word(self) -> &'static str;
+
+    /// Returns the variant for a word that is not in [`Self::ALL`].
+    fn other(_word: &str) -> Option<Self> {
+        None
+    }
 }
 
 /// An enum variant that is serialised by its name.
@@ -43,7 +48,8 @@ impl<T: NamedEnum> Serialize for EnumName<T> {
 impl<'de, T: NamedEnum> Deserialize<'de> for EnumName<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        T::ALL.iter().find(|known| known.word() == text).map(|known| Self(*known)).ok_or_else(|| {
+        let known = T::ALL.iter().copied().find(|known| known.word() == text);
+        known.or_else(|| T::other(&text)).map(Self).ok_or_else(|| {
             let words: Vec<_> = T::ALL.iter().map(|known| known.word()).collect();
             D::Error::custom(format!("unknown value '{text}', expected one of {}", words.join(", ")))
         })
@@ -62,8 +68,20 @@ macro_rules! words {
     };
 }
 
+impl NamedEnum for Point {
+    const ALL: &'static [Self] = Point::ALL;
+
+    fn word(self) -> &'static str {
+        self.name()
+    }
+
+    /// Returns the output of a module with this name.
+    fn other(word: &str) -> Option<Self> {
+        ModulePath::named(word).ok().map(Point::Module)
+    }
+}
+
 words! {
-    Point: Point::ALL;
     Checkpoint: Checkpoint::with_input();
     CauseKind: CauseKind::ALL;
     DType: DType::ALL;

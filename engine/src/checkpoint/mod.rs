@@ -3,11 +3,15 @@
 //! This table is the vocabulary of the whole project: dumps, reports and the command line name a value
 //! by a [`Point`] and judge it under a [`Checkpoint`].
 
+mod module_path;
+
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+
+pub use module_path::ModulePath;
 
 macro_rules! checkpoints {
     ($($variant:ident $name:literal $meaning:literal;)*) => {
@@ -162,7 +166,11 @@ macro_rules! points {
     ($($variant:ident $name:literal $checkpoint:ident $scope:ident $axes:tt $meaning:literal <- $inputs:tt;)*) => {
         /// One named intermediate value of the forward pass, in data-flow order.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Point { $(#[doc = $meaning] $variant,)* }
+        pub enum Point {
+            $(#[doc = $meaning] $variant,)*
+            /// The output of a module, in a model that our engine does not know.
+            Module(ModulePath),
+        }
 
         impl Point {
             /// All taps, in data-flow order.
@@ -170,35 +178,48 @@ macro_rules! points {
 
             /// Returns the name used in dumps and reports.
             pub fn name(self) -> &'static str {
-                match self { $(Point::$variant => $name,)* }
+                match self { $(Point::$variant => $name,)* Point::Module(path) => path.name() }
             }
 
             /// Returns the checkpoint that the tap is judged under.
             pub fn checkpoint(self) -> Checkpoint {
-                match self { $(Point::$variant => Checkpoint::$checkpoint,)* }
+                match self { $(Point::$variant => Checkpoint::$checkpoint,)* Point::Module(path) => of_module(path) }
             }
 
             /// Returns how often the tap occurs.
             pub fn scope(self) -> TapScope {
-                match self { $(Point::$variant => TapScope::$scope,)* }
+                match self {
+                    $(Point::$variant => TapScope::$scope,)*
+                    Point::Module(path) if path.in_layer().is_some() => TapScope::Layer,
+                    Point::Module(_) => TapScope::Pass,
+                }
             }
 
-            /// Returns the axes, outermost first.
+            /// Returns the axes, outermost first. Empty for a module's output, whose axes are unknown.
             pub fn axes(self) -> &'static [TapAxis] {
                 use TapAxis::*;
-                match self { $(Point::$variant => &$axes,)* }
+                match self { $(Point::$variant => &$axes,)* Point::Module(_) => &[] }
+            }
+
+            /// Returns a number that is different for each tap.
+            fn number(self) -> u64 {
+                enum Order { $($variant,)* Modules }
+                match self {
+                    $(Point::$variant => Order::$variant as u64,)*
+                    Point::Module(path) => Order::Modules as u64 + u64::from(path.number()),
+                }
             }
 
             /// Returns a description in one line.
             pub fn meaning(self) -> &'static str {
-                match self { $(Point::$variant => $meaning,)* }
+                match self { $(Point::$variant => $meaning,)* Point::Module(_) => "output of a module" }
             }
 
             /// Returns the taps that a tap is computed from, besides weights and earlier passes. Each entry lists
             /// alternatives, nearest first: an architecture without the nearest tap uses the next one.
             pub fn inputs(self) -> &'static [&'static [Point]] {
                 use Point::*;
-                match self { $(Point::$variant => &$inputs,)* }
+                match self { $(Point::$variant => &$inputs,)* Point::Module(_) => &[] }
             }
         }
     };
@@ -255,6 +276,35 @@ points! {
     TopIds       "top_ids"        Probs    Pass  [Token, Rank]             "ids of the most likely tokens after each position" <- [&[Logits]];
     TopLogprobs  "top_logprobs"   Probs    Pass  [Token, Rank]             "log-probabilities of the most likely tokens, natural" <- [&[Logits]];
     Generated    "generated"      Generation Run [Token]                   "the whole greedy continuation" <- [&[Argmax]];
+}
+
+/// Returns the checkpoint of a module's output, by the module's place in its layer and by the usual names of modules.
+fn of_module(path: ModulePath) -> Checkpoint {
+    const EMBEDDINGS: [&str; 8] = ["embed", "wte", "wpe", "patch", "conv1", "conv2", "position", "rotary"];
+    const MIXERS: [&str; 7] = ["att", "mixer", "mamba", "conv", "recurrent", "temporal", "rwkv"];
+    const FEED_FORWARD: [&str; 9] =
+        ["mlp", "ffn", "feed", "moe", "expert", "router", "fc", "intermediate", "shared"];
+    let has = |part: &str, words: &[&str]| words.iter().any(|word| part.contains(word));
+    let Some(parts) = path.in_layer() else {
+        return if has(path.last(), &EMBEDDINGS) { Checkpoint::Input } else { Checkpoint::Logits };
+    };
+    let [first, rest @ ..] = parts.as_slice() else { return Checkpoint::BlockOut };
+    let last = path.last();
+    let is_norm = has(first, &["norm", "ln"]);
+    let is_late = has(first, &["post", "ffn", "feed", "mlp", "ln_2", "ln2", "final", "output"]);
+    match () {
+        () if is_norm && !is_late => Checkpoint::Norm,
+        () if !is_norm && has(first, &MIXERS) => match rest {
+            [] => Checkpoint::AttnOut,
+            _ if has(last, &["rotary", "rope"]) => Checkpoint::Rope,
+            _ if has(last, &["q", "k_", "v_", "key", "value", "in_proj"]) && last != "out_proj" => {
+                Checkpoint::Qkv
+            }
+            _ => Checkpoint::AttnOut,
+        },
+        () if is_norm || has(first, &FEED_FORWARD) => Checkpoint::FfnOut,
+        () => Checkpoint::BlockOut,
+    }
 }
 
 impl Point {
@@ -373,6 +423,7 @@ impl Site {
         let layer = match (self.layer, self.point) {
             (Some(layer), _) => layer + 1,
             (None, Point::Tokens | Point::Embed) => 0,
+            (None, Point::Module(_)) if self.point.checkpoint() == Checkpoint::Input => 0,
             (None, _) => usize::MAX,
         };
         let after_all = if self.point == Point::Tokens { 0 } else { usize::MAX };
@@ -384,7 +435,7 @@ impl Site {
 impl Hash for Site {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [layer, pass] = [self.layer, self.pass].map(|index| index.map_or(0, |index| index as u64 + 1));
-        state.write_u64(self.point as u64 | layer << 8 | pass << 32);
+        state.write_u64(self.point.number() | layer << 24 | pass << 44);
     }
 }
 

@@ -1,0 +1,321 @@
+//! Compares the recorded outputs of modules with the worker's exact values, and makes the verdict.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use crate::align::Selection;
+use crate::change::CauseKind;
+use crate::check::{ArrayComparison, Gate, Mode, Role, RoundingEvaluation, Tolerances};
+use crate::checkpoint::{ModulePath, Point, Site};
+use crate::dump::{ArrayValues, Dump, TensorRow};
+use crate::error::{Error, Result};
+use crate::evaluator::connection::{AnswerMessage, Connection};
+use crate::evaluator::message::{Answer, FoundCause, OutputName, PROTOCOL, Request, WorkerFacts};
+use crate::evaluator::module_coverage;
+use crate::exact::{EngineErrors, ExactValue, Float, errors_of};
+use crate::measure::{ColumnSelection, ValuePrecision, coarser, measure};
+use crate::plan::Unit;
+use crate::verdict::{
+    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SiteObservation,
+    SiteResult, Verdict, VerdictCriteria, conclude,
+};
+use crate::view::View;
+use crate::weight::DType;
+
+/// Number of runs with rounding noise. The spread over a row's values makes four runs enough.
+const RUNS: u32 = 4;
+
+/// The rules of a check by modules.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleRules<'r> {
+    /// The values to compare.
+    pub selection: &'r Selection,
+    /// Tolerances, shown beside the result.
+    pub tolerances: &'r Tolerances,
+    /// Time limit of the search for a cause in seconds; `None` if no cause is searched for.
+    pub seconds: Option<u64>,
+}
+
+/// Judges a dump of module outputs. `follow` is told what the worker does.
+///
+/// # Errors
+/// If the worker cannot evaluate the model or the dump, or ends early.
+pub fn check_modules(
+    name: &str,
+    (dump, at): (&Dump, &Path),
+    model: &Path,
+    connection: &mut Connection,
+    rules: ModuleRules,
+    follow: &mut dyn FnMut(&str),
+) -> Result<Outcome> {
+    let mut check = ModuleCheck::new(dump, rules)?;
+    connection.ask(&Request::evaluate(model, at, RUNS))?;
+    while let Some(message) = connection.take()? {
+        check.take(message, follow)?;
+    }
+    let causes = match check.first_wrong().zip(rules.seconds) {
+        None => Vec::new(),
+        Some((site, seconds)) => {
+            follow("searching for the cause");
+            causes(connection, dump, site, seconds)?
+        }
+    };
+    check.outcome(name, causes)
+}
+
+/// The results so far.
+struct ModuleCheck<'d> {
+    dump: &'d Dump,
+    rules: ModuleRules<'d>,
+    /// Type that the candidate computes in.
+    computed: DType,
+    facts: WorkerFacts,
+    rows: Vec<SiteResult>,
+    missing: Vec<MissingSite>,
+    seen: HashSet<Site>,
+}
+
+impl<'d> ModuleCheck<'d> {
+    fn new(dump: &'d Dump, rules: ModuleRules<'d>) -> Result<Self> {
+        let computed = dump.manifest.producer.dtype();
+        let computed = computed.filter(|dtype| Float::of(*dtype).is_some()).ok_or_else(|| {
+            let stated = dump.manifest.producer.setting("dtype").unwrap_or("nothing");
+            Error::dump(
+                &dump.path,
+                format!(
+                    "producer.settings.dtype is {stated}, expected f32, bf16 or f16: state the type that the engine \
+                     computes in"
+                ),
+            )
+        })?;
+        let (facts, rows, missing, seen) = Default::default();
+        Ok(Self { dump, rules, computed, facts, rows, missing, seen })
+    }
+
+    /// Takes an answer of the worker.
+    fn take(&mut self, message: AnswerMessage, follow: &mut dyn FnMut(&str)) -> Result<()> {
+        match &message.answer {
+            Answer::Hello(facts) if facts.protocol != PROTOCOL => Err(Error::Usage(format!(
+                "the evaluator speaks version {} of the protocol, expected {PROTOCOL}; install the Python package of \
+                 this version of xcheck",
+                facts.protocol
+            ))),
+            Answer::Hello(facts) => {
+                self.facts = facts.clone();
+                Ok(())
+            }
+            Answer::Progress { done, total, what } => {
+                follow(&format!("{what} ({done} of {total})"));
+                Ok(())
+            }
+            Answer::Site(output) => self.compare(output, &message),
+            Answer::Missing { output, why } => {
+                let site = site_of(output)?;
+                if self.is_wanted(site) {
+                    self.missing.push(MissingSite { site, why: format!("{site}: {why}") });
+                }
+                Ok(())
+            }
+            Answer::Cause(_) | Answer::Error { .. } => Ok(()),
+        }
+    }
+
+    /// Returns true if a recorded site is selected and was not answered yet.
+    fn is_wanted(&mut self, site: Site) -> bool {
+        let positions = self.positions(site);
+        let is_selected = self.dump.holds(site) && self.rules.selection.takes(site, &positions);
+        is_selected && self.seen.insert(site)
+    }
+
+    fn positions(&self, site: Site) -> std::ops::Range<usize> {
+        let pass = site.pass.and_then(|pass| self.dump.manifest.passes.get(pass));
+        pass.map_or(0..0, |pass| pass.position..pass.end())
+    }
+
+    /// Compares a recorded output with the exact values.
+    fn compare(&mut self, output: &OutputName, message: &AnswerMessage) -> Result<()> {
+        let site = site_of(output)?;
+        if !self.is_wanted(site) {
+            return Ok(());
+        }
+        let (Some(theirs), Some(row)) = (self.dump.view(site)?, self.dump.row(site)) else { return Ok(()) };
+        let (exact, sigma) = (message.array("exact")?, message.array("sigma")?);
+        if exact.shape != theirs.shape() || sigma.shape != exact.shape {
+            let why = format!(
+                "{site} has shape {:?}, but the model's module returns {:?}; was the dump made from this model?",
+                theirs.shape(),
+                exact.shape
+            );
+            self.missing.push(MissingSite { site, why });
+            return Ok(());
+        }
+        let judged = self.judged(site, row, (&theirs, &exact, &sigma.data));
+        self.rows.push(match judged.verdict {
+            Verdict::Fail if output.is_tie => judged
+                .undetermined("rounding decides which experts the token has; record the router's output"),
+            _ => judged,
+        });
+        Ok(())
+    }
+
+    fn judged(
+        &self,
+        site: Site,
+        row: &TensorRow,
+        (theirs, exact, sigma): (&View, &ArrayValues, &[f64]),
+    ) -> SiteResult {
+        let stored = row.dtype().ok().and_then(|dtype| coarser(dtype, self.computed));
+        let grain =
+            ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
+        let measured = measure(theirs.clone(), View::from(exact), grain, |_| ColumnSelection::All);
+        let exacts: Vec<ExactValue> = exact
+            .data
+            .iter()
+            .zip(sigma)
+            .map(|(&value, &sigma)| ExactValue::statistical(value, sigma))
+            .collect();
+        // An output of a longer type than the engine's was computed in that type.
+        let results = row.dtype().ok().and_then(Float::of).unwrap_or(Float::F32);
+        let candidate = errors_of(theirs, &exacts, results, stored.and_then(Float::of));
+        let explained = RoundingEvaluation {
+            candidate,
+            reference: EngineErrors::default(),
+            evaluated: exacts.len(),
+            found: Vec::new(),
+            alternatives: Vec::new(),
+            reads_unrounded: None,
+            is_fused: false,
+            is_tf32: false,
+            shape: exact.shape.clone(),
+        };
+        let observed = SiteObservation {
+            local: Some(ArrayComparison::Measured(measured)),
+            explained: Some(explained),
+            ..SiteObservation::default()
+        };
+        let precision = self.dump.manifest.producer.precision().unwrap_or("f32");
+        let criteria = VerdictCriteria {
+            tolerance: self
+                .rules
+                .tolerances
+                .get(&self.facts.architecture, precision, site.point.checkpoint())
+                .clone(),
+            gate: Gate::Rounding,
+            computed: self.computed,
+            is_one_stage: true,
+            demanded_of: None,
+        };
+        let judged = SiteResult::judge(site, self.positions(site), observed, criteria);
+        match judged.verdict {
+            Verdict::Pass if is_blind(&exacts) => judged.undetermined(BLIND),
+            _ => judged,
+        }
+    }
+
+    fn first_wrong(&self) -> Option<Site> {
+        self.rows.iter().find(|row| row.verdict == Verdict::Fail).map(|row| row.site)
+    }
+
+    fn outcome(mut self, name: &str, causes: Vec<Cause>) -> Result<Outcome> {
+        let (manifest, selection) = (&self.dump.manifest, self.rules.selection);
+        let mut recorded: Vec<Site> = self.dump.sites().filter(|site| site.pass.is_some()).collect();
+        recorded.retain(|site| selection.takes(*site, &self.positions(*site)));
+        recorded.sort_by_key(|site| site.flow_order());
+        for &site in recorded.iter().filter(|site| !self.seen.contains(site)) {
+            let why = format!("{site}: {}", module_coverage::not_evaluated(site.point));
+            self.missing.push(MissingSite { site, why });
+        }
+        let absent = module_coverage::absent(&self.facts.modules, &recorded, |site| {
+            selection.takes(site, &self.positions(site))
+        })?;
+        let evidence = Evidence {
+            unit: Unit::Whole,
+            rows: self.rows,
+            expected: recorded.len() + absent.len(),
+            missing: self.missing.into_iter().chain(absent).collect(),
+            lacking: module_coverage::contradiction(self.dump, self.computed, &recorded)?
+                .into_iter()
+                .collect(),
+            sides: vec![(
+                self.dump.path.display().to_string(),
+                recorded.iter().map(|site| site.point).collect(),
+            )],
+            notes: vec![self.facts.note()],
+            integers: None,
+            causes,
+            made: 0,
+            edges: [None, None],
+        };
+        let subject = ComparisonSubject {
+            name: name.to_owned(),
+            producer: manifest.producer.clone(),
+            numerics: format!("transformers {}, f64", self.facts.transformers),
+            role: Role::Candidate,
+            is_case: false,
+            gate: Gate::Rounding,
+            mode: Mode::Local,
+        };
+        let basis = Basis { selection: selection.clone(), ..Basis::default() };
+        Ok(conclude(subject, basis, vec![(0, evidence)]))
+    }
+}
+
+impl WorkerFacts {
+    /// Names the code that was taken as the reference.
+    fn note(&self) -> String {
+        let Self { torch, transformers, model_class, source, .. } = self;
+        let source = if source.is_empty() { String::new() } else { format!(" in {source}") };
+        format!(
+            "reference: {model_class}{source}, transformers {transformers}, torch {torch}, computed in f64"
+        )
+    }
+}
+
+/// Reason for values that would pass whatever they were.
+const BLIND: &str = "rounding in the unrecorded modules before it may change these values by their whole size, so any \
+                     values would pass; record more modules";
+
+/// Returns true if all zeros would pass in place of the values.
+fn is_blind(exacts: &[ExactValue]) -> bool {
+    exacts.iter().any(|exact| exact.value != 0.0)
+        && exacts.iter().all(|exact| exact.value.abs() <= exact.radius)
+}
+
+fn site_of(output: &OutputName) -> Result<Site> {
+    let (path, layer) = ModulePath::in_model(&output.module, output.call).map_err(Error::Usage)?;
+    Ok(Site { point: Point::Module(path), layer, pass: Some(output.pass) })
+}
+
+/// Asks the worker for the cause of a wrong module.
+fn causes(connection: &mut Connection, dump: &Dump, site: Site, seconds: u64) -> Result<Vec<Cause>> {
+    let Some((row, pass)) = dump.row(site).zip(site.pass) else { return Ok(Vec::new()) };
+    let module = row.module.as_deref().unwrap_or_default();
+    connection.ask(&Request::causes(module, row.call, pass, seconds))?;
+    let mut found: Vec<FoundCause> = Vec::new();
+    while let Some(message) = connection.take()? {
+        if let Answer::Cause(cause) = message.answer {
+            found.push(cause);
+        }
+    }
+    let others: Vec<String> = found.iter().skip(1).map(|other| other.what.clone()).collect();
+    let first = found.into_iter().next();
+    Ok(first
+        .map(|first| Cause::once(CauseSearch::Stages, finding(site, first, others)))
+        .into_iter()
+        .collect())
+}
+
+fn finding(site: Site, cause: FoundCause, others: Vec<String>) -> Finding {
+    let at = cause.file.map_or(String::new(), |file| {
+        let line = cause.line.map_or(String::new(), |line| format!(":{line}"));
+        format!(" ({file}{line})")
+    });
+    let or = if others.is_empty() { String::new() } else { format!("; or {}", others.join(", or ")) };
+    Finding {
+        key: cause.key,
+        reference: cause.expected,
+        candidate: cause.found,
+        remaining: others,
+        ..Finding::new(CauseKind::ModelCode, site, format!("{}{at}; seen at {site}{or}", cause.what))
+    }
+}

@@ -1,0 +1,160 @@
+//! Judging with torch in place of our engine, for models that our engine does not know.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::check::{Gate, Mode};
+use crate::checkpoint::Point;
+use crate::cli::comparison::ComparisonContext;
+use crate::cli::named_dump::NamedDump;
+use crate::cli::progress::ProgramProgress;
+use crate::cli::reference_options::EnvironmentOptions;
+use crate::cli::requested_model::RequestedModel;
+use crate::cli::token_texts::texts;
+use crate::disk_cache::DiskCache;
+use crate::error::{Error, Result};
+use crate::evaluator::{Connection, ModuleRules, check_modules};
+use crate::model::is_known_model_type;
+use crate::reference::{EvaluatorProcess, ProcessObserver, ReferenceEngine, ReferenceFolder};
+use crate::report::{Comparison, ModelRecord, Timing};
+use crate::weight::DType;
+
+/// Options for the program that evaluates the model.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EvaluatorOptions {
+    /// What evaluates the model: our engine, or torch and transformers
+    ///
+    /// torch evaluates any model of transformers, in f64, from a dump of the outputs of its modules
+    /// (xcheck.hook in Python). It needs a Python environment with torch and transformers.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Evaluator")]
+    evaluator: EvaluatorName,
+    #[command(flatten)]
+    environment: EnvironmentOptions,
+}
+
+/// The program that evaluates the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum EvaluatorName {
+    /// torch for architectures that our engine does not know and for dumps of module outputs
+    #[default]
+    Auto,
+    /// Our engine
+    Native,
+    /// torch
+    Torch,
+}
+
+impl EvaluatorOptions {
+    /// Returns true if torch evaluates the model for this dump.
+    pub fn is_torch(&self, target: &RequestedModel, named: &NamedDump) -> bool {
+        match self.evaluator {
+            EvaluatorName::Native => false,
+            EvaluatorName::Torch => true,
+            EvaluatorName::Auto => {
+                has_modules(named) || model_type(target).is_some_and(|name| !is_known_model_type(&name))
+            }
+        }
+    }
+
+    /// Judges a dump with torch.
+    ///
+    /// # Errors
+    /// If the options need our engine, there is no environment, or the worker fails.
+    pub fn judge(&self, judging: &ComparisonContext, named: &NamedDump) -> Result<Comparison> {
+        let started = SystemTime::now();
+        refuse_options_of_our_engine(judging)?;
+        let folder = folder(judging.target)?;
+        let workplace = ReferenceFolder::in_kept(&DiskCache::from_env()?)?;
+        let progress = RefCell::new(ProgramProgress::new(false));
+        let environment = self.environment.find_or_make(
+            ReferenceEngine::Transformers,
+            &workplace,
+            &mut progress.borrow_mut(),
+        )?;
+        progress.borrow_mut().begin(&format!("evaluating {} with torch", judging.target.name));
+        let (mut process, requests, answers) = EvaluatorProcess::start(&environment, &workplace)?;
+        let mut connection = Connection::new(Box::new(requests), Box::new(answers));
+        let causes = &judging.options.causes;
+        let seconds =
+            causes.are_sought().then(|| causes.limit().map_or(LONGEST, |limit| limit.as_secs().max(1)));
+        let rules = ModuleRules { selection: judging.selection, tolerances: judging.tolerances, seconds };
+        let dump = std::path::absolute(&named.dump.path).map_err(Error::io("find", &named.dump.path))?;
+        let judged =
+            check_modules(&named.name, (&named.dump, &dump), &folder, &mut connection, rules, &mut |what| {
+                progress.borrow_mut().line(what)
+            });
+        let mut outcome = judged.map_err(|error| process.explain(error))?;
+        outcome.notes.extend(named.notes.iter().cloned());
+        outcome.notes.extend(causes.note(outcome.verdict));
+        outcome.lack(&named.lacking);
+        let variant = &judging.target.variants[0];
+        let mut again = judging.again_with(named);
+        again.extend(["--evaluator", "torch"].map(str::to_owned));
+        Ok(Comparison {
+            model: ModelRecord {
+                name: judging.target.name.clone(),
+                architecture: model_type(judging.target).unwrap_or_default(),
+                format: "safetensors".to_owned(),
+                quantisation: named.dump.manifest.producer.dtype().map_or("", DType::name).to_owned(),
+                sha256: variant.sha256()?,
+            },
+            tokens: texts(Some(judging.target), &outcome, &named.dump.manifest),
+            outcome,
+            again,
+            reference: named.words.is_empty().then(|| named.alone.clone()),
+            timing: Timing::since(started),
+            sharded: None,
+        })
+    }
+}
+
+/// Time limit of the search for causes in seconds, if the user lifts it.
+const LONGEST: u64 = 3600;
+
+/// Returns true if a dump records outputs of modules.
+fn has_modules(named: &NamedDump) -> bool {
+    named.dump.points().iter().any(|point| matches!(point, Point::Module(_)))
+}
+
+/// Returns the `model_type` of a model folder's configuration.
+fn model_type(target: &RequestedModel) -> Option<String> {
+    let config = fs::read(Path::new(&target.typed).join("config.json")).ok()?;
+    let config: Value = serde_json::from_slice(&config).ok()?;
+    config.get("model_type")?.as_str().map(str::to_owned)
+}
+
+/// Returns the folder of a model on this machine.
+fn folder(target: &RequestedModel) -> Result<PathBuf> {
+    let folder = target.variants[0].files.weights()[0].path.parent().map(Path::to_owned);
+    let folder = folder.filter(|folder| folder.join("config.json").is_file());
+    let folder = folder.ok_or_else(|| {
+        Error::Usage(format!(
+            "--evaluator torch: {} has no folder with a config.json on this machine, expected a Hugging Face folder; \
+             download the model and use its path",
+            target.typed
+        ))
+    })?;
+    std::path::absolute(&folder).map_err(Error::io("find", &folder))
+}
+
+fn refuse_options_of_our_engine(judging: &ComparisonContext) -> Result<()> {
+    let options = judging.options;
+    let given = [
+        ("--shard", options.shard.is_given()),
+        ("--suppose", !options.suppositions().is_empty()),
+        ("--gate tolerance", options.mode.gate() == Gate::Tolerance),
+        ("--total", judging.mode == Mode::Accumulated),
+        ("--rounding", options.mode.profile().is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Error::Usage(format!(
+            "{option} needs our engine, but torch evaluates this model; omit {option}, or use --evaluator native"
+        ))),
+    }
+}

@@ -1,0 +1,84 @@
+//! The worker that evaluates models with torch: the Python package `xcheck.evaluator`, embedded in the program.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use super::engine::ScriptFile;
+use super::environment::PythonEnvironment;
+use super::process::begin_log;
+use super::reference_folder::ReferenceFolder;
+use crate::error::{Error, ReferenceError, Result};
+
+macro_rules! package {
+    ($($name:literal)*) => {
+        /// The files of the Python package.
+        const PACKAGE: &[ScriptFile] = &[
+            $((concat!("xcheck/", $name), include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/python/src/xcheck/", $name))),)*
+        ];
+    };
+}
+
+package! {
+    "__init__.py"
+}
+
+/// A running worker. Dropping it ends the process.
+pub struct EvaluatorProcess {
+    child: Child,
+    log: PathBuf,
+}
+
+impl EvaluatorProcess {
+    /// Starts the worker and returns it with its input and output.
+    ///
+    /// # Errors
+    /// If the package cannot be written to the cache, or Python does not start.
+    pub fn start(
+        environment: &PythonEnvironment,
+        workplace: &ReferenceFolder,
+    ) -> Result<(Self, ChildStdin, ChildStdout)> {
+        let files: Vec<(&str, &[u8])> = PACKAGE.iter().map(|(name, text)| (*name, text.as_bytes())).collect();
+        let package = workplace.write_out("python", "xcheck", &files)?;
+        let log = workplace.log(&format!("evaluator-{}", std::process::id()));
+        begin_log(&log)?;
+        let told = File::options().append(true).open(&log).map_err(Error::io("write", &log))?;
+        let mut command = environment.module("xcheck.evaluator", &package);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(told);
+        let program = PathBuf::from(command.get_program());
+        let mut child = command.spawn().map_err(Error::io("start", &program))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = pipes.expect("both were asked for");
+        Ok((Self { child, log }, input, output))
+    }
+
+    /// Returns the error to report for `error`: if the worker has died, with the last line that it wrote.
+    pub fn explain(&mut self, error: Error) -> Error {
+        let is_of_the_worker = matches!(self.child.try_wait(), Ok(Some(status)) if !status.success());
+        if !is_of_the_worker {
+            return error;
+        }
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let said =
+            text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it wrote no message");
+        let (what, advice) = ("the evaluator", "nothing was judged");
+        ReferenceError {
+            what: what.to_owned(),
+            said: said.to_owned(),
+            advice: advice.to_owned(),
+            log: self.log.clone(),
+        }
+        .into()
+    }
+}
+
+impl Drop for EvaluatorProcess {
+    fn drop(&mut self) {
+        let has_failed = matches!(self.child.try_wait(), Ok(Some(status)) if !status.success());
+        _ = self.child.kill();
+        _ = self.child.wait();
+        if !has_failed {
+            _ = fs::remove_file(&self.log);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Dumps of the outputs of a model's modules, judged with the exact values that a worker sends.
+
+use std::collections::HashMap;
+use std::io::Cursor;
+use std::path::Path;
+use std::time::SystemTime;
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+use xcheck::align::Selection;
+use xcheck::check::Tolerances;
+use xcheck::checkpoint::Checkpoint;
+use xcheck::dump::Dump;
+use xcheck::evaluator::{Connection, ModuleRules, check_modules};
+use xcheck::format::FileBytes;
+use xcheck::report::{Comparison, ModelRecord, PromptTokens, Report, ReportContent, Timing};
+use xcheck::verdict::{Outcome, Verdict};
+
+/// A module, its recorded values, and the exact ones with their sigma.
+#[derive(Clone)]
+struct Output {
+    module: &'static str,
+    call: usize,
+    pass: usize,
+    values: Vec<f32>,
+    exact: Vec<f64>,
+    sigma: f64,
+}
+
+fn output(module: &'static str, values: [f32; 6]) -> Output {
+    let exact = values.iter().map(|&value| f64::from(value)).collect();
+    Output { module, call: 0, pass: 0, values: values.to_vec(), exact, sigma: 1e-8 }
+}
+
+/// Outputs of two layers and what surrounds them; every value is right.
+fn outputs() -> Vec<Output> {
+    let row = |scale: f32| [0.5, -0.25, 1.5, -2.0, 0.75, 3.0].map(|value: f32| value * scale);
+    [
+        ("model.embed_tokens", 0.1),
+        ("model.layers.0.input_layernorm", 1.0),
+        ("model.layers.0.mixer", 0.7),
+        ("model.layers.0", 1.2),
+        ("model.layers.1.input_layernorm", 0.9),
+        ("model.layers.1.mixer", 0.8),
+        ("model.layers.1", 1.4),
+        ("lm_head", 2.5),
+    ]
+    .map(|(module, scale)| output(module, row(scale)))
+    .to_vec()
+}
+
+/// A safetensors file with metadata.
+fn file(key: &str, metadata: &Value, arrays: &[(String, Dtype, Vec<u8>)]) -> Vec<u8> {
+    let width = |dtype: &Dtype| if *dtype == Dtype::F64 { 8 } else { 4 };
+    let views: Vec<(String, TensorView)> = arrays
+        .iter()
+        .map(|(name, dtype, bytes)| {
+            let shape = vec![1, 2, bytes.len() / width(dtype) / 2];
+            (name.clone(), TensorView::new(*dtype, shape, bytes).unwrap())
+        })
+        .collect();
+    safetensors::serialize(views, Some(HashMap::from([(key.to_owned(), metadata.to_string())]))).unwrap()
+}
+
+fn dump(outputs: &[Output], dtype: &str) -> Dump {
+    let rows: Vec<Value> = outputs
+        .iter()
+        .map(|Output { module, call, pass, values, .. }| {
+            let name = format!("p{pass}/{module}#{call}");
+            json!({"module": module, "call": call, "pass": pass, "dtype": "f32", "shape": [1, 2, values.len() / 2], "file": name})
+        })
+        .collect();
+    let manifest = json!({
+        "format": "xcheck-dump", "version": 1,
+        "producer": {"name": "my-engine", "settings": {"dtype": dtype}},
+        "model": {"architecture": "new_model"},
+        "input": {"tokens": [3, 4]},
+        "passes": [{"position": 0, "tokens": [3, 4]}],
+        "tensors": rows,
+    });
+    let arrays: Vec<_> = outputs
+        .iter()
+        .map(|Output { module, call, pass, values, .. }| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            (format!("p{pass}/{module}#{call}"), Dtype::F32, bytes)
+        })
+        .collect();
+    let bytes = file("xcheck", &manifest, &arrays);
+    Dump::from_source(FileBytes { path: "new.safetensors".into(), data: bytes.into() }).unwrap()
+}
+
+fn message(message: Value, arrays: &[(&str, Vec<f64>)]) -> Vec<u8> {
+    let arrays: Vec<_> = arrays
+        .iter()
+        .map(|(name, values)| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            ((*name).to_owned(), Dtype::F64, bytes)
+        })
+        .collect();
+    file("xcheck-evaluator", &message, &arrays)
+}
+
+/// The worker's answer for these outputs, of a model with these modules.
+fn answer(outputs: &[Output], modules: &[&str]) -> Vec<u8> {
+    let modules: Vec<Value> = modules.iter().map(|path| json!({"path": path, "class": "Module"})).collect();
+    let hello = json!({
+        "message": "hello", "protocol": 1, "torch": "2.15.0", "transformers": "5.23.0",
+        "architecture": "new_model", "model_class": "NewForCausalLM", "modules": modules,
+    });
+    let sites = outputs.iter().map(|Output { module, call, pass, exact, sigma, .. }| {
+        let site = json!({"message": "site", "module": module, "call": call, "pass": pass});
+        message(site, &[("exact", exact.clone()), ("sigma", vec![*sigma; exact.len()])])
+    });
+    let mut bytes: Vec<u8> = [message(hello, &[])].into_iter().chain(sites).flatten().collect();
+    bytes.extend([0; 8]);
+    bytes
+}
+
+fn modules() -> Vec<&'static str> {
+    outputs().iter().map(|output| output.module).collect()
+}
+
+fn judge_answer(dump: &Dump, answer: Vec<u8>, seconds: Option<u64>) -> Result<Outcome, String> {
+    let mut requests = Vec::new();
+    let mut connection = Connection::new(Box::new(&mut requests), Box::new(Cursor::new(answer)));
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = ModuleRules { selection: &selection, tolerances: &tolerances, seconds };
+    let at = Path::new("new.safetensors");
+    let judged = check_modules("new", (dump, at), Path::new("model"), &mut connection, rules, &mut |_| ())
+        .map_err(|e| e.to_string());
+    drop(connection);
+    let request = String::from_utf8(requests).unwrap();
+    let first: Value = serde_json::from_str(request.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        first,
+        json!({"request": "evaluate", "protocol": 1, "model": "model", "dump": "new.safetensors", "runs": 4})
+    );
+    judged
+}
+
+fn judge(outputs: &[Output]) -> Outcome {
+    judge_answer(&dump(outputs, "f32"), answer(outputs, &modules()), None).unwrap()
+}
+
+#[test]
+fn outputs_of_modules_pass_within_eight_sigma_and_fail_beyond() {
+    let right = judge(&outputs());
+    assert_eq!((right.verdict, right.reason.as_deref()), (Verdict::Pass, None));
+    assert_eq!(right.coverage.taps_compared, 8);
+    for (error, verdict) in [(6e-8, Verdict::Pass), (4e-7, Verdict::Fail)] {
+        let mut outputs = outputs();
+        outputs[5].exact[3] += error;
+        let judged = judge(&outputs);
+        assert_eq!(judged.verdict, verdict, "an error of {error:e}");
+        let first = judged.first_divergence().map(|row| row.site.to_string());
+        let wrong = (verdict == Verdict::Fail).then(|| "model.layers.*.mixer, layer 1, pass 0".to_owned());
+        assert_eq!(first, wrong);
+    }
+}
+
+#[test]
+fn every_recorded_output_must_be_evaluated_and_every_layer_recorded() {
+    let all = outputs();
+    let unanswered = judge_answer(&dump(&all, "f32"), answer(&all[..7], &modules()), None).unwrap();
+    assert_eq!(unanswered.verdict, Verdict::Inconclusive);
+    assert_eq!(
+        unanswered.coverage.skipped,
+        ["lm_head, pass 0: the evaluator sent no values for this output"]
+    );
+
+    let mut few = all.clone();
+    few.remove(5);
+    let unrecorded = judge(&few);
+    assert_eq!(unrecorded.verdict, Verdict::Inconclusive);
+    let missing =
+        "model.layers.*.mixer, layer 1, pass 0: not recorded, although other layers of the dump have it";
+    assert_eq!(unrecorded.coverage.skipped, [missing]);
+
+    few.remove(2); // a module that no layer records is no gap
+    assert_eq!(judge(&few).verdict, Verdict::Pass);
+    assert_eq!(judge(&few[..1]).verdict, Verdict::Inconclusive, "the input alone");
+}
+
+#[test]
+fn a_second_call_is_a_site_of_its_own() {
+    let mut outputs = outputs();
+    outputs.insert(3, Output { call: 1, ..outputs[2].clone() });
+    outputs.insert(7, Output { call: 1, ..outputs[6].clone() });
+    assert_eq!(judge(&outputs).verdict, Verdict::Pass);
+    outputs[3].exact[0] += 0.1;
+    let judged = judge(&outputs);
+    let first = judged.first_divergence().map(|row| row.site.to_string());
+    assert_eq!(first.as_deref(), Some("model.layers.*.mixer#1, layer 0, pass 0"));
+}
+
+#[test]
+fn values_that_prove_nothing_do_not_pass() {
+    let mut blind = outputs();
+    blind[7].sigma = 10.0;
+    assert_eq!(judge(&blind).verdict, Verdict::Inconclusive, "sigma is larger than the values");
+
+    let mut nan = outputs();
+    nan[4].values[1] = f32::NAN;
+    assert_eq!(judge(&nan).verdict, Verdict::Fail);
+
+    let mut zero = outputs();
+    zero[4].values = vec![0.0; 6];
+    assert_eq!(judge(&zero).verdict, Verdict::Fail);
+
+    let all = outputs();
+    let short = judge_answer(&dump(&all, "bf16"), answer(&all, &modules()), None).unwrap();
+    assert_eq!(short.verdict, Verdict::Inconclusive, "the values are no bf16 numbers");
+    assert!(
+        short.coverage.skipped[0].starts_with("the dump states bf16, but"),
+        "{:?}",
+        short.coverage.skipped
+    );
+}
+
+#[test]
+fn a_cause_is_asked_for_at_the_first_wrong_module() {
+    let mut outputs = outputs();
+    outputs[2].exact[0] += 0.1;
+    let mut bytes = answer(&outputs, &modules());
+    let cause = json!({
+        "message": "cause", "kind": "config", "what": "rms_norm_eps is 1e-5, expected 1e-6", "key": "rms_norm_eps",
+        "expected": "1e-6", "found": "1e-5", "file": "modeling_new.py", "line": 50,
+    });
+    bytes.extend(message(cause, &[]));
+    bytes.extend([0; 8]);
+    let judged = judge_answer(&dump(&outputs, "f32"), bytes, Some(5)).unwrap();
+    let cause = judged.cause().expect("the worker found one");
+    assert_eq!(cause.key.as_deref(), Some("rms_norm_eps"));
+    assert_eq!(
+        cause.what,
+        "rms_norm_eps is 1e-5, expected 1e-6 (modeling_new.py:50); seen at model.layers.*.mixer, layer 0, pass 0"
+    );
+}
+
+#[test]
+fn errors_of_the_worker_are_reported() {
+    let all = outputs();
+    let with = |bytes: Vec<u8>| judge_answer(&dump(&all, "f32"), bytes, None).unwrap_err();
+    let error =
+        message(json!({"message": "error", "code": "remote-code", "text": "the model needs code"}), &[]);
+    assert_eq!(with([error, vec![0; 8]].concat()), "the model needs code");
+
+    let hello = json!({"message": "hello", "protocol": 2, "torch": "", "transformers": "", "architecture": "",
+        "model_class": "", "modules": []});
+    assert!(with(message(hello, &[])).contains("speaks version 2 of the protocol, expected 1"));
+
+    let cut = answer(&all, &modules());
+    assert!(with(cut[..cut.len() - 20].to_vec()).contains("the evaluator"));
+    assert!(with(Vec::new()).contains("the pipe was closed without the end marker"));
+    assert!(with(b"Loading weights: 100%".to_vec()).contains("does something else write to the pipe"));
+    assert!(with(message(json!({"message": "surprise"}), &[])).contains("invalid message"));
+
+    let stated = judge_answer(&dump(&all, "auto"), answer(&all, &modules()), None).unwrap_err();
+    assert!(stated.contains("producer.settings.dtype is auto, expected f32, bf16 or f16"), "{stated}");
+}
+
+#[test]
+fn rows_of_modules_are_checked() {
+    let all = outputs();
+    let known = dump(&all, "f32");
+    assert_eq!(known.sites().count(), 8);
+    for (change, problem) in [
+        (json!({"module": "model..mlp"}), "invalid module 'model..mlp'"),
+        (json!({"module": "model.layers.1.mlp", "layer": 2}), "nor a \"layer\" that its path does not name"),
+        (json!({"module": "mlp", "tap": "q"}), "neither \"tap\""),
+        (json!({"module": "mlp", "pass": 7}), "pass 7 does not exist"),
+        (json!({"module": "mlp", "axes": ["token"]}), "cannot be used with the output of a module"),
+    ] {
+        let mut row = json!({"pass": 0, "dtype": "f32", "shape": [1, 2, 3], "file": "x"});
+        row.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let manifest = json!({
+            "format": "xcheck-dump", "version": 1, "producer": {"name": "x"}, "model": {"architecture": "new"},
+            "input": {"tokens": [3, 4]}, "passes": [{"position": 0, "tokens": [3, 4]}], "tensors": [row],
+        });
+        let bytes = file("xcheck", &manifest, &[("x".to_owned(), Dtype::F32, vec![0; 24])]);
+        let error =
+            Dump::from_source(FileBytes { path: "new".into(), data: bytes.into() }).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn a_report_of_modules_is_read_back_as_it_was_written() {
+    let mut outputs = outputs();
+    outputs[5].exact[3] += 0.01;
+    let judged = judge(&outputs);
+    let sites: Vec<String> = judged.rows.iter().map(|row| row.site.to_string()).collect();
+    let model = ModelRecord {
+        name: "new".to_owned(),
+        architecture: "new_model".to_owned(),
+        format: "safetensors".to_owned(),
+        quantisation: "f32".to_owned(),
+        sha256: None,
+    };
+    let result = Comparison {
+        model,
+        outcome: judged,
+        again: Vec::new(),
+        reference: None,
+        tokens: PromptTokens::default(),
+        timing: Timing::since(SystemTime::now()),
+        sharded: None,
+    };
+    let checkpoints = Checkpoint::with_input().to_vec();
+    let report = Report { command: Vec::new(), results: vec![result], checkpoints, served: None };
+    let text = xcheck::report::json(&report);
+    let ReportContent::Report(read) = xcheck::report::parse(&text).unwrap() else { panic!("no results") };
+    assert_eq!(read.verdict(), Verdict::Fail);
+    let again: Vec<String> = read.results[0].outcome.rows.iter().map(|row| row.site.to_string()).collect();
+    assert_eq!(again, sites);
+}
