@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import numpy as np
@@ -19,7 +20,7 @@ SIZES |= dict(intermediate_size=48, max_position_embeddings=64, head_dim=8)
 MIXED = dict(num_experts_per_tok=2, moe_intermediate_size=16)
 DECODERS = {
     "deepseek_v3": dict(
-        **{**SIZES, "num_key_value_heads": 4},
+        **{**{name: size for name, size in SIZES.items() if name != "head_dim"}, "num_key_value_heads": 4},
         **MIXED,
         **dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8),
         **dict(n_routed_experts=4, n_group=2, topk_group=1, first_k_dense_replace=1),
@@ -37,7 +38,9 @@ DECODERS = {
         **dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48, logits_scaling=4.0),
     ),
     "lfm2": dict(**SIZES, layer_types=["conv", "full_attention"]),
-    "mamba2": dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8, n_groups=1),
+    "mamba2": dict(
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8, n_groups=1
+    ),
 }
 TOWER = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
 PROMPT = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
@@ -72,6 +75,7 @@ def bert(kind: str = "BertForMaskedLM"):
 
 def modernbert():
     config = transformers.ModernBertConfig(vocab_size=64, pad_token_id=0, **TOWER, attn_implementation="sdpa")
+    torch.manual_seed(0)
     return transformers.ModernBertModel(config).eval()
 
 
@@ -110,7 +114,7 @@ class Seen:
 
     def see(self, path, result):
         call, self.calls[path] = self.calls[path], self.calls[path] + 1
-        if not path and "logits" in result:
+        if not path and hasattr(result, "logits"):
             path, result = "logits", result.logits
         elif isinstance(result, dict):
             result = result.last_hidden_state
@@ -182,7 +186,7 @@ def test_calls_of_a_module_are_numbered(tmp_path):
 
 
 def test_wrappers_share_the_array_of_the_module_inside(tmp_path):
-    read, seen = recorded(decoder("lfm2"), tmp_path / "d", lambda model: model(PROMPT))
+    read, _ = recorded(decoder("lfm2"), tmp_path / "d", lambda model: model(PROMPT))
     rows = read.outputs()
     assert rows["logits", 0, 0]["file"] == rows["lm_head", 0, 0]["file"] == "p0/lm_head.npy"
     assert rows["model.layers.0.conv", 0, 0]["file"] == rows["model.layers.0.conv.out_proj", 0, 0]["file"]
@@ -398,15 +402,14 @@ OTHERS = {
 def test_the_inputs_repeat_the_call(tmp_path, name):
     make, inputs = OTHERS[name]
     read, seen = recorded(make(), tmp_path / "d.safetensors", lambda model: model(**inputs))
-    if name in ("bert", "whisper", "bool", "embeddings"):
-        same_values(read, seen)
+    same_values(read, seen)
     manifest = read.manifest
     assert "generated" not in manifest
     told = read.inputs(0)
     assert set(told) == set(inputs)
     words = inputs.get("input_ids")
     assert [told["tokens"] for told in manifest["passes"]] == [[] if words is None else words[0].tolist()]
-    assert manifest["input"]["tokens"] == ([] if words is None else [5, 6, 7, 8])
+    assert manifest["input"]["tokens"] == ([] if words is None else words[0].tolist())
     again = {key: torch.from_numpy(np.array(value)) for key, value in told.items()}
     again = {key: value.long() if value.dtype == torch.uint32 else value for key, value in again.items()}
     for key, value in again.items():
@@ -417,14 +420,26 @@ def test_the_inputs_repeat_the_call(tmp_path, name):
     }
     # Other inputs have other outputs.
     last = "input_ids" if words is not None else next(iter(inputs))
-    other, _ = recorded(make(), tmp_path / "f.safetensors", lambda model: model(**{**again, last: again[last].roll(1, -1)}))
+    other, _ = recorded(
+        make(), tmp_path / "f.safetensors", lambda model: model(**{**again, last: again[last].roll(1, -1)})
+    )
     assert other.rows[-1]["sha256"] != read.rows[-1]["sha256"]
 
 
-def test_the_last_states_of_a_tower_are_written_once(tmp_path):
-    read, seen = recorded(siglip(), tmp_path / "d", lambda model: model(**IMAGE))
-    assert {key[0] for key in read.outputs()} == {key[0] for key in seen.values}
-    assert "last_hidden_state" not in {row["module"] for row in read.rows}  # post_layernorm's output
+def test_the_last_states_are_written_unless_they_are_the_output_of_a_module(tmp_path):
+    class Normalised(transformers.BertModel):
+        def forward(self, *args, **kwargs):
+            found = super().forward(*args, **kwargs)
+            found.last_hidden_state = torch.nn.functional.normalize(found.last_hidden_state, dim=-1)
+            return found
+
+    torch.manual_seed(0)
+    model = Normalised(transformers.BertConfig(vocab_size=64, **TOWER)).eval()
+    read, _ = recorded(model, tmp_path / "d", lambda model: model(**WORDS))
+    rows = read.outputs()
+    np.testing.assert_allclose(np.linalg.norm(read.value(rows["last_hidden_state", 0, 0]), axis=-1), 1, rtol=1e-6)
+    plain, _ = recorded(bert("BertModel"), tmp_path / "e", lambda model: model(**WORDS))
+    assert set(rows) - set(plain.outputs()) == {("last_hidden_state", 0, 0)}
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -442,6 +457,10 @@ def assisted(model) -> None:
     model.generate(torch.tensor([[5, 6, 5, 6, 5, 6]]), max_new_tokens=12, do_sample=False, prompt_lookup_num_tokens=3)
 
 
+def decode_alone(model) -> None:
+    model(encoder_outputs=model.get_encoder()(**SOUND), decoder_input_ids=torch.tensor([[1, 5]]))
+
+
 REFUSED = [
     (llama, lambda model: model(TWO), "a batch of 2, expected 1"),
     (llama, second_text, "a second text"),
@@ -450,9 +469,9 @@ REFUSED = [
     (bert, lambda model: model(TWO), "a batch of 2, expected 1"),
     (siglip, lambda model: model(IMAGE["pixel_values"].repeat(3, 1, 1, 1)), "a batch of 3, expected 1"),
     (siglip, lambda model: [model(**IMAGE), model(**IMAGE)], "a second time without tokens"),
-    (whisper, lambda model: model.generate(**SOUND, max_new_tokens=2), "called with encoder_outputs"),
+    (whisper, decode_alone, "called with encoder_outputs"),
     (llama, lambda model: None, "was not called inside the hook"),
-    (llama, lambda model: model(PROMPT, position_ids=torch.arange(7)[None] + 3), "position 3, expected 0"),
+    (llama, lambda model: model(PROMPT, position_ids=torch.arange(7)[None] * 2), "position 2, expected 1"),
 ]
 
 
@@ -489,3 +508,24 @@ def test_hooks_change_nothing_and_are_gone_afterwards(tmp_path):
             during = model(PROMPT).logits
     assert torch.equal(before, during)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_checked_judges_modules_by_the_evaluator_that_runs_torch(tmp_path, monkeypatch, known):
+    program = tmp_path / "program"
+    lines = [f"#!{sys.executable}", "import json, sys", "print(json.dumps({'verdict': 'pass', 'given': sys.argv[1:]}))"]
+    program.write_text("\n".join(lines))
+    program.chmod(0o755)
+    monkeypatch.setenv("XCHECK", str(program))
+    model, options = (llama(), {"modules": True}) if known else (decoder("lfm2"), {})
+    with xcheck.checked(model, "files", report=tmp_path / "report", **options) as checked:
+        generate(model)
+    given = checked.report.data["given"]
+    assert checked.report.passed and given[0] == "check"
+    assert given[given.index("--evaluator") + 1] == "torch"
+    dump = given[given.index("--candidate") + 1]
+    assert all("module" in row for row in Reader(dump).rows)
+    taps = llama()
+    with xcheck.checked(taps, "files", report=tmp_path / "taps") as checked:
+        generate(taps)
+    assert "--evaluator" not in checked.report.data["given"]

@@ -240,6 +240,11 @@ class Dump:
         self._write_output(path, value, call)
         return value
 
+    @property
+    def has_modules(self) -> bool:
+        """True if outputs of modules were written, and no taps."""
+        return self._values.has_modules
+
     def _write_output(self, path: str, value: Any, call: int | None, warn: bool = True, repeats: bool = True) -> None:
         """Writes the output of a module.
 

@@ -14,8 +14,8 @@ from .caches import watched_caches
 from .dump import Dump
 from .errors import DumpError
 from .maps import known_map, read_map
-from .modules import WRAPPED, ModuleWatcher, is_causal
-from .watcher import Watcher, wanted
+from .modules import ModuleWatcher, is_causal
+from .watcher import WRAPPED, Watcher, wanted
 
 Modules = Union[bool, str, Collection[str], None]
 

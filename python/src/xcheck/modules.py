@@ -13,12 +13,11 @@ from .dump import Dump
 from .errors import DumpError
 from .follow import POSITIONS, TOKENS, Call, is_ids
 from .maps import is_linear
-from .watcher import Watcher
+from .watcher import WRAPPED, Watcher
 
 OUTPUTS = ("last_hidden_state", "logits")  # of a dictionary that a module returns
 LOGITS = "logits"  # the row of what the model returns
 IDS = ("int16", "int32", "int64", "uint16", "uint32")  # types of choices; shorter ones are bits or masks
-WRAPPED = "_orig_mod"  # the model inside a model that torch.compile has returned
 
 
 class ModuleWatcher(Watcher):
@@ -83,8 +82,9 @@ class ModuleWatcher(Watcher):
             call = Call(None, None, None, None)
         self.counts.clear()
         call.inputs = self.inputs_of(arguments, call)
-        if not self.is_causal:
-            call.position = None  # an encoder's may begin elsewhere; the inputs have them
+        if not self.is_causal and call.tokens is not None:
+            # The inputs have the padding of an encoder's text, and positions, which may begin anywhere.
+            call.sequence, call.position = [[0] * call.tokens.shape[1]], None
         return call
 
     def check_one_text(self, call: Call) -> None:
@@ -161,8 +161,9 @@ def modules_of(model: Any) -> Iterator[tuple[str, Any]]:
     """The modules of a model with their paths, as in the model that was not compiled and has no adapters."""
     linear: tuple[str, ...] = ()
     for path, module in model.named_modules():
-        # A LoRA layer or a quantized one is a linear layer whose weights are those of modules inside it.
-        if not path or path.startswith(linear):
+        # A LoRA layer or a quantized one is a linear layer whose weights are those of modules inside it. Likewise a
+        # parametrization (weight norm) computes a weight, and no activation.
+        if not path or path.startswith(linear) or "parametrizations" in path.split("."):
             continue
         if is_linear(module):
             linear = (*linear, f"{path}.")

@@ -18,6 +18,7 @@ from .taps import FUSED
 
 # What grows with the square of the tokens, and what a dump loses nothing without.
 COSTLY = ("k_cache", "v_cache", "attn_weights")
+WRAPPED = "_orig_mod"  # the model inside a model that torch.compile has returned
 POSITIONS = re.compile(r"(.*\.)?(rotary_emb|wpe)")  # modules that are given the positions of the rows
 
 
@@ -236,7 +237,7 @@ class Watcher:
 
 def arguments_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by their names."""
-    signature = inspect.signature(model.forward)
+    signature = inspect.signature(getattr(model, WRAPPED, model).forward)
     bound = dict(signature.bind_partial(*args, **kwargs).arguments)
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
