@@ -112,7 +112,9 @@ class Forcing:
         exact = stored.double()
         exact = exact.clone() if exact is stored else exact
         narrow = UNIT.get(row.dtype, 0.0) > UNIT[value.dtype]
-        return fresh(exact, value.dtype, rounding_sigma(exact, row.dtype).square() if narrow else None)
+        result = fresh(exact, value.dtype, rounding_sigma(exact, row.dtype).square() if narrow else None)
+        result.is_known = True
+        return result
 
     def chosen_again(
         self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any
