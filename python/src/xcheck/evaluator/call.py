@@ -61,6 +61,11 @@ class Call:
             self._wide = [wide(leaf) for leaf in self.leaves]
         return self._wide
 
+    def rebuild(self) -> None:
+        """Takes over exchanged operands."""
+        self.args, self.kwargs = tree_unflatten(self.leaves, self.spec)
+        self._wide = None
+
     def widen_integers(self) -> None:
         """Replaces integer tensors by f64, for operations whose result is not an integer."""
         for at, leaf in enumerate(self.wide):

@@ -23,7 +23,7 @@ def unmoved(tensor: torch.Tensor) -> Tracked:
     return fresh(tensor.exact.clone() if isinstance(tensor, Tracked) else tensor.double(), tensor.dtype)
 
 
-@rule("_softmax", "_safe_softmax", "softmax")
+@rule("_softmax", "_safe_softmax")
 def softmax(evaluation: Evaluation, call: Call) -> Any:
     x, dim = call.args[:2]
     fixed = unmoved(x)
@@ -33,7 +33,7 @@ def softmax(evaluation: Evaluation, call: Call) -> Any:
     return result
 
 
-@rule("_log_softmax", "log_softmax")
+@rule("_log_softmax")
 def log_softmax(evaluation: Evaluation, call: Call) -> Any:
     x, dim = call.args[:2]
     fixed = unmoved(x)
@@ -90,7 +90,7 @@ def group_norm(evaluation: Evaluation, call: Call) -> Any:
         return result.to(x.dtype), mean.reshape(batch, groups), scale.reshape(batch, groups)
 
 
-@rule("_fused_rms_norm", "rms_norm")
+@rule("_fused_rms_norm")
 def rms_norm(evaluation: Evaluation, call: Call) -> Any:
     x, shape, weight = call.args[:3]
     eps = call.args[3] if len(call.args) > 3 else call.kwargs.get("eps")
@@ -100,7 +100,7 @@ def rms_norm(evaluation: Evaluation, call: Call) -> Any:
         wide_x = inner(x)
         scale = (wide_x.square().mean(dims, keepdim=True) + eps).rsqrt()
         result = scaled(wide_x * scale, weight, None).to(x.dtype)
-    return result if call.name == "rms_norm" else (result, scale)
+    return result, scale
 
 
 @rule(
@@ -184,8 +184,6 @@ def prod(evaluation: Evaluation, call: Call) -> Any:
 @rule(
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_attention_math",
-    "scaled_dot_product_attention",
 )
 def attention(evaluation: Evaluation, call: Call) -> Any:
     """Computes attention step by step, in f32 inside."""
@@ -205,3 +203,47 @@ def attention(evaluation: Evaluation, call: Call) -> Any:
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + inner(mask)
         result = (scores.softmax(-1).to(call.args[0].dtype).to(INNER) @ value).to(call.args[0].dtype)
         return (result, torch.zeros(result.shape[:-1]))[: max(len(call.func._schema.returns), 1)]
+
+
+@rule("linalg_solve_triangular")
+def solve_triangular(evaluation: Evaluation, call: Call) -> Any:
+    """Solves by substitution, row by row."""
+    a, b = call.args[:2]
+    upper, left = bool(call.kwargs["upper"]), bool(call.kwargs.get("left", True))
+    unit = bool(call.kwargs.get("unitriangular", False))
+    with evaluation:
+        if not left:
+            a, b, upper = a.transpose(-1, -2), b.transpose(-1, -2), not upper
+        count = a.shape[-1]
+        order = range(count - 1, -1, -1) if upper else range(count)
+        rows: list[Any] = []
+        for step, row in enumerate(order):
+            value = b[..., row : row + 1, :]
+            if step:
+                known = torch.cat(rows, dim=-2)
+                columns = a[..., row : row + 1, row + 1 :].flip(-1) if upper else a[..., row : row + 1, :row]
+                value = value - columns @ known
+            rows.append(value if unit else value / a[..., row : row + 1, row : row + 1])
+        result = torch.cat(rows[::-1] if upper else rows, dim=-2)
+        return result if left else result.transpose(-1, -2)
+
+
+@rule("_grouped_mm")
+def grouped_mm(evaluation: Evaluation, call: Call) -> Any:
+    """Multiplies groups of rows with the matrix of their group."""
+    x, weights = call.args[:2]
+    ends = call.args[2] if len(call.args) > 2 else call.kwargs["offs"]
+    return grouped(evaluation, x, weights, ends)
+
+
+def grouped(evaluation: Evaluation, x: Any, weights: Any, ends: torch.Tensor) -> Any:
+    parts, start = [], 0
+    bounds = [int(end) for end in ends]
+    with evaluation:
+        for group, end in enumerate(bounds):
+            if end > start:
+                parts.append(x[start:end] @ weights[group])
+            start = end
+        if start < x.shape[0]:
+            parts.append(torch.zeros(x.shape[0] - start, weights.shape[-1], dtype=x.dtype))
+        return torch.cat(parts)

@@ -14,7 +14,7 @@ from . import decompositions, products, reductions  # noqa: F401  (these registe
 from .candidate import Dump, Row, open_dump
 from .errors import EvaluatorError
 from .forcing import Forcing
-from .model import load
+from .model import load, mark_computed_buffers
 from .modules import call, described, layers
 from .rounding import Evaluation
 from .sigma import sigma_of
@@ -58,12 +58,14 @@ class Session:
     def run(self, send: Send) -> None:
         """Evaluates all passes."""
         evaluation = Evaluation(self.settings)
+        mark_computed_buffers(self.model)
 
         def on_site(row: Row, value: torch.Tensor) -> None:
             send(*self.site(row, value))
 
         with torch.no_grad(), Forcing(self.model, self.dump, evaluation, on_site) as forcing:
             evaluation.on_tie = lambda: self.tied.append(forcing.stack[-1] if forcing.stack else "")
+            forcing.on_choices = self.forget_ties
             forcing.on_missing = lambda row, why: send(missing(row, why), {})
             forcing.on_leave = self.progress(forcing, send)
             run_passes(self.model, self.dump, evaluation, forcing)
@@ -83,12 +85,16 @@ class Session:
             "kind": "real" if real else "ids",
             "is_choice": not real,
         }
-        if any(is_within(module, row.module) for module in self.tied) or self.tied:
+        if self.tied:
             message["tie"] = True
-        self.tied = [module for module in self.tied if not is_within(module, row.module)]
+        self.forget_ties(row.module)
         exact = value.exact if isinstance(value, Tracked) else value.double()
         sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
         return message, {"exact": exact, "sigma": sigma}
+
+    def forget_ties(self, module: str) -> None:
+        """Drops ties inside a module whose output is known from here on."""
+        self.tied = [path for path in self.tied if not is_within(path, module)]
 
     def progress(self, forcing: Forcing, send: Send) -> Callable[[str], None]:
         paths = layers(self.model)

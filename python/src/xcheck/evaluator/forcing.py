@@ -27,6 +27,7 @@ class Forcing:
         self.evaluation = evaluation
         self.on_site = on_site
         self.on_missing: Callable[[Row, str], None] = lambda row, why: None
+        self.on_choices: Callable[[str], None] = lambda path: None
         self.on_leave: Callable[[str], None] = lambda path: None
         self.calls: dict[str, int] = {}
         self.called: dict[tuple[str, int], int] = {}
@@ -91,12 +92,15 @@ class Forcing:
         if tuple(value.shape) != row.shape:
             self.on_missing(row, f"shape {list(row.shape)}, expected {list(value.shape)}")
             return output
+        choices = has_choices(output)
+        if choices:
+            self.on_choices(row.module)
         with _disable_current_modes():
             self.on_site(row, value)
             forced = self.forced(row, value)
         if forced is None:
             return output
-        if isinstance(forced, Tracked) and isinstance(value, Tracked) and has_choices(output):
+        if isinstance(forced, Tracked) and isinstance(value, Tracked) and choices:
             output = self.chosen_again(module, args, kwargs, value, forced, output)
         return replaced(output, forced)
 
@@ -108,7 +112,9 @@ class Forcing:
         exact = stored.double()
         exact = exact.clone() if exact is stored else exact
         narrow = UNIT.get(row.dtype, 0.0) > UNIT[value.dtype]
-        return fresh(exact, value.dtype, rounding_sigma(exact, row.dtype).square() if narrow else None)
+        result = fresh(exact, value.dtype, rounding_sigma(exact, row.dtype).square() if narrow else None)
+        result.is_known = True
+        return result
 
     def chosen_again(
         self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any
@@ -126,14 +132,14 @@ class Forcing:
             return forced if len(place) - 1 == at else result
 
         evaluation = self.evaluation
-        self.paused, old = True, evaluation.after
+        self.paused, old, on_tie = True, evaluation.after, evaluation.on_tie
         try:
-            evaluation.after = note
+            evaluation.after, evaluation.on_tie = note, lambda: None
             again = recorded(module.forward(*args, **kwargs))
             at = next((number for number, result in enumerate(results) if result is again), None)
             if at is None:
                 return output
-            evaluation.after = exchange
+            evaluation.after, evaluation.on_tie = exchange, on_tie
             return module.forward(*args, **kwargs)
         finally:
-            self.paused, evaluation.after = False, old
+            self.paused, evaluation.after, evaluation.on_tie = False, old, on_tie

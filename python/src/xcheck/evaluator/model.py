@@ -13,7 +13,7 @@ from .candidate import Dump
 from .constants import COMPUTED_BUFFER, U32
 from .errors import EvaluatorError
 from .rounding import as_tracked
-from .tracked import fresh
+from .tracked import Tracked, fresh
 
 ROOT = ("", "logits")  # names of the root module's output
 
@@ -21,6 +21,7 @@ ROOT = ("", "logits")  # names of the root module's output
 def load(path: str, dump: Dump) -> Any:
     """Loads a model in the type of the dump, with eager attention and eager experts."""
     config = load_config(path)
+    config._experts_implementation = experts_implementation(dump)
     model_class = chosen_class(config, dump, path)
     try:
         model = model_class.from_pretrained(path, config=config, dtype=dump.dtype, local_files_only=True)
@@ -28,20 +29,18 @@ def load(path: str, dump: Dump) -> Any:
         raise
     except Exception as error:
         raise model_error(path, error) from error
-    return prepared(model)
+    return model.eval()
 
 
-def prepared(model: Any) -> Any:
-    """Switches to evaluation, and marks the constants that the model has computed in f32."""
-    model.eval()
+def mark_computed_buffers(model: Any) -> None:
+    """Gives rounding errors to the constants that the model has computed in f32 when it was created."""
     for module in model.modules():
         for name in getattr(module, "_non_persistent_buffers_set", ()):
             buffer = module._buffers.get(name)
-            if buffer is None or not buffer.is_floating_point() or is_integral(buffer):
+            if buffer is None or isinstance(buffer, Tracked) or not buffer.is_floating_point() or is_integral(buffer):
                 continue
             exact = as_tracked(buffer).exact
             module._buffers[name] = fresh(exact, buffer.dtype, (COMPUTED_BUFFER * U32 * exact).square())
-    return model
 
 
 def is_integral(values: torch.Tensor) -> bool:
@@ -80,25 +79,23 @@ def load_config(path: str) -> Any:
     except Exception as error:
         raise model_error(path, error) from error
     config._attn_implementation = "eager"
-    config._experts_implementation = "eager"
     return config
+
+
+def experts_implementation(dump: Dump) -> str:
+    """Returns the order in which the candidate runs experts: all at once, sorted by expert, or one after another."""
+    stated = dump.manifest.get("producer", {}).get("settings", {}).get("experts")
+    if stated is not None:
+        return str(stated)
+    inner = [row for row in dump.rows.values() if row.module.endswith(".experts.act_fn")]
+    return "grouped_mm" if inner and all(row.call == 0 for row in inner) else "eager"
 
 
 def candidate_classes(config: Any) -> list[Any]:
     """Returns the classes that can load a model: its own first."""
-    classes: list[Any] = []
-    mappings = [
-        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-        transformers.MODEL_MAPPING,
-    ]
-    for mapping in mappings[:1]:
-        if type(config) in mapping:
-            classes.append(mapping[type(config)])
-    for name in config.architectures or []:
-        found = getattr(transformers, name, None) or class_beside(config, name)
-        if found is not None:
-            classes.append(found)
-    for mapping in mappings[1:]:
+    named = [getattr(transformers, name, None) or class_beside(config, name) for name in config.architectures or []]
+    classes: list[Any] = [found for found in named if found is not None]
+    for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
         if type(config) in mapping:
             found = mapping[type(config)]
             classes += list(found) if isinstance(found, (list, tuple)) else [found]

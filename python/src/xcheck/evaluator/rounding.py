@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 import torch
@@ -52,6 +53,8 @@ class Evaluation(TorchDispatchMode):
 
     def evaluate(self, call: Call) -> Any:
         """Returns the result of an operation."""
+        if is_composite(call.func):
+            return self.decomposed(call)
         if call.func._schema.is_mutable:
             return self.in_place(call)
         if is_view(call.func):
@@ -88,21 +91,23 @@ class Evaluation(TorchDispatchMode):
         target = call.args[0]
         if not is_real(target):
             return call.run()
+        result = self.functional(call)
         if not isinstance(target, Tracked):
-            raise unsupported(f"{call.func} on a tensor that was created before the evaluation")
-        result = self.functional(call, target)
+            if result.has_errors and result.variance(rounded=False) is not None or not represented(result.exact, target.dtype):
+                raise unsupported(f"{call.func} on a tensor that was created before the evaluation")
+            return target.copy_(result.exact)
         write(target, result, self)
         return target
 
-    def functional(self, call: Call, target: Tracked) -> Tracked:
-        base = call.name.rstrip("_")
+    def functional(self, call: Call) -> Tracked:
+        """Returns the result of an in-place operation as a new tensor."""
         if call.name == "copy_":
             return as_tracked(call.args[1])
         if call.name in ("zero_", "fill_"):
             value = call.args[1] if call.name == "fill_" else 0.0
             value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
             return as_tracked(value)
-        base = operations.FUNCTIONAL.get(call.name) or base
+        base = operations.FUNCTIONAL.get(call.name) or call.name.rstrip("_")
         packet = getattr(torch.ops.aten, base, None)
         overload = getattr(packet, call.func._overloadname, None) if packet is not None else None
         if overload is None:
@@ -127,8 +132,8 @@ class Evaluation(TorchDispatchMode):
             steps.append({at: (tensor.exact + sigma, tensor.exact - sigma) for at in places})
         steps += [{at: (call.leaves[at] + sigma, call.leaves[at] - sigma)} for at, sigma in scalars.items()]
         for step in steps:
-            high = call.run({at: pair[0] for at, pair in step.items()})
-            low = call.run({at: pair[1] for at, pair in step.items()})
+            high = single(call.run({at: pair[0] for at, pair in step.items()}))
+            low = single(call.run({at: pair[1] for at, pair in step.items()}))
             square = finite(((high - low) / 2).abs().square())
             variance = square if variance is None else variance.add_(square)
         if own is not None:
@@ -146,7 +151,7 @@ class Evaluation(TorchDispatchMode):
             changed: dict[int, Any] = {at: samples[run] for at, samples in perturbed.items()}
             for at, sigma in scalars.items():
                 changed[at] = call.leaves[at] + sigma * float(torch.randn((), generator=self.settings.generator))
-            result = call.run(changed)
+            result = single(call.run(changed))
             results.append(result if own is None else result + own * self.settings.noise(result))
         return results
 
@@ -172,8 +177,19 @@ def scalar_sigmas(call: Call) -> dict[int, float]:
     }
 
 
+def single(result: Any) -> torch.Tensor:
+    """Returns the first result of an operation with several."""
+    return result[0] if isinstance(result, tuple) else result
+
+
 def flattened(result: Any) -> list[Any]:
     return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+@functools.cache
+def is_composite(func: Any) -> bool:
+    """Returns true for an operation that ATen composes of others. Inside a rule they arrive as a whole."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
 def is_view(func: Any) -> bool:
@@ -250,11 +266,12 @@ def write(target: Tracked, source: Tracked, evaluation: Evaluation) -> None:
 @rule(*operations.ELEMENTWISE)
 def elementwise(evaluation: Evaluation, call: Call) -> Any:
     """Rounds the result once."""
-    if not any(map(is_real, call.wide)) or call.name in ("pow", "div"):
-        call.widen_integers()
     value = call.run()
     if not is_real(value):
         return value
+    if not call.reals:  # a quotient of integers, or an integer times a real number
+        call.widen_integers()
+        value = call.run().double()
     variance, samples = evaluation.propagate(call, value)
     return fresh(own_storage(value, call), call.dtype(), variance, samples, pending=not is_power_of_two_product(call))
 
@@ -291,7 +308,7 @@ def library(evaluation: Evaluation, call: Call) -> Any:
     """Adds the error of a library function in f32, and rounds the result."""
     if not any(map(is_real, call.wide)):
         call.widen_integers()
-    if call.name == "pow" and len(call.args) > 1 and call.args[1] in (1, 2, 1.0, 2.0):
+    if call.name == "pow" and not isinstance(call.args[1], torch.Tensor) and call.args[1] in (1, 2):
         return elementwise(evaluation, call)
     value = call.run()
     if isinstance(value, tuple):  # log_sigmoid_forward: the second result is a buffer of its derivative
@@ -337,7 +354,7 @@ def represented(value: torch.Tensor, dtype: torch.dtype) -> bool:
     return bool(((value.to(dtype).to(value.dtype) == value) | value.isinf() | (value.abs() > 1e30)).all())
 
 
-@rule("_to_copy", "to")
+@rule("_to_copy")
 def conversion(evaluation: Evaluation, call: Call) -> Any:
     """Converts to another type: a shorter one rounds."""
     source = call.leaves[0]

@@ -75,6 +75,7 @@ class Tracked(torch.Tensor):
 
     exact: torch.Tensor
     errors: RoundingErrors
+    is_known: bool = False  # True for a value of the candidate
 
     @staticmethod
     def __new__(cls, exact: torch.Tensor, dtype: torch.dtype, errors: RoundingErrors | None = None) -> Tracked:
@@ -91,6 +92,15 @@ class Tracked(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError(f"{func} of a tracked tensor outside an evaluation")
+
+    def __deepcopy__(self, memo: Any) -> Tracked:
+        errors = RoundingErrors(self.errors.pending)
+        if self.errors.variance is not None:
+            errors.variance = self.errors.variance.clone()
+        if self.errors.samples is not None:
+            errors.samples = [sample.clone() for sample in self.errors.samples]
+        values = flat(self.exact).clone()
+        return Tracked(like(values, self.exact), self.dtype, errors)
 
     @property
     def has_errors(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .causes.search import search
 from .errors import EvaluatorError
 from .evaluation import Session
 from .protocol import Answers
@@ -42,11 +43,15 @@ class Worker:
     def causes(self, request: dict[str, Any], answers: Answers) -> None:
         if self.session is None:
             raise EvaluatorError("request", "no model evaluated yet, expected 'evaluate' before 'causes'")
+        module = required(request, "module", "the path of a module")
+        call, pass_number = int(request.get("call", 0)), int(request.get("pass", 0))
+        for cause in search(self.session, module, call, pass_number, float(request.get("seconds", 60))):
+            answers.send(cause)
 
 
-def required(request: dict[str, Any], key: str) -> str:
+def required(request: dict[str, Any], key: str, kind: str = "a path") -> str:
     if not isinstance(request.get(key), str):
-        raise EvaluatorError("request", f"{key}: {request.get(key)!r}, expected a path")
+        raise EvaluatorError("request", f"{key}: {request.get(key)!r}, expected {kind}")
     return str(request[key])
 
 
