@@ -529,3 +529,25 @@ def test_checked_judges_modules_by_the_evaluator_that_runs_torch(tmp_path, monke
     with xcheck.checked(taps, "files", report=tmp_path / "taps") as checked:
         generate(taps)
     assert "--evaluator" not in checked.report.data["given"]
+
+
+def test_a_model_that_also_sees_has_the_inputs_of_its_text_model(tmp_path):
+    sizes = {**TOWER, "image_size": 16, "patch_size": 8}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**sizes),
+        text_config=transformers.LlamaConfig(**SIZES),
+        image_token_index=60,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    model.generation_config.eos_token_id = None
+    image = {"input_ids": torch.tensor([[5, 60, 60, 60, 60, 6]]), "pixel_values": IMAGE["pixel_values"]}
+    read, seen = recorded(model, tmp_path / "d", lambda model: model(**image), modules=True)
+    same_values(read, seen)
+    assert list(read.inputs(0)) == ["pixel_values"]
+    np.testing.assert_array_equal(read.inputs(0)["pixel_values"], image["pixel_values"])
+    made, _ = recorded(
+        model, tmp_path / "e", lambda model: model.generate(**image, max_new_tokens=2, do_sample=False), modules=True
+    )
+    assert made.inputs(0) and not made.inputs(1)  # the image, or what the tower has made of it before the call
+    assert made.manifest["generated"][0] == read.manifest["generated"][0]

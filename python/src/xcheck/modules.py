@@ -11,7 +11,7 @@ from typing import Any
 from .arrays import NAMES
 from .dump import Dump
 from .errors import DumpError
-from .follow import POSITIONS, TOKENS, Call, is_ids
+from .follow import CACHES, POSITIONS, TOKENS, Call, is_ids
 from .maps import is_linear
 from .watcher import WRAPPED, Watcher
 
@@ -102,8 +102,8 @@ class ModuleWatcher(Watcher):
             )
         if any(sequence for row in call.sequence or [] for sequence in row):
             raise DumpError(
-                "the model was called with a second text, expected one in a dump of outputs of modules: write each "
-                "text to a dump of its own"
+                "the model was called with a second text, or with its text again without a cache, expected one text "
+                "in a dump of outputs of modules: write each text to a dump of its own, and generate with a cache"
             )
 
     def check_first(self, arguments: dict[str, Any]) -> None:
@@ -123,7 +123,12 @@ class ModuleWatcher(Watcher):
 
     def inputs_of(self, arguments: dict[str, Any], call: Call) -> dict[str, Any]:
         """Returns the tensor arguments that do not follow from the tokens of the pass."""
-        tensors = {name: value for name, value in arguments.items() if is_tensor(value) and value.numel()}
+        tensors = {
+            inner: value
+            for name, given in arguments.items()
+            if name not in CACHES
+            for inner, value in tensors_of(name, given)
+        }
         is_padded = any(sequence is None for row in call.sequence or [] for sequence in row)
         if not self.reads_tokens or not self.is_causal or is_padded:
             return tensors
@@ -182,7 +187,9 @@ def check_patterns(patterns: Collection[str] | None, paths: Collection[str], mod
 
 
 def is_causal(model: Any) -> bool:
-    """Returns whether a model predicts the next token. A model that is not of transformers is taken for one."""
+    """Returns whether a model predicts the next of its own tokens. A model that is not of transformers is taken so."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
     return bool(model.can_generate()) if hasattr(model, "can_generate") else True
 
 
@@ -232,8 +239,21 @@ def has_tokens(arguments: dict[str, Any]) -> bool:
     return bool(tensors) and all(not value.is_floating_point() for value in tensors) and is_ids(tensors[0])
 
 
+def tensors_of(name: str, given: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors of an argument with their names; those in a dictionary or a list have dotted ones."""
+    if is_tensor(given):
+        if given.numel():
+            yield name, given
+    elif isinstance(given, (Mapping, list, tuple)):
+        parts = given.items() if isinstance(given, Mapping) else enumerate(given)
+        for key, part in parts:
+            yield from tensors_of(f"{name}.{key}", part)
+
+
 def follows(name: str, value: Any) -> bool:
     """Returns whether an argument of a causal model follows from the tokens of a text without padding."""
     if name == "attention_mask":
         return value.ndim == 2 and bool((value != 0).all())
+    if name.startswith("attention_mask."):  # one for each kind of layers, as transformers makes them
+        return True
     return name in TOKENS or (name in POSITIONS and value.ndim <= 2)
