@@ -1,7 +1,6 @@
 //! Judging with torch in place of our engine, for models that our engine does not know.
 
 use std::cell::RefCell;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -18,7 +17,8 @@ use crate::cli::requested_model::RequestedModel;
 use crate::cli::token_texts::texts;
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
-use crate::evaluator::{Connection, ModuleRules, check_modules};
+use crate::evaluator::{EvaluatorConnection, ModuleRules, check_modules};
+use crate::input;
 use crate::model::is_known_model_type;
 use crate::reference::{EvaluatorProcess, ProcessObserver, ReferenceEngine, ReferenceFolder};
 use crate::report::{Comparison, ModelRecord, Timing};
@@ -78,7 +78,7 @@ impl EvaluatorOptions {
         )?;
         progress.borrow_mut().begin(&format!("evaluating {} with torch", judging.target.name));
         let (mut process, requests, answers) = EvaluatorProcess::start(&environment, &workplace)?;
-        let mut connection = Connection::new(Box::new(requests), Box::new(answers));
+        let mut connection = EvaluatorConnection::new(Box::new(requests), Box::new(answers));
         let causes = &judging.options.causes;
         let seconds =
             causes.are_sought().then(|| causes.limit().map_or(LONGEST, |limit| limit.as_secs().max(1)));
@@ -123,7 +123,7 @@ fn has_modules(named: &NamedDump) -> bool {
 
 /// Returns the `model_type` of a model folder's configuration.
 fn model_type(target: &RequestedModel) -> Option<String> {
-    let config = fs::read(Path::new(&target.typed).join("config.json")).ok()?;
+    let config = input::bytes(&Path::new(&target.typed).join("config.json")).ok()?;
     let config: Value = serde_json::from_slice(&config).ok()?;
     config.get("model_type")?.as_str().map(str::to_owned)
 }

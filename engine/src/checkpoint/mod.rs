@@ -376,7 +376,7 @@ impl Point {
 }
 
 macro_rules! named {
-    ($type:ident, $every:expr, $what:literal) => {
+    ($type:ident, $every:expr, $what:literal, $other:expr) => {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(self.name())
@@ -387,10 +387,12 @@ macro_rules! named {
             type Err = String;
 
             fn from_str(name: &str) -> Result<Self, String> {
-                $every.iter().copied().find(|known| known.name() == name).ok_or_else(|| {
-                    let known: Vec<_> = $every.iter().map(|known| known.name()).collect();
-                    format!(concat!("no ", $what, " is named '{}'; known: {}"), name, known.join(", "))
-                })
+                $every.iter().copied().find(|known| known.name() == name).or_else(|| $other(name)).ok_or_else(
+                    || {
+                        let known: Vec<_> = $every.iter().map(|known| known.name()).collect();
+                        format!(concat!("no ", $what, " is named '{}'; known: {}"), name, known.join(", "))
+                    },
+                )
             }
         }
 
@@ -402,8 +404,14 @@ macro_rules! named {
     };
 }
 
-named!(Checkpoint, Checkpoint::EVERY, "checkpoint");
-named!(Point, Point::ALL, "tap");
+named!(Checkpoint, Checkpoint::EVERY, "checkpoint", |_| None);
+named!(Point, Point::ALL, "tap", of_path);
+
+/// Returns the output of a module, if the name has more than one part. A single word is a misspelled tap.
+fn of_path(name: &str) -> Option<Point> {
+    let has_parts = name.contains(['.', '*', '#']);
+    has_parts.then(|| ModulePath::named(name).ok().map(Point::Module)).flatten()
+}
 
 /// A tap point at one layer and pass of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

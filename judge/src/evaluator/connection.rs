@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::dump::ArrayValues;
 use crate::error::{Error, Result};
-use crate::evaluator::message::{Answer, Request};
+use crate::evaluator::message::{EvaluatorAnswer, EvaluatorRequest};
 use crate::format::{Messages, Safetensors};
 use crate::view::View;
 
@@ -17,18 +17,18 @@ const METADATA: &str = "xcheck-evaluator";
 const LARGEST: u64 = 32 << 30;
 
 /// The pipes to and from a worker.
-pub struct Connection<'c> {
+pub struct EvaluatorConnection<'c> {
     requests: Box<dyn Write + 'c>,
     answers: Messages,
 }
 
 /// An answer with its arrays.
 pub(super) struct AnswerMessage {
-    pub(super) answer: Answer,
+    pub(super) answer: EvaluatorAnswer,
     arrays: Safetensors,
 }
 
-impl<'c> Connection<'c> {
+impl<'c> EvaluatorConnection<'c> {
     /// Connects to a worker by its standard input and output.
     pub fn new(requests: Box<dyn Write + 'c>, answers: Box<dyn Read>) -> Self {
         Self { requests, answers: Messages::new(answers, Path::new(OUTPUT), LARGEST) }
@@ -38,7 +38,7 @@ impl<'c> Connection<'c> {
     ///
     /// # Errors
     /// If the worker has ended.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<()> {
+    pub(super) fn ask(&mut self, request: &EvaluatorRequest) -> Result<()> {
         let line = serde_json::to_string(request).expect("paths and numbers are JSON") + "\n";
         let sent = self.requests.write_all(line.as_bytes()).and_then(|()| self.requests.flush());
         sent.map_err(Error::io("write to", Path::new(OUTPUT)))
@@ -56,7 +56,7 @@ impl<'c> Connection<'c> {
         let text = text.ok_or_else(|| refuse(format!("a message has no \"{METADATA}\" in its metadata")))?;
         let answer =
             serde_json::from_str(text).map_err(|error| refuse(format!("invalid message: {error}")))?;
-        if let Answer::Error { text, .. } = answer {
+        if let EvaluatorAnswer::Error { text, .. } = answer {
             return Err(Error::Usage(text));
         }
         Ok(Some(AnswerMessage { answer, arrays }))

@@ -10,7 +10,7 @@ pub(super) const PROTOCOL: u32 = 1;
 /// A request, written as one line of JSON.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "request", rename_all = "lowercase")]
-pub enum Request<'r> {
+pub enum EvaluatorRequest<'r> {
     /// Evaluates all recorded modules of a dump.
     Evaluate {
         /// Version of the protocol.
@@ -37,7 +37,7 @@ pub enum Request<'r> {
     },
 }
 
-impl<'r> Request<'r> {
+impl<'r> EvaluatorRequest<'r> {
     /// Returns the request to evaluate a dump.
     pub fn evaluate(model: &'r Path, dump: &'r Path, runs: u32) -> Self {
         Self::Evaluate { protocol: PROTOCOL, model, dump, runs }
@@ -52,7 +52,7 @@ impl<'r> Request<'r> {
 /// A message of the worker, without its arrays.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "message", rename_all = "lowercase")]
-pub enum Answer {
+pub enum EvaluatorAnswer {
     /// The first message of an evaluation.
     Hello(WorkerFacts),
     /// Exact values of a module's output.
@@ -127,9 +127,23 @@ pub struct OutputName {
     /// Number of the pass.
     #[serde(rename = "pass")]
     pub pass: usize,
+    /// Kind of the values.
+    #[serde(default)]
+    pub kind: OutputKind,
     /// True if the values depend on a choice that rounding can decide either way, such as the experts of a token.
     #[serde(default, rename = "tie")]
     pub is_tie: bool,
+}
+
+/// Kind of a module's values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputKind {
+    /// Real numbers.
+    #[default]
+    Real,
+    /// Indices, such as the chosen experts.
+    Ids,
 }
 
 /// A change of the model that explains a wrong module.

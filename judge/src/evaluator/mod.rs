@@ -9,6 +9,6 @@ mod message;
 mod module_check;
 mod module_coverage;
 
-pub use connection::Connection;
-pub use message::{Answer, Request, WorkerFacts};
+pub use connection::EvaluatorConnection;
+pub use message::{EvaluatorAnswer, EvaluatorRequest, WorkerFacts};
 pub use module_check::{ModuleRules, check_modules};

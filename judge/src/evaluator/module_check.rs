@@ -9,10 +9,12 @@ use crate::check::{ArrayComparison, Gate, Mode, Role, RoundingEvaluation, Tolera
 use crate::checkpoint::{ModulePath, Point, Site};
 use crate::dump::{ArrayValues, Dump, TensorRow};
 use crate::error::{Error, Result};
-use crate::evaluator::connection::{AnswerMessage, Connection};
-use crate::evaluator::message::{Answer, FoundCause, OutputName, PROTOCOL, Request, WorkerFacts};
+use crate::evaluator::connection::{AnswerMessage, EvaluatorConnection};
+use crate::evaluator::message::{
+    EvaluatorAnswer, EvaluatorRequest, FoundCause, OutputKind, OutputName, PROTOCOL, WorkerFacts,
+};
 use crate::evaluator::module_coverage;
-use crate::exact::{EngineErrors, ExactValue, Float, errors_of};
+use crate::exact::{EngineErrors, ExactValue, Float, LAMBDA, errors_of};
 use crate::measure::{ColumnSelection, ValuePrecision, coarser, measure};
 use crate::plan::Unit;
 use crate::verdict::{
@@ -44,12 +46,12 @@ pub fn check_modules(
     name: &str,
     (dump, at): (&Dump, &Path),
     model: &Path,
-    connection: &mut Connection,
+    connection: &mut EvaluatorConnection,
     rules: ModuleRules,
     follow: &mut dyn FnMut(&str),
 ) -> Result<Outcome> {
     let mut check = ModuleCheck::new(dump, rules)?;
-    connection.ask(&Request::evaluate(model, at, RUNS))?;
+    connection.ask(&EvaluatorRequest::evaluate(model, at, RUNS))?;
     while let Some(message) = connection.take()? {
         check.take(message, follow)?;
     }
@@ -95,28 +97,28 @@ impl<'d> ModuleCheck<'d> {
     /// Takes an answer of the worker.
     fn take(&mut self, message: AnswerMessage, follow: &mut dyn FnMut(&str)) -> Result<()> {
         match &message.answer {
-            Answer::Hello(facts) if facts.protocol != PROTOCOL => Err(Error::Usage(format!(
+            EvaluatorAnswer::Hello(facts) if facts.protocol != PROTOCOL => Err(Error::Usage(format!(
                 "the evaluator speaks version {} of the protocol, expected {PROTOCOL}; install the Python package of \
                  this version of xcheck",
                 facts.protocol
             ))),
-            Answer::Hello(facts) => {
+            EvaluatorAnswer::Hello(facts) => {
                 self.facts = facts.clone();
                 Ok(())
             }
-            Answer::Progress { done, total, what } => {
+            EvaluatorAnswer::Progress { done, total, what } => {
                 follow(&format!("{what} ({done} of {total})"));
                 Ok(())
             }
-            Answer::Site(output) => self.compare(output, &message),
-            Answer::Missing { output, why } => {
+            EvaluatorAnswer::Site(output) => self.compare(output, &message),
+            EvaluatorAnswer::Missing { output, why } => {
                 let site = site_of(output)?;
                 if self.is_wanted(site) {
                     self.missing.push(MissingSite { site, why: format!("{site}: {why}") });
                 }
                 Ok(())
             }
-            Answer::Cause(_) | Answer::Error { .. } => Ok(()),
+            EvaluatorAnswer::Cause(_) | EvaluatorAnswer::Error { .. } => Ok(()),
         }
     }
 
@@ -151,8 +153,8 @@ impl<'d> ModuleCheck<'d> {
         }
         let judged = self.judged(site, row, (&theirs, &exact, &sigma.data));
         self.rows.push(match judged.verdict {
-            Verdict::Fail if output.is_tie => judged
-                .undetermined("rounding decides which experts the token has; record the router's output"),
+            Verdict::Fail if output.is_tie && output.kind == OutputKind::Ids => judged.tied(TIE),
+            Verdict::Fail if output.is_tie => judged.undetermined(UNRECORDED_CHOICE),
             _ => judged,
         });
         Ok(())
@@ -168,14 +170,16 @@ impl<'d> ModuleCheck<'d> {
         let grain =
             ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
         let measured = measure(theirs.clone(), View::from(exact), grain, |_| ColumnSelection::All);
-        let exacts: Vec<ExactValue> = exact
-            .data
-            .iter()
-            .zip(sigma)
-            .map(|(&value, &sigma)| ExactValue::statistical(value, sigma))
-            .collect();
         // An output of a longer type than the engine's was computed in that type.
         let results = row.dtype().ok().and_then(Float::of).unwrap_or(Float::F32);
+        // The last rounding is not part of sigma. Types shorter than f32 have it in their cells.
+        let last = if results == Float::F32 { f64::from(f32::EPSILON) / 2.0 } else { 0.0 };
+        let bounded = |(&value, &sigma): (&f64, &f64)| ExactValue {
+            value,
+            sigma,
+            radius: LAMBDA * sigma + last * value.abs(),
+        };
+        let exacts: Vec<ExactValue> = exact.data.iter().zip(sigma).map(bounded).collect();
         let candidate = errors_of(theirs, &exacts, results, stored.and_then(Float::of));
         let explained = RoundingEvaluation {
             candidate,
@@ -271,6 +275,12 @@ impl WorkerFacts {
     }
 }
 
+/// Reason for indices that differ without a fault.
+const TIE: &str = "rounding can decide this choice either way";
+
+/// Reason for values that follow from a choice that the dump does not show.
+const UNRECORDED_CHOICE: &str = "rounding can decide the choice that these values depend on, e.g. the experts of a token; record the router's output";
+
 /// Reason for values that would pass whatever they were.
 const BLIND: &str = "rounding in the unrecorded modules before it may change these values by their whole size, so any \
                      values would pass; record more modules";
@@ -287,13 +297,13 @@ fn site_of(output: &OutputName) -> Result<Site> {
 }
 
 /// Asks the worker for the cause of a wrong module.
-fn causes(connection: &mut Connection, dump: &Dump, site: Site, seconds: u64) -> Result<Vec<Cause>> {
+fn causes(connection: &mut EvaluatorConnection, dump: &Dump, site: Site, seconds: u64) -> Result<Vec<Cause>> {
     let Some((row, pass)) = dump.row(site).zip(site.pass) else { return Ok(Vec::new()) };
     let module = row.module.as_deref().unwrap_or_default();
-    connection.ask(&Request::causes(module, row.call, pass, seconds))?;
+    connection.ask(&EvaluatorRequest::causes(module, row.call, pass, seconds))?;
     let mut found: Vec<FoundCause> = Vec::new();
     while let Some(message) = connection.take()? {
-        if let Answer::Cause(cause) = message.answer {
+        if let EvaluatorAnswer::Cause(cause) = message.answer {
             found.push(cause);
         }
     }

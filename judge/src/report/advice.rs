@@ -126,7 +126,7 @@ fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
 /// Returns the command that shows the dump's values at one site, or at all sites.
 fn inspect(result: &Comparison, site: Option<Site>) -> Option<Vec<String>> {
     let mut command = vec!["inspect".to_owned(), result.reference.clone()?];
-    if let Some(site) = site {
+    if let Some(site) = site.filter(|site| site.point.name().parse::<Point>().is_ok()) {
         command.extend(["--tap".to_owned(), site.point.to_string()]);
         command.extend(place(site));
     }

@@ -189,6 +189,7 @@ pub fn since(row: &SiteResult) -> String {
         None => start.point.to_string(),
     };
     match row.since.as_slice() {
+        [] if matches!(row.site.point, Point::Module(_)) => "the recorded modules before it".to_owned(),
         [] => "the tokens".to_owned(),
         starts => starts.iter().map(start).collect::<Vec<_>>().join(", "),
     }

@@ -153,6 +153,7 @@ impl Conclusion<'_> {
     pub(super) fn is_input_alone(&self) -> bool {
         let is_input = |row: &SiteResult| match row.site.point {
             Point::Embed => true,
+            Point::Module(_) => row.checkpoint() == Checkpoint::Input,
             Point::Argmax => self.basis.choices_are_read,
             _ => false,
         };
