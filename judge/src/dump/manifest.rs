@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::architecture::family;
 use crate::checkpoint::{Point, Site, TapAxis};
@@ -41,6 +42,9 @@ pub struct Manifest {
     pub generated: Option<Vec<u32>>,
     /// The arrays.
     pub tensors: Vec<TensorRow>,
+    /// Arrays that the model reads besides tokens, by argument. Only the evaluator reads them.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub inputs: Map<String, Value>,
     /// The name or number of the described sequence, in a dump of several sequences.
     #[serde(skip)]
     pub sequence: Option<String>,
@@ -140,8 +144,8 @@ impl Manifest {
         passes: Vec<Pass>,
     ) -> Self {
         let (format, version) = (FORMAT.to_owned(), VERSION);
-        let (generated, tensors, sequence) = (None, Vec::new(), None);
-        Self { format, version, producer, model, layout, input, passes, generated, tensors, sequence }
+        let (generated, tensors, inputs, sequence) = (None, Vec::new(), Map::new(), None);
+        Self { format, version, producer, model, layout, input, passes, generated, tensors, inputs, sequence }
     }
 
     /// Checks that ids of top tokens and their log-probabilities are recorded together, with the same rows.
@@ -209,11 +213,16 @@ impl Manifest {
         self.check_named_ids()
     }
 
+    /// Returns true if the model reads arrays in place of tokens, as a vision tower does.
+    fn is_of_arrays(&self) -> bool {
+        !self.inputs.is_empty() && self.tensors.iter().all(|row| row.module.is_some())
+    }
+
     /// Checks that passes start with the prompt, and that each continues where the previous one ended.
     pub(super) fn check_passes(&self) -> Result<(), String> {
         let mut position = 0;
         for (index, pass) in self.passes.iter().enumerate() {
-            if pass.tokens.is_empty() {
+            if pass.tokens.is_empty() && !self.is_of_arrays() {
                 return Err(format!("passes[{index}] has no tokens"));
             }
             if pass.position != position {

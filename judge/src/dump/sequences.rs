@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::checkpoint::{Point, TapAxis, TapScope};
 use crate::dump::layout::lengths;
@@ -24,6 +25,8 @@ pub(super) struct ManifestV2 {
     #[serde(default)]
     generated: Option<Vec<u32>>,
     tensors: Vec<TensorRow>,
+    #[serde(default)]
+    inputs: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -128,7 +131,8 @@ impl ManifestV2 {
             (None, Some(input)) => match self.passes.iter().map(PassV2::plain).collect() {
                 Some(passes) => {
                     let generated = self.generated;
-                    Ok(vec![Manifest { generated, tensors: self.tensors, ..manifest(input, passes) }])
+                    let (tensors, inputs) = (self.tensors, self.inputs);
+                    Ok(vec![Manifest { generated, tensors, inputs, ..manifest(input, passes) }])
                 }
                 None => {
                     let generated = self.generated.clone();

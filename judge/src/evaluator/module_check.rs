@@ -253,7 +253,7 @@ impl<'d> ModuleCheck<'d> {
         let subject = ComparisonSubject {
             name: name.to_owned(),
             producer: manifest.producer.clone(),
-            numerics: format!("transformers {}, f64", self.facts.transformers),
+            numerics: "torch, f64".to_owned(),
             role: Role::Candidate,
             is_case: false,
             gate: Gate::Rounding,
@@ -292,6 +292,10 @@ fn is_blind(exacts: &[ExactValue]) -> bool {
 }
 
 fn site_of(output: &OutputName) -> Result<Site> {
+    if let Some(tap) = &output.tap {
+        let point = tap.parse().map_err(Error::Usage)?;
+        return Ok(Site { point, layer: output.layer, pass: Some(output.pass) });
+    }
     let (path, layer) = ModulePath::in_model(&output.module, output.call).map_err(Error::Usage)?;
     Ok(Site { point: Point::Module(path), layer, pass: Some(output.pass) })
 }

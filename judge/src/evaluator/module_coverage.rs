@@ -16,7 +16,7 @@ pub(super) fn not_evaluated(point: Point) -> &'static str {
     match point {
         Point::Module(_) => "the evaluator sent no values for this output",
         _ => {
-            "only outputs of modules can be evaluated by torch; record them with xcheck.hook(model, out, modules=True)"
+            "torch has no module with this value; record outputs of modules (xcheck.hook(model, out, modules=True))"
         }
     }
 }
