@@ -92,6 +92,12 @@ def whisper():
     return transformers.WhisperForConditionalGeneration(config).eval()
 
 
+def t5():
+    sizes = dict(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    torch.manual_seed(0)
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+
+
 class Seen:
     """What plain forward hooks see: the outputs of each module, by path, pass and call."""
 
@@ -183,6 +189,25 @@ def test_calls_of_a_module_are_numbered(tmp_path):
     calls = [row["call"] for row in read.rows if row["module"] == path]
     assert calls == list(range(len(calls))) and len(calls) > 1
     same_values(read, seen)
+
+
+def test_calls_without_a_value_are_counted(tmp_path):
+    class Rows(torch.nn.Module):
+        def forward(self, x, count):
+            return x[:, :count]
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tok, self.rows = torch.nn.Embedding(16, 4), Rows()
+
+        def forward(self, tokens):
+            x = self.tok(tokens)
+            return sum(self.rows(x, count).sum() for count in (2, 0, 3))
+
+    read, _ = recorded(Own(), tmp_path / "d", lambda model: model(PROMPT))
+    calls = {call: row["shape"] for (path, _, call), row in read.outputs().items() if path == "rows"}
+    assert calls == {0: [1, 2, 4], 2: [1, 3, 4]}
 
 
 def test_wrappers_share_the_array_of_the_module_inside(tmp_path):
@@ -388,6 +413,8 @@ SOUND = {"input_features": torch.randn(1, 8, 20, generator=torch.Generator().man
 SOUND["attention_mask"] = torch.ones(1, 20, dtype=torch.long)
 OTHERS = {
     "bert": (bert, WORDS),
+    "bert without padding": (bert, {"input_ids": PROMPT, "attention_mask": torch.ones_like(PROMPT)}),
+    "t5": (t5, {"input_ids": PROMPT, "decoder_input_ids": torch.tensor([[0, 5, 6]])}),
     "bert-base": (lambda: bert("BertModel"), WORDS),
     "modernbert": (modernbert, {name: WORDS[name] for name in ("input_ids", "attention_mask")}),
     "siglip": (siglip, IMAGE),

@@ -35,19 +35,15 @@ class ModuleWatcher(Watcher):
         modules = dict(modules_of(self.model))
         check_patterns(self.patterns, modules, self.model)
         self.has_own_logits = LOGITS in modules
+        see = self.guarded(self.see_module)
         for path, module in modules.items():
             if self.takes(path):
                 self.has_layers = True
-                yield module.register_forward_hook(self.saw(path))
+                yield module.register_forward_hook(lambda _, args, result, path=path: see(path, result))
 
     def takes(self, path: str) -> bool:
         """Returns whether the outputs of a module are recorded."""
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
-
-    def saw(self, path: str) -> Any:
-        """Returns the hook of a module."""
-        see = self.guarded(self.see_module)
-        return lambda _, args, result: see(path, result)
 
     def see_module(self, path: str, result: Any) -> None:
         """A module has returned."""
