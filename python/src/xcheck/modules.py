@@ -1,4 +1,4 @@
-"""Watches all modules of a torch model, of any architecture, and writes what each of them returns."""
+"""Hooks that record the output of every module of a torch model, of any architecture."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModuleWatcher(Watcher):
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
 
     def see_module(self, path: str, result: Any) -> None:
-        """A module has returned."""
+        """Writes what a module returns, and counts the call."""
         self.seen_layers = True
         if self.current is None:  # a module that is called by itself
             return
@@ -57,7 +57,7 @@ class ModuleWatcher(Watcher):
             self.dump._write_output(path, value, call, warn=False)
 
     def see_cache(self, layer: int, new: Any, keys: Any, values: Any) -> None:
-        """Caches are not the output of a module."""
+        """Ignores caches, which are not outputs of modules."""
 
     # -----------------------------------------------------------------------------------------------
     # What a call reads.
@@ -131,7 +131,7 @@ class ModuleWatcher(Watcher):
         return {name: value for name, value in tensors.items() if not follows(name, value)}
 
     def check_positions(self, given: Any) -> None:
-        """Positions are those of the tokens if the model is causal."""
+        """Checks the positions of a causal model against its tokens."""
         if self.reads_tokens and self.is_causal:
             super().check_positions(given)
 
