@@ -120,7 +120,7 @@ def found_in(model: Any) -> dict[str, Any]:
 
 
 def found_by_module(model: Any) -> dict[str, Any]:
-    """What Dump can be told of a model whose modules are recorded."""
+    """Options of `Dump` for a model whose modules are recorded."""
     found = found_in(model)
     config = found.pop("config")
     settings = dict(found["settings"])

@@ -1,4 +1,4 @@
-"""Watches all modules of a torch model, of any architecture, and writes what each of them returns."""
+"""Hooks that record the output of every module of a torch model, of any architecture."""
 
 from __future__ import annotations
 
@@ -35,22 +35,18 @@ class ModuleWatcher(Watcher):
         modules = dict(modules_of(self.model))
         check_patterns(self.patterns, modules, self.model)
         self.has_own_logits = LOGITS in modules
+        see = self.guarded(self.see_module)
         for path, module in modules.items():
             if self.takes(path):
                 self.has_layers = True
-                yield module.register_forward_hook(self.saw(path))
+                yield module.register_forward_hook(lambda _, args, result, path=path: see(path, result))
 
     def takes(self, path: str) -> bool:
         """Returns whether the outputs of a module are recorded."""
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
 
-    def saw(self, path: str) -> Any:
-        """Returns the hook of a module."""
-        see = self.guarded(self.see_module)
-        return lambda _, args, result: see(path, result)
-
     def see_module(self, path: str, result: Any) -> None:
-        """A module has returned."""
+        """Writes what a module returns, and counts the call."""
         self.seen_layers = True
         if self.current is None:  # a module that is called by itself
             return
@@ -61,7 +57,7 @@ class ModuleWatcher(Watcher):
             self.dump._write_output(path, value, call, warn=False)
 
     def see_cache(self, layer: int, new: Any, keys: Any, values: Any) -> None:
-        """Caches are not the output of a module."""
+        """Ignores caches, which are not outputs of modules."""
 
     # -----------------------------------------------------------------------------------------------
     # What a call reads.
@@ -135,7 +131,7 @@ class ModuleWatcher(Watcher):
         return {name: value for name, value in tensors.items() if not follows(name, value)}
 
     def check_positions(self, given: Any) -> None:
-        """Positions are those of the tokens if the model is causal."""
+        """Checks the positions of a causal model against its tokens."""
         if self.reads_tokens and self.is_causal:
             super().check_positions(given)
 

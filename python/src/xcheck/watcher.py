@@ -204,7 +204,7 @@ class Watcher:
         self.current = None
 
     def see_output(self, output: Any) -> None:
-        """The model has returned; of what it returns, taps need the logits alone."""
+        """Sees the return value of the model. Taps need only its logits, which `see_logits` has written."""
 
     def is_logits(self, value: Any) -> bool:
         """Whether an output without a name is the logits: it is as wide as the model's last matrix."""
