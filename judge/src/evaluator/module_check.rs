@@ -55,11 +55,12 @@ pub fn check_modules(
     while let Some(message) = connection.take()? {
         check.take(message, follow)?;
     }
-    let causes = match check.first_wrong().zip(rules.seconds) {
+    let wrong = check.first_wrong();
+    let causes = match rules.seconds.filter(|_| !wrong.is_empty()) {
         None => Vec::new(),
-        Some((site, seconds)) => {
+        Some(seconds) => {
             follow("searching for the cause");
-            causes(connection, dump, site, seconds)?
+            causes(connection, dump, wrong, seconds)?
         }
     };
     check.outcome(name, causes)
@@ -170,31 +171,11 @@ impl<'d> ModuleCheck<'d> {
         let grain =
             ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
         let measured = measure(theirs.clone(), View::from(exact), grain, |_| ColumnSelection::All);
-        // An output of a longer type than the engine's was computed in that type.
-        let results = row.dtype().ok().and_then(Float::of).unwrap_or(Float::F32);
-        // The last rounding is not part of sigma. Types shorter than f32 have it in their cells.
-        let last = if results == Float::F32 { f64::from(f32::EPSILON) / 2.0 } else { 0.0 };
-        let bounded = |(&value, &sigma): (&f64, &f64)| ExactValue {
-            value,
-            sigma,
-            radius: LAMBDA * sigma + last * value.abs(),
-        };
-        let exacts: Vec<ExactValue> = exact.data.iter().zip(sigma).map(bounded).collect();
-        let candidate = errors_of(theirs, &exacts, results, stored.and_then(Float::of));
-        let explained = RoundingEvaluation {
-            candidate,
-            reference: EngineErrors::default(),
-            evaluated: exacts.len(),
-            found: Vec::new(),
-            alternatives: Vec::new(),
-            reads_unrounded: None,
-            is_fused: false,
-            is_tf32: false,
-            shape: exact.shape.clone(),
-        };
+        let evaluated = evaluation(row, stored, (theirs, exact, sigma));
+        let is_blind = evaluated.is_blind;
         let observed = SiteObservation {
             local: Some(ArrayComparison::Measured(measured)),
-            explained: Some(explained),
+            explained: Some(evaluated.evaluation),
             ..SiteObservation::default()
         };
         let precision = self.dump.manifest.producer.precision().unwrap_or("f32");
@@ -211,13 +192,16 @@ impl<'d> ModuleCheck<'d> {
         };
         let judged = SiteResult::judge(site, self.positions(site), observed, criteria);
         match judged.verdict {
-            Verdict::Pass if is_blind(&exacts) => judged.undetermined(BLIND),
+            Verdict::Pass if is_blind => judged.undetermined(BLIND),
             _ => judged,
         }
     }
 
-    fn first_wrong(&self) -> Option<Site> {
-        self.rows.iter().find(|row| row.verdict == Verdict::Fail).map(|row| row.site)
+    /// Returns the first wrong site, and those of the same module in other passes.
+    fn first_wrong(&self) -> Vec<Site> {
+        let wrong = || self.rows.iter().filter(|row| row.verdict == Verdict::Fail).map(|row| row.site);
+        let Some(first) = wrong().next() else { return Vec::new() };
+        wrong().filter(|site| (site.point, site.layer) == (first.point, first.layer)).collect()
     }
 
     fn outcome(mut self, name: &str, causes: Vec<Cause>) -> Result<Outcome> {
@@ -291,6 +275,44 @@ fn is_blind(exacts: &[ExactValue]) -> bool {
         && exacts.iter().all(|exact| exact.value.abs() <= exact.radius)
 }
 
+/// The evaluation of a module's values.
+struct ModuleEvaluation {
+    evaluation: RoundingEvaluation,
+    /// True if all zeros would pass, too.
+    is_blind: bool,
+}
+
+/// Holds recorded values against the exact ones. `stored` is the type that storing rounded them to, if shorter than the
+/// engine's.
+fn evaluation(
+    row: &TensorRow,
+    stored: Option<DType>,
+    (theirs, exact, sigma): (&View, &ArrayValues, &[f64]),
+) -> ModuleEvaluation {
+    // An output of a longer type than the engine's was computed in that type.
+    let results = row.dtype().ok().and_then(Float::of).unwrap_or(Float::F32);
+    // The last rounding is not part of sigma. Types shorter than f32 have it in their cells.
+    let last = if results == Float::F32 { f64::from(f32::EPSILON) / 2.0 } else { 0.0 };
+    let bounded = |(&value, &sigma): (&f64, &f64)| ExactValue {
+        value,
+        sigma,
+        radius: LAMBDA * sigma + last * value.abs(),
+    };
+    let exacts: Vec<ExactValue> = exact.data.iter().zip(sigma).map(bounded).collect();
+    let evaluation = RoundingEvaluation {
+        candidate: errors_of(theirs, &exacts, results, stored.and_then(Float::of)),
+        reference: EngineErrors::default(),
+        evaluated: exacts.len(),
+        found: Vec::new(),
+        alternatives: Vec::new(),
+        reads_unrounded: None,
+        is_fused: false,
+        is_tf32: false,
+        shape: exact.shape.clone(),
+    };
+    ModuleEvaluation { evaluation, is_blind: is_blind(&exacts) }
+}
+
 fn site_of(output: &OutputName) -> Result<Site> {
     if let Some(tap) = &output.tap {
         let point = tap.parse().map_err(Error::Usage)?;
@@ -300,9 +322,16 @@ fn site_of(output: &OutputName) -> Result<Site> {
     Ok(Site { point: Point::Module(path), layer, pass: Some(output.pass) })
 }
 
-/// Asks the worker for the cause of a wrong module.
-fn causes(connection: &mut EvaluatorConnection, dump: &Dump, site: Site, seconds: u64) -> Result<Vec<Cause>> {
-    let Some((row, pass)) = dump.row(site).zip(site.pass) else { return Ok(Vec::new()) };
+/// Asks the worker for the cause of a wrong module, seen at these sites.
+fn causes(
+    connection: &mut EvaluatorConnection,
+    dump: &Dump,
+    wrong: Vec<Site>,
+    seconds: u64,
+) -> Result<Vec<Cause>> {
+    let Some((row, pass)) = wrong.first().and_then(|site| Some((dump.row(*site)?, site.pass?))) else {
+        return Ok(Vec::new());
+    };
     let module = row.module.as_deref().unwrap_or_default();
     connection.ask(&EvaluatorRequest::causes(module, row.call, pass, seconds))?;
     let mut found: Vec<FoundCause> = Vec::new();
@@ -311,25 +340,31 @@ fn causes(connection: &mut EvaluatorConnection, dump: &Dump, site: Site, seconds
             found.push(cause);
         }
     }
-    let others: Vec<String> = found.iter().skip(1).map(|other| other.what.clone()).collect();
-    let first = found.into_iter().next();
-    Ok(first
-        .map(|first| Cause::once(CauseSearch::Stages, finding(site, first, others)))
-        .into_iter()
-        .collect())
+    let mut found = found.into_iter();
+    let Some(first) = found.next() else { return Ok(Vec::new()) };
+    let others: Vec<String> = found.map(FoundCause::told).collect();
+    Ok(vec![Cause::once(CauseSearch::Stages, finding(wrong, first, others))])
 }
 
-fn finding(site: Site, cause: FoundCause, others: Vec<String>) -> Finding {
-    let at = cause.file.map_or(String::new(), |file| {
-        let line = cause.line.map_or(String::new(), |line| format!(":{line}"));
-        format!(" ({file}{line})")
-    });
+fn finding(wrong: Vec<Site>, cause: FoundCause, others: Vec<String>) -> Finding {
     let or = if others.is_empty() { String::new() } else { format!("; or {}", others.join(", or ")) };
+    let (site, told) = (wrong[0], cause.clone().told());
     Finding {
         key: cause.key,
         reference: cause.expected,
         candidate: cause.found,
         remaining: others,
-        ..Finding::new(CauseKind::ModelCode, site, format!("{}{at}; seen at {site}{or}", cause.what))
+        ..Finding::new(CauseKind::ModelCode, site, format!("{told}; seen at {site}{or}")).of(wrong)
+    }
+}
+
+impl FoundCause {
+    /// Describes the cause, with the place in the modelling code.
+    fn told(self) -> String {
+        let Self { what, file, line, .. } = self;
+        match file.filter(|file| !what.contains(file.as_str())) {
+            None => what,
+            Some(file) => format!("{what} ({file}{})", line.map_or(String::new(), |line| format!(":{line}"))),
+        }
     }
 }
