@@ -288,6 +288,7 @@ def test_checked_judges_modules_by_the_evaluator_that_runs_torch(tmp_path, monke
     given = checked.report.data["given"]
     assert checked.report.passed and given[0] == "check"
     assert given[given.index("--evaluator") + 1] == "torch"
+    assert given[given.index("--python") + 1] == sys.executable
     dump = given[given.index("--candidate") + 1]
     assert all("module" in row for row in Reader(dump).rows)
     taps = llama()
