@@ -288,9 +288,28 @@ def test_checked_judges_modules_by_the_evaluator_that_runs_torch(tmp_path, monke
     given = checked.report.data["given"]
     assert checked.report.passed and given[0] == "check"
     assert given[given.index("--evaluator") + 1] == "torch"
+    assert given[given.index("--python") + 1] == sys.executable
     dump = given[given.index("--candidate") + 1]
     assert all("module" in row for row in Reader(dump).rows)
     taps = llama()
     with xcheck.checked(taps, "files", report=tmp_path / "taps") as checked:
         generate(taps)
     assert "--evaluator" not in checked.report.data["given"]
+
+
+def test_a_layer_with_an_adapter_is_one_module(tmp_path):
+    peft = pytest.importorskip("peft")
+    plain, _ = recorded(llama(), tmp_path / "plain", lambda model: model(PROMPT), modules=True)
+    config = peft.LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(llama(), config).eval()
+    with torch.no_grad(), xcheck.hook(adapted, tmp_path / "adapted", modules=True):
+        adapted(PROMPT)
+    with torch.no_grad(), xcheck.hook(adapted.merge_and_unload(), tmp_path / "merged", modules=True) as dump:
+        adapted.get_base_model()(PROMPT)
+    assert dump.has_modules
+    read, merged = Reader(tmp_path / "adapted"), Reader(tmp_path / "merged")
+    assert list(read.outputs()) == list(plain.outputs()) == list(merged.outputs())
+    key = ("model.layers.0.self_attn.q_proj", 0, 0)
+    found = read.value(read.outputs()[key])
+    np.testing.assert_allclose(found, merged.value(merged.outputs()[key]), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(found, plain.value(plain.outputs()[key]), rtol=1e-2, atol=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -42,7 +43,7 @@ def checked(
     """Records every call of a torch model inside the block, as `hook` does, and judges the recording at its end.
 
     files: the model's files; default: `model.name_or_path`, which transformers sets.
-    map, also, modules: as for `hook`. Outputs of modules are judged by the evaluator that runs torch.
+    map, also, modules: as for `hook`. Outputs of modules are judged by the torch evaluator in this Python.
     only, report, options: as for `check`.
     """
     files = files or getattr(model, "name_or_path", None)
@@ -54,5 +55,6 @@ def checked(
     with hook(model, dump, map, also=also, modules=modules) as written:
         yield result
     if written.has_modules:
-        options = {"evaluator": "torch", **options}
+        # This Python has run the model, so it has torch and the library of the model.
+        options = {"evaluator": "torch", "python": sys.executable or None, **options}
     result._report = judge.check(os.fspath(files), dump, only=only, report=folder, **options)
