@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use xcheck::align::Selection;
 use xcheck::check::Tolerances;
-use xcheck::checkpoint::Checkpoint;
+use xcheck::checkpoint::{Checkpoint, ModulePath, Point};
 use xcheck::dump::Dump;
 use xcheck::evaluator::{EvaluatorConnection, ModuleRules, check_modules};
 use xcheck::format::FileBytes;
@@ -258,6 +258,30 @@ fn errors_of_the_worker_are_reported() {
 
     let stated = judge_answer(&dump(&all, "auto"), answer(&all, &modules()), None).unwrap_err();
     assert!(stated.contains("producer.settings.dtype is auto, expected f32, bf16 or f16"), "{stated}");
+}
+
+#[test]
+fn the_checkpoint_of_a_module_follows_from_its_path() {
+    for (path, checkpoint) in [
+        ("model.embed_tokens", "input"),
+        ("model.layers.0.input_layernorm", "norm"),
+        ("transformer.h.3.ln_1", "norm"),
+        ("model.layers.0.self_attn.q_a_proj", "qkv"),
+        ("model.layers.0.linear_attn.in_proj_qkvz", "qkv"),
+        ("bert.encoder.layer.0.attention.self.query", "qkv"),
+        ("model.layers.0.self_attn.rotary_emb", "rope"),
+        ("model.layers.0.self_attn.o_proj", "attn_out"),
+        ("model.layers.0.mamba", "attn_out"),
+        ("model.layers.0.post_attention_layernorm", "ffn_out"),
+        ("model.layers.0.block_sparse_moe.experts.3", "ffn_out"),
+        ("transformer.h.3.mlp.c_fc", "ffn_out"),
+        ("model.layers.0", "block_out"),
+        ("model.norm", "logits"),
+        ("lm_head", "logits"),
+    ] {
+        let (module, _) = ModulePath::in_model(path, 0).unwrap();
+        assert_eq!(Point::Module(module).checkpoint().name(), checkpoint, "{path}");
+    }
 }
 
 #[test]

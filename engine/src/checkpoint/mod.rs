@@ -282,8 +282,8 @@ points! {
 fn of_module(path: ModulePath) -> Checkpoint {
     const EMBEDDINGS: [&str; 8] = ["embed", "wte", "wpe", "patch", "conv1", "conv2", "position", "rotary"];
     const MIXERS: [&str; 7] = ["att", "mixer", "mamba", "conv", "recurrent", "temporal", "rwkv"];
-    const FEED_FORWARD: [&str; 9] =
-        ["mlp", "ffn", "feed", "moe", "expert", "router", "fc", "intermediate", "shared"];
+    const FEED_FORWARD: [&str; 10] =
+        ["mlp", "ffn", "feed", "moe", "expert", "router", "fc", "intermediate", "shared", "output"];
     let has = |part: &str, words: &[&str]| words.iter().any(|word| part.contains(word));
     let Some(parts) = path.in_layer() else {
         return if has(path.last(), &EMBEDDINGS) { Checkpoint::Input } else { Checkpoint::Logits };
@@ -291,15 +291,14 @@ fn of_module(path: ModulePath) -> Checkpoint {
     let [first, rest @ ..] = parts.as_slice() else { return Checkpoint::BlockOut };
     let last = path.last();
     let is_norm = has(first, &["norm", "ln"]);
-    let is_late = has(first, &["post", "ffn", "feed", "mlp", "ln_2", "ln2", "final", "output"]);
+    let is_late =
+        has(first, &["post", "ffn", "feed", "mlp", "ln_2", "ln2", "norm2", "norm_2", "final", "output"]);
     match () {
         () if is_norm && !is_late => Checkpoint::Norm,
         () if !is_norm && has(first, &MIXERS) => match rest {
             [] => Checkpoint::AttnOut,
             _ if has(last, &["rotary", "rope"]) => Checkpoint::Rope,
-            _ if has(last, &["q", "k_", "v_", "key", "value", "in_proj"]) && last != "out_proj" => {
-                Checkpoint::Qkv
-            }
+            _ if has(last, &["q", "k_", "v_", "key", "value", "c_attn", "in_proj"]) => Checkpoint::Qkv,
             _ => Checkpoint::AttnOut,
         },
         () if is_norm || has(first, &FEED_FORWARD) => Checkpoint::FfnOut,

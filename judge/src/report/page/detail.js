@@ -9,7 +9,7 @@ function detail(row, reference) {
     facts([
       ["checkpoint", row.checkpoint],
       ["positions", positions(row)],
-      ["inputs", row.since.map((start) => start.tap + ((start.layer ?? row.layer) === row.layer ? "" : ` of layer ${start.layer}`)).join(", ") || "the tokens"],
+      ["inputs", row.since.map((start) => start.tap + ((start.layer ?? row.layer) === row.layer ? "" : ` of layer ${start.layer}`)).join(", ") || (row.tap.includes(".") ? "the recorded modules before it" : "the tokens")],
       ["judged by", judgedBy(row)],
       ["waived", row.known && `${row.known.reason} (${row.known.link}, until ${row.known.expires})`],
       ["err/bound", row.bound_ratio === null ? null : ratio(row.bound_ratio)],
