@@ -9,6 +9,7 @@ use clap::Args;
 use crate::align::Selection;
 use crate::catalogue::Supposition;
 use crate::check::{EngineRounding, Mode, Role, Rules, Tolerances};
+use crate::checkpoint::Point;
 use crate::cli::mapped_files::MapOptions;
 use crate::cli::mode_options::ModeOptions;
 use crate::cli::named_dump::NamedDump;
@@ -23,7 +24,7 @@ use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::DumpStreamOptions;
 use crate::cli::text_difference::parting;
 use crate::cli::token_texts::texts;
-use crate::dump::Producer;
+use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::report::{Comparison, ShardedComparison, Timing};
@@ -46,6 +47,11 @@ impl<'a> LoadedModels<'a> {
             Entry::Vacant(place) => place.insert(self.options.load(variant)?),
         })
     }
+}
+
+/// Returns true if a dump records outputs of modules.
+pub fn has_modules(dump: &Dump) -> bool {
+    dump.sites().any(|site| matches!(site.point, Point::Module(_)))
 }
 
 /// Note for a model whose weights are remote.
@@ -149,6 +155,13 @@ impl ComparisonContext<'_> {
     /// Runs the model on the dump's input and compares.
     pub fn of(&self, named: &NamedDump, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
         let started = SystemTime::now();
+        if has_modules(&named.dump) {
+            return Err(Error::Usage(format!(
+                "{}: the dump records outputs of a torch model's modules, which our engine cannot evaluate; use \
+                 xcheck check --evaluator torch",
+                named.name
+            )));
+        }
         let variant = self.target.variant_for(named)?;
         variant.begin_hash();
         let loaded = models.load(variant)?;

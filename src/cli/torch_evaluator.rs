@@ -8,8 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::check::{Gate, Mode};
-use crate::checkpoint::Point;
-use crate::cli::comparison::ComparisonContext;
+use crate::cli::comparison::{ComparisonContext, has_modules};
 use crate::cli::named_dump::NamedDump;
 use crate::cli::progress::ProgramProgress;
 use crate::cli::reference_options::EnvironmentOptions;
@@ -56,7 +55,7 @@ impl EvaluatorOptions {
             EvaluatorName::Native => false,
             EvaluatorName::Torch => true,
             EvaluatorName::Auto => {
-                has_modules(named) || model_type(target).is_some_and(|name| !is_known_model_type(&name))
+                has_modules(&named.dump) || model_type(target).is_some_and(|name| !is_known_model_type(&name))
             }
         }
     }
@@ -115,11 +114,6 @@ impl EvaluatorOptions {
 
 /// Time limit of the search for causes in seconds, if the user lifts it.
 const LONGEST: u64 = 3600;
-
-/// Returns true if a dump records outputs of modules.
-fn has_modules(named: &NamedDump) -> bool {
-    named.dump.points().iter().any(|point| matches!(point, Point::Module(_)))
-}
 
 /// Returns the `model_type` of a model folder's configuration.
 fn model_type(target: &RequestedModel) -> Option<String> {

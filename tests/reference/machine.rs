@@ -12,12 +12,12 @@ use tempfile::TempDir;
 use crate::common::finished::Finished;
 
 /// Python, its venv and pip, uv, bash and llama.cpp's program. `FAKE` says how it fails: `pip-fails`, `pip-hangs`,
-/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `FAKE_DUMP` is what it writes, `FAKE_MISSING` what it lacks, and
+/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `worker-dies`; `FAKE_DUMP` is what it writes, `FAKE_ANSWERS` what the evaluator's worker answers, `FAKE_MISSING` what it lacks, and
 /// `FAKE_MEANWHILE` where somebody else writes while it works.
 const PROGRAM: &str = r#"#!/bin/sh
 PATH=/usr/bin:/bin
 name=$(basename "$0"); home=$(dirname "$0")
-[ -z "$PYTHONPATH$PYTHONHOME" ] || echo "$name $1 looks elsewhere" >> "$FAKE_LOG"
+[ -z "$PYTHONPATH$PYTHONHOME" ] || [ "$2" = xcheck.evaluator ] || echo "$name $1 looks elsewhere" >> "$FAKE_LOG"
 echo "$name $*" | tr '\n' ' ' >> "$FAKE_LOG"; echo >> "$FAKE_LOG"
 environment() { mkdir -p "$1/bin"; cp "$FAKE_PROGRAM" "$1/bin/python"; }
 install() {
@@ -38,7 +38,15 @@ dump() {
     [ -z "$FAKE_MEANWHILE" ] || echo theirs > "$FAKE_MEANWHILE"
     printf 'loading\rloaded\n'; cp "$FAKE_DUMP" "$out"
 }
+evaluate() {
+    ls "$PYTHONPATH/xcheck/evaluator/__main__.py" >> "$FAKE_LOG"
+    read -r request; echo "$request" >> "$FAKE_LOG"
+    [ "$FAKE" != worker-dies ] || { echo "MemoryError: 3 GB" >&2; exit 1; }
+    cat "$FAKE_ANSWERS"
+    cat >> "$FAKE_LOG"
+}
 case "$name $1 $2" in
+    *" -m xcheck.evaluator") evaluate;;
     "uv venv "*) environment "$4";;
     "uv pip "*) install "$(dirname "$4")/..";;
     *" -c "*) [ ! -e "$FAKE_PROGRAM.old" ] || { echo "error: it is Python 3.8, 3.11 or newer is needed" >&2; exit 1; }

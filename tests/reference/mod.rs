@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 mod environments;
+mod evaluator;
 mod machine;
 mod making;
 mod refusals;

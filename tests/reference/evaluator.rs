@@ -1,0 +1,55 @@
+//! Models that torch evaluates: the command, with a worker whose session was recorded.
+
+use serde_json::Value;
+
+use super::machine::Machine;
+
+/// A recorded session of `reference-scripts/evaluator/record_session.py`: a tiny Llama with a wrong norm epsilon in layer 1.
+const SESSION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/evaluator");
+
+fn machine() -> Machine {
+    Machine::new(&["python3"]).with("FAKE_ANSWERS", &format!("{SESSION}/answers.bin"))
+}
+
+fn check(machine: &Machine, arguments: &[&str]) -> crate::common::finished::Finished {
+    let candidate = format!("{SESSION}/dump.safetensors");
+    machine.run(&[&["check", "--model", "hf", "--candidate", &candidate][..], arguments].concat())
+}
+
+#[test]
+fn a_dump_of_modules_is_judged_by_torch_and_the_first_wrong_module_is_named() {
+    let machine = machine();
+    let finished = check(&machine, &["--yes", "--format", "json", "--report", "report"]);
+    assert_eq!(finished.code, 1, "{}", finished.stderr);
+    let report: Value = serde_json::from_str(&finished.stdout).expect("a report");
+    let dump = &report["references"][0];
+    assert_eq!(dump["first_divergence"]["tap"], "model.layers.*.input_layernorm");
+    assert_eq!(dump["first_divergence"]["layer"], 1);
+    let cause = dump["findings"][0]["what"].as_str().expect("a cause");
+    assert!(cause.contains("eps"), "{cause}");
+    let told = machine.told();
+    assert!(told.contains(r#""request":"evaluate""#) && told.contains(r#""request":"causes""#), "{told}");
+    assert!(!told.contains("No such file"), "the package was written out: {told}");
+}
+
+#[test]
+fn a_worker_that_dies_is_an_error_with_its_last_words() {
+    let finished = check(&machine().with("FAKE", "worker-dies"), &["--yes"]);
+    assert_eq!((finished.code, finished.stdout.as_str()), (2, ""));
+    assert!(finished.stderr.contains("MemoryError: 3 GB"), "{}", finished.stderr);
+}
+
+#[test]
+fn nothing_is_installed_unasked_and_options_of_our_engine_are_refused() {
+    for (arguments, told) in [
+        (&[][..], "pass --yes"),
+        (
+            &["--yes", "--suppose", "norm_eps=1e-5"],
+            "--suppose needs our engine, but torch evaluates this model",
+        ),
+        (&["--yes", "--gate", "tolerance"], "--gate tolerance needs our engine"),
+        (&["--evaluator", "native"], "--evaluator torch"),
+    ] {
+        check(&machine(), arguments).refused(&[told]);
+    }
+}
