@@ -25,6 +25,8 @@ NO_KEY = re.compile(
     r"is_(decoder|encoder)|pruned|problem|chunk_size_feed|max_position|model_max|pretraining|add_cross|finetuning|"
     r"(hidden|intermediate|embedding|ffn)_(size|dim)$|num_(hidden_)?layers|^n_layers?$|transformers|_attn_impl"
 )
+# Integer keys that are no sizes of weights.
+INT_KEY = re.compile(r"window|chunk|per_tok|top_?k|group|shared_layers|step$|interval|^moe_k$|floor|theta|span|stride")
 
 
 class Fault(NamedTuple):
@@ -45,6 +47,8 @@ def faults_of(model: Any, seed: int) -> list[Fault]:
     groups.append(list(position_faults(model)))
     for group in groups:
         shuffle.shuffle(group)
+    groups += [groups[0][1::2]]  # two config keys in each turn
+    groups[0] = groups[0][::2]
     return [fault for row in zip_longest(*groups) for fault in row if fault is not None]
 
 
@@ -112,15 +116,18 @@ def wrong_value(path: tuple[Any, ...], value: Any, defaults: dict[str, Any]) -> 
                 "relu2": "relu", "gelu_fast": "gelu", "xielu": None}.get(value)  # fmt: skip
     if isinstance(value, bool):
         return not value
+    if default is not None and default != value and isinstance(default, type(value)) and not isinstance(value, (list, str)):
+        if not isinstance(value, int) or INT_KEY.search(key):
+            return default
     if isinstance(value, list):
         if value and all(isinstance(item, str) for item in value) and len(set(value)) > 1:
             return value[1:] + value[:1]
         return [value[0] * 0.9, *value[1:]] if value and isinstance(value[0], float) else None
-    if default is not None and default != value and isinstance(default, type(value)):
-        return default
+    if isinstance(value, int):
+        return value + 1 if INT_KEY.search(key) else None
     if isinstance(value, float):
         return value * 10 if EPS.search(key) else value * 1.1 or 0.1
-    return value + 1
+    return None
 
 
 def rebuilt(model: Any, path: tuple[Any, ...], wrong: Any) -> Any:

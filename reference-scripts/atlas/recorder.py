@@ -84,7 +84,7 @@ def recording(model: Any, force: Recording | None = None) -> Iterator[Recording]
             return with_value(output, module.continue_with(value))
         if force is None or site not in force or force[site].shape != value.shape:
             return None
-        return with_value(output, force[site].to(value.dtype))
+        return with_value(output, force[site].to(value.dtype, copy=True))
 
     def end(_: Any, __: Any, output: Any) -> None:
         if getattr(output, "logits", None) is not None:

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from recorder import Run, run, write_dump
 from tiny_models import example_inputs, quiet
-from transformers import AutoModelForCausalLM
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 
@@ -37,10 +38,20 @@ def load(path: Path, dtype: str = "f32", attention: str = "eager") -> Any:
     """Loads a model for evaluation; with eager attention the experts are computed one by one, too."""
     experts = {"experts_implementation": "eager"} if attention == "eager" else {}
     options = {"dtype": TYPES[dtype], "attn_implementation": attention, "local_files_only": True}
+    model_class = class_of(path)
     try:
-        return AutoModelForCausalLM.from_pretrained(path, **options, **experts).eval()
+        return model_class.from_pretrained(path, **options, **experts).eval()
     except (TypeError, ValueError):  # an architecture without experts, or without this kind of attention
-        return AutoModelForCausalLM.from_pretrained(path, **options).eval()
+        return model_class.from_pretrained(path, **options).eval()
+
+
+def class_of(path: Path) -> Any:
+    """Returns the class that the model's directory was made with."""
+    name = json.loads((path / "config.json").read_text())["architectures"][0]
+    if hasattr(transformers, name):
+        return getattr(transformers, name)
+    family = name.removesuffix("Encoder").lower()
+    return getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
 
 
 def prompt(model: Any) -> list[int]:
