@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=12, help="faults per model and type, in eager attention")
     parser.add_argument("--causes", type=float, default=0.0, help="seconds for the causes of each fault; 0: do not ask")
     parser.add_argument("--part", default="1/1", help="1/2: every second model, from the first on")
-    parser.add_argument("--summary", type=Path)
+    parser.add_argument("--summary", type=Path, nargs="+")
     args = parser.parse_args()
     quiet()
     if args.summary is not None:
@@ -64,7 +64,7 @@ def main() -> None:
 def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dict[str, Any]:
     """Judges the correct runs and the faults of one model."""
     result: dict[str, Any] = {"model": path.name, "correct": {}, "faults": {}, "unmeasurable": {}}
-    plan = planned(path, count)
+    plan = planned(path, count) if count else []
     for dtype, attention in ENGINES:
         engine = f"{dtype} {attention}"
         model = load(path, dtype, attention)
@@ -73,7 +73,7 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
             continue
         verdict = judged(worker, path, model, run(model, prompt(model), decode_steps(path)), dtype)
         result["correct"][engine] = described(verdict)
-        if attention == "eager":
+        if attention == "eager" and count:
             rows, dropped = [], 0
             for fault, changes in plan:
                 right = right_modules(fault, changes, dtype)

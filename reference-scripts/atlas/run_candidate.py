@@ -16,6 +16,7 @@ import transformers
 from recorder import Run, run, write_dump
 from tiny_models import example_inputs, quiet
 
+DECODE = 2  # decoding steps after the prompt
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 
 
@@ -36,13 +37,15 @@ def main() -> None:
 
 def load(path: Path, dtype: str = "f32", attention: str = "eager") -> Any:
     """Loads a model for evaluation; with eager attention the experts are computed one by one, too."""
-    experts = {"experts_implementation": "eager"} if attention == "eager" else {}
-    options = {"dtype": TYPES[dtype], "attn_implementation": attention, "local_files_only": True}
     model_class = class_of(path)
-    try:
-        return model_class.from_pretrained(path, **options, **experts).eval()
-    except (TypeError, ValueError):  # an architecture without experts, or without this kind of attention
-        return model_class.from_pretrained(path, **options).eval()
+    options = {"dtype": TYPES[dtype], "local_files_only": True}
+    wanted = [{"attn_implementation": attention, "experts_implementation": "eager"}] if attention == "eager" else []
+    for more in [*wanted, {"attn_implementation": attention}]:
+        try:
+            return model_class.from_pretrained(path, **options, **more).eval()
+        except (TypeError, ValueError):  # an architecture without experts, or without this kind of attention
+            continue
+    return model_class.from_pretrained(path, **options).eval()
 
 
 def class_of(path: Path) -> Any:
@@ -63,7 +66,7 @@ def prompt(model: Any) -> list[int]:
 def decode_steps(path: Path) -> int:
     """Returns the number of decoding steps after the prompt: 0 for a model without a usable cache."""
     listed = json.loads((path.parent / "models.json").read_text())["made"]
-    return 3 if listed.get(path.name, {}).get("cache") else 0
+    return DECODE if listed.get(path.name, {}).get("cache") else 0
 
 
 def settings(model: Any, dtype: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -45,12 +46,12 @@ class Worker:
     """One evaluator process."""
 
     def __init__(self) -> None:
-        self.log = open("/tmp/xcheck-evaluator.log" if False else "/dev/null", "wb")  # noqa: SIM115
+        self.log = open(os.environ.get("XCHECK_EVALUATOR_LOG", os.devnull), "ab")  # noqa: SIM115
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "xcheck.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+            [sys.executable, "-m", "xcheck.evaluator"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
         )
 
     def ask(self, request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
