@@ -70,7 +70,8 @@ def decode_steps(path: Path) -> int:
 
 
 def settings(model: Any, dtype: str) -> dict[str, str]:
-    return {"dtype": dtype, "attention": model.config._attn_implementation, "torch": torch.__version__}
+    experts = getattr(model.config, "_experts_implementation", None) or "eager"
+    return {"dtype": dtype, "attention": model.config._attn_implementation, "experts": experts, "torch": torch.__version__}
 
 
 def record(path: Path, dtype: str, attention: str) -> Run:

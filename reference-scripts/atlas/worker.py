@@ -100,7 +100,7 @@ class Worker:
                 ratio, over = compared(values[key], tensors["exact"], tensors["sigma"], message["kind"])
                 if ratio > worst:
                     worst, worst_module = ratio, message["module"]
-                if over:
+                if over and not (message["kind"] == "ids" and message.get("tie")):
                     violations.append(Violation(*key, ratio, over, values[key].numel()))
         return Verdict(sites, worst, worst_module, violations, missing, error, hello)
 
