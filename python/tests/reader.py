@@ -76,6 +76,7 @@ class Reader:
             metadata, self.arrays = safetensors(self.path)
             self.manifest = json.loads(metadata["xcheck"])
         self.rows = self.manifest["tensors"]
+        assert all(("tap" in row) != ("module" in row) for row in self.rows)
 
     def file(self, name: str) -> np.ndarray:
         """An array as it is stored."""
@@ -84,7 +85,7 @@ class Reader:
             return safetensors(self.path / file)[1][key]
         if self.path.is_dir():
             return np.load(self.path / name)
-        return self.arrays[name.removesuffix(".npy") if hasattr(name, "removesuffix") else name[:-4]]
+        return self.arrays[name[:-4] if name.endswith(".npy") else name]
 
     def value(self, row: dict) -> np.ndarray:
         """The numbers of a row, of its `shape`."""
@@ -102,9 +103,26 @@ class Reader:
         return numbers
 
     def find(self, tap: str, index: int, layer: int | None = None) -> dict | None:
-        fits = [row for row in self.rows if (row["tap"], row["pass"], row.get("layer")) == (tap, index, layer)]
+        fits = [row for row in self.rows if (row.get("tap"), row["pass"], row.get("layer")) == (tap, index, layer)]
         assert len(fits) < 2
         return fits[0] if fits else None
+
+    def outputs(self) -> dict[tuple[str, int, int], dict]:
+        """The rows of modules, by path, pass and call."""
+        found = {(row["module"], row["pass"], row.get("call", 0)): row for row in self.rows}
+        assert len(found) == len(self.rows)
+        return found
+
+    def inputs(self, index: int) -> dict[str, np.ndarray]:
+        """The arrays that the model was given in a pass, besides its tokens."""
+        found = {}
+        for name, told in self.manifest.get("inputs", {}).items():
+            for entry in told if isinstance(told, list) else [told]:
+                if entry["pass"] == index:
+                    assert name not in found
+                    value = self.value(entry)
+                    found[name] = value.astype(bool) if entry.get("type") == "bool" else value
+        return found
 
     def owners(self, index: int) -> list[tuple[int | None, int]]:
         """The sequence and position of each row of a pass."""

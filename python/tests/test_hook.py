@@ -282,8 +282,9 @@ def test_a_map_is_guessed_and_says_what_it_could_not_place():
 
 def test_a_model_of_ones_own_is_watched_with_a_map(tmp_path):
     model = Mine()
-    with pytest.raises(DumpError, match=r"print\(xcheck.guess_map\(model\)\)"), xcheck.hook(model, tmp_path / "d"):
-        pass
+    with pytest.raises(DumpError, match=r"print\(xcheck.guess_map\(model\)\)"):
+        with xcheck.hook(model, tmp_path / "d", modules=False):
+            pass
     heads = {"architecture": "llama", "n_heads": 2, "n_kv_heads": 2, "head_dim": 8}
     with torch.no_grad(), xcheck.hook(model, tmp_path / "d", GUESSED, producer="mine", **heads):
         choice = int(model(torch.tensor([[1, 2, 3]]))[0, -1].argmax())

@@ -84,7 +84,11 @@ class Stored:
 
 def stored(value: Any, dtype: str | None = None) -> Stored:
     """Any array as a dump stores it. `dtype` names the type of bits that NumPy has no type for, or that of a list."""
-    name, array = read(value)
+    return stored_array(*read(value), dtype)
+
+
+def stored_array(name: str, array: Array, dtype: str | None = None) -> Stored:
+    """What `read` has returned, as a dump stores it."""
     if dtype is None:
         dtype = "f64" if name == "list" else NAMES.get(name)
         if dtype is None:

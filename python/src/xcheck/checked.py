@@ -9,7 +9,7 @@ from typing import Any
 
 from . import judge
 from .errors import UsageError
-from .hook import hook
+from .hook import Modules, hook
 from .report import Report
 
 
@@ -34,6 +34,7 @@ def checked(
     *,
     map: Mapping[str, str] | None = None,
     also: Collection[str] = (),
+    modules: Modules = None,
     only: judge.Only = None,
     report: judge.Name | None = None,
     **options: Any,
@@ -41,7 +42,8 @@ def checked(
     """Records every call of a torch model inside the block, as `hook` does, and judges the recording at its end.
 
     files: the model's files; default: `model.name_or_path`, which transformers sets.
-    map, also: as for `hook`. only, report, options: as for `check`.
+    map, also, modules: as for `hook`. Outputs of modules are judged by the evaluator that runs torch.
+    only, report, options: as for `check`.
     """
     files = files or getattr(model, "name_or_path", None)
     if not files:
@@ -49,6 +51,8 @@ def checked(
     result, folder = Checked(), judge.folder_of(report)
     folder.mkdir(parents=True, exist_ok=True)
     dump = folder / "candidate.safetensors"
-    with hook(model, dump, map, also=also):
+    with hook(model, dump, map, also=also, modules=modules) as written:
         yield result
+    if written.has_modules:
+        options = {"evaluator": "torch", **options}
     result._report = judge.check(os.fspath(files), dump, only=only, report=folder, **options)

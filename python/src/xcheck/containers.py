@@ -23,8 +23,11 @@ from .safetensors import Spool
 class Container(Protocol):
     """Where arrays go."""
 
-    def write(self, key: str, layer: int | None, array: Stored) -> str:
-        """Writes a C-ordered array; says what the manifest calls its file."""
+    def write(self, key: str, layer: int | None, array: Stored, suffix: str = ".npy") -> str:
+        """Writes a C-ordered array; says what the manifest calls its file.
+
+        suffix: what follows the key there, if the container's own names have no suffix.
+        """
 
     def finish(self, manifest: dict[str, Any]) -> None:
         """Adds the manifest, and moves all into place."""
@@ -62,9 +65,9 @@ class OneFile:
         self.path = path
         self.spool = Spool(beside(path))
 
-    def write(self, key: str, layer: int | None, array: Stored) -> str:
+    def write(self, key: str, layer: int | None, array: Stored, suffix: str = ".npy") -> str:
         self.spool.append(key, array)
-        return f"{key}.npy"
+        return f"{key}{suffix}"
 
     def finish(self, manifest: dict[str, Any]) -> None:
         whole = beside(self.path)
@@ -99,7 +102,7 @@ class Folder:
 class NpyFiles(Folder):
     """One .npy file for each array."""
 
-    def write(self, key: str, layer: int | None, array: Stored) -> str:
+    def write(self, key: str, layer: int | None, array: Stored, suffix: str = ".npy") -> str:
         file = self.partial / f"{key}.npy"
         file.parent.mkdir(parents=True, exist_ok=True)
         np.save(file, array.bits)
@@ -113,7 +116,7 @@ class LayerFiles(Folder):
         super().__init__(path)
         self.spools: dict[str, Spool] = {}
 
-    def write(self, key: str, layer: int | None, array: Stored) -> str:
+    def write(self, key: str, layer: int | None, array: Stored, suffix: str = ".npy") -> str:
         name = "rest.safetensors" if layer is None else f"l{layer:03}.safetensors"
         if name not in self.spools:
             self.spools[name] = Spool(self.partial / f"{name}.partial")

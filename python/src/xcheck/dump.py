@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import likelihoods, manifest
+from . import likelihoods, manifest, outputs
 from .containers import open_container
 from .errors import DumpError
 from .heads import Heads, read_config
@@ -34,6 +34,7 @@ class Dump:
         producer: str,
         architecture: str | None = None,
         model: str | None = None,
+        model_class: str | None = None,
         tokens: Any = None,
         prompt: str | Sequence[str] | None = None,
         version: str | None = None,
@@ -52,6 +53,7 @@ class Dump:
         """Opens a dump.
 
         producer, version: the engine. architecture, model, sha256: what it runs (llama, qwen3, gpt2, ...).
+        model_class: the class of a torch model (BertForMaskedLM), for outputs of modules.
         tokens, prompt: the prompt, or a list of them; without tokens, what the first pass of a sequence reads.
         settings, rounding: of the producer, as the contract has them ({"dtype": "bf16"}).
         rope_pairing: "half" as transformers pairs, or "interleaved" as llama.cpp's llama does.
@@ -69,13 +71,19 @@ class Dump:
         self.n_layers = n_layers or known.n_layers
         self._head = _head(
             producer=_without_none(name=producer, version=version, settings=settings, rounding=rounding),
-            model=_without_none(name=model, architecture=architecture or known.architecture, sha256=sha256),
+            model=_without_none(
+                name=model,
+                architecture=architecture or known.architecture,
+                sha256=sha256,
+                **{"class": model_class},
+            ),
             rope_pairing=rope_pairing,
         )
         self._texts = prompts(tokens, prompt)
         for text in self._texts:
             manifest.plain("prompt", text.prompt)
         self._passes: list[Pass] = []
+        self._inputs: dict[str, list[dict[str, Any]]] = {}
         self._open: Pass | None = None
         self._broken: str | None = None
         self._container = open_container(out, by_layer)
@@ -88,13 +96,14 @@ class Dump:
     @contextmanager
     def forward(
         self,
-        tokens: Any,
+        tokens: Any = None,
         *,
         sequence: Any = None,
         position: Any = None,
         attention_mask: Any = None,
         keys: Any = None,
         temperature: float | None = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> Iterator[Pass]:
         """One forward pass over `tokens`, [T] or a batch [B, T].
 
@@ -104,8 +113,14 @@ class Dump:
         attention_mask: 1 where a token is and 0 where padding is, [B, T], or with the cache's columns before them.
         keys: what attention looks at, if not what was read so far: {"sequence": [...], "position": [...]}.
         temperature: that of `probs`.
+        inputs: other arrays that the model is given, by the names of its arguments: {"pixel_values": images}. A model
+            without tokens has these alone.
         """
+        if tokens is None and not inputs:
+            raise DumpError("a pass needs tokens, or inputs={...} of a model that reads none")
         current = self._begin(tokens, sequence, position, attention_mask, keys, temperature)
+        for name, value in (inputs or {}).items():
+            self._inputs.setdefault(name, []).append(outputs.write_input(self._container, current, name, value))
         try:
             yield current
         except BaseException as error:
@@ -119,7 +134,7 @@ class Dump:
         if self._open is not None:
             raise DumpError(f"pass {self._open.index} has not ended: passes do not lie inside each other")
         rows = read_rows(tokens, sequence, position, mask, self._count_read)
-        if not rows.sequences:
+        if rows.tokens and not rows.sequences:
             raise DumpError("the pass has nothing but padding")
         current = Pass(len(self._passes), rows, checked_keys(keys, rows), checked_temperature(temperature))
         self._read(rows)
@@ -129,7 +144,7 @@ class Dump:
 
     def _read(self, rows: Rows) -> None:
         """The sequences read their rows, if these are what each of them has to read."""
-        new = range(len(self._texts), max(rows.sequences) + 1)
+        new = range(len(self._texts), max(rows.sequences, default=-1) + 1)
         skipped = [index for index in new if index not in rows.sequences]
         if skipped:
             raise DumpError(f"sequences count from 0: there is no row of sequence {skipped[0]}")
@@ -215,6 +230,31 @@ class Dump:
         self._values.write(self._open, name, value, layer, Manner(axes, rows, layout, dtype, scale, computed, step))
         return value
 
+    def module(self, path: str, value: Value, call: int | None = None) -> Value:
+        """Writes the output of a torch module in the current pass, and gives it back.
+
+        path: as in `model.named_modules()`, such as "model.layers.0.mlp"; "logits" for what the model returns.
+        value: the output in the module's own shape, batch axis included; the batch has one entry.
+        call: which call of the module in this pass it is, from 0 on. Without it, the next.
+        """
+        self._write_output(path, value, call)
+        return value
+
+    @property
+    def has_modules(self) -> bool:
+        """True if outputs of modules were written, and no taps."""
+        return self._values.has_modules
+
+    def _write_output(self, path: str, value: Any, call: int | None, warn: bool = True, repeats: bool = True) -> None:
+        """Writes the output of a module.
+
+        warn: of a value that was probably not computed. repeats: also write what is the output of another module.
+        """
+        if self._open is None:
+            self._check_usable()
+            raise DumpError(f"{path}: there is no pass; write `with dump.forward(tokens):` around the model's call")
+        outputs.write(self._values, self._open, path, value, call, warn, repeats)
+
     def _check_usable(self) -> None:
         if not self._discard.alive:
             raise DumpError("the dump has been closed")
@@ -237,7 +277,9 @@ class Dump:
             if unread:
                 raise DumpError(f"sequence {unread[0]} is read by no pass: nothing was written")
             likelihoods.check(self._values.rows, self._passes, self._texts)
-            self._container.finish(manifest.build(self._head, self._texts, self._passes, self._values.rows))
+            self._container.finish(
+                manifest.build(self._head, self._texts, self._passes, self._values.rows, self._inputs)
+            )
         finally:
             self.abort()
 

@@ -20,7 +20,7 @@ from .passes import PADDING
 
 TOKENS = ("input_ids", "tokens", "idx", "input_tokens", "ids")
 POSITIONS = ("position_ids", "cache_position", "positions", "input_pos", "start_pos")
-CACHES = ("past_key_values", "cache")  # as releases of transformers name it
+CACHES = ("past_key_values", "cache", "cache_params")  # as releases of transformers name it, and as Mamba does
 MOST_DRAFTS = 64  # as many of the latest rows of a pass may be turned down
 KEYS = ("batch", "kv_head", "key", "head_dim")  # a cache's axes
 NEW_KEYS = ("batch", "kv_head", "token", "head_dim")
@@ -66,10 +66,11 @@ class Group:
 class Call:
     """What a call of the model reads."""
 
-    tokens: Array
-    sequence: list[list[int | None]]
+    tokens: Array | None
+    sequence: list[list[int | None]] | None
     position: Any
     keys: Any
+    inputs: dict[str, Any] | None = None  # tensor arguments that do not follow from the tokens
 
 
 @dataclass
@@ -124,9 +125,10 @@ class Calls:
                 "the cache is quantized: attention reads other keys and values than it was given, and a dump cannot "
                 'say which; leave cache_implementation="quantized" out'
             )
-        mask = mask_of(arguments.get("attention_mask"), None if cache is None else cache_length(cache), tokens.shape)
+        cached = self._cached(cache)
+        mask = mask_of(arguments.get("attention_mask"), None if cache is None else cached, tokens.shape)
         firsts = packed_at(tokens, position) if mask is None or mask.all() else []
-        if len(firsts) > 1 and not cache_length(cache):
+        if len(firsts) > 1 and not cached:
             self.group = self._new_group(None, len(firsts))
             count = np.cumsum(np.isin(np.arange(tokens.shape[1]), firsts)) - 1
             packed: Array = np.array(self.group.sequences)[count][None]
@@ -140,7 +142,8 @@ class Calls:
 
     def _continued(self, cache: Any, position: Any, entries: int) -> Group:
         """The group that a call goes on with, or a new one."""
-        if cache_length(cache):
+        cached = self._cached(cache)
+        if cached:
             known = self._group_of(cache)
             if known is None:
                 raise DumpError(
@@ -152,8 +155,8 @@ class Calls:
                     "the entries of the model's cache were moved or repeated, as in beam search: they do not go on "
                     "with what they have read; dump with num_beams=1, and give each beam's text as a prompt of its own"
                 )
-            if cache_length(cache) < known.cached:
-                self._cut(known, known.cached - cache_length(cache))
+            if cached < known.cached:
+                self._cut(known, known.cached - cached)
         elif cache is None and position is not None and integers(position).max() > 0 and self._starts_later(position):
             known = self.group
         else:
@@ -161,6 +164,19 @@ class Calls:
         if len(known.sequences) != entries:
             raise DumpError(f"a batch of {entries} goes on with one of {len(known.sequences)}")
         return known
+
+    def _cached(self, cache: Any) -> int:
+        """Returns how many rows of each entry a cache has been given.
+
+        The caches of recurrent layers do not count them: those of the group that was seen to fill the cache.
+        """
+        try:
+            return cache_length(cache)
+        except ValueError:
+            group = self._group_of(cache)
+            if not cache.has_previous_state():
+                return 0
+            return group.cached if group is not None else 1
 
     def _cut(self, group: Group, count: int) -> None:
         """The cache was cut back: drafts of the pass at hand were turned down."""

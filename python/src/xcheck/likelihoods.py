@@ -13,6 +13,7 @@ BESIDE = {"top_ids": "top_logprobs", "top_logprobs": "top_ids"}
 
 def check(rows: list[dict[str, Any]], passes: list[Pass], texts: list[Sequence]) -> None:
     """Whether each is of a token that is known in the end, and ids of likely tokens have theirs beside them."""
+    rows = [row for row in rows if "tap" in row]
     tops = [(row["tap"], of_top(row)) for row in rows if row["tap"] in BESIDE]
     for tap, what in tops:
         if (BESIDE[tap], what) not in tops:

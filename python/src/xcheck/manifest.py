@@ -33,14 +33,18 @@ def number(value: Any) -> Any:
 
 
 def build(
-    head: dict[str, Any], sequences: list[Sequence], passes: list[Pass], rows: list[dict[str, Any]]
+    head: dict[str, Any],
+    sequences: list[Sequence],
+    passes: list[Pass],
+    rows: list[dict[str, Any]],
+    inputs: dict[str, list[dict[str, Any]]],
 ) -> dict[str, Any]:
-    """All of it; `head` is what Dump was told of producer and model."""
-    one = len(sequences) == 1 and all(current.plain for current in passes)
+    """All of it; `head` is what Dump was told of producer and model, `inputs` the arrays that a model was given."""
+    one = len(sequences) <= 1 and all(current.plain for current in passes)
     version = 1 if one and not any(map(is_beyond, rows)) else 2
     manifest = {"format": "xcheck-dump", "version": version, **head}
     if one:
-        told = sequences[0].row
+        told = sequences[0].row if sequences else {"tokens": []}
         generated = told.pop("generated", None)
         manifest["input"] = {"decode": "greedy", **told}
         manifest["passes"] = [current.row(plain=True) for current in passes]
@@ -49,6 +53,8 @@ def build(
     else:
         manifest["input"] = {"sequences": [sequence.row for sequence in sequences]}
         manifest["passes"] = [current.row(plain=False) for current in passes]
+    if inputs:
+        manifest["inputs"] = {name: entries[0] if len(entries) == 1 else entries for name, entries in inputs.items()}
     manifest["tensors"] = rows
     return manifest
 

@@ -100,6 +100,8 @@ class Pass:
     keys: Any = None
     temperature: float | None = None
     held: set[tuple[str, int | None]] = field(default_factory=set)
+    outputs: set[tuple[str, int]] = field(default_factory=set)  # modules with the numbers of their calls
+    files: dict[tuple[str, tuple[int, ...], str], str] = field(default_factory=dict)  # of outputs, by their content
 
     def reject(self, count: int) -> None:
         """The latest `count` rows of each entry are of no sequence any more, nor are their keys."""
@@ -117,13 +119,13 @@ class Pass:
     @property
     def plain(self) -> bool:
         """Whether it reads sequence 0 and nothing else, as version 1 can say."""
-        return self.keys is None and self.rows.batch is None and set(self.rows.sequence) == {0}
+        return self.keys is None and self.rows.batch is None and set(self.rows.sequence) <= {0}
 
     def row(self, plain: bool) -> dict[str, Any]:
         """What the manifest says of it."""
         row: dict[str, Any] = {"tokens": self.rows.tokens}
         if plain:
-            row = {"position": self.rows.position[0], **row}
+            row = {"position": self.rows.position[0] if self.rows.position else 0, **row}
         else:
             row.update(sequence=self.rows.sequence, position=self.rows.position)
         if self.keys is not None:
@@ -135,6 +137,8 @@ class Pass:
 
 def read_rows(tokens: Any, sequence: Any, position: Any, mask: Any, read: Callable[[int], int]) -> Rows:
     """The rows of a pass over `tokens`, [T] or [B, T]; `read` says how many tokens a sequence has read before."""
+    if tokens is None:
+        return Rows([], [], [], None)
     ids = integers(tokens)
     ids = ids.reshape(1) if ids.ndim == 0 else ids
     if ids.ndim > 2 or ids.size == 0:

@@ -68,9 +68,12 @@ class Values:
         self.n_layers = n_layers
         self.cut_fused = cut_fused
         self.rows: list[dict[str, Any]] = []
+        self.has_modules = False  # the rows are of modules, and not of taps
 
     def write(self, current: Pass, name: str, value: Any, layer: int | None, manner: Manner) -> None:
         """Writes a value of a pass: one tap's, or that of a fused projection."""
+        if self.has_modules:
+            raise DumpError(f"{name}: the dump has outputs of modules; write taps to a dump of their own")
         members = [taps.find(member) for member in taps.FUSED.get(name, (name,))]
         place = Place(current, self._layer(name, members[0], layer))
         for tap in members:
