@@ -54,7 +54,7 @@ def faults_of(model: Any, seed: int) -> list[Fault]:
 
 def affected(model64: Any, faulty: Run) -> list[tuple[Site, float]]:
     """Lists the sites that a fault changes, in order of execution, each with its largest change relative to a row's RMS."""
-    replay = run(model64, faulty.tokens, len(faulty.tokens) - 1, faulty.values).values
+    replay = run(model64, faulty.given, 0, faulty.values).values
     changes = []
     for site, exact in replay.items():
         value = faulty.values.get(site)

@@ -75,12 +75,13 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
         result["correct"][engine] = described(verdict)
         if attention == "eager" and count:
             rows, dropped = [], 0
+            same = {fault.name: fault for fault in faults_of(model, seed_of(path))}
             for fault, changes in plan:
                 right = right_modules(fault, changes, dtype)
                 if right is None:
                     dropped += 1
-                elif len(rows) < count:
-                    rows.append(judged_fault(worker, path, model, fault, right, dtype, cause_seconds))
+                elif len(rows) < count and fault.name in same:
+                    rows.append(judged_fault(worker, path, model, same[fault.name], right, dtype, cause_seconds))
             result["faults"][engine], result["unmeasurable"][engine] = rows, dropped
     return result
 
@@ -90,9 +91,9 @@ def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]
     model = load(path, "f64")
     plan: list[tuple[Fault, list[tuple[Any, float]]]] = []
     large = 0
-    for fault in faults_of(model, zlib.crc32(path.name.encode())):
+    for fault in faults_of(model, seed_of(path)):
         try:
-            faulty = run(fault.make(model), prompt(model), decode_steps(path))
+            faulty = run(fault.make(model), prompt(model), decode_steps(path, 1))
             changes = affected(model, faulty)
         except Exception:  # a config key that the weights' shapes or the modelling code refuse is no fault
             continue
@@ -102,6 +103,10 @@ def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]
         if large >= count and len(plan) >= count:
             break
     return plan
+
+
+def seed_of(path: Path) -> int:
+    return zlib.crc32(path.name.encode())
 
 
 def right_modules(fault: Fault, changes: list[tuple[Any, float]], dtype: str) -> list[str] | None:
@@ -121,9 +126,7 @@ def right_modules(fault: Fault, changes: list[tuple[Any, float]], dtype: str) ->
 def judged_fault(
     worker: Worker, path: Path, model: Any, fault: Fault, right: list[str], dtype: str, seconds: float
 ) -> dict[str, Any]:
-    same = next(f for f in faults_of(model, zlib.crc32(path.name.encode())) if f.name == fault.name)
-    faulty = same.make(model)
-    verdict = judged(worker, path, model, run(faulty, prompt(model), decode_steps(path)), dtype)
+    verdict = judged(worker, path, model, run(fault.make(model), prompt(model), decode_steps(path, 1)), dtype)
     row = {"fault": fault.name, "kind": fault.kind, "target": fault.target, "expected": fault.expected,
            "found": fault.found, "right": right[:6], **described(verdict)}  # fmt: skip
     if verdict.violations:

@@ -102,37 +102,42 @@ def recording(model: Any, force: Recording | None = None) -> Iterator[Recording]
             handle.remove()
 
 
-class Run(NamedTuple):
-    """The passes of a run: the tokens each one read, and the recorded outputs."""
+Inputs = dict[str, torch.Tensor]  # of a model that reads no tokens: pixel_values, input_features
 
-    tokens: list[list[int]]
+
+class Run(NamedTuple):
+    """The passes of a run: the tokens each one read, or the arrays given; and the recorded outputs."""
+
+    given: list[list[int]] | Inputs
     values: Recording
 
 
-def run(model: Any, passes: list[list[int]] | list[int], decode: int, force: Recording | None = None) -> Run:
-    """Runs a prompt and greedy decoding steps, or the given passes, and records every module.
-
-    passes: the tokens of the prompt, then `decode` tokens are generated; or the tokens of each pass.
-    """
-    given = [list(p) for p in passes] if isinstance(passes[0], list) else None  # type: ignore[call-overload]
-    tokens: list[list[int]] = [given[0] if given else list(passes)]  # type: ignore[arg-type]
-    cache: dict[str, Any] = {}
+def run(model: Any, given: list[list[int]] | Inputs, decode: int, force: Recording | None = None) -> Run:
+    """Runs the given passes and records every module; after the last, `decode` tokens are generated greedily."""
     with torch.no_grad(), recording(model, force) as values:
-        for index in range(len(given) if given else decode + 1):
-            output = model(input_ids=torch.tensor([tokens[index]]), use_cache=decode > 0, **cache)
-            if index == (len(given) if given else decode + 1) - 1:
+        if isinstance(given, dict):
+            model(**{name: value.to(model.dtype) for name, value in given.items()})
+            return Run(given, values)
+        tokens, count, cache = [list(part) for part in given], len(given) + decode, {}
+        for index in range(count):
+            output = model(input_ids=torch.tensor([tokens[index]]), **({"use_cache": True} if count > 1 else {}), **cache)
+            if index == count - 1:
                 break
             name = next(key for key in CACHES if getattr(output, key, None) is not None)
             cache = {name: getattr(output, name)}
-            tokens.append(given[index + 1] if given else [int(output.logits[0, -1].float().argmax())])
+            if index + 1 == len(tokens):
+                tokens.append([int(output.logits[0, -1].float().argmax())])
     return Run(tokens, values)
 
 
 def write_dump(path: Path, model: Any, run: Run, settings: dict[str, str]) -> None:
     """Writes a recording as a dump in one safetensors file."""
     rows, tensors, position = [], {}, 0
-    passes = []
-    for part in run.tokens:
+    passes, inputs = [], {}
+    for name, value in run.given.items() if isinstance(run.given, dict) else ():
+        tensors[f"p0/inputs/{name}"] = value = value.to(model.dtype).contiguous()
+        inputs[name] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "file": f"p0/inputs/{name}"}
+    for part in [[]] if isinstance(run.given, dict) else run.given:
         passes.append({"position": position, "tokens": part})
         position += len(part)
     for (module, call, index), value in run.values.items():
@@ -145,7 +150,8 @@ def write_dump(path: Path, model: Any, run: Run, settings: dict[str, str]) -> No
         "version": 1,
         "producer": {"name": "transformers", "version": transformers.__version__, "settings": settings},
         "model": {"name": Path(model.config._name_or_path).name, "architecture": model.config.model_type},
-        "input": {"tokens": run.tokens[0], "decode": "forced"},
+        "input": {"tokens": passes[0]["tokens"], "decode": "forced"},
+        **({"inputs": inputs} if inputs else {}),
         "passes": passes,
         "tensors": rows,
     }

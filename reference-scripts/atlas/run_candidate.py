@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import transformers
-from recorder import Run, run, write_dump
+from recorder import Inputs, Run, run, write_dump
 from tiny_models import example_inputs, quiet
 
 DECODE = 2  # decoding steps after the prompt
@@ -57,16 +57,16 @@ def class_of(path: Path) -> Any:
     return getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
 
 
-def prompt(model: Any) -> list[int]:
-    """Returns the seeded prompt of 24 tokens."""
-    tokens: list[int] = example_inputs(model)["input_ids"][0].tolist()
-    return tokens
+def prompt(model: Any) -> list[list[int]] | Inputs:
+    """Returns the seeded prompt of 24 tokens as one pass, or the arrays of a model that reads no tokens."""
+    inputs = example_inputs(model)
+    return [inputs["input_ids"][0].tolist()] if "input_ids" in inputs else inputs
 
 
-def decode_steps(path: Path) -> int:
+def decode_steps(path: Path, most: int = DECODE) -> int:
     """Returns the number of decoding steps after the prompt: 0 for a model without a usable cache."""
     listed = json.loads((path.parent / "models.json").read_text())["made"]
-    return DECODE if listed.get(path.name, {}).get("cache") else 0
+    return most if listed.get(path.name, {}).get("cache") else 0
 
 
 def settings(model: Any, dtype: str) -> dict[str, str]:
