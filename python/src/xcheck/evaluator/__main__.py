@@ -1,0 +1,95 @@
+"""The worker process: reads requests from standard input, and answers on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any
+
+from .errors import EvaluatorError
+
+LEAST_TORCH = (2, 6)
+LEAST_TRANSFORMERS = (4, 56)
+
+
+def main() -> int:
+    """Answers requests until standard input ends."""
+    from .protocol import Answers, claim_stdout
+
+    stream = claim_stdout()
+    worker: Any = None
+    for line in sys.stdin.buffer:
+        if not line.strip():
+            continue
+        answers = Answers(stream)
+        try:
+            if worker is None:
+                check_versions()
+                from .worker import Worker
+
+                worker = Worker()
+            worker.answer(parsed(line), answers)
+        except EvaluatorError as error:
+            answers.send({"message": "error", "code": error.code, "text": error.text})
+        except MemoryError:
+            text = "not enough memory; use a machine with more memory, or record fewer tokens"
+            answers.send({"message": "error", "code": "memory", "text": text})
+        except BrokenPipeError:
+            return 0
+        except Exception as error:
+            traceback.print_exc()
+            answers.send({"message": "error", "code": code_of(error), "text": text_of(error)})
+        answers.end()
+    return 0
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except ValueError as error:
+        raise EvaluatorError("request", f"invalid request: {error}; expected a JSON object in one line") from error
+    if not isinstance(request, dict) or request.get("protocol", 1) != 1:
+        raise EvaluatorError("request", f"protocol {request.get('protocol') if isinstance(request, dict) else request!r}, "
+                             "expected 1; use the same version of xcheck and of the worker")  # fmt: skip
+    return request
+
+
+def check_versions() -> None:
+    """Refuses an environment without torch or transformers, or with old ones."""
+    found = {}
+    for name in ("torch", "transformers"):
+        try:
+            found[name] = __import__(name).__version__
+        except ImportError as error:
+            raise EvaluatorError(
+                "no-transformers",
+                f"{name} is missing from {sys.executable}: {error}; install xcheck-dump[evaluator] there, or choose "
+                "another Python",
+            ) from error
+    for name, least in (("torch", LEAST_TORCH), ("transformers", LEAST_TRANSFORMERS)):
+        if version(found[name]) < least:
+            wanted = ".".join(map(str, least))
+            raise EvaluatorError(
+                "old-torch", f"{name} {found[name]}, expected {wanted} or newer; run pip install -U {name}"
+            )
+
+
+def version(text: str) -> tuple[int, ...]:
+    numbers = []
+    for part in text.split("+")[0].split(".")[:2]:
+        digits = "".join(character for character in part if character.isdigit())
+        numbers.append(int(digits or 0))
+    return tuple(numbers)
+
+
+def code_of(error: Exception) -> str:
+    return "memory" if "memory" in str(error).lower() and isinstance(error, RuntimeError) else "model"
+
+
+def text_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}; see the worker's standard error for the place"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

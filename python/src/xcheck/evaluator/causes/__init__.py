@@ -1,0 +1,1 @@
+"""Causes of a wrong module output: one changed thing that explains every value."""

@@ -1,0 +1,257 @@
+"""A module of the evaluated model, run again on the candidate's inputs with one thing changed."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from ..call import Call, is_real
+from ..constants import LAMBDA, LEAST, UNIT
+from ..errors import EvaluatorError
+from ..evaluation import Session, run_passes
+from ..forcing import Forcing
+from ..outputs import recorded
+from ..rounding import Evaluation
+from ..sigma import sigma_of
+from ..tracked import RoundingErrors, Settings, Tracked
+
+
+class Exact(Evaluation):
+    """An evaluation without rounding errors."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(part, Tracked):
+                part.errors = RoundingErrors()
+        return result
+
+
+@dataclass
+class Fit:
+    """A comparison of one output with the candidate's."""
+
+    error: float  # relative root mean square
+    violations: int
+
+
+class Reached(Exception):
+    """Ends a run at the module in question."""
+
+
+class Trial:
+    """One call of a module, with its inputs as the candidate computed them."""
+
+    def __init__(self, session: Session, module: str, call: int, pass_number: int, seconds: float):
+        self.session = session
+        self.path = module
+        self.site = (module, call, pass_number)
+        self.deadline = time.monotonic() + seconds
+        if self.site not in session.dump.rows:
+            raise EvaluatorError("request", f"module {module!r}, call {call}, pass {pass_number}: not recorded; "
+                                 "give a site of the dump")  # fmt: skip
+        self.row = session.dump.rows[self.site]
+        self.stored = session.dump.value(self.row)
+        self.want = self.stored.double()
+        self.name = "" if module == "logits" else module
+        self.root = self.name
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.calls: dict[str, int] = {}
+        self.dump_without_site = self.without_site()
+        self.capture()
+
+    @property
+    def module(self) -> Any:
+        """The module that is run: the smallest one whose inputs are the candidate's values."""
+        return self.session.model.get_submodule(self.root)
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() < self.deadline
+
+    def without_site(self) -> Any:
+        """Returns the dump without the outputs in question, so that they are not replaced."""
+        dump = copy.copy(self.session.dump)
+        aliases = {"", "logits"} if self.name == "" else {self.name}
+        dump.rows = {
+            site: row
+            for site, row in dump.rows.items()
+            if not (site[0] in aliases and site[1:] == self.site[1:])
+        }
+        return dump
+
+    def capture(self) -> None:
+        """Runs the model up to the module, and keeps the inputs of the smallest module with known inputs."""
+        candidates = ancestors(self.name)
+        kept: dict[str, tuple[Any, Any, dict[str, int]]] = {}
+        forcing: Forcing
+
+        def keeper(path: str) -> Callable[..., None]:
+            def keep(module: Any, args: Any, kwargs: Any) -> None:
+                if forcing.paused or forcing.pass_number != self.site[2]:
+                    return
+                if path == self.name and forcing.calls.get(path, 0) != self.site[1]:
+                    return
+                with _disable_current_modes():
+                    if not kept or path == self.name or all_known(args, kwargs):
+                        kept[path] = (*copied(args, kwargs), dict(forcing.calls))
+                        known[path] = all_known(args, kwargs)
+                if path == self.name:
+                    raise Reached
+
+            return keep
+
+        known: dict[str, bool] = {}
+        evaluation = Exact(Settings(0))
+        handles = []
+        with torch.no_grad(), Forcing(self.session.model, self.session.dump, evaluation, ignore) as forcing:
+            for path in candidates:
+                module = self.session.model.get_submodule(path)
+                handles.append(module.register_forward_pre_hook(keeper(path), with_kwargs=True, prepend=True))
+            try:
+                run_passes(self.session.model, self.session.dump, evaluation, forcing)
+            except Reached:
+                self.root = next((path for path in candidates if known.get(path)), self.name)
+                self.args, self.kwargs, self.calls = kept[self.root]
+                return
+            finally:
+                for handle in handles:
+                    handle.remove()
+        raise EvaluatorError("request", f"module {self.path!r}: call {self.site[1]} is not reached; give a judged site")
+
+    @contextmanager
+    def forcing(self, model: Any, evaluation: Evaluation) -> Iterator[Forcing]:
+        """Replaces the outputs of modules within the module by the candidate's."""
+        with Forcing(model, self.dump_without_site, evaluation, ignore) as forcing:
+            forcing.calls = dict(self.calls)
+            forcing.pass_number = self.site[2]
+            yield forcing
+
+    def run(
+        self,
+        evaluation: Evaluation,
+        model: Any = None,
+        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    ) -> torch.Tensor | None:
+        """Returns the module's output."""
+        model = self.session.model if model is None else model
+        args, kwargs = copied(*((self.args, self.kwargs) if inputs is None else inputs))
+        outputs: list[Any] = []
+
+        def keep(module: Any, args: Any, output: Any) -> None:
+            if forcing.calls.get(self.name, 0) == self.site[1] and not forcing.paused:
+                outputs.append(recorded(output))
+                raise Reached
+
+        with torch.no_grad(), self.forcing(model, evaluation) as forcing, evaluation:
+            handle = model.get_submodule(self.name).register_forward_hook(keep, prepend=True)
+            try:
+                model.get_submodule(self.root)(*args, **kwargs)
+            except Reached:
+                pass
+            finally:
+                handle.remove()
+        if not outputs or outputs[0] is None or tuple(outputs[0].shape) != self.row.shape:
+            return None
+        return outputs[0]  # type: ignore[no-any-return]
+
+    def fit(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
+        """Compares the exact output with the candidate's, without an error bound."""
+        output = self.run(evaluation or Exact(Settings(0)), **options)
+        if output is None:
+            return None
+        return Fit(self.relative(exact_of(output)), -1)
+
+    def judged(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
+        """Compares the output with the candidate's, with the error bound at each value."""
+        output = self.run(evaluation or Evaluation(Settings(self.session.settings.samples)), **options)
+        if output is None:
+            return None
+        exact = exact_of(output)
+        over = violations(self.stored, exact, sigma_of(output, self.row.dtype))
+        return Fit(self.relative(exact), over)
+
+    def relative(self, exact: torch.Tensor) -> float:
+        """Returns the error relative to the candidate's values, as root mean squares."""
+        seen = torch.isfinite(self.want)
+        error = torch.where(seen, exact - self.want, 0.0)
+        size = torch.where(seen, self.want, 0.0)
+        if not bool(torch.isfinite(error).all()):
+            return float("inf")
+        return float(error.square().mean().sqrt() / size.square().mean().sqrt().clamp(min=1e-300))
+
+    def explains(self, make: Callable[[Evaluation], Any] | None = None, **options: Any) -> Fit | None:
+        """Returns the fit if every value of the output is within its bound."""
+        evaluation = Evaluation(Settings(self.session.settings.samples))
+        if make is not None:
+            make(evaluation)
+        found = self.judged(evaluation, **options)
+        return found if found is not None and found.violations == 0 else None
+
+
+def ancestors(path: str) -> list[str]:
+    """Returns a module and the modules around it, from the inside out."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)] + [""]
+
+
+def all_known(args: Any, kwargs: Any) -> bool:
+    """Returns true if the values that a module computes from are the candidate's."""
+    tensors = [leaf for leaf in tree_leaves((args, {k: v for k, v in kwargs.items() if is_data(k)})) if is_real(leaf)]
+    return all(getattr(leaf, "is_known", False) for leaf in tensors)
+
+
+def is_data(name: str) -> bool:
+    """Returns false for inputs that no module computes: masks and rotations are the same in all layers."""
+    return "mask" not in name and "position_embeddings" not in name
+
+
+def copied(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Returns inputs that a run may change. Without earlier passes a cache is not needed."""
+    return copy.deepcopy((args, kwargs))
+
+
+def ignore(*_: Any) -> None:
+    return None
+
+
+def exact_of(output: torch.Tensor) -> torch.Tensor:
+    return output.exact if isinstance(output, Tracked) else output.double()
+
+
+def violations(stored: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor) -> int:
+    """Returns the number of values above their error bound."""
+    value = stored.double()
+    half = torch.maximum(value.abs(), exact.abs()) * UNIT.get(stored.dtype, 0.0) + LEAST.get(stored.dtype, 0.0)
+    over = (value - exact).abs() > LAMBDA * sigma + half
+    differs = ~torch.isfinite(exact) & (value != exact) & ~(value.isnan() & exact.isnan())
+    return int(((over & torch.isfinite(exact)) | (value.isnan() & torch.isfinite(exact)) | differs).sum())
+
+
+def place() -> tuple[str, int]:
+    """Returns file and line of the modelling code that runs the current operation."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename.replace("\\", "/")
+        if "/transformers/" in name and "/transformers/utils/" not in name and "modeling_layers" not in name:
+            return name.rsplit("/", 1)[-1], frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def changing(change: Callable[[Call], Any]) -> Callable[[Evaluation], None]:
+    """Returns a function that exchanges operations in an evaluation."""
+
+    def install(evaluation: Evaluation) -> None:
+        evaluation.before = change
+
+    return install

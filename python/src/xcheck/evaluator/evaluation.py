@@ -1,0 +1,160 @@
+"""Evaluation of a dump: every recorded module output, in the order of execution."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import transformers
+
+from . import decompositions, products, reductions  # noqa: F401  (these register the rules)
+from .candidate import Dump, Row, open_dump
+from .errors import EvaluatorError
+from .forcing import Forcing
+from .model import load, mark_computed_buffers
+from .modules import call, described, layers
+from .rounding import Evaluation
+from .sigma import sigma_of
+from .tracked import Settings, Tracked
+
+Send = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
+
+
+class Session:
+    """One model and one dump."""
+
+    def __init__(self, model_path: str, dump_path: str, runs: int):
+        self.path = model_path
+        self.dump: Dump = open_dump(dump_path)
+        self.model: Any = None
+        self.settings = Settings(max(2, runs))
+        self.tied: list[str] = []
+
+    def load(self) -> None:
+        self.model = load(self.path, self.dump)
+
+    def hello(self, version: str) -> dict[str, Any]:
+        """Returns the first message of an answer."""
+        source = inspect.getsourcefile(type(self.model)) or ""
+        parts = Path(source).parts
+        if "transformers" in parts:
+            source = "/".join(parts[len(parts) - 1 - parts[::-1].index("transformers") :])
+        return {
+            "message": "hello",
+            "protocol": 1,
+            "worker": version,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "architecture": self.model.config.model_type,
+            "model_class": type(self.model).__name__,
+            "source": source,
+            "modules": described(self.model, self.dump.passes[0]),
+        }
+
+    def run(self, send: Send) -> None:
+        """Evaluates all passes."""
+        evaluation = Evaluation(self.settings)
+        mark_computed_buffers(self.model)
+
+        def on_site(row: Row, value: torch.Tensor) -> None:
+            send(*self.site(row, value))
+
+        with torch.no_grad(), Forcing(self.model, self.dump, evaluation, on_site) as forcing:
+            evaluation.on_tie = lambda: self.tied.append(forcing.stack[-1] if forcing.stack else "")
+            forcing.on_choices = self.forget_ties
+            forcing.on_missing = lambda row, why: send(missing(row, why), {})
+            forcing.on_leave = self.progress(forcing, send)
+            run_passes(self.model, self.dump, evaluation, forcing)
+        names = {name for name, _ in self.model.named_modules()} | {"logits"}
+        for row in self.dump.rows.values():
+            if row.site not in forcing.seen:
+                send(missing(row, not_reached(row, names, forcing.called)), {})
+
+    def site(self, row: Row, value: torch.Tensor) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Returns the message of one module output."""
+        real = value.is_floating_point()
+        message: dict[str, Any] = {
+            "message": "site",
+            "module": row.module,
+            "call": row.call,
+            "pass": row.pass_number,
+            "kind": "real" if real else "ids",
+            "is_choice": not real,
+        }
+        if self.tied:
+            message["tie"] = True
+        self.forget_ties(row.module)
+        exact = value.exact if isinstance(value, Tracked) else value.double()
+        sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
+        return message, {"exact": exact, "sigma": sigma}
+
+    def forget_ties(self, module: str) -> None:
+        """Drops ties inside a module whose output is known from here on."""
+        self.tied = [path for path in self.tied if not is_within(path, module)]
+
+    def progress(self, forcing: Forcing, send: Send) -> Callable[[str], None]:
+        paths = layers(self.model)
+        places = {path: at + 1 for at, path in enumerate(paths)}
+        count = len(paths) * len(self.dump.passes)
+
+        def leave(path: str) -> None:
+            if path in places:
+                done = forcing.pass_number * len(paths) + places[path]
+                what = f"layer {places[path]} of {len(paths)}"
+                send({"message": "progress", "done": done, "total": count, "what": what}, {})
+
+        return leave
+
+
+def is_within(path: str, module: str) -> bool:
+    """Returns true if `module` is `path` or contains it."""
+    return module in ("", "logits") or path == module or path.startswith(module + ".")
+
+
+def missing(row: Row, why: str) -> dict[str, Any]:
+    return {"message": "missing", "module": row.module, "call": row.call, "pass": row.pass_number, "why": why}
+
+
+def not_reached(row: Row, names: set[str], called: dict[tuple[str, int], int]) -> str:
+    """Returns the reason for which a recorded output has not been evaluated."""
+    if row.module not in names:
+        return "the model has no such module"
+    count = called.get((row.module, row.pass_number), 0)
+    return f"the module is called {count} times in this pass, expected call {row.call} or more"
+
+
+def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing) -> None:
+    """Runs all passes; later ones continue from the cache of the earlier ones."""
+    cache: dict[str, Any] = {}
+    several = len(dump.passes) > 1
+    for number, tokens in enumerate(dump.passes):
+        forcing.start(number)
+        options: dict[str, Any] = {"use_cache": several, **cache}
+        rows = rows_of_logits(dump, number, len(tokens))
+        if rows:
+            options["logits_to_keep"] = rows
+        with evaluation:
+            output = call(model, torch.tensor([tokens]), **options)
+        forcing.end()
+        for name in ("past_key_values", "cache_params", "mems", "state"):
+            found = getattr(output, name, None)
+            if several and found is not None:
+                cache[name] = found
+        if several and not cache:
+            raise EvaluatorError(
+                "model", f"{type(model).__name__} keeps no cache, expected one for {len(dump.passes)} passes; "
+                "record the whole text in one pass",
+            )  # fmt: skip
+
+
+def rows_of_logits(dump: Dump, number: int, tokens: int) -> int:
+    """Returns the number of rows of the recorded logits if it is less than that of the tokens."""
+    for name in ("logits", "lm_head"):
+        row = dump.rows.get((name, 0, number))
+        if row is not None and len(row.shape) == 3 and row.shape[1] < tokens:
+            return row.shape[1]
+    return 0

@@ -1,0 +1,145 @@
+"""Teacher forcing: each module's output is judged, and replaced by the candidate's value."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .call import Call
+from .candidate import Dump, Row
+from .constants import UNIT, rounding_sigma
+from .model import ROOT
+from .outputs import has_choices, recorded, replaced
+from .rounding import Evaluation
+from .tracked import Tracked, fresh
+
+OnSite = Callable[[Row, torch.Tensor], None]
+
+
+class Forcing:
+    """Hooks on all modules that the dump has values of."""
+
+    def __init__(self, model: Any, dump: Dump, evaluation: Evaluation, on_site: OnSite):
+        self.model = model
+        self.dump = dump
+        self.evaluation = evaluation
+        self.on_site = on_site
+        self.on_missing: Callable[[Row, str], None] = lambda row, why: None
+        self.on_choices: Callable[[str], None] = lambda path: None
+        self.on_leave: Callable[[str], None] = lambda path: None
+        self.calls: dict[str, int] = {}
+        self.called: dict[tuple[str, int], int] = {}
+        self.pass_number = 0
+        self.paused = False
+        self.stack: list[str] = []
+        self.seen: set[tuple[str, int, int]] = set()
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> Forcing:
+        for name, module in self.model.named_modules():
+            self.handles.append(module.register_forward_pre_hook(self.entering(name)))
+            self.handles.append(module.register_forward_hook(self.leaving(name), with_kwargs=True))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+    def start(self, pass_number: int) -> None:
+        """Begins a forward pass."""
+        self.pass_number = pass_number
+        self.calls.clear()
+        self.stack.clear()
+
+    def end(self) -> None:
+        """Keeps the number of calls of a forward pass."""
+        self.called.update({(name, self.pass_number): count for name, count in self.calls.items()})
+
+    def entering(self, name: str) -> Callable[..., None]:
+        def hook(module: Any, args: Any) -> None:
+            if not self.paused:
+                self.stack.append(name)
+
+        return hook
+
+    def leaving(self, name: str) -> Callable[..., Any]:
+        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+            if self.paused:
+                return None
+            call = self.calls.get(name, 0)
+            self.calls[name] = call + 1
+            for alias in ROOT if name == "" else (name,):
+                row = self.dump.rows.get((alias, call, self.pass_number))
+                if row is not None:
+                    output = self.judged(module, args, kwargs, output, row)
+            self.on_leave(name)
+            if self.stack and self.stack[-1] == name:
+                self.stack.pop()
+            return output
+
+        return hook
+
+    def judged(self, module: Any, args: Any, kwargs: Any, output: Any, row: Row) -> Any:
+        """Reports the exact value of an output, and returns the output with the candidate's value."""
+        value = recorded(output)
+        self.seen.add(row.site)
+        if value is None:
+            self.on_missing(row, "the module returns no tensor")
+            return output
+        if tuple(value.shape) != row.shape:
+            self.on_missing(row, f"shape {list(row.shape)}, expected {list(value.shape)}")
+            return output
+        choices = has_choices(output)
+        if choices:
+            self.on_choices(row.module)
+        with _disable_current_modes():
+            self.on_site(row, value)
+            forced = self.forced(row, value)
+        if forced is None:
+            return output
+        if isinstance(forced, Tracked) and isinstance(value, Tracked) and choices:
+            output = self.chosen_again(module, args, kwargs, value, forced, output)
+        return replaced(output, forced)
+
+    def forced(self, row: Row, value: torch.Tensor) -> torch.Tensor | None:
+        """Returns the candidate's value as a module's output."""
+        stored = self.dump.value(row)
+        if not value.is_floating_point():
+            return stored.to(value.dtype)
+        exact = stored.double()
+        exact = exact.clone() if exact is stored else exact
+        narrow = UNIT.get(row.dtype, 0.0) > UNIT[value.dtype]
+        result = fresh(exact, value.dtype, rounding_sigma(exact, row.dtype).square() if narrow else None)
+        result.is_known = True
+        return result
+
+    def chosen_again(
+        self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any
+    ) -> Any:
+        """Runs a module again, with the candidate's value in place of the operation's result that it returns."""
+        results: list[Any] = []
+        place: list[int] = []
+
+        def note(call: Call, result: Any) -> Any:
+            results.append(result)
+            return result
+
+        def exchange(call: Call, result: Any) -> Any:
+            place.append(0)
+            return forced if len(place) - 1 == at else result
+
+        evaluation = self.evaluation
+        self.paused, old, on_tie = True, evaluation.after, evaluation.on_tie
+        try:
+            evaluation.after, evaluation.on_tie = note, lambda: None
+            again = recorded(module.forward(*args, **kwargs))
+            at = next((number for number, result in enumerate(results) if result is again), None)
+            if at is None:
+                return output
+            evaluation.after, evaluation.on_tie = exchange, on_tie
+            return module.forward(*args, **kwargs)
+        finally:
+            self.paused, evaluation.after, evaluation.on_tie = False, old, on_tie

@@ -1,0 +1,138 @@
+"""The transformers model of a local directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from .candidate import Dump
+from .constants import COMPUTED_BUFFER, U32
+from .errors import EvaluatorError
+from .rounding import as_tracked
+from .tracked import Tracked, fresh
+
+ROOT = ("", "logits")  # names of the root module's output
+
+
+def load(path: str, dump: Dump) -> Any:
+    """Loads a model in the type of the dump, with eager attention and eager experts."""
+    config = load_config(path)
+    config._experts_implementation = experts_implementation(dump)
+    model_class = chosen_class(config, dump, path)
+    try:
+        model = model_class.from_pretrained(path, config=config, dtype=dump.dtype, local_files_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise model_error(path, error) from error
+    return model.eval()
+
+
+def mark_computed_buffers(model: Any) -> None:
+    """Gives rounding errors to the constants that the model has computed in f32 when it was created."""
+    for module in model.modules():
+        for name in getattr(module, "_non_persistent_buffers_set", ()):
+            buffer = module._buffers.get(name)
+            if buffer is None or isinstance(buffer, Tracked) or not buffer.is_floating_point() or is_integral(buffer):
+                continue
+            exact = as_tracked(buffer).exact
+            module._buffers[name] = fresh(exact, buffer.dtype, (COMPUTED_BUFFER * U32 * exact).square())
+
+
+def is_integral(values: torch.Tensor) -> bool:
+    return bool((values.nan_to_num() == values.nan_to_num().round()).all())
+
+
+def model_error(path: str, error: Exception) -> EvaluatorError:
+    if isinstance(error, RuntimeError) and "memory" in str(error):
+        return EvaluatorError("memory", f"not enough memory to load the model {path}; use a machine with more memory")
+    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return EvaluatorError("model", f"cannot load the model {path}: {text[:300]}; check config.json and the weights")
+
+
+def load_config(path: str) -> Any:
+    """Reads config.json. Code that comes with a model is never run."""
+    file = Path(path) / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EvaluatorError("model", f"cannot read {file}: {error}; give the directory of a model") from error
+    known = content.get("model_type") in transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    if not known and content.get("auto_map"):
+        raise EvaluatorError(
+            "remote-code",
+            f"{file}: the model type {content.get('model_type')!r} needs code from the model's repository, which "
+            "xcheck never runs; expected a model type of transformers; install a version that contains it",
+        )
+    if not known:
+        raise EvaluatorError(
+            "model",
+            f"{file}: model type {content.get('model_type')!r} is unknown to transformers {transformers.__version__}; "
+            "install a version that contains it",
+        )
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise model_error(path, error) from error
+    config._attn_implementation = "eager"
+    return config
+
+
+def experts_implementation(dump: Dump) -> str:
+    """Returns the order in which the candidate runs experts: all at once, sorted by expert, or one after another."""
+    stated = dump.manifest.get("producer", {}).get("settings", {}).get("experts")
+    if stated is not None:
+        return str(stated)
+    inner = [row for row in dump.rows.values() if row.module.endswith(".experts.act_fn")]
+    return "grouped_mm" if inner and all(row.call == 0 for row in inner) else "eager"
+
+
+def candidate_classes(config: Any) -> list[Any]:
+    """Returns the classes that can load a model: its own first."""
+    named = [getattr(transformers, name, None) or class_beside(config, name) for name in config.architectures or []]
+    classes: list[Any] = [found for found in named if found is not None]
+    for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            classes += list(found) if isinstance(found, (list, tuple)) else [found]
+    return list(dict.fromkeys(classes))
+
+
+def class_beside(config: Any, name: str) -> Any:
+    """Returns a class of the configuration's own modelling file that transformers does not export."""
+    import importlib
+
+    package = type(config).__module__.rsplit(".", 1)
+    modelling = f"{package[0]}.{package[1].replace('configuration_', 'modeling_')}"
+    try:
+        return getattr(importlib.import_module(modelling), name, None)
+    except ImportError:
+        return None
+
+
+def chosen_class(config: Any, dump: Dump, path: str) -> Any:
+    """Returns the class with the most of the dump's modules; the first of several."""
+    classes = candidate_classes(config)
+    if not classes:
+        raise EvaluatorError("model", f"{path}: no model class for {config.model_type!r}; check config.json")
+    if len(classes) == 1:
+        return classes[0]
+    scores = [module_share(found, config, dump.modules) for found in classes]
+    best = scores.index(max(scores))
+    if scores[best] < 0:
+        return classes[0]
+    return classes[best]
+
+
+def module_share(model_class: Any, config: Any, modules: set[str]) -> int:
+    """Returns the number of the dump's modules that a class has; -1 if the class cannot be built."""
+    try:
+        with torch.device("meta"):
+            skeleton = model_class._from_config(config)
+    except Exception:
+        return -1
+    return len(modules & {name for name, _ in skeleton.named_modules()})
