@@ -16,7 +16,7 @@ import transformers
 from recorder import Inputs, Run, run, write_dump
 from tiny_models import example_inputs, quiet
 
-DECODE = 2  # decoding steps after the prompt
+DECODE = 1  # decoding steps after the prompt
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 
 
