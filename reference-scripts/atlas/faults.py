@@ -43,7 +43,9 @@ class Fault(NamedTuple):
 def faults_of(model: Any, seed: int) -> list[Fault]:
     """Lists faults of every kind in turn, in a seeded order."""
     shuffle = random.Random(seed)
-    groups = [list(kind(model)) for kind in (config_faults, weight_faults, operation_faults, constant_faults, slice_faults)]
+    groups = [
+        list(kind(model)) for kind in (config_faults, weight_faults, operation_faults, constant_faults, slice_faults)
+    ]
     groups.append(list(position_faults(model)))
     for group in groups:
         shuffle.shuffle(group)
@@ -116,7 +118,12 @@ def wrong_value(path: tuple[Any, ...], value: Any, defaults: dict[str, Any]) -> 
                 "relu2": "relu", "gelu_fast": "gelu", "xielu": None}.get(value)  # fmt: skip
     if isinstance(value, bool):
         return not value
-    if default is not None and default != value and isinstance(default, type(value)) and not isinstance(value, (list, str)):
+    if (
+        default is not None
+        and default != value
+        and isinstance(default, type(value))
+        and not isinstance(value, (list, str))
+    ):
         if not isinstance(value, int) or INT_KEY.search(key):
             return default
     if isinstance(value, list):
@@ -199,7 +206,13 @@ def weight_faults(model: Any) -> Iterator[Fault]:
         same = [other for other in names if other != name and state[other].shape == state[name].shape]
         if same and "*" in kind:
             yield exchange_fault(name, same[-1])
-        for one, two in (("q_proj", "k_proj"), ("gate_proj", "up_proj"), ("w1", "w3"), ("query", "key"), ("q_norm", "k_norm")):
+        for one, two in (
+            ("q_proj", "k_proj"),
+            ("gate_proj", "up_proj"),
+            ("w1", "w3"),
+            ("query", "key"),
+            ("q_norm", "k_norm"),
+        ):
             other = re.sub(rf"\b{one}\b", two, name)
             if other != name and other in state and state[other].shape == state[name].shape:
                 yield exchange_fault(name, other)
@@ -278,7 +291,8 @@ def skip(module: nn.Module) -> None:
         return args[0] if args else next(iter(kwargs.values()))
 
     module.register_forward_hook(
-        lambda _, args, kwargs, output: first(args, kwargs) if isinstance(output, torch.Tensor) else None, with_kwargs=True
+        lambda _, args, kwargs, output: first(args, kwargs) if isinstance(output, torch.Tensor) else None,
+        with_kwargs=True,
     )
 
 
@@ -301,7 +315,10 @@ def without_input(module: nn.Module) -> None:
 
 def position_faults(model: Any) -> Iterator[Fault]:
     """Yields the positions of decoding steps shifted by one, at the first module that is given them."""
-    name = next((n for n, _ in model.named_modules() if re.search(r"(rotary_emb|wpe|embed_positions|position_embeddings)$", n)), None)
+    name = next(
+        (n for n, _ in model.named_modules() if re.search(r"(rotary_emb|wpe|embed_positions|position_embeddings)$", n)),
+        None,
+    )
     if name is not None:
         yield Fault("positions after the prompt + 1", "input", name, "position", "position + 1",
                     edit(lambda model: shift(model.get_submodule(name))))  # fmt: skip

@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--faults", type=int, default=12, help="faults per model in f32, a third as many in bf16; eager attention")
+    parser.add_argument(
+        "--faults", type=int, default=12, help="faults per model in f32, a third as many in bf16; eager attention"
+    )
     parser.add_argument("--causes", type=float, default=0.0, help="seconds for the causes of each fault; 0: do not ask")
     parser.add_argument("--part", default="1/1", help="1/2: every second model, from the first on")
     parser.add_argument("--summary", type=Path, nargs="+")
@@ -169,7 +171,9 @@ def print_line(result: dict[str, Any]) -> None:
     if "failed" in result:
         print(result["model"], "FAILED", result["failed"], flush=True)
         return
-    cells = [f"{engine}: {row.get('error') or (row['worst'], row['over'])}" for engine, row in result["correct"].items()]
+    cells = [
+        f"{engine}: {row.get('error') or (row['worst'], row['over'])}" for engine, row in result["correct"].items()
+    ]
     for engine, rows in result["faults"].items():
         exact = sum(row.get("exact", False) for row in rows)
         cells.append(f"faults {engine}: {sum(bool(row['over']) for row in rows)}/{exact}/{len(rows)}")

@@ -120,7 +120,9 @@ def run(model: Any, given: list[list[int]] | Inputs, decode: int, force: Recordi
             return Run(given, values)
         tokens, count, cache = [list(part) for part in given], len(given) + decode, {}
         for index in range(count):
-            output = model(input_ids=torch.tensor([tokens[index]]), **({"use_cache": True} if count > 1 else {}), **cache)
+            output = model(
+                input_ids=torch.tensor([tokens[index]]), **({"use_cache": True} if count > 1 else {}), **cache
+            )
             if index == count - 1:
                 break
             name = next(key for key in CACHES if getattr(output, key, None) is not None)

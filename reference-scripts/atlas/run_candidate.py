@@ -1,6 +1,6 @@
 """Runs one tiny model as a candidate and writes a dump of every module's output.
 
-    python run_candidate.py MODEL_DIR --out DUMP.safetensors [--dtype bf16] [--attention sdpa] [--compile]
+python run_candidate.py MODEL_DIR --out DUMP.safetensors [--dtype bf16] [--attention sdpa] [--compile]
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ def decode_steps(path: Path, most: int = DECODE) -> int:
 
 def settings(model: Any, dtype: str) -> dict[str, str]:
     experts = getattr(model.config, "_experts_implementation", None) or "eager"
-    return {"dtype": dtype, "attention": model.config._attn_implementation, "experts": experts, "torch": torch.__version__}
+    return {
+        "dtype": dtype,
+        "attention": model.config._attn_implementation,
+        "experts": experts,
+        "torch": torch.__version__,
+    }
 
 
 def record(path: Path, dtype: str, attention: str) -> Run:

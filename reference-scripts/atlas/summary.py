@@ -46,7 +46,9 @@ def alarms(models: dict[str, dict[str, Any]]) -> list[str]:
 
 def problems(models: dict[str, dict[str, Any]]) -> list[str]:
     """Lists models that could not be judged, and recorded arrays without an exact value."""
-    lines = [f"{name} | {row['failed'].strip().splitlines()[-1][:200]}" for name, row in models.items() if "failed" in row]
+    lines = [
+        f"{name} | {row['failed'].strip().splitlines()[-1][:200]}" for name, row in models.items() if "failed" in row
+    ]
     for name, row in models.items():
         for engine, run in row.get("correct", {}).items():
             if run.get("error"):
@@ -114,4 +116,6 @@ def print_summary(paths: list[Path]) -> None:
             for fault in faults:
                 if not fault.get("exact"):
                     first = fault.get("first", f"missed, worst {fault['worst']} at {fault['at']}")
-                    print(f"  {name} | {engine} | {fault['fault']} | first {first} | right {fault['right'][:4]} {fault.get('error', '')}")
+                    print(
+                        f"  {name} | {engine} | {fault['fault']} | first {first} | right {fault['right'][:4]} {fault.get('error', '')}"
+                    )

@@ -110,7 +110,9 @@ def has_cache(model: Any, ids: torch.Tensor) -> bool:
         with torch.no_grad():
             full = model(input_ids=ids, use_cache=False).logits
             first = model(input_ids=ids[:, :-2], use_cache=True)
-            key = next(key for key in ("past_key_values", "cache_params", "state") if getattr(first, key, None) is not None)
+            key = next(
+                key for key in ("past_key_values", "cache_params", "state") if getattr(first, key, None) is not None
+            )
             second = model(input_ids=ids[:, -2:-1], use_cache=True, **{key: getattr(first, key)})
             third = model(input_ids=ids[:, -1:], use_cache=True, **{key: getattr(second, key)})
     except Exception:  # a model that needs more arguments to go on from its cache is run in one pass

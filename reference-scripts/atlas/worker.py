@@ -51,7 +51,11 @@ class Worker:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "xcheck.evaluator"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+            [sys.executable, "-m", "xcheck.evaluator"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
         )
 
     def ask(self, request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
