@@ -94,7 +94,7 @@ def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]
     """Chooses faults that change something in f64, with the sites they change."""
     model = load(path, "f64")
     plan: list[tuple[Fault, list[tuple[Any, float]]]] = []
-    large = 0
+    small = large = 0
     for fault in faults_of(model, seed_of(path)):
         try:
             faulty = run(fault.make(model), prompt(model), steps(path, fault))
@@ -103,8 +103,9 @@ def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]
             continue
         if changes and all(value.isfinite().all() or "score" in site.module for site, value in faulty.values.items()):
             plan.append((fault, changes))
+            small += right_modules(fault, changes, "f32") is not None
             large += right_modules(fault, changes, "bf16") is not None
-        if large >= count // 3 and len(plan) >= count:
+        if large >= count // 3 and small >= count:
             break
     return plan
 
@@ -160,6 +161,8 @@ def described(verdict: Verdict) -> dict[str, Any]:
     first = [[v.module, v.call, v.index, float(f"{v.ratio:.3g}"), v.over, v.count] for v in verdict.violations[:4]]
     row: dict[str, Any] = {"sites": verdict.sites, "worst": float(f"{verdict.worst:.3g}"),
                            "at": verdict.worst_module, "over": len(verdict.violations), "first_over": first}  # fmt: skip
+    if verdict.ties:
+        row["ties"] = verdict.ties
     if verdict.missing:
         row["missing"] = [len(verdict.missing), *verdict.missing[:3]]
     if verdict.error:
