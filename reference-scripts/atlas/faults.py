@@ -55,7 +55,7 @@ def faults_of(model: Any, seed: int) -> list[Fault]:
 
 
 def affected(model64: Any, faulty: Run) -> list[tuple[Site, float]]:
-    """Lists the sites that a fault changes, in order of execution, each with its largest change relative to a row's RMS."""
+    """Lists the sites that a fault changes, in order of execution, each with its largest change relative to a value and its row's RMS."""
     replay = run(model64, faulty.given, 0, faulty.values).values
     changes = []
     for site, exact in replay.items():
@@ -63,7 +63,7 @@ def affected(model64: Any, faulty: Run) -> list[tuple[Site, float]]:
         if value is None or value.shape != exact.shape or not exact.is_floating_point() or torch.equal(value, exact):
             continue
         scale = exact.square().mean(-1, keepdim=True).sqrt() if exact.dim() else exact.abs()
-        change = (value - exact).abs() / scale.clamp_min(1e-300)
+        change = (value - exact).abs() / (scale + exact.abs()).clamp_min(1e-300)
         changes.append((site, float(change.max())))
     return changes
 
