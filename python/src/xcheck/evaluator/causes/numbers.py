@@ -16,6 +16,7 @@ ARITHMETIC = frozenset(
     "clamp_ pow_ masked_fill".split()
 )
 INTEGERS = frozenset("pow mul div".split())
+CLAMPS = frozenset("clamp clamp_ clamp_min clamp_max clamp_min_ clamp_max_ hardtanh".split())
 GRID = 21
 STEPS = 48
 SPAN = 7.0
@@ -30,6 +31,7 @@ class Constant:
     operation: str
     at: int  # place among the operands
     value: float
+    both_signs: bool = False  # a limit to both sides, which one number of the model sets
 
     @property
     def words(self) -> str:
@@ -66,13 +68,31 @@ def constants_of(trial: Trial) -> list[Constant]:
     evaluation = Exact(Settings(0))
     evaluation.before = look
     trial.run(evaluation)
-    return [constant for constant in found if constant.file]
+    constants = [constant for constant in found if constant.file]
+    return constants + limits(constants)
+
+
+def limits(constants: list[Constant]) -> list[Constant]:
+    """Returns the limits that several operations or both sides have in common."""
+    sizes = [abs(constant.value) for constant in constants if constant.operation in CLAMPS]
+    result: dict[float, Constant] = {}
+    for constant in constants:
+        size = abs(constant.value)
+        if constant.operation in CLAMPS and sizes.count(size) > 1 and size not in result:
+            result[size] = Constant(constant.file, constant.line, constant.operation, constant.at, size, True)
+    return list(result.values())
 
 
 def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
     """Returns a change that computes with another number."""
 
     def change(call: Call) -> Any:
+        if constant.both_signs and call.name in CLAMPS and call.reals:
+            for at, number in numbers_of(call):
+                if abs(number) == constant.value:
+                    call.leaves[at] = math.copysign(value, number)
+            call.rebuild()
+            return None
         if call.name != constant.operation or not call.reals:
             return None
         if (constant.at, constant.value) not in list(numbers_of(call)) or place() != (constant.file, constant.line):

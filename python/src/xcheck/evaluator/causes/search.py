@@ -10,7 +10,7 @@ from .trial import Trial
 
 # Changes without a free parameter come before fitted numbers.
 KINDS = (keys.causes, weights.causes, steps.causes, inputs.causes, numbers.causes)
-CLOSE = 4.0  # explanations whose errors differ by less are equally good
+CLOSE = 2.0  # explanations whose errors differ by less are equally good
 
 
 def search(session: Session, module: str, call: int, pass_number: int, seconds: float) -> list[dict[str, Any]]:

@@ -47,8 +47,8 @@ def alternatives(trial: Trial, path: str, owner: Any, name: str) -> Iterator[tup
             same_role.append((other, parameter))
         elif place and other_place and other_place[0] == place[0] and value.dim() >= 2:
             same_layer.append((other, parameter))
-    if name.endswith("bias"):
-        yield f"{path} is not added", torch.zeros_like(value)
+    if value.dim() == 1:
+        yield f"{path} is {'not added' if name.endswith('bias') else 'zero'}", torch.zeros_like(value)
     if value.dim() == 2 and value.shape[0] == value.shape[1]:
         yield f"{path} is transposed", value.t().contiguous()
     elif value.dim() == 2:
