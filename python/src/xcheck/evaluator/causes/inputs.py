@@ -40,7 +40,7 @@ def near(trial: Trial, path: str) -> bool:
     return number in (0, 1)
 
 
-def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
+def causes(trial: Trial) -> Iterator[dict[str, Any]]:
     """Yields each recorded value that explains every value of the output as its input."""
     rows = [row for site, row in trial.session.dump.rows.items() if site[2] == trial.site[2] and near(trial, site[0])]
     for kind, key, value in inputs_of(trial):
@@ -55,7 +55,7 @@ def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
                 continue
             inputs = with_input(trial, kind, key, fresh(stored.clone(), value.dtype))
             found = trial.fit(inputs=inputs)
-            if found is None or not found.error < before:
+            if found is None or not found.is_possible:
                 continue
             fit = trial.explains(inputs=inputs)
             if fit is not None:

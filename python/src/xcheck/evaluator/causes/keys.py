@@ -157,7 +157,7 @@ def broken_sites(session: Session, model: Any) -> set[tuple[str, int, int]]:
     return found
 
 
-def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
+def causes(trial: Trial) -> Iterator[dict[str, Any]]:
     """Yields each key whose other value explains the output, and breaks no other."""
     session = trial.session
     source = modelling_source(session.model)
@@ -170,7 +170,7 @@ def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
             if model is None:
                 continue
             found = trial.fit(model=model)
-            fit = trial.explains(model=model) if found is not None and found.error < before else None
+            fit = trial.explains(model=model) if found is not None and found.is_possible else None
         except Exception:
             continue  # the class refuses this value, or its shapes do not fit
         if fit is None:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator
 
 from ..call import Call
 from ..tracked import Settings
-from .trial import Exact, Trial, changing, place
+from .trial import Exact, Fit, Trial, changing, place
 
 ARITHMETIC = frozenset(
     "add sub rsub mul div pow clamp clamp_min clamp_max leaky_relu softplus elu celu hardtanh threshold "
@@ -104,11 +104,15 @@ def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
     return change
 
 
-def error_with(trial: Trial, constant: Constant, value: float) -> float:
+def fit_with(trial: Trial, constant: Constant, value: float) -> Fit:
     evaluation = Exact(Settings(0))
     evaluation.before = exchange(constant, value)
     found = trial.fit(evaluation)
-    return float("inf") if found is None or math.isnan(found.error) else found.error
+    return Fit(float("inf"), 1) if found is None or math.isnan(found.error) else found
+
+
+def error_with(trial: Trial, constant: Constant, value: float) -> float:
+    return fit_with(trial, constant, value).error
 
 
 def fitted(trial: Trial, constant: Constant, before: float) -> tuple[float, float] | None:
@@ -157,18 +161,22 @@ def rounded(trial: Trial, constant: Constant, value: float) -> float | None:
         short = float(f"{value:.{digits}g}")
         if abs(short - value) > 0.02 * abs(value):
             continue
-        if short != constant.value and trial.explains(changing(exchange(constant, short))) is not None:
+        possible = short != constant.value and fit_with(trial, constant, short).is_possible
+        if possible and trial.explains(changing(exchange(constant, short))) is not None:
             return short
     return value if trial.explains(changing(exchange(constant, value))) is not None else None
 
 
-def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
+def causes(trial: Trial) -> Iterator[dict[str, Any]]:
     """Yields each constant that explains every value of the output."""
+    before = trial.before.error if trial.before is not None else 0.0
     for constant in constants_of(trial):
         if not trial.has_time:
             return
         found = fitted(trial, constant, before)
         if found is None or found[1] >= before:
+            continue
+        if not fit_with(trial, constant, found[0]).is_possible:
             continue
         value = rounded(trial, constant, found[0])
         if value is None:

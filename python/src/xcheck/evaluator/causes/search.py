@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 from ..evaluation import Session
 from . import inputs, keys, numbers, steps, weights
@@ -16,18 +16,14 @@ CLOSE = 2.0  # explanations whose errors differ by less are equally good
 def search(session: Session, module: str, call: int, pass_number: int, seconds: float) -> list[dict[str, Any]]:
     """Returns the causes of one output, all equally good; none if nothing explains every value."""
     trial = Trial(session, module, call, pass_number, seconds)
-    now = trial.judged()
+    now = trial.before
     if now is None or now.violations == 0:
         return []
     for kind in KINDS:
-        found = all_of(kind, trial, now.error)
+        found = list(kind(trial))
         if found:
             return ranked(found, now.error)
     return []
-
-
-def all_of(kind: Callable[[Trial, float], Any], trial: Trial, before: float) -> list[dict[str, Any]]:
-    return list(kind(trial, before))
 
 
 def ranked(found: list[dict[str, Any]], before: float) -> list[dict[str, Any]]:

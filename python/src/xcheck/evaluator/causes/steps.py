@@ -95,7 +95,7 @@ def leave_out(step: Step) -> Callable[[Call], Any]:
     return change
 
 
-def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
+def causes(trial: Trial) -> Iterator[dict[str, Any]]:
     """Yields each left-out operation that explains every value of the output."""
     for step in steps_of(trial):
         if not trial.has_time:
@@ -104,7 +104,7 @@ def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
         evaluation.before = leave_out(step)
         try:
             found = trial.fit(evaluation)
-            if found is None or not found.error < before:
+            if found is None or not found.is_possible:
                 continue
             fit = trial.explains(changing(leave_out(step)))
         except (RuntimeError, ValueError, IndexError):

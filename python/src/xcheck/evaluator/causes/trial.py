@@ -53,6 +53,13 @@ class Fit:
     error: float  # relative root mean square
     violations: int
 
+    @property
+    def is_possible(self) -> bool:
+        return self.violations == 0 and self.error < float("inf")
+
+
+GENEROUS = 16.0  # a change may raise sigma by this factor
+
 
 class Reached(Exception):
     """Ends a run at the module in question."""
@@ -77,8 +84,10 @@ class Trial:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
+        self.sigma: torch.Tensor | None = None
         self.dump_without_site = self.without_site()
         self.capture()
+        self.before = self.judged()
 
     @property
     def module(self) -> Any:
@@ -176,11 +185,12 @@ class Trial:
         return outputs[0]  # type: ignore[no-any-return]
 
     def fit(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
-        """Compares the exact output with the candidate's, without an error bound."""
+        """Compares the exact output with the candidate's, with a generous bound in place of the change's own."""
         output = self.run(evaluation or Exact(Settings(0)), **options)
         if output is None:
             return None
-        return Fit(self.relative(exact_of(output)), -1)
+        exact = exact_of(output)
+        return Fit(self.relative(exact), violations(self.stored, exact, GENEROUS * self.sigma))
 
     def judged(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
         """Compares the output with the candidate's, with the error bound at each value."""
@@ -188,8 +198,10 @@ class Trial:
         if output is None:
             return None
         exact = exact_of(output)
-        over = violations(self.stored, exact, sigma_of(output, self.row.dtype))
-        return Fit(self.relative(exact), over)
+        sigma = sigma_of(output, self.row.dtype)
+        if self.sigma is None:
+            self.sigma = sigma
+        return Fit(self.relative(exact), violations(self.stored, exact, sigma))
 
     def relative(self, exact: torch.Tensor) -> float:
         """Returns the error relative to the candidate's values, as root mean squares."""

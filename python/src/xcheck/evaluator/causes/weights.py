@@ -13,11 +13,16 @@ from .trial import Trial
 
 def own_parameters(trial: Trial) -> list[tuple[str, Any, str]]:
     """Returns path, owner and name of the parameters that the output depends on directly."""
-    recorded = {site[0] for site in trial.dump_without_site.rows if site[2] == trial.site[2]}
+    inside = {
+        site[0]
+        for site in trial.dump_without_site.rows
+        if site[2] == trial.site[2] and site[0] != trial.root and (not trial.root or site[0].startswith(trial.root + "."))
+    }
     found = []
     for path, module in trial.module.named_modules():
         whole = ".".join(part for part in (trial.root, path) if part)
-        if path and whole != trial.name and any(whole == other or whole.startswith(other + ".") for other in recorded):
+        replaced = any(whole == other or whole.startswith(other + ".") for other in inside)
+        if replaced and whole != trial.name:
             continue
         found += [(f"{whole}.{name}" if whole else name, module, name) for name, _ in module.named_parameters(recurse=False)]
     return found
@@ -63,7 +68,7 @@ def alternatives(trial: Trial, path: str, owner: Any, name: str) -> Iterator[tup
         yield f"{path} is reversed", value.flip(-1)
 
 
-def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
+def causes(trial: Trial) -> Iterator[dict[str, Any]]:
     """Yields each exchanged weight that explains every value of the output."""
     for path, owner, name in own_parameters(trial):
         for what, value in alternatives(trial, path, owner, name):
@@ -73,7 +78,7 @@ def causes(trial: Trial, before: float) -> Iterator[dict[str, Any]]:
                 continue
             with exchanged(owner, name, value):
                 found = trial.fit()
-                if found is None or not found.error < before:
+                if found is None or not found.is_possible:
                     continue
                 fit = trial.explains()
             if fit is not None:
