@@ -74,7 +74,7 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
             result["correct"][engine] = {"error": f"no {attention} attention"}
             continue
         decode = decode_steps(path) if attention == "eager" else 0
-        verdict = judged(worker, path, model, run(model, prompt(model), decode), dtype)
+        verdict, _ = judged(worker, path, model, run(model, prompt(model), decode), dtype)
         result["correct"][engine] = described(verdict)
         if attention == "eager" and count:
             rows, dropped = [], 0
@@ -136,25 +136,30 @@ def right_modules(fault: Fault, changes: list[tuple[Any, float]], dtype: str) ->
 def judged_fault(
     worker: Worker, path: Path, model: Any, fault: Fault, right: list[str], dtype: str, seconds: float
 ) -> dict[str, Any]:
-    verdict = judged(worker, path, model, run(fault.make(model), prompt(model), steps(path, fault)), dtype)
+    recorded = run(fault.make(model), prompt(model), steps(path, fault))
+    verdict, causes = judged(worker, path, model, recorded, dtype, seconds)
     row = {"fault": fault.name, "kind": fault.kind, "target": fault.target, "expected": fault.expected,
            "found": fault.found, "right": right[:6], **described(verdict)}  # fmt: skip
     if verdict.violations:
         row["first"] = verdict.violations[0].module
         row["exact"] = row["first"] in right
         if seconds:
-            row["causes"] = worker.causes(verdict.violations[0], seconds)
+            row["causes"] = causes
     return row
 
 
-def judged(worker: Worker, path: Path, model: Any, recorded: Run, dtype: str) -> Verdict:
+def judged(
+    worker: Worker, path: Path, model: Any, recorded: Run, dtype: str, seconds: float = 0.0
+) -> tuple[Verdict, list[dict[str, Any]]]:
+    """Judges a run; asks for the causes of the first violation if `seconds` is given."""
     with tempfile.TemporaryDirectory() as folder:
         dump = Path(folder) / "dump.safetensors"
         write_dump(dump, model, recorded, settings(model, dtype))
         try:
-            return worker.judge(path, dump)
+            verdict = worker.judge(path, dump)
+            return verdict, worker.causes(verdict.violations[0], seconds) if seconds and verdict.violations else []
         except EOFError as error:
-            return Verdict(0, 0.0, "", [], [], str(error), {})
+            return Verdict(0, 0.0, "", [], [], str(error), {}), []
 
 
 def described(verdict: Verdict) -> dict[str, Any]:
