@@ -65,6 +65,25 @@ class Dump:
     passes: list[list[int]]
     modules: set[str] = field(default_factory=set)
 
+    def inputs(self, pass_number: int) -> dict[str, torch.Tensor]:
+        """Reads the arrays that the model was given in a pass besides its tokens, by the names of the arguments."""
+        found = {}
+        for name, entries in self.manifest.get("inputs", {}).items():
+            for entry in entries if isinstance(entries, list) else [entries]:
+                if int(entry.get("pass", 0)) == pass_number:
+                    found[name] = self.input(entry)
+        return found
+
+    def input(self, entry: dict[str, Any]) -> torch.Tensor:
+        values = self.read_file(entry["file"])
+        dtype = TYPES[entry["dtype"]]
+        if values.dtype != dtype and values.element_size() == dtype.itemsize:
+            values = values.view(dtype)
+        values = values.reshape([int(length) for length in entry["shape"]])
+        if entry.get("type") == "bool":
+            return values.bool()
+        return values if values.is_floating_point() else values.long()
+
     def value(self, row: Row) -> torch.Tensor:
         """Reads the values of one row in their stored type."""
         values = self.read_file(row.file)

@@ -52,7 +52,7 @@ class Session:
             "architecture": self.model.config.model_type,
             "model_class": type(self.model).__name__,
             "source": source,
-            "modules": described(self.model, self.dump.passes[0]),
+            "modules": described(self.model, self.dump.passes[0], self.dump.inputs(0)),
         }
 
     def run(self, send: Send) -> None:
@@ -134,11 +134,12 @@ def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing)
     for number, tokens in enumerate(dump.passes):
         forcing.start(number)
         options: dict[str, Any] = {"use_cache": several, **cache}
+        inputs = dump.inputs(number)
         rows = rows_of_logits(dump, number, len(tokens))
         if rows:
             options["logits_to_keep"] = rows
         with evaluation:
-            output = call(model, torch.tensor([tokens]), **options)
+            output = call(model, tokens, inputs, **options)
         forcing.end()
         for name in ("past_key_values", "cache_params", "mems", "state"):
             found = getattr(output, name, None)

@@ -15,6 +15,8 @@ from .outputs import has_choices, recorded, replaced
 from .rounding import Evaluation
 from .tracked import Tracked, fresh
 
+SAME = 1 / 64  # error of a rounded value, relative to the largest value of its array
+
 OnSite = Callable[[Row, torch.Tensor], None]
 
 
@@ -36,6 +38,9 @@ class Forcing:
         self.stack: list[str] = []
         self.seen: set[tuple[str, int, int]] = set()
         self.handles: list[Any] = []
+        self.calls_of: dict[tuple[str, int], list[Row]] = {}
+        for row in dump.rows.values():
+            self.calls_of.setdefault((row.module, row.pass_number), []).append(row)
 
     def __enter__(self) -> Forcing:
         for name, module in self.model.named_modules():
@@ -72,7 +77,7 @@ class Forcing:
             call = self.calls.get(name, 0)
             self.calls[name] = call + 1
             for alias in ROOT if name == "" else (name,):
-                row = self.dump.rows.get((alias, call, self.pass_number))
+                row = self.row(alias, call, output)
                 if row is not None:
                     output = self.judged(module, args, kwargs, output, row)
             self.on_leave(name)
@@ -81,6 +86,31 @@ class Forcing:
             return output
 
         return hook
+
+    def row(self, name: str, call: int, output: Any) -> Row | None:
+        """Returns the recorded row of a module's call.
+
+        Some models call a module once per kind of layer, in the order of a Python set, which changes from process to
+        process. A row of another call is taken if it has the value, and the row of this call has not.
+        """
+        row = self.dump.rows.get((name, call, self.pass_number))
+        value = recorded(output)
+        if row is None or value is None:
+            return row
+        free = [other for other in self.calls_of[name, self.pass_number] if other.site not in self.seen]
+        if row in free and (len(free) == 1 or self.agrees(row, value)):
+            return row
+        found = next((other for other in free if other is not row and self.agrees(other, value)), None)
+        return found or (row if row in free or not free else free[0])
+
+    def agrees(self, row: Row, value: torch.Tensor) -> bool:
+        """Returns true if a recorded row is a rounded form of a value."""
+        if tuple(value.shape) != row.shape or value.is_floating_point() != row.dtype.is_floating_point:
+            return False
+        with _disable_current_modes():
+            exact = value.exact if isinstance(value, Tracked) else value.double()
+            error = (self.dump.value(row).double() - exact).abs()
+            return bool((error <= SAME * exact.abs().max()).all())
 
     def judged(self, module: Any, args: Any, kwargs: Any, output: Any, row: Row) -> Any:
         """Reports the exact value of an output, and returns the output with the candidate's value."""

@@ -31,7 +31,7 @@ def layers(model: Any) -> list[str]:
     return list(paths)
 
 
-def executed(model: Any, tokens: list[int]) -> list[str]:
+def executed(model: Any, tokens: list[int], inputs: dict[str, torch.Tensor]) -> list[str]:
     """Returns the paths of all modules in the order in which they finish, found by a short run."""
     order: dict[str, None] = {}
     handles = [
@@ -40,7 +40,7 @@ def executed(model: Any, tokens: list[int]) -> list[str]:
     ]
     try:
         with torch.no_grad():
-            call(model, torch.tensor([tokens[:8]]))
+            call(model, tokens if inputs else tokens[:8], inputs)
     except Exception:
         pass  # the order of definition is the next best
     finally:
@@ -51,19 +51,21 @@ def executed(model: Any, tokens: list[int]) -> list[str]:
     return list(order)
 
 
-def call(model: Any, tokens: torch.Tensor, **options: Any) -> Any:
-    """Calls a model with those options that its class accepts."""
+def call(model: Any, tokens: list[int], inputs: dict[str, torch.Tensor], **options: Any) -> Any:
+    """Calls a model with tokens, other arrays, and those options that its class accepts."""
     accepted = inspect.signature(model.forward).parameters
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     given = {name: value for name, value in {"use_cache": False, **options}.items() if name in accepted}
     if open_ended and "use_cache" not in given:
         given["use_cache"] = options.get("use_cache", False)
-    return model(input_ids=tokens, **given)
+    if "input_ids" not in inputs and tokens:
+        given["input_ids"] = torch.tensor([tokens])
+    return model(**inputs, **given)
 
 
-def described(model: Any, tokens: list[int]) -> list[dict[str, str]]:
+def described(model: Any, tokens: list[int], inputs: dict[str, torch.Tensor]) -> list[dict[str, str]]:
     """Returns path, class and checkpoint of each module."""
-    order = executed(model, tokens)
+    order = executed(model, tokens, inputs)
     classes = {name: type(module).__name__ for name, module in model.named_modules()}
     checkpoints = assigned(order, classes)
     return [{"path": path, "class": classes[path], "checkpoint": checkpoints[path]} for path in order if path]

@@ -1,0 +1,121 @@
+"""Prints measured results as tables: false alarms, and faults detected, located and named."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ENGINES = ["f32 eager", "f32 sdpa", "bf16 eager", "bf16 sdpa"]
+
+
+def read_results(paths: list[Path]) -> dict[str, dict[str, Any]]:
+    """Reads results; the last line of a model counts, and its correct runs and faults may be in different lines."""
+    models: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            if "failed" in row:
+                models.setdefault(row["model"], row)
+                continue
+            old = models.get(row["model"], {})
+            old = {} if "failed" in old else old
+            models[row["model"]] = {
+                **old,
+                **row,
+                "faults": {**old.get("faults", {}), **row["faults"]},
+                "correct": {**old.get("correct", {}), **row["correct"]},
+                "unmeasurable": {**old.get("unmeasurable", {}), **row["unmeasurable"]},
+            }
+    return dict(sorted(models.items()))
+
+
+def alarms(models: dict[str, dict[str, Any]]) -> list[str]:
+    """Lists false alarms: model, engine, module, bound ratio."""
+    lines = []
+    for name, row in models.items():
+        for engine, run in row.get("correct", {}).items():
+            if run.get("over"):
+                module, call, index, ratio, over, count = run["first_over"][0]
+                lines.append(f"{name} | {engine} | {run['over']} of {run['sites']} sites | {module} (call {call}, pass {index}) "
+                             f"| {ratio} | {over} of {count} values | worst {run['worst']} at {run['at']}")  # fmt: skip
+    return lines
+
+
+def problems(models: dict[str, dict[str, Any]]) -> list[str]:
+    """Lists models that could not be judged, and recorded arrays without an exact value."""
+    lines = [
+        f"{name} | {row['failed'].strip().splitlines()[-1][:200]}" for name, row in models.items() if "failed" in row
+    ]
+    for name, row in models.items():
+        for engine, run in row.get("correct", {}).items():
+            if run.get("error"):
+                lines.append(f"{name} | {engine} | {run['error'][:200]}")
+            elif run.get("missing"):
+                lines.append(f"{name} | {engine} | missing {run['missing'][0]}: {run['missing'][1][:120]}")
+    return lines
+
+
+def is_named(row: dict[str, Any]) -> bool | None:
+    """True if the first cause is the injected fault, False if another cause is named, None if no cause is named."""
+    causes = [cause for cause in row.get("causes", []) if cause.get("message") == "cause"]
+    if not causes:
+        return None
+    cause = causes[0]
+    text = " ".join(str(cause.get(key, "")) for key in ("what", "key", "expected", "found"))
+    words = [word for word in re.split(r"[^\w.]+", row["target"]) if word]
+    same_key = any(word.rsplit(".", 1)[-1] in text for word in words)
+    same_value = close(cause.get("found"), row["found"]) and close(cause.get("expected"), row["expected"])
+    return same_key or same_value or (row["kind"] == cause.get("kind") == "operation" and row["target"] in text)
+
+
+def close(one: Any, other: Any) -> bool:
+    try:
+        return abs(float(one) - float(other)) <= 0.01 * abs(float(other))
+    except (TypeError, ValueError):
+        return False
+
+
+def count_faults(models: dict[str, dict[str, Any]], engine: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in models.values():
+        counts["unmeasurable"] += row.get("unmeasurable", {}).get(engine, 0)
+        for fault in row.get("faults", {}).get(engine, []):
+            if fault.get("error"):
+                counts["error"] += 1
+                continue
+            counts["faults"] += 1
+            counts["detected"] += bool(fault["over"])
+            counts["exact"] += fault.get("exact", False)
+            if "causes" in fault:
+                named = is_named(fault)
+                counts["asked"] += 1
+                counts["named"] += named is True
+                counts["wrong"] += named is False
+    return counts
+
+
+def print_summary(paths: list[Path]) -> None:
+    models = read_results(paths)
+    print(f"{len(models)} models")
+    for engine in ENGINES:
+        runs = [row["correct"][engine] for row in models.values() if engine in row.get("correct", {})]
+        runs = [run for run in runs if not run.get("error")]
+        bad = sum(bool(run["over"]) for run in runs)
+        sites, over = sum(run["sites"] for run in runs), sum(run["over"] for run in runs)
+        print(f"correct {engine}: {len(runs)} runs, {bad} with false alarms ({over} of {sites} sites)")
+    for engine in ("f32 eager", "bf16 eager"):
+        print(f"faults {engine}: {dict(count_faults(models, engine))}")
+    print("\nfalse alarms", *alarms(models), sep="\n  ")
+    print("\nnot judged", *problems(models), sep="\n  ")
+    print("\nmissed or misplaced faults")
+    for name, row in models.items():
+        for engine, faults in row.get("faults", {}).items():
+            for fault in faults:
+                if not fault.get("exact"):
+                    first = fault.get("first", f"missed, worst {fault['worst']} at {fault['at']}")
+                    print(
+                        f"  {name} | {engine} | {fault['fault']} | first {first} | right {fault['right'][:4]} {fault.get('error', '')}"
+                    )
