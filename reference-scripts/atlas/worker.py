@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
 from safetensors import safe_open
-from safetensors.torch import load as load_safetensors
 
 SIGMAS = 8.0
 HALF_ULP = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float64: 2.0**-53}
@@ -75,7 +75,7 @@ class Worker:
             message = json.loads(entries.pop("__metadata__")["xcheck-evaluator"])
             size = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
             data = self.read(size)
-            yield message, load_safetensors(struct.pack("<Q", length) + header + data) if entries else {}
+            yield message, safetensors.torch.load(struct.pack("<Q", length) + header + data) if entries else {}
 
     def read(self, count: int) -> bytes:
         assert self.process.stdout is not None

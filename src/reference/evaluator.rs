@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::engine::ScriptFile;
 use super::environment::PythonEnvironment;
@@ -85,6 +87,9 @@ package! {
     "watcher.py"
 }
 
+/// Time that a worker has to end after its output has ended.
+const END: Duration = Duration::from_secs(1);
+
 /// A running worker. Dropping it ends the process.
 pub struct EvaluatorProcess {
     child: Child,
@@ -114,10 +119,21 @@ impl EvaluatorProcess {
         Ok((Self { child, log }, input, output))
     }
 
+    /// Returns true if the worker has ended with an error. A worker that ends closes its output a moment earlier.
+    fn has_failed(&mut self) -> bool {
+        let began = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if began.elapsed() < END => thread::sleep(END / 50),
+                Ok(Some(status)) => return !status.success(),
+                _ => return false,
+            }
+        }
+    }
+
     /// Returns the error to report for `error`: if the worker has died, with the last line that it wrote.
     pub fn explain(&mut self, error: Error) -> Error {
-        let is_of_the_worker = matches!(self.child.try_wait(), Ok(Some(status)) if !status.success());
-        if !is_of_the_worker {
+        if !self.has_failed() {
             return error;
         }
         let text = fs::read_to_string(&self.log).unwrap_or_default();

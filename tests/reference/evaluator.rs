@@ -26,7 +26,7 @@ fn a_dump_of_modules_is_judged_by_torch_and_the_first_wrong_module_is_named() {
     assert_eq!(dump["first_divergence"]["tap"], "model.layers.*.input_layernorm");
     assert_eq!(dump["first_divergence"]["layer"], 1);
     let cause = dump["findings"][0]["what"].as_str().expect("a cause");
-    assert!(cause.contains("eps"), "{cause}");
+    assert!(cause.contains("modeling_llama.py:65") && cause.contains("0.0001 (expected 1e-06)"), "{cause}");
     let told = machine.told();
     assert!(told.contains(r#""request":"evaluate""#) && told.contains(r#""request":"causes""#), "{told}");
     assert!(!told.contains("No such file"), "the package was written out: {told}");
