@@ -3,6 +3,7 @@
 
 mod coarse;
 mod command;
+mod effort;
 mod key_rotation;
 mod linear_readers;
 mod misread;

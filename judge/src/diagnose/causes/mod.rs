@@ -49,7 +49,7 @@ pub(super) fn of_engine(
     unexplained: &[UnexplainedOperation],
     budget: Option<&Budget>,
 ) -> Result<Vec<Cause>> {
-    let deadline = Deadline::new(budget);
+    let deadline = Deadline::new(budget, setting.model.dimensions().n_layers);
     let nonfinite = nonfinite_values::of_rows(setting, rows, unexplained);
     let once = |finding| Cause::once(CauseSearch::Nonfinite, finding);
     let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
@@ -76,6 +76,8 @@ pub(super) fn of_engine(
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
         let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline, rows };
+        let first = open.first().map(|one| one.site).or(coarse.first().map(|row| row.site));
+        first.into_iter().for_each(|site| deadline.reached(site));
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
             (true, _) => of_coarse(&bench, rows, coarse)?,
             (false, Some(cause)) => vec![cause],
@@ -114,6 +116,7 @@ fn of_operations(
 fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
+        bench.deadline.reached(first.site);
         let stage = bench.stage(first);
         let mut searched = stage.search(&open);
         restrict_operation(bench, &open, &mut searched.fits)?;
@@ -225,6 +228,7 @@ fn begins(first: &SiteResult) -> String {
 fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
+        bench.deadline.reached(first.site);
         let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
         if bench.deadline.is_over() && searched.as_ref().is_none_or(|searched| searched.fits.is_empty()) {
             causes.push(unfinished(bench, open.iter().map(|row| row.site).collect()));

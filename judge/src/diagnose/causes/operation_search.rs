@@ -13,6 +13,9 @@ use crate::verdict::SiteResult;
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 8;
 
+/// The same, for an exhaustive search.
+const MOST_COMBINED: usize = 32;
+
 /// A change is not evaluated if its result is this many times farther from the dump's values than the
 /// unchanged result.
 const FARTHER: f64 = 1.1;
@@ -132,7 +135,7 @@ impl<'s> OperationSearch<'s> {
             .filter(|tried| !self.bench.deadline.is_over() && self.explains(&tried.value))
             .map(|tried| vec![tried.change.clone()])
             .collect();
-        if fits.is_empty() && theirs.len() <= MOST_VALUES {
+        if fits.is_empty() && (theirs.len() <= MOST_VALUES || self.bench.deadline.is_exhaustive()) {
             fits = self.pairs(&at, &theirs, &tried);
         }
         // Other sites of the same tap can decide between changes that all explain the first site. So can other taps,
@@ -179,7 +182,7 @@ impl<'s> OperationSearch<'s> {
     fn pairs(&self, at: &SiteContext, theirs: &[f64], singles: &[OperationTrial]) -> Vec<Changes> {
         let mut nearest: Vec<&OperationTrial> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
-        nearest.truncate(COMBINED);
+        nearest.truncate(if self.bench.deadline.is_exhaustive() { MOST_COMBINED } else { COMBINED });
         let mut fits: Vec<Changes> = Vec::new();
         for one in nearest {
             if self.bench.deadline.is_over() {
