@@ -14,6 +14,7 @@ mod misreading;
 mod nonfinite_values;
 mod operation_search;
 mod parameter_search;
+mod part_restrictions;
 mod pass_restrictions;
 mod pattern;
 mod provenance;
@@ -75,7 +76,9 @@ pub(super) fn of_engine(
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
-        let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline, rows };
+        let tokens = setting.held.read_tokens();
+        let bench =
+            SearchContext { setting, traced: &traced, book, deadline: &deadline, rows, tokens: &tokens };
         let first = open.first().map(|one| one.site).or(coarse.first().map(|row| row.site));
         first.into_iter().for_each(|site| deadline.reached(site));
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {

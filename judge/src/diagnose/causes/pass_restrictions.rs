@@ -137,7 +137,7 @@ impl<'s> EffectComparison<'s> {
             if self.bench.deadline.is_over() {
                 break;
             }
-            let limited: Changes = fit.iter().map(|change| change.clone().limited_to(passes)).collect();
+            let limited: Changes = fit.iter().map(|change| limited(change, passes)).collect();
             let Some(effect) = self.effect(&limited)?.filter(|effect| effect.broken == 0) else { continue };
             if best.as_ref().is_none_or(|(_, known)| effect.explained > known.explained) {
                 best = Some((limited, effect));
@@ -214,6 +214,14 @@ impl<'s> EffectComparison<'s> {
             }
             (None, _) => false,
         }
+    }
+}
+
+/// Limits a change to some passes. A change from a position on keeps its position, which was read from the values.
+fn limited(change: &OperationChange, passes: Option<PassRestriction>) -> OperationChange {
+    match change.passes {
+        Some(PassRestriction::From(_)) => change.clone(),
+        _ => change.clone().limited_to(passes),
     }
 }
 

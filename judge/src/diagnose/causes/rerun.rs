@@ -3,7 +3,7 @@
 
 use crate::align::Selection;
 use crate::catalogue::{OperationChange, PassRestriction, Supposition, catalogue};
-use crate::change::{CauseKind, ModelOperations, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
@@ -253,9 +253,12 @@ impl<'s> Rerun<'s> {
         Ok(found)
     }
 
-    /// Reads parameters of changes from the dump's values at taps derived from logits.
+    /// Reads parameters of changes from the dump's values at taps derived from logits, and penalties from logits.
     fn read(&self, at: &SiteContext) -> Vec<OperationChange> {
-        let held = self.setting.held;
+        let (held, point) = (self.setting.held, at.site.point);
+        if !point.is_of_named_ids() && !same_values(&point).contains(&Point::Logits) {
+            return Vec::new();
+        }
         let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
         let (values, rows) = (values.to_vec(), held.dump.held_rows(at.site));
         let width = at.value.data().len() / at.value.shape()[0];
@@ -264,7 +267,8 @@ impl<'s> Rerun<'s> {
             let row = rows.map_or(index, |rows| rows[index]);
             theirs[row * width..][..width].copy_from_slice(values);
         }
-        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+        let is_read = |entry: &&CatalogueEntry| point.is_of_named_ids() || entry.kind.is_penalty();
+        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point)).filter(is_read);
         let all = known.flat_map(|entry| {
             entry.read_at(at, &theirs).into_iter().map(move |value| OperationChange::new(entry, value))
         });
@@ -446,8 +450,9 @@ impl Tap for ApplicableChanges<'_, '_> {
             return value;
         }
         let positions = self.rerun.setting.held.positions(site);
-        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book);
-        if site == self.rerun.row.site && site.point.is_of_named_ids() {
+        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book)
+            .reading(self.rerun.bench.tokens);
+        if site == self.rerun.row.site {
             self.found.usual.extend(self.rerun.read(&at));
         }
         // A corrupt weight element can be read from values, but not guessed.
