@@ -8,11 +8,12 @@ use crate::common::share::{is_every_case_asked_for, one_of};
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::catalogue::{OperationChange, Supposition};
+use xcheck::change::CauseFamily;
 use xcheck::model::Model;
 use xcheck::numerics::Transformers;
 use xcheck::selftest::{
     ARITHMETICS, CorrectDump, InjectedFault, Judged, MODELS, OTHER_KERNELS, SelfTestJob, SelfTestTable,
-    TWINS, TestModel, kinds, other_kernels, plants_of,
+    TWINS, TestModel, other_kernels, sampled_faults,
 };
 
 /// `xcheck selftest` compares what it finds with the figures of `judge/selftest.toml`. It takes a minute, so a quarter of its
@@ -24,7 +25,10 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
         assert_eq!((code, document["verdict"].as_str()), (0, Some("pass")), "{document:#}");
     }
     let beds = beds();
-    let faults = faults(&beds).into_iter().map(|(bed, fault)| SelfTestJob::Change(bed, fault));
+    let faults = sampled_faults(&beds)
+        .expect("each model runs")
+        .into_iter()
+        .map(|(bed, fault)| SelfTestJob::Change(bed, fault));
     // By kind, so that the sample has each kind as often.
     let twins =
         TWINS.iter().flat_map(|&(name, twin)| beds.iter().map(move |bed| SelfTestJob::Twin(bed, name, twin)));
@@ -38,6 +42,9 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     // One fault is hidden by the arithmetic of its engine, and one is found at a later tap: no sample has more.
     assert!(all.detected + 1 >= all.planted && all.named + 1 >= all.planted, "{remarks:#?}");
     assert!(all.located + 2 >= all.planted && all.misnamed == 0, "{remarks:#?}");
+    let by_family: usize = table.families.values().map(|family| family.planted).sum();
+    assert_eq!(by_family, all.planted);
+    assert!(table.families.contains_key(&CauseFamily::Passes), "{:?}", table.families);
     assert!(table.twins.iter().all(|(_, twin)| twin.passed == twin.judged), "{remarks:#?}");
 }
 
@@ -59,23 +66,6 @@ fn beds() -> Vec<TestModel> {
         bed.model.matrices().iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
     };
     MODELS.into_iter().flat_map(of_model).filter(can_compute).collect()
-}
-
-/// One fault of each kind in each arithmetic, each in another model and with another value.
-fn faults(beds: &[TestModel]) -> Vec<(&TestModel, InjectedFault)> {
-    let of_arithmetic = |(turn, arithmetic): (usize, &str)| {
-        let beds = beds.iter().filter(|bed| bed.arithmetic == arithmetic);
-        let plants: Vec<_> = beds
-            .flat_map(|bed| plants_of(bed).expect("it runs").into_iter().map(move |plant| (bed, plant)))
-            .collect();
-        let of_kind = |kind| {
-            let of_kind: Vec<_> =
-                plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
-            of_kind.get(turn * of_kind.len() / ARITHMETICS.len()).map(|&(bed, plant)| (*bed, plant.clone()))
-        };
-        kinds().into_iter().filter_map(of_kind).collect::<Vec<_>>()
-    };
-    ARITHMETICS.into_iter().enumerate().flat_map(of_arithmetic).collect()
 }
 
 #[test]

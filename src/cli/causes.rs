@@ -41,5 +41,5 @@ fn taps(entry: &CatalogueEntry) -> Vec<&'static str> {
 fn as_json(kind: &CauseKind) -> Value {
     let ways = catalogue().filter(|entry| entry.kind == *kind);
     let ways = ways.map(|entry| json!({"takes": entry.takes, "at": taps(entry)}));
-    json!({"kind": kind.name(), "meaning": kind.meaning(), "suppose": ways.collect::<Vec<_>>()})
+    json!({"kind": kind.name(), "family": kind.family(), "meaning": kind.meaning(), "suppose": ways.collect::<Vec<_>>()})
 }

@@ -303,7 +303,7 @@ impl ComparisonContext<'_> {
             (said, _) => said,
         };
         let budget = self.options.causes.budget();
-        let rules = Rules { causes, rounding, budget: budget.as_ref(), ..said };
+        let rules = Rules { causes, rounding, budget: Some(&budget), ..said };
         let mut progress = RunProgress::new(&named.name, loaded.model.dimensions().n_layers)
             .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)

@@ -94,8 +94,8 @@ pub struct SuppositionOptions {
     ///
     /// `xcheck causes` lists the keys. KEY@TAP=VALUE changes one tap. KEY=VALUE@decode applies to passes of one
     /// kind: @prompt, @chunk (later passes of several tokens), @decode (later passes of one token), or @from-12
-    /// (tokens from position 12 on). KEY=VALUE@layer-2 applies to layer 2, @layer-0+2 to layers 0 and 2. With
-    /// --layer, all changes apply to its layers only. Repeat the option to make several changes.
+    /// (tokens from position 12 on). KEY=VALUE@head-3 applies to head 3, @head-0+3 to heads 0 and 3,
+    /// KEY=VALUE@layer-2 to layer 2. With --layer, all changes apply to its layers only. Repeat the option to make several changes.
     #[arg(long, value_name = "KEY=VALUE", value_parser = supposed, help_heading = "Arithmetic")]
     suppose: Vec<(String, Supposition)>,
 }
@@ -189,21 +189,43 @@ pub struct CauseOptions {
     /// inconclusive.
     #[arg(long, conflicts_with = "baseline", help_heading = "Judging")]
     no_causes: bool,
-    /// Time limit of the search for causes in seconds, or none
+    /// Effort of the search for causes
+    #[arg(
+        long,
+        value_name = "EFFORT",
+        value_enum,
+        default_value = "limited",
+        conflicts_with = "no_causes",
+        help_heading = "Judging"
+    )]
+    causes: SearchEffort,
+    /// Time limit of the search for causes in seconds, or none [default: 10]
     ///
-    /// If the limit ends the search, the report says so, and a failure stays a failure. The variable
-    /// XCHECK_CAUSES_LIMIT sets another default.
+    /// With --causes exhaustive, the default is none. If the limit ends the search, the report says so, and a
+    /// failure stays a failure. The variable XCHECK_CAUSES_LIMIT sets another default.
     #[arg(
         long,
         value_name = "SECONDS",
         env = "XCHECK_CAUSES_LIMIT",
         hide_env = true,
-        default_value = "10",
         value_parser = causes_limit,
         help_heading = "Judging"
     )]
-    causes_limit: CausesLimit,
+    causes_limit: Option<CausesLimit>,
 }
+
+/// Effort of the search for causes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum SearchEffort {
+    /// Stop at the time limit, and at the first simple change that explains everything
+    #[default]
+    Limited,
+    /// Try every change and more pairs of changes, without a time limit
+    Exhaustive,
+}
+
+/// Time limit of a search whose limit the user does not set.
+const USUAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit of the search for causes; `None` lifts it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -221,7 +243,7 @@ fn causes_limit(typed: &str) -> std::result::Result<CausesLimit, String> {
 impl CauseOptions {
     /// Options that turn the search for causes off.
     #[cfg(feature = "hub")]
-    pub const NONE: Self = Self { no_causes: true, causes_limit: CausesLimit(None) };
+    pub const NONE: Self = Self { no_causes: true, causes: SearchEffort::Limited, causes_limit: None };
 
     /// Returns true if causes are searched.
     pub fn are_sought(&self) -> bool {
@@ -230,13 +252,15 @@ impl CauseOptions {
 
     /// Returns the time limit of the search; `None` without a limit.
     pub fn limit(&self) -> Option<Duration> {
-        self.causes_limit.0
+        let usual = (self.causes == SearchEffort::Limited).then_some(USUAL_LIMIT);
+        self.causes_limit.map_or(usual, |limit| limit.0)
     }
 
-    /// Returns the time limit of one comparison's search, which shows its progress; `None` without a limit.
-    pub fn budget(&self) -> Option<Budget> {
+    /// Returns the time limit and the effort of one comparison's search, which shows its progress.
+    pub fn budget(&self) -> Budget {
         let bar = SearchProgress::new();
-        self.limit().map(|limit| Budget::new(limit, move |spent| bar.reached(spent)))
+        let budget = Budget::new(self.limit(), move |step| bar.show(step));
+        if self.causes == SearchEffort::Exhaustive { budget.exhaustive() } else { budget }
     }
 
     /// Returns a note if causes of a failure were not requested.

@@ -1,10 +1,12 @@
 //! Progress of a long run: a line on standard error if that is a terminal, otherwise nothing. A line is cleared when it
 //! is dropped.
 
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::check::SearchStep;
 use crate::checkpoint::{Site, TapScope};
 use crate::cli::remaining_time::{part_done, time_left};
 use crate::cli::terminal::tell;
@@ -15,6 +17,9 @@ use crate::tensor::Tensor;
 
 /// Delay before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Lines that are shown at the same time: a run, and a search for causes within it.
+static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the template is sound")
@@ -36,6 +41,7 @@ impl RunProgress {
     /// Makes the progress line for a run of a model with `layers` layers. `what` is its label.
     pub fn new(what: &str, layers: usize) -> Self {
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {prefix}  {msg}  {elapsed}"));
+        let bar = LINES.add(bar);
         // A label may contain a name from a file, so control characters are removed.
         bar.set_prefix(what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>());
         let now = Instant::now();
@@ -80,24 +86,42 @@ impl Tap for RunProgress {
     }
 }
 
-/// Progress of a search for causes.
+/// Progress of a search for causes. The line is gone when the search ends.
 pub struct SearchProgress {
-    bar: ProgressBar,
+    /// The line of the running search, after some time.
+    bar: Mutex<Option<ProgressBar>>,
 }
 
 impl SearchProgress {
     /// Creates the line, hidden until the search has taken some time.
     pub fn new() -> Self {
-        Self { bar: ProgressBar::hidden().with_style(style("{spinner} searching for causes  {msg}")) }
+        Self { bar: Mutex::default() }
     }
 
-    /// Shows how much of the time limit is spent.
-    pub fn reached(&self, spent: Duration) {
-        if self.bar.is_hidden() && spent > PATIENCE {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+    /// Shows a step of the search; `None` if the search has ended.
+    pub fn show(&self, step: Option<SearchStep>) {
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        match step {
+            None => bar.take().into_iter().for_each(|bar| bar.finish_and_clear()),
+            Some(step) if step.spent < PATIENCE => {}
+            Some(step) => {
+                let template = "{spinner} looking for the cause: {msg}";
+                let line = || LINES.add(ProgressBar::new_spinner().with_style(style(template)));
+                let bar = bar.get_or_insert_with(line);
+                bar.set_message(search_message(step));
+                bar.tick();
+            }
         }
-        self.bar.set_message(format!("{} s", spent.as_secs()));
     }
+}
+
+/// Returns the text of the line: the time, and the tap or the layer whose cause is searched.
+fn search_message(step: SearchStep) -> String {
+    let place = step.site.map_or(String::new(), |site| match site.layer {
+        Some(layer) => format!(", {} in layer {} of {}", site.point, layer + 1, step.layers),
+        None => format!(", {}", site.point),
+    });
+    format!("{} s{place}", step.spent.as_secs())
 }
 
 /// Progress of work in equal steps, such as dumps of a self-test.

@@ -17,9 +17,8 @@ use crate::cli::terminal::plain_table;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{
-    ARITHMETICS, ExpectedFigures, FaultCounts, FigureRegression, InjectedFault, Judged, MODELS,
-    OTHER_KERNELS, SelfTestJob, SelfTestTable, Sensitivity, TWINS, TestModel, kinds, other_kernels,
-    plants_of, sensitivities,
+    ARITHMETICS, ExpectedFigures, FaultCounts, FigureRegression, Judged, MODELS, OTHER_KERNELS, SelfTestJob,
+    SelfTestTable, Sensitivity, TWINS, TestModel, every_fault, other_kernels, sampled_faults, sensitivities,
 };
 use crate::verdict::Verdict;
 
@@ -114,15 +113,13 @@ impl SelftestArgs {
     }
 
     fn jobs<'b>(&self, beds: &'b [TestModel]) -> Result<Vec<SelfTestJob<'b>>> {
-        let mut jobs = Vec::new();
-        for (turn, arithmetic) in ARITHMETICS.into_iter().enumerate() {
-            let mut plants = Vec::new();
-            for bed in beds.iter().filter(|bed| bed.arithmetic == arithmetic) {
-                plants.extend(plants_of(bed)?.into_iter().map(|plant| (bed, plant)));
-            }
-            let chosen = if self.all { plants } else { sample(plants, turn) };
-            jobs.extend(chosen.into_iter().map(|(bed, plant)| SelfTestJob::Change(bed, plant)));
-        }
+        let is_sampled = |bed: &&TestModel| ARITHMETICS.contains(&bed.arithmetic);
+        let faults = match self.all {
+            true => every_fault(beds.iter().filter(is_sampled))?,
+            false => sampled_faults(beds)?,
+        };
+        let mut jobs: Vec<SelfTestJob> =
+            faults.into_iter().map(|(bed, fault)| SelfTestJob::Change(bed, fault)).collect();
         let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| SelfTestJob::Twin(bed, name, twin)));
         jobs.extend(twins);
         let kernels = beds.iter().filter(|bed| self.is_detailed(bed) && !self.quick).flat_map(|bed| {
@@ -163,15 +160,6 @@ impl SelftestArgs {
             None => Ok(ExpectedFigures::default()),
         }
     }
-}
-
-/// Selects one fault of each kind. Each arithmetic uses another model and another value.
-fn sample(plants: Vec<(&TestModel, InjectedFault)>, turn: usize) -> Vec<(&TestModel, InjectedFault)> {
-    let of = |kind| {
-        let of_kind: Vec<_> = plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
-        of_kind.get(turn * of_kind.len() / ARITHMETICS.len()).map(|&(bed, plant)| (*bed, plant.clone()))
-    };
-    kinds().into_iter().filter_map(of).collect()
 }
 
 fn can_compute(bed: &TestModel) -> bool {
@@ -239,6 +227,7 @@ fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -
     {
         lines.add_row([vec![kind.to_owned()], numbers(count)].concat());
     }
+    let families = shown_families(table);
     let mut twins = plain_table(&["correct dump", "judged", "passed", "in doubt", "false alarms"]);
     for (name, found) in &table.twins {
         let numbers =
@@ -250,7 +239,7 @@ fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -
     let section =
         |title: &str, lines: String| if lines.is_empty() { lines } else { format!("\n\n{title}{lines}") };
     format!(
-        "{}\n\n{}{}{}\n\n{}  {} of {} changes detected, {} located, {} named, {} false alarms",
+        "{}\n\n{families}\n\n{}{}{}\n\n{}  {} of {} changes detected, {} located, {} named, {} false alarms",
         lines.trim_fmt(),
         twins.trim_fmt(),
         section("not in the state recorded", remarks),
@@ -262,6 +251,16 @@ fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -
         all.named,
         table.false_alarms()
     )
+}
+
+/// Formats the counts of each family of causes.
+fn shown_families(table: &SelfTestTable) -> String {
+    let mut lines = plain_table(&["family", "injected", "detected", "located", "named"]);
+    for (family, FaultCounts { planted, detected, located, named, .. }) in &table.families {
+        let numbers = [planted, detected, located, named].map(ToString::to_string);
+        lines.add_row([vec![family.name().to_owned()], numbers.to_vec()].concat());
+    }
+    lines.trim_fmt()
 }
 
 /// Formats the largest fault of each kind that passes, by arithmetic and recorded taps.
@@ -309,6 +308,7 @@ fn document(
     json!({
         "verdict": verdict.name(),
         "changes": table.changes,
+        "families": table.families,
         "all": table.all(),
         "twins": twins,
         "sensitivity": sensitive.iter().map(document_of).collect::<Vec<_>>(),

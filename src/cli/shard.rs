@@ -59,7 +59,7 @@ impl ComparisonContext<'_> {
         let suppositions = self.options.suppositions();
         let budget = self.options.causes.budget();
         let rules = self.rules(is_stated, &named.dump.manifest.producer, role, loaded, &suppositions);
-        let rules = Rules { budget: budget.as_ref(), ..rules };
+        let rules = Rules { budget: Some(&budget), ..rules };
         let compared = |outcome: &Outcome| -> Result<Comparison> {
             let remarks = self.remarks(named, variant, outcome, is_stated, &*numerics)?;
             let mut outcome = outcome.clone();

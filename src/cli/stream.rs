@@ -121,7 +121,7 @@ impl ComparisonContext<'_> {
         let suppositions = self.options.suppositions();
         let budget = self.options.causes.budget();
         let rules = self.rules(is_stated, &told_by_first.dump.manifest.producer, role, loaded, &suppositions);
-        let rules = Rules { budget: budget.as_ref(), ..rules };
+        let rules = Rules { budget: Some(&budget), ..rules };
         let streamed = DumpStream::new(&named.name, &*loaded.model, &*numerics, rules)?;
         let (streamed, broken) = self.take_all(streamed, (messages, first), loaded, folder)?;
         let (mut outcome, manifest) = streamed.finish(broken)?;

@@ -3,10 +3,13 @@
 
 mod coarse;
 mod command;
+mod effort;
+mod heads;
 mod key_rotation;
 mod linear_readers;
 mod misread;
 mod passes;
+mod penalties;
 pub mod planted;
 mod provenance;
 mod read;

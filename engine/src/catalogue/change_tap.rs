@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::catalogue::OperationChange;
-use crate::change::{ModelOperations, SiteContext};
+use crate::change::{ModelOperations, SiteContext, embedded_tokens};
 use crate::checkpoint::{Point, Site};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -78,6 +78,8 @@ pub struct ChangeTap<'c> {
     /// Positions of the known passes. Each pass begins at its embeddings and at the position where the previous pass
     /// ended.
     passes: Vec<Range<usize>>,
+    /// Tokens that were read, from the embeddings of each pass or as given.
+    tokens: Vec<u32>,
     /// Number of operations that were changed.
     pub made: Cell<usize>,
     /// First site at which a changed operation gave other values.
@@ -97,6 +99,7 @@ impl<'c> ChangeTap<'c> {
             suppositions,
             forgets: false,
             passes: Vec::new(),
+            tokens: Vec::new(),
             made: Cell::new(0),
             first: Cell::new(None),
         }
@@ -107,9 +110,9 @@ impl<'c> ChangeTap<'c> {
         Self { forgets: true, ..self }
     }
 
-    /// Sets the token positions of each pass, for a run that does not begin with embeddings.
-    pub fn along(self, passes: Vec<Range<usize>>) -> Self {
-        Self { passes, ..self }
+    /// Sets the token positions of each pass and the tokens, for a run that does not begin with embeddings.
+    pub fn along(self, passes: Vec<Range<usize>>, tokens: Vec<u32>) -> Self {
+        Self { passes, tokens, ..self }
     }
 
     /// Returns the token positions of a value's pass.
@@ -117,6 +120,7 @@ impl<'c> ChangeTap<'c> {
         let Some(pass) = site.pass else { return 0..0 };
         if site.point == Point::Embed && self.passes.len() == pass {
             let start = self.passes.last().map_or(0, |before| before.end);
+            self.tokens.extend(embedded_tokens(value).unwrap_or_default());
             self.passes.push(start..start + value.rows());
         }
         self.passes.get(pass).cloned().unwrap_or_default()
@@ -128,8 +132,8 @@ impl Tap for ChangeTap<'_> {
         let positions = self.positions(site, &value);
         let mut value = value;
         for supposition in self.suppositions {
-            let changed =
-                supposition.compute(&SiteContext::new(site, positions.clone(), &value, self.n, self.book));
+            let at = SiteContext::new(site, positions.clone(), &value, self.n, self.book);
+            let changed = supposition.compute(&at.reading(&self.tokens));
             if let Some(changed) = changed {
                 self.made.set(self.made.get() + 1);
                 let bits =

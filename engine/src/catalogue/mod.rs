@@ -1,12 +1,14 @@
 //! Catalogue of known mistakes of ports: the entries of all operations, and changes that users name (`--suppose`).
 
 mod change_tap;
+mod head_restriction;
 mod pass_restriction;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 pub use change_tap::{ChangeTap, Supposition};
+pub use head_restriction::HeadRestriction;
 pub use pass_restriction::PassRestriction;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
@@ -32,6 +34,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::addition::faults::ENTRIES,
     crate::ops::addition::faults::stream::ENTRIES,
     crate::ops::logits::faults::ENTRIES,
+    crate::ops::logits::faults::penalties::ENTRIES,
     crate::ops::log_probabilities::faults::ENTRIES,
     crate::ops::linear::faults::ENTRIES,
     crate::ops::linear::faults::fused_projections::ENTRIES,
@@ -63,12 +66,14 @@ pub struct OperationChange {
     pub point: Option<Point>,
     /// Passes that it applies to; `None` for all.
     pub passes: Option<PassRestriction>,
+    /// Heads that it applies to; `None` for all.
+    pub heads: Option<HeadRestriction>,
 }
 
 impl OperationChange {
     /// Creates a change for every tap where it applies.
     pub fn new(entry: &'static CatalogueEntry, value: ChangeValue) -> Self {
-        Self { entry, value, point: None, passes: None }
+        Self { entry, value, point: None, passes: None, heads: None }
     }
 
     /// Returns every change that applies at a site, with the values to try if none can be estimated.
@@ -97,12 +102,18 @@ impl OperationChange {
         Self { passes, ..self }
     }
 
+    /// Limits the change to some heads; `None` for all.
+    pub fn in_heads(self, heads: Option<HeadRestriction>) -> Self {
+        Self { heads, ..self }
+    }
+
     /// Parses `KEY=VALUE`, or `KEY` for a change with one variant. `KEY@TAP=VALUE` applies at one tap,
-    /// `KEY=VALUE@decode` in some passes.
+    /// `KEY=VALUE@decode` in some passes, `KEY=VALUE@head-3` in one head.
     ///
     /// # Errors
     /// If the name is unknown, or the entry takes another kind of value.
     pub fn named(text: &str) -> Result<Vec<Self>, String> {
+        let (text, heads) = without_heads(text)?;
         let (text, passes) = without_passes(text)?;
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
@@ -118,7 +129,7 @@ impl OperationChange {
         let changes: Vec<Self> = known
             .iter()
             .filter(|entry| entry.may_take(&value) && point.is_none_or(|point| entry.at.contains(&point)))
-            .map(|entry| Self { entry, value: value.clone(), point, passes })
+            .map(|entry| Self { entry, value: value.clone(), point, passes, heads: heads.clone() })
             .collect();
         match changes.is_empty() {
             true => Err(refusal(kind, &known, point)),
@@ -181,11 +192,21 @@ impl OperationChange {
         let changed = self.entry.compute_at(at, &self.value)?;
         let fits = changed.data().len() == at.value.data().len();
         let changed = fits.then(|| changed.reshaped(at.value.shape()))?;
-        match self.passes {
-            Some(passes) => passes.limited(at, changed),
+        let changed = match self.passes {
+            Some(passes) => passes.limited(at, changed)?,
+            None => changed,
+        };
+        match &self.heads {
+            Some(heads) => heads.limited(at, changed),
             None => Some(changed),
         }
     }
+}
+
+/// Splits off the heads at the end of a typed change.
+fn without_heads(text: &str) -> Result<(&str, Option<HeadRestriction>), String> {
+    let Some((change, heads)) = text.rsplit_once("@head-") else { return Ok((text, None)) };
+    Ok((change, Some(heads.trim().parse()?)))
 }
 
 /// Splits off the passes at the end of a typed change: the part after the last `@`, unless it belongs to a tap.
@@ -222,7 +243,7 @@ fn refusal(kind: CauseKind, known: &[&CatalogueEntry], point: Option<Point>) -> 
 impl PartialEq for OperationChange {
     fn eq(&self, other: &Self) -> bool {
         let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
-        same_entry && self.value == other.value && self.passes == other.passes
+        same_entry && self.value == other.value && self.passes == other.passes && self.heads == other.heads
     }
 }
 
@@ -241,6 +262,7 @@ impl fmt::Display for OperationChange {
             ChangeValue::Nothing => Ok(()),
             _ => write!(f, "={}", self.value),
         }?;
-        self.passes.map_or(Ok(()), |passes| write!(f, "@{passes}"))
+        self.passes.map_or(Ok(()), |passes| write!(f, "@{passes}"))?;
+        self.heads.as_ref().map_or(Ok(()), |heads| write!(f, "@{heads}"))
     }
 }

@@ -35,6 +35,17 @@ impl FactorEstimate {
         (number - self.factor).abs() <= self.error
     }
 
+    /// Returns the logarithm of the factor, with the fewest digits within the uncertainty; negative infinity if the factor may
+    /// be 0, and `None` if it is negative.
+    pub(crate) fn plain_logarithm(&self) -> Option<f64> {
+        if self.holds(0.0) {
+            return Some(f64::NEG_INFINITY);
+        }
+        let logarithm = Some(self.factor.ln()).filter(|logarithm| logarithm.is_finite())?;
+        let mut plain = [0.0].into_iter().chain((1..=7).map(|digits| rounded_to(digits, logarithm)));
+        Some(plain.find(|plain| self.holds(plain.exp())).unwrap_or(logarithm))
+    }
+
     /// Returns the numbers of `known` within the uncertainty, exact or rounded to the result type. If none fits,
     /// returns the number with the fewest digits.
     pub(crate) fn values(&self, at: &SiteContext, known: &[f64]) -> Vec<ChangeValue> {

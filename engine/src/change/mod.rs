@@ -8,6 +8,8 @@
 
 mod element_edits;
 mod factor_estimate;
+mod family;
+mod head_axis;
 mod kind;
 mod least_squares;
 mod model_operations;
@@ -19,8 +21,11 @@ use std::ops::Range;
 
 pub(crate) use element_edits::{MOST_ELEMENTS, element_numbers, plainest};
 pub(crate) use factor_estimate::FactorEstimate;
+pub use family::CauseFamily;
+pub use head_axis::HeadAxis;
 pub use kind::CauseKind;
 pub(crate) use least_squares::{LeastSquares, plain_gain};
+pub(crate) use model_operations::embedded_tokens;
 pub use model_operations::{LinearParameters, ModelOperations};
 pub use site_context::SiteContext;
 

@@ -135,12 +135,23 @@ impl ModelOperations {
     }
 }
 
-/// Returns the table of an embedding, before its scaling or the addition of positions.
+/// Returns the table of an embedding.
 fn embedding(node: &Node) -> Option<&Matrix> {
-    if let Some(EmbeddingLookup { table, .. }) = node.operation() {
-        return Some(table);
+    lookup(node).map(|lookup| &lookup.table)
+}
+
+/// Returns the lookup of an embedding, before its scaling or the addition of positions.
+fn lookup(node: &Node) -> Option<&EmbeddingLookup> {
+    if let Some(lookup) = node.operation() {
+        return Some(lookup);
     }
     let scaled = node.operation::<Scaling>().map(|times| &times.x);
     let before = scaled.or_else(|| Some(&node.operation::<Addition>()?.a))?;
-    embedding(before.origins().first()?.source.as_ref()?.downcast_ref()?)
+    lookup(before.origins().first()?.source.as_ref()?.downcast_ref()?)
+}
+
+/// Returns the tokens whose embeddings a value holds.
+pub(crate) fn embedded_tokens(value: &Tensor) -> Option<Vec<u32>> {
+    let node = value.origins().first().and_then(node_of)?;
+    lookup(&node).map(|lookup| lookup.tokens.clone())
 }

@@ -23,6 +23,8 @@ pub struct SiteContext<'a> {
     pub book: &'a ModelOperations,
     /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
     pub is_turned: bool,
+    /// Tokens of the text from its beginning on; fewer than were read if they are unknown.
+    pub tokens: &'a [u32],
     node: Option<Arc<Node>>,
 }
 
@@ -39,7 +41,7 @@ impl<'a> SiteContext<'a> {
             [whole] => node_of(whole),
             _ => None,
         };
-        Self { site, positions, value, n, book, is_turned: false, node }
+        Self { site, positions, value, n, book, is_turned: false, tokens: &[], node }
     }
 
     /// Sets `is_turned`.
@@ -47,10 +49,15 @@ impl<'a> SiteContext<'a> {
         Self { is_turned, ..self }
     }
 
+    /// Sets the tokens of the text.
+    pub fn reading(self, tokens: &'a [u32]) -> Self {
+        Self { tokens, ..self }
+    }
+
     /// Returns the context with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> SiteContext<'b> {
         let at = SiteContext::new(self.site, self.positions.clone(), value, self.n, self.book);
-        at.turned(self.is_turned)
+        at.turned(self.is_turned).reading(self.tokens)
     }
 
     /// Returns the context of another site, with the model's operation there and without its value.

@@ -21,7 +21,7 @@ mod starting_values;
 mod tolerance;
 mod uniform_distribution;
 
-pub use budget::Budget;
+pub use budget::{Budget, SearchStep};
 pub use choice_margins::{DraftToken, Preference};
 pub use continuation_values::{ContinuationValues, InputPrecision};
 pub use dump_pair::DumpPair;

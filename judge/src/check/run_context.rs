@@ -425,7 +425,8 @@ impl<'r> RunContext<'r> {
         };
         let read: Vec<SegmentPass> = passes.map(reading).collect();
         let positions = all.iter().map(|pass| pass.position..pass.end()).collect();
-        let changing = changing.map(|changing| changing.along(positions));
+        let tokens = self.held.read_tokens();
+        let changing = changing.map(|changing| changing.along(positions, tokens));
         let comparing = &mut comparison;
         let mut watched = ObservedComparison {
             changing,

@@ -300,6 +300,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         ActivationQuant => Setting("quantisation of activations"),
         LmHead => Setting("output matrix"),
         LogitScale => Setting("logit scale"),
+        RepetitionPenalty | PresencePenalty | FrequencyPenalty => Act("lowers logits of tokens already read"),
         LogitsRow => Act("samples from another row of logits"),
         Probs => Act("computes probabilities differently"),
         Logprobs => Act("reports other log-probabilities"),

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::CauseKind;
+use crate::change::CauseFamily;
 use crate::error;
 use crate::selftest::correct_dump::{CorrectDump, OTHER_KERNELS, TWINS};
 use crate::selftest::fault_injection::{FaultDetection, InjectedFault, told};
@@ -63,11 +63,32 @@ pub struct CorrectCounts {
     pub false_alarms: usize,
 }
 
+/// The rows in which a fault is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultRow {
+    /// The kind of change, or "passes" and "heads" for a change of some passes or heads.
+    pub name: &'static str,
+    /// The family of the kind.
+    pub family: CauseFamily,
+}
+
+impl FaultRow {
+    fn of(fault: &InjectedFault) -> Self {
+        let kind = fault.change.entry.kind;
+        let of_family = |family: CauseFamily| Self { name: family.name(), family };
+        match (&fault.change.passes, &fault.change.heads) {
+            (None, None) => Self { name: kind.name(), family: kind.family() },
+            (Some(_), _) => of_family(CauseFamily::Passes),
+            (None, Some(_)) => of_family(CauseFamily::Heads),
+        }
+    }
+}
+
 /// Result of one judged dump.
 #[derive(Clone, Debug)]
 pub enum SelfTestResult {
-    /// A fault: its kind, its counts, and a remark if it was not found correctly.
-    Change(CauseKind, FaultCounts, Option<String>),
+    /// A fault: its row in the table, its counts, and a remark if it was not found correctly.
+    Change(FaultRow, FaultCounts, Option<String>),
     /// A correct dump: the name of its variant, its counts, and a remark if it did not pass.
     Twin(&'static str, CorrectCounts, Option<String>),
 }
@@ -85,6 +106,8 @@ pub enum SelfTestJob<'b> {
 pub struct SelfTestTable {
     /// Counts of injected faults, by kind of change.
     pub changes: BTreeMap<String, FaultCounts>,
+    /// The same counts by family, in the order of a forward pass.
+    pub families: BTreeMap<CauseFamily, FaultCounts>,
     /// Counts of correct dumps by variant, in the order of [`TWINS`].
     pub twins: Vec<(&'static str, CorrectCounts)>,
     /// Remarks on faults that were not found correctly, and on correct dumps that did not pass.
@@ -105,14 +128,11 @@ impl SelfTestJob<'_> {
 }
 
 fn change(bed: &TestModel, plant: &InjectedFault) -> error::Result<SelfTestResult> {
-    let kind = plant.change.entry.kind;
+    let row = FaultRow::of(plant);
     let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), DumpForm::FULL)?;
     let Some(first) = made.first else {
-        return Ok(SelfTestResult::Change(
-            kind,
-            FaultCounts { no_effect: 1, ..FaultCounts::default() },
-            None,
-        ));
+        let count = FaultCounts { no_effect: 1, ..FaultCounts::default() };
+        return Ok(SelfTestResult::Change(row, count, None));
     };
     let outcome = bed.check(&dump)?;
     let one = |is: bool| usize::from(is);
@@ -141,7 +161,7 @@ fn change(bed: &TestModel, plant: &InjectedFault) -> error::Result<SelfTestResul
             plant.change, bed.name, bed.arithmetic
         )
     };
-    Ok(SelfTestResult::Change(kind, count, (!is_as_it_is).then(remark)))
+    Ok(SelfTestResult::Change(row, count, (!is_as_it_is).then(remark)))
 }
 
 fn twin(bed: &TestModel, name: &'static str, how: CorrectDump) -> error::Result<Option<SelfTestResult>> {
@@ -172,8 +192,9 @@ impl SelfTestTable {
         let mut table = Self { twins, ..Self::default() };
         for result in results {
             match result {
-                SelfTestResult::Change(kind, count, remark) => {
-                    *table.changes.entry(kind.name().to_owned()).or_default() += count;
+                SelfTestResult::Change(row, count, remark) => {
+                    *table.changes.entry(row.name.to_owned()).or_default() += count;
+                    *table.families.entry(row.family).or_default() += count;
                     table.remarks.extend(remark);
                 }
                 SelfTestResult::Twin(name, found, remark) => {

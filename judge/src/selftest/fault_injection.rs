@@ -1,9 +1,7 @@
 //! Injected faults, and how the judge found them.
 
-use std::collections::BTreeSet;
-
-use crate::catalogue::{OperationChange, Supposition, catalogue};
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext};
+use crate::catalogue::{OperationChange, Supposition};
+use crate::change::{CauseKind, ChangeValue, ModelOperations, SiteContext};
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, RunInput};
 use crate::error::Result;
@@ -12,7 +10,7 @@ use crate::selftest::test_model::TestModel;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
-use crate::verdict::{Outcome, Verdict};
+use crate::verdict::{Finding, Outcome, Verdict};
 
 /// A change of an operation that is injected into a run.
 #[derive(Clone, Debug)]
@@ -30,8 +28,10 @@ pub struct InjectedFault {
 pub fn plants_of(bed: &TestModel) -> Result<Vec<InjectedFault>> {
     let traced = TracedNumerics::new(&*bed.numerics, Profile::of(&*bed.numerics));
     let book = ModelOperations::of(&*bed.model, &*bed.numerics)?;
-    let mut plants = FaultSearch { traced: &traced, book: &book, found: Vec::new(), position: 0, tokens: 0 };
-    let first: Vec<u32> = bed.prompt_tokens().iter().copied().take(5).collect();
+    let read = bed.prompt_tokens();
+    let mut plants =
+        FaultSearch { traced: &traced, book: &book, found: Vec::new(), read, position: 0, tokens: 0 };
+    let first: Vec<u32> = read.iter().copied().take(5).collect();
     engine::run(&*bed.model, &traced, &RunInput::greedy(&first, 1), &mut plants)?;
     Ok(plants.found)
 }
@@ -41,6 +41,8 @@ struct FaultSearch<'p> {
     traced: &'p TracedNumerics<'p>,
     book: &'p ModelOperations,
     found: Vec<InjectedFault>,
+    /// Tokens of the text: the prompt, and any token after it.
+    read: &'p [u32],
     position: usize,
     tokens: usize,
 }
@@ -51,7 +53,7 @@ impl Tap for FaultSearch<'_> {
             (self.position, self.tokens) = (self.position + self.tokens, value.rows());
         }
         let positions = self.position..self.position + self.tokens;
-        let at = SiteContext::new(site, positions, &value, self.traced, self.book);
+        let at = SiteContext::new(site, positions, &value, self.traced, self.book).reading(self.read);
         for change in OperationChange::applicable(&at) {
             let is_known = self.found.iter().any(|known| known.change == change);
             let entry = change.entry;
@@ -109,6 +111,9 @@ pub fn told(outcome: &Outcome, change: &OperationChange, made: usize) -> FaultDe
     let value = if change.value == ChangeValue::Nothing { None } else { Some(change.value.to_string()) };
     let is_among =
         first.remaining.iter().any(|other| without_place(other) == without_place(&change.to_string()));
+    if change.passes.is_some() || change.heads.is_some() {
+        return of_a_part(first, change);
+    }
     match first.kind == change.entry.kind {
         true if first.candidate == value && first.remaining.is_empty() => FaultDetection::Right,
         true if first.candidate == value || is_among => FaultDetection::Among,
@@ -118,14 +123,20 @@ pub fn told(outcome: &Outcome, change: &OperationChange, made: usize) -> FaultDe
     }
 }
 
+/// Classifies the first finding for a fault of some passes or heads: its restriction must be named, too.
+fn of_a_part(first: &Finding, change: &OperationChange) -> FaultDetection {
+    let is_it = |typed: &String| without_place(typed) == without_place(&change.to_string());
+    match (first.supposed.as_ref().is_some_and(is_it), first.remaining.iter().any(is_it)) {
+        (true, _) if first.remaining.is_empty() => FaultDetection::Right,
+        (true, _) | (_, true) => FaultDetection::Among,
+        _ if first.kind == change.entry.kind => FaultDetection::OtherValue,
+        _ => FaultDetection::Wrong,
+    }
+}
+
 /// Returns "kind=value" of a cause without its tap.
 fn without_place(typed: &str) -> String {
     let (name, value) = typed.split_once('=').map_or((typed, None), |(name, value)| (name, Some(value)));
     let kind = name.split('@').next().unwrap_or(name);
     value.map_or(kind.to_owned(), |value| format!("{kind}={value}"))
-}
-
-/// Returns all kinds of changes in the catalogue.
-pub fn kinds() -> BTreeSet<CauseKind> {
-    catalogue().map(|entry: &CatalogueEntry| entry.kind).collect()
 }

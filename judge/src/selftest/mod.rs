@@ -8,14 +8,18 @@ mod correct_dump;
 mod counts;
 mod expected_figures;
 mod fault_injection;
+mod fault_sample;
 mod memory_dump;
 mod sensitivity;
 mod test_model;
 
 pub use correct_dump::{CorrectDump, OTHER_KERNELS, TWINS, other_kernels};
-pub use counts::{CorrectCounts, FaultCounts, SelfTestJob, SelfTestResult as Judged, SelfTestTable};
+pub use counts::{
+    CorrectCounts, FaultCounts, FaultRow, SelfTestJob, SelfTestResult as Judged, SelfTestTable,
+};
 pub use expected_figures::{ExpectedFigures, FigureRegression};
-pub use fault_injection::{FaultDetection, InjectedFault, kinds, plants_of, told};
+pub use fault_injection::{FaultDetection, InjectedFault, plants_of, told};
+pub use fault_sample::{every_fault, kinds, sampled_faults};
 pub use memory_dump::{DumpForm, MemoryDump, RecordedTaps};
 pub use sensitivity::{Fault, Sensitivity, sensitivities};
 pub use test_model::{ARITHMETICS, ChangeEffect, MODELS, PROMPT, TestModel};

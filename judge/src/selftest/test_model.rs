@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::align::Selection;
 use crate::catalogue::{ChangeTap, Supposition};
 use crate::change::ModelOperations;
-use crate::check::{EngineRounding, Gate, Mode, Role, Rules, Tolerances};
+use crate::check::{Budget, EngineRounding, Gate, Mode, Role, Rules, Tolerances};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::cross_check;
 use crate::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer};
@@ -187,7 +187,15 @@ impl TestModel {
     /// # Errors
     /// If the dump cannot be judged.
     pub fn check(&self, dump: &Dump) -> Result<Outcome> {
-        self.judged(dump, true, true)
+        self.judged(dump, true, true, None)
+    }
+
+    /// Judges the dump as a candidate, with a time limit and an effort of the search for causes.
+    ///
+    /// # Errors
+    /// If the dump cannot be judged.
+    pub fn check_within(&self, dump: &Dump, budget: &Budget) -> Result<Outcome> {
+        self.judged(dump, true, true, Some(budget))
     }
 
     /// Judges a dump without a search for causes. With `is_stated` false, the dump does not state its
@@ -196,10 +204,10 @@ impl TestModel {
     /// # Errors
     /// If the dump cannot be judged.
     pub fn check_quickly(&self, dump: &Dump, is_stated: bool) -> Result<Outcome> {
-        self.judged(dump, is_stated, false)
+        self.judged(dump, is_stated, false, None)
     }
 
-    fn judged(&self, dump: &Dump, is_stated: bool, causes: bool) -> Result<Outcome> {
+    fn judged(&self, dump: &Dump, is_stated: bool, causes: bool, budget: Option<&Budget>) -> Result<Outcome> {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let rules = Rules {
             selection: &selection,
@@ -212,7 +220,7 @@ impl TestModel {
             is_stated,
             suppositions: &[],
             causes,
-            budget: None,
+            budget,
         };
         cross_check("planted", &*self.model, &*self.numerics, dump, rules, &mut ())
     }

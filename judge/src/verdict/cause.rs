@@ -94,6 +94,13 @@ pub enum CauseContent {
         /// The description, one sentence.
         what: String,
     },
+    /// One sentence describes the cause: no change of `--suppose` expresses it.
+    Described {
+        /// The kind of the cause.
+        kind: CauseKind,
+        /// The description, one sentence.
+        what: String,
+    },
     /// The dump misstates its values. With the corrected reading, fewer operations are wrong.
     Misread {
         /// The kind of misreading.
@@ -131,6 +138,11 @@ impl Cause {
     /// Makes a cause for these sites.
     pub(crate) fn new(sought: CauseSearch, sites: Vec<Site>, told: CauseContent) -> Self {
         Self { sought, sites, told, excluded: Vec::new() }
+    }
+
+    /// Makes a cause that one sentence describes.
+    pub(crate) fn described(sought: CauseSearch, kind: CauseKind, sites: Vec<Site>, what: String) -> Self {
+        Self::new(sought, sites, CauseContent::Described { kind, what })
     }
 
     /// Makes a cause from a finding at a single site.
@@ -174,6 +186,10 @@ impl Cause {
                     return self.sought == CauseSearch::Parts || first == others;
                 }
                 (
+                    CauseContent::Described { kind, what },
+                    CauseContent::Described { kind: other, what: told },
+                ) => (&*kind, &*what) == (other, told),
+                (
                     CauseContent::Misread { kind, what, wrong },
                     CauseContent::Misread { kind: k, what: w, wrong: more },
                 ) => {
@@ -201,6 +217,9 @@ impl Cause {
             CauseContent::Once(finding) => *finding,
             CauseContent::Nothing { kind, what } => {
                 Finding { excluded, ..Finding::new(kind, sites[0], what) }.of(sites)
+            }
+            CauseContent::Described { kind, what } => {
+                Finding { points, layers, ..Finding::new(kind, sites[0], what) }.of(sites)
             }
             CauseContent::Misread { kind, what: [before, after], wrong } => {
                 let what = format!("{before}{}{after}", of_stages(wrong));

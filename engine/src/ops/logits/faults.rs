@@ -1,5 +1,7 @@
 //! Changes of the sampled row of logits, and of probabilities.
 
+pub mod penalties;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;

@@ -134,7 +134,9 @@ impl<'w> CauseText<'w> {
             }
             (None, theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
         };
-        change.passes.map_or(told.clone(), |passes| format!("{told}, {}", passes.meaning()))
+        let passes = change.passes.map(|passes| passes.meaning());
+        let heads = change.heads.as_ref().map(|heads| heads.meaning(self.at.site.point));
+        [Some(told), heads, passes].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// Describes an operation that no change in the catalogue explains.

@@ -18,7 +18,7 @@ use crate::exact::node_of;
 use crate::ops::rope::exact::Rotary;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::verdict::{Cause, CauseContent, CauseSearch};
+use crate::verdict::{Cause, CauseSearch};
 
 /// Taps of keys, which the hypotheses do not read.
 const KEYS: [Point; 2] = [Point::KRope, Point::KCache];
@@ -83,9 +83,7 @@ fn as_recorded(bench: &SearchContext, change: &OperationChange, shown: &[Point],
          attention reads",
         names.join(" and ")
     );
-    let told =
-        CauseContent::Misread { kind: CauseKind::CacheRotation, what: [what, String::new()], wrong: [0, 0] };
-    Cause::new(CauseSearch::Stages, sites, told)
+    Cause::described(CauseSearch::Stages, CauseKind::CacheRotation, sites, what)
 }
 
 /// Returns the readings of the catalogue.

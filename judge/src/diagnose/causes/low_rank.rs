@@ -8,7 +8,7 @@ use crate::change::CauseKind;
 use crate::check::UnexplainedOperation;
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::SearchContext;
-use crate::verdict::{Cause, CauseContent, CauseSearch};
+use crate::verdict::{Cause, CauseSearch};
 use crate::weight::DType;
 
 /// Maximum number of tokens whose errors are compared.
@@ -42,9 +42,7 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Optio
         "weight_low_rank: the errors of the {whose}'s products have rank {rank} over the tokens, as if an adapter \
          (LoRA) of that rank were applied, or left out"
     );
-    let told =
-        CauseContent::Misread { kind: CauseKind::WeightLowRank, what: [what, String::new()], wrong: [0, 0] };
-    Some(Cause::new(CauseSearch::Stages, sites, told))
+    Some(Cause::described(CauseSearch::Stages, CauseKind::WeightLowRank, sites, what))
 }
 
 /// Errors of a matrix product.

@@ -14,6 +14,7 @@ mod misreading;
 mod nonfinite_values;
 mod operation_search;
 mod parameter_search;
+mod part_restrictions;
 mod pass_restrictions;
 mod pattern;
 mod provenance;
@@ -49,7 +50,7 @@ pub(super) fn of_engine(
     unexplained: &[UnexplainedOperation],
     budget: Option<&Budget>,
 ) -> Result<Vec<Cause>> {
-    let deadline = Deadline::new(budget);
+    let deadline = Deadline::new(budget, setting.model.dimensions().n_layers);
     let nonfinite = nonfinite_values::of_rows(setting, rows, unexplained);
     let once = |finding| Cause::once(CauseSearch::Nonfinite, finding);
     let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
@@ -75,7 +76,11 @@ pub(super) fn of_engine(
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
-        let bench = SearchContext { setting, traced: &traced, book, deadline: &deadline, rows };
+        let tokens = setting.held.read_tokens();
+        let bench =
+            SearchContext { setting, traced: &traced, book, deadline: &deadline, rows, tokens: &tokens };
+        let first = open.first().map(|one| one.site).or(coarse.first().map(|row| row.site));
+        first.into_iter().for_each(|site| deadline.reached(site));
         causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
             (true, _) => of_coarse(&bench, rows, coarse)?,
             (false, Some(cause)) => vec![cause],
@@ -114,6 +119,7 @@ fn of_operations(
 fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
+        bench.deadline.reached(first.site);
         let stage = bench.stage(first);
         let mut searched = stage.search(&open);
         restrict_operation(bench, &open, &mut searched.fits)?;
@@ -225,6 +231,7 @@ fn begins(first: &SiteResult) -> String {
 fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
+        bench.deadline.reached(first.site);
         let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
         if bench.deadline.is_over() && searched.as_ref().is_none_or(|searched| searched.fits.is_empty()) {
             causes.push(unfinished(bench, open.iter().map(|row| row.site).collect()));

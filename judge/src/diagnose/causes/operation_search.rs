@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::catalogue::{OperationChange, catalogue};
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, ModelOperations, SiteContext, distance};
 use crate::check::{Deadline, RunContext, UnexplainedOperation};
+use crate::diagnose::causes::part_restrictions::WrongPart;
 use crate::diagnose::causes::{Changes, in_order, keep_most};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
@@ -12,6 +13,9 @@ use crate::verdict::SiteResult;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 8;
+
+/// The same, for an exhaustive search.
+const MOST_COMBINED: usize = 32;
 
 /// A change is not evaluated if its result is this many times farther from the dump's values than the
 /// unchanged result.
@@ -28,6 +32,8 @@ pub(super) struct SearchContext<'s> {
     pub(super) deadline: &'s Deadline<'s>,
     /// All judged rows of the dump.
     pub(super) rows: &'s [SiteResult],
+    /// All tokens that the dump's engine read.
+    pub(super) tokens: &'s [u32],
 }
 
 impl<'s> SearchContext<'s> {
@@ -80,6 +86,7 @@ impl<'s> OperationSearch<'s> {
         let is_turned = setting.held.pairing() != setting.model.dimensions().rope_pairing;
         SiteContext::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
             .turned(is_turned)
+            .reading(self.bench.tokens)
     }
 
     /// Returns true if these changes, applied in order, explain every value.
@@ -108,7 +115,11 @@ impl<'s> OperationSearch<'s> {
                 CauseKind::CacheScale => entry.read_at(&at, &self.unexplained.meaningful()),
                 _ => Vec::new(),
             };
-            let mut changes = values.chain(read).map(|value| vec![OperationChange::new(entry, value)]);
+            let restricted = |value| {
+                let change = OperationChange { point: None, ..change.clone() };
+                vec![OperationChange { entry, value, ..change }]
+            };
+            let mut changes = values.chain(read).map(restricted);
             changes.find(|changes| self.is_explained_by(changes))
         })
     }
@@ -132,7 +143,10 @@ impl<'s> OperationSearch<'s> {
             .filter(|tried| !self.bench.deadline.is_over() && self.explains(&tried.value))
             .map(|tried| vec![tried.change.clone()])
             .collect();
-        if fits.is_empty() && theirs.len() <= MOST_VALUES {
+        if fits.is_empty() {
+            fits = self.of_parts(&at, &theirs, farthest);
+        }
+        if fits.is_empty() && (theirs.len() <= MOST_VALUES || self.bench.deadline.is_exhaustive()) {
             fits = self.pairs(&at, &theirs, &tried);
         }
         // Other sites of the same tap can decide between changes that all explain the first site. So can other taps,
@@ -148,6 +162,29 @@ impl<'s> OperationSearch<'s> {
             self.decide(&mut fits, others.iter().filter(|other| !same(other)).copied());
         }
         SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.bench.deadline)
+    }
+
+    /// Returns the changes that explain the operation if they are made in the wrong part of it alone.
+    fn of_parts(&self, at: &SiteContext, theirs: &[f64], farthest: f64) -> Vec<Changes> {
+        let mut fits = Vec::new();
+        for part in WrongPart::all(at, self.unexplained) {
+            let values = part.values(theirs);
+            let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+            for change in known.flat_map(|entry| changes_of(entry, at, &values)) {
+                if self.bench.deadline.is_over() {
+                    return fits;
+                }
+                let change = part.restrict(change);
+                let value = change.compute(at).filter(|value| distance(value, theirs) <= farthest);
+                if value.is_some_and(|value| self.explains(&value)) {
+                    fits.push(vec![change]);
+                }
+            }
+            if !fits.is_empty() {
+                break;
+            }
+        }
+        fits
     }
 
     /// Returns some other operations of the same tap: later passes of the same layer, and other layers.
@@ -179,7 +216,7 @@ impl<'s> OperationSearch<'s> {
     fn pairs(&self, at: &SiteContext, theirs: &[f64], singles: &[OperationTrial]) -> Vec<Changes> {
         let mut nearest: Vec<&OperationTrial> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
-        nearest.truncate(COMBINED);
+        nearest.truncate(if self.bench.deadline.is_exhaustive() { MOST_COMBINED } else { COMBINED });
         let mut fits: Vec<Changes> = Vec::new();
         for one in nearest {
             if self.bench.deadline.is_over() {
@@ -218,17 +255,21 @@ fn candidates(at: &SiteContext, theirs: &[f64]) -> Vec<OperationTrial> {
 }
 
 fn of_entry(entry: &'static CatalogueEntry, at: &SiteContext, theirs: &[f64]) -> Vec<OperationTrial> {
+    let tried = |change: OperationChange| {
+        let value = change.compute(at)?;
+        let distance = distance(&value, theirs);
+        (value != *at.value && distance.is_finite()).then_some(OperationTrial { change, value, distance })
+    };
+    changes_of(entry, at, theirs).into_iter().filter_map(tried).collect()
+}
+
+/// Returns the changes of an entry with the values that are read from an operation, then with common values.
+fn changes_of(entry: &'static CatalogueEntry, at: &SiteContext, theirs: &[f64]) -> Vec<OperationChange> {
     let mut values: Vec<ChangeValue> = Vec::new();
     for value in entry.read_at(at, theirs).into_iter().chain(entry.usual_at(at)) {
         if !values.contains(&value) {
             values.push(value);
         }
     }
-    let tried = |value: ChangeValue| {
-        let change = OperationChange::new(entry, value);
-        let value = change.compute(at)?;
-        let distance = distance(&value, theirs);
-        (value != *at.value && distance.is_finite()).then_some(OperationTrial { change, value, distance })
-    };
-    values.into_iter().filter_map(tried).collect()
+    values.into_iter().map(|value| OperationChange::new(entry, value)).collect()
 }

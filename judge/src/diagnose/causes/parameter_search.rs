@@ -85,6 +85,8 @@ pub(super) struct ParameterSearch<'e> {
     pub(super) error: &'e mut dyn FnMut(&[OperationChange]) -> Result<Option<f64>>,
     /// Error without a change.
     pub(super) before: f64,
+    /// True if no parameter is given up after the first steps.
+    pub(super) is_exhaustive: bool,
 }
 
 impl ParameterSearch<'_> {
@@ -150,7 +152,8 @@ impl ParameterSearch<'_> {
         }
         for step in 0..STEPS {
             let least = points.iter().map(|(_, error)| *error).fold(f64::INFINITY, f64::min);
-            if step == FIRST_STEPS && parameters.len() == 1 && least > HALFWAY * self.before {
+            let is_hopeless = least > HALFWAY * self.before && !self.is_exhaustive;
+            if step == FIRST_STEPS && parameters.len() == 1 && is_hopeless {
                 break;
             }
             points.retain(|(_, error)| error.is_finite());

@@ -13,9 +13,6 @@ use crate::error::Result;
 use crate::noise::NoiseFloor;
 use crate::verdict::{SiteResult, Verdict};
 
-/// Maximum number of alternative explanations whose effects on other sites are computed.
-const MOST_FITS: usize = 12;
-
 /// Sites on which the effects of changes are compared.
 pub(super) struct EffectComparison<'s> {
     bench: &'s SearchContext<'s>,
@@ -111,20 +108,25 @@ impl<'s> EffectComparison<'s> {
     }
 
     /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no right site and
-    /// explain the most wrong ones. Returns all if the time is over before an effect is known.
+    /// explain the most wrong ones, then those whose effects are unknown because the time is over.
     pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<SettledChanges> {
         let mut settled: Vec<(Changes, PassEffect)> = Vec::new();
-        for fit in fits.iter().take(MOST_FITS) {
-            settled.extend(self.restricted(fit)?);
+        let mut untested: Vec<Changes> = Vec::new();
+        for fit in fits {
+            match self.restricted(&fit)? {
+                Some(known) => settled.push(known),
+                None if self.bench.deadline.is_over() => untested.push(fit),
+                None => {}
+            }
         }
         let Some((_, best)) = settled.iter().max_by_key(|(_, effect)| effect.explained) else {
-            let fits = if self.bench.deadline.is_over() { fits } else { Vec::new() };
-            return Ok(SettledChanges { fits, ..SettledChanges::default() });
+            return Ok(SettledChanges { fits: untested, ..SettledChanges::default() });
         };
         let (explained, is_complete) = (best.explained, best.explained == best.wrong);
         settled.retain(|(_, effect)| effect.explained == explained);
         let mut all = SettledChanges { fits: Vec::new(), explained, is_complete };
         all.add(settled.into_iter().map(|(fit, _)| fit));
+        all.fits.extend(untested);
         Ok(all)
     }
 
@@ -135,7 +137,7 @@ impl<'s> EffectComparison<'s> {
             if self.bench.deadline.is_over() {
                 break;
             }
-            let limited: Changes = fit.iter().map(|change| change.clone().limited_to(passes)).collect();
+            let limited: Changes = fit.iter().map(|change| limited(change, passes)).collect();
             let Some(effect) = self.effect(&limited)?.filter(|effect| effect.broken == 0) else { continue };
             if best.as_ref().is_none_or(|(_, known)| effect.explained > known.explained) {
                 best = Some((limited, effect));
@@ -212,6 +214,14 @@ impl<'s> EffectComparison<'s> {
             }
             (None, _) => false,
         }
+    }
+}
+
+/// Limits a change to some passes. A change from a position on keeps its position, which was read from the values.
+fn limited(change: &OperationChange, passes: Option<PassRestriction>) -> OperationChange {
+    match change.passes {
+        Some(PassRestriction::From(_)) => change.clone(),
+        _ => change.clone().limited_to(passes),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::align::Selection;
 use crate::catalogue::{OperationChange, PassRestriction, Supposition, catalogue};
-use crate::change::{CauseKind, ModelOperations, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
@@ -22,6 +22,9 @@ use crate::verdict::SiteResult;
 
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 4;
+
+/// The same, for an exhaustive search.
+const MOST_COMBINED: usize = 32;
 
 /// Maximum number of multiplications of weights and activations in a run that counts as short.
 const MOST_PRODUCTS: usize = 1 << 28;
@@ -94,7 +97,7 @@ impl<'s> Rerun<'s> {
         for passes in self.likely_passes() {
             let limited = changes.limited_to(passes);
             let singles = self.singles(&limited, &mut best)?;
-            if best.is_simple() {
+            if self.is_enough(&best) {
                 break;
             }
             tried.push((limited, singles));
@@ -116,23 +119,28 @@ impl<'s> Rerun<'s> {
         let (mut local, common): (Vec<_>, Vec<_>) =
             changes.usual.iter().partition(|change| change.entry.is_local);
         // Changes of single weights are skipped if the run covers many layers: there are too many of them.
-        let is_long = !self.is_alone && !self.is_short();
+        let is_long = !self.is_alone && !self.is_short() && !self.deadline.is_exhaustive();
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
         self.settle(&singles, best)?;
-        if best.fits.is_empty() {
+        if best.fits.is_empty() || self.deadline.is_exhaustive() {
             self.settle(&self.solved(&changes.parameters, is_long)?, best)?;
         }
-        if !best.is_simple() && !is_long {
+        if !self.is_enough(best) && !is_long {
             let more = self.tried(changes.sweep.iter().map(|change| vec![self.one(change, None)]))?;
             self.settle(&more, best)?;
         }
-        if !best.is_simple() && !is_long {
+        if !self.is_enough(best) && !is_long {
             let common: Vec<_> = common.into_iter().filter(|change| change.taps().len() > 1).collect();
             self.settle(&self.tried(self.alone(&common))?, best)?;
         }
         Ok(singles)
+    }
+
+    /// Returns true if no other change needs to be tried.
+    fn is_enough(&self, best: &SettledChanges) -> bool {
+        best.is_simple() && !self.deadline.is_exhaustive()
     }
 
     /// Returns the restrictions to try: passes like the row's if earlier passes of the site are right, then none.
@@ -225,7 +233,8 @@ impl<'s> Rerun<'s> {
                 _ => None,
             })
         };
-        let mut search = ParameterSearch { error: &mut error, before };
+        let is_exhaustive = self.deadline.is_exhaustive();
+        let mut search = ParameterSearch { error: &mut error, before, is_exhaustive };
         let mut solved = |set: &[Parameter]| -> Result<Vec<ChangeTrial>> {
             let found = search.solve(set)?.filter(|(_, error)| *error <= before / EVIDENT);
             self.tried(found.map(|(changes, _)| supposed(&changes)).into_iter())
@@ -244,9 +253,12 @@ impl<'s> Rerun<'s> {
         Ok(found)
     }
 
-    /// Reads parameters of changes from the dump's values at taps derived from logits.
+    /// Reads parameters of changes from the dump's values at taps derived from logits, and penalties from logits.
     fn read(&self, at: &SiteContext) -> Vec<OperationChange> {
-        let held = self.setting.held;
+        let (held, point) = (self.setting.held, at.site.point);
+        if !point.is_of_named_ids() && !same_values(&point).contains(&Point::Logits) {
+            return Vec::new();
+        }
         let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
         let (values, rows) = (values.to_vec(), held.dump.held_rows(at.site));
         let width = at.value.data().len() / at.value.shape()[0];
@@ -255,7 +267,8 @@ impl<'s> Rerun<'s> {
             let row = rows.map_or(index, |rows| rows[index]);
             theirs[row * width..][..width].copy_from_slice(values);
         }
-        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+        let is_read = |entry: &&CatalogueEntry| point.is_of_named_ids() || entry.kind.is_penalty();
+        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point)).filter(is_read);
         let all = known.flat_map(|entry| {
             entry.read_at(at, &theirs).into_iter().map(move |value| OperationChange::new(entry, value))
         });
@@ -356,8 +369,9 @@ impl<'s> Rerun<'s> {
             singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
         nearest.sort_by(|a, b| a.errors.rel_l2.total_cmp(&b.errors.rel_l2));
         let mut pairs = Vec::new();
-        for one in nearest.into_iter().take(COMBINED) {
-            let (first, is_short) = (&one.supposed[0].change[0], self.is_short());
+        let is_exhaustive = self.deadline.is_exhaustive();
+        for one in nearest.into_iter().take(if is_exhaustive { MOST_COMBINED } else { COMBINED }) {
+            let (first, is_short) = (&one.supposed[0].change[0], self.is_short() || is_exhaustive);
             let meets = |other: &&OperationChange| {
                 let is_of_another_kind = other.entry.kind != first.entry.kind;
                 let at_the_same_tap = || other.entry.at.iter().any(|at| first.entry.at.contains(at));
@@ -436,8 +450,9 @@ impl Tap for ApplicableChanges<'_, '_> {
             return value;
         }
         let positions = self.rerun.setting.held.positions(site);
-        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book);
-        if site == self.rerun.row.site && site.point.is_of_named_ids() {
+        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book)
+            .reading(self.rerun.bench.tokens);
+        if site == self.rerun.row.site {
             self.found.usual.extend(self.rerun.read(&at));
         }
         // A corrupt weight element can be read from values, but not guessed.

@@ -7,7 +7,7 @@ use crate::check::UnexplainedOperation;
 use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
 use crate::error::Result;
-use crate::verdict::{Cause, CauseContent, CauseSearch};
+use crate::verdict::{Cause, CauseSearch};
 
 /// Finds queries that attend to keys of another sequence or of padding. With a correct mask, those attention
 /// weights are zero.
@@ -35,9 +35,7 @@ pub(super) fn foreign_keys(dump: &Dump, open: &[&UnexplainedOperation]) -> Resul
     };
     let own = dump.manifest.sequence.as_deref().unwrap_or("0");
     let what = format!("mask_sequences: queries of sequence {own} attend to keys {whose}; mask these keys");
-    let told =
-        CauseContent::Misread { kind: CauseKind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
-    Ok(Some(Cause::new(CauseSearch::Stages, sites, told)))
+    Ok(Some(Cause::described(CauseSearch::Stages, CauseKind::MaskSequences, sites, what)))
 }
 
 /// Returns the owners of foreign keys with a nonzero attention weight. `None` in the set means padding.

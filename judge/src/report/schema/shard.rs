@@ -200,6 +200,7 @@ impl JsonForm for RecordedTapsRow {
 enum CauseContentRow {
     Changes(#[serde(deserialize_with = "filled")] Vec<FittingChangeRow>),
     Nothing { kind: EnumName<CauseKind>, what: String },
+    Described { kind: EnumName<CauseKind>, what: String },
     Misread { kind: EnumName<CauseKind>, what: [String; 2], wrong: [usize; 2] },
     Once(Box<FindingRow>),
 }
@@ -211,6 +212,7 @@ impl JsonForm for CauseContentRow {
         match told {
             CauseContent::Changes(fits) => Self::Changes(JsonForm::of(fits)),
             CauseContent::Nothing { kind, what } => Self::Nothing { kind: EnumName(kind), what },
+            CauseContent::Described { kind, what } => Self::Described { kind: EnumName(kind), what },
             CauseContent::Misread { kind, what, wrong } => {
                 Self::Misread { kind: EnumName(kind), what, wrong }
             }
@@ -222,6 +224,7 @@ impl JsonForm for CauseContentRow {
         match self {
             Self::Changes(fits) => CauseContent::Changes(fits.value()),
             Self::Nothing { kind, what } => CauseContent::Nothing { kind: kind.0, what },
+            Self::Described { kind, what } => CauseContent::Described { kind: kind.0, what },
             Self::Misread { kind, what, wrong } => CauseContent::Misread { kind: kind.0, what, wrong },
             Self::Once(finding) => CauseContent::Once(Box::new(finding.value())),
         }

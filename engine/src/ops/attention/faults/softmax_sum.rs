@@ -1,6 +1,6 @@
 //! Changes of softmax's denominator: additional keys with a score of 0, such as zero rows of a static cache, or a sink.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, rounded_to};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
@@ -11,9 +11,12 @@ use crate::tensor::Tensor;
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::SoftmaxSum,
     at: &[Point::AttnWeights],
-    takes: "zeros:1|static:64|multiple:32|sink:0.5",
+    takes: "zeros:1|static:64|multiple:32|sink:0.5|sink:0.5,none,-1,2",
     compute: |at, value| with_more_keys(at, value.as_word()?),
-    read: |at, theirs| read_sum(at, theirs).unwrap_or_default(),
+    read: |at, theirs| {
+        let [sum, sinks] = [read_sum(at, theirs), read_sinks(at, theirs)].map(Option::unwrap_or_default);
+        [sum, sinks].concat()
+    },
     usual: |_| vec![ChangeValue::word("zeros:1")],
     sweep: |at| [counts(), sizes(at)].concat(),
     ..CatalogueEntry::PLAIN
@@ -22,33 +25,50 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
 /// Maximum number of additional keys.
 const MOST_KEYS: usize = 1 << 13;
 
-/// Returns the number of additional keys and their score.
-fn additional(at: &SiteContext, how: &str) -> Option<(usize, f32)> {
-    let &[_, _, keys] = at.value.shape() else { return None };
+/// Minimum number of queries from which a sink of each head is read.
+const LEAST_QUERIES: usize = 3;
+
+/// Returns the number of additional keys and their score in each head.
+fn additional(at: &SiteContext, how: &str) -> Option<(usize, Vec<f32>)> {
+    let &[heads, _, keys] = at.value.shape() else { return None };
     let (name, number) = how.split_once(':')?;
     let size = || number.parse::<usize>().ok().filter(|&size| size > 0);
-    let (more, score) = match name {
-        "zeros" => (size()?, 0.0),
+    let zeros = |more| Some((more, vec![0.0; heads]));
+    let (more, scores) = match name {
+        "zeros" => zeros(size()?),
         // A cache of a fixed number of rows, whose unused rows are zero and are not masked.
-        "static" => (size()?.checked_sub(keys)?, 0.0),
+        "static" => zeros(size()?.checked_sub(keys)?),
         // The same, of a cache that grows in steps.
-        "multiple" => (keys.next_multiple_of(size()?) - keys, 0.0),
-        "sink" => (1, number.parse().ok()?),
-        _ => return None,
+        "multiple" => zeros(keys.next_multiple_of(size()?) - keys),
+        "sink" => Some((1, sinks(number, heads)?)),
+        _ => None,
+    }?;
+    (1..=MOST_KEYS).contains(&more).then_some((more, scores))
+}
+
+/// Parses the sink of each head: one number, or one or `none` for each head.
+fn sinks(typed: &str, heads: usize) -> Option<Vec<f32>> {
+    let one = |word: &str| match word.trim() {
+        "none" => Some(f32::NEG_INFINITY),
+        number => number.parse().ok().filter(|number: &f32| number.is_finite()),
     };
-    (1..=MOST_KEYS).contains(&more).then_some((more, score))
+    let each: Vec<f32> = typed.split(',').map(one).collect::<Option<_>>()?;
+    match each.as_slice() {
+        [one] if one.is_finite() => Some(vec![*one; heads]),
+        each => (each.len() == heads && each.iter().any(|one| one.is_finite())).then(|| each.to_vec()),
+    }
 }
 
 /// Computes softmax with additional keys whose weights are dropped.
 fn with_more_keys(at: &SiteContext, how: &str) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let &[heads, tokens, keys] = at.value.shape() else { return None };
-    let (more, score) = additional(at, how)?;
+    let (more, scores) = additional(at, how)?;
     let seen = seeing(at, f32::NEG_INFINITY, |token, key| mask.visible(token, keys).contains(&key))?;
-    let (nothing, width) = (Tensor::new(&[1], vec![score]), keys + more);
-    let wider = at.n.gathered(&[&seen, &nothing], &[heads, tokens, width], |flat| match flat % width {
+    let (sinks, width) = (Tensor::new(&[heads], scores), keys + more);
+    let wider = at.n.gathered(&[&seen, &sinks], &[heads, tokens, width], |flat| match flat % width {
         key if key < keys => (0, flat / width * keys + key),
-        _ => (1, 0),
+        _ => (1, flat / width / tokens),
     });
     let weights = at.n.softmax(&wider, Mask::NONE);
     Some(at.n.gathered(&[&weights], at.value.shape(), |flat| (0, flat / keys * width + flat % keys)))
@@ -88,6 +108,30 @@ fn read_sum(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
     values.extend(sinks.map(|sink| ChangeValue::Word(format!("sink:{sink}"))));
     values.dedup();
     Some(values)
+}
+
+/// Reads a sink of each head: a row sums to `E / (E + n)`, so `n` is the slope of `1 - sum` over `sum / E`.
+fn read_sinks(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
+    let Softmax { scores, mask } = at.stage()?;
+    let &[heads, tokens, keys] = scores.shape() else { return None };
+    if heads < 2 || tokens < LEAST_QUERIES {
+        return None;
+    }
+    let sink = |head: usize| {
+        let pairs = (0..tokens).map(|token| {
+            let row = (head * tokens + token) * keys;
+            let sum: f64 = theirs[row..][..keys].iter().filter(|weight| weight.is_finite()).sum();
+            let own = &scores.data()[row..][mask.visible(token, keys)];
+            let exponentials: f64 = own.iter().map(|&score| f64::from(score).exp()).sum();
+            (sum / exponentials, 1.0 - sum)
+        });
+        FactorEstimate::read(pairs)?.plain_logarithm()
+    };
+    let sinks: Vec<f64> = (0..heads).map(sink).collect::<Option<_>>()?;
+    let is_of_heads = sinks.iter().any(|sink| *sink != sinks[0]) && sinks.iter().any(|sink| sink.is_finite());
+    let word = |sink: &f64| if sink.is_finite() { sink.to_string() } else { "none".to_owned() };
+    let words: Vec<String> = sinks.iter().map(word).collect();
+    Some(is_of_heads.then(|| ChangeValue::Word(format!("sink:{}", words.join(",")))).into_iter().collect())
 }
 
 fn counts() -> Vec<ChangeValue> {

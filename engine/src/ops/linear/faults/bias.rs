@@ -88,6 +88,8 @@ fn read_times(at: &SiteContext, theirs: &[f64]) -> Vec<f64> {
     let bias = bias.iter().cycle().map(|&b| f64::from(b));
     let more = at.value.data().iter().zip(theirs).map(|(&own, theirs)| theirs - f64::from(own));
     let pairs = bias.zip(more).map(|(bias, more)| (bias, more + bias));
-    let values = FactorEstimate::read(pairs).map(|times| times.values(at, &USUAL));
+    // No bias at all is another cause.
+    let times = FactorEstimate::read(pairs).filter(|times| !times.holds(0.0));
+    let values = times.map(|times| times.values(at, &USUAL));
     values.into_iter().flatten().filter_map(|value| value.number()).collect()
 }

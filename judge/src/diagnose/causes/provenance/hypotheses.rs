@@ -18,7 +18,7 @@ use crate::diagnose::causes::rerun::Rerun;
 use crate::error::Result;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::verdict::{Cause, CauseContent, CauseSearch, SiteResult, Verdict};
+use crate::verdict::{Cause, CauseSearch, SiteResult, Verdict};
 
 /// Numbers of rows in a block of a cache.
 const BLOCKS: [usize; 5] = [1, 2, 4, 8, 16];
@@ -124,9 +124,7 @@ fn cause(
          passes are right",
         one.told()
     );
-    let told =
-        CauseContent::Misread { kind: CauseKind::CacheRow, what: [what, String::new()], wrong: [0, 0] };
-    Some(Cause::new(CauseSearch::Parts, sites, told))
+    Some(Cause::described(CauseSearch::Parts, CauseKind::CacheRow, sites, what))
 }
 
 /// Returns the first wrong row, if passes before it are compared and right and later passes are wrong.

@@ -21,7 +21,7 @@ use crate::diagnose::causes::provenance::description::{RowSpan, described};
 use crate::diagnose::causes::provenance::known_rows::{KnownRows, RowPlace};
 use crate::error::Result;
 use crate::tensor::Tensor;
-use crate::verdict::{Cause, CauseContent, CauseSearch};
+use crate::verdict::{Cause, CauseSearch};
 
 /// Taps of the cache.
 const CACHES: [Point; 2] = [Point::KCache, Point::VCache];
@@ -110,8 +110,7 @@ fn of_taps(
     causes.retain(|cause| !cause.sites.is_empty());
     let kind = if is_cache { CauseKind::CacheRow } else { CauseKind::RowSource };
     let what = format!("{kind}: {}", described(bench, &spans, &sites));
-    let told = CauseContent::Misread { kind, what: [what, String::new()], wrong: [0, 0] };
-    causes.push(Cause::new(CauseSearch::Stages, sites, told));
+    causes.push(Cause::described(CauseSearch::Stages, kind, sites, what));
     Ok(causes)
 }
 

@@ -10,7 +10,7 @@ use crate::diagnose::causes::provenance::description::{RowSpan, described};
 use crate::diagnose::causes::provenance::known_rows::{KnownRows, RowPlace};
 use crate::diagnose::causes::provenance::{CACHES, relative};
 use crate::error::Result;
-use crate::verdict::{Cause, CauseContent, CauseSearch, SiteResult};
+use crate::verdict::{Cause, CauseSearch, SiteResult};
 
 /// Largest relative error of a row that matches, if the noise floor is smaller.
 const NEAR: f64 = 0.01;
@@ -48,8 +48,7 @@ pub(in crate::diagnose::causes) fn of_other_rows(
     let sites: Vec<Site> = coarse.iter().map(|row| row.site).collect();
     let kind = CauseKind::RowSource;
     let what = format!("{kind}: {}", described(bench, &RowSpan::joined(spans), &sites));
-    let told = CauseContent::Misread { kind, what: [what, String::new()], wrong: [0, 0] };
-    Ok(Some(Cause::new(CauseSearch::Parts, sites, told)))
+    Ok(Some(Cause::described(CauseSearch::Parts, kind, sites, what)))
 }
 
 /// Returns the wrong rows of a site with their origins; `None` if there is no wrong row, or a row has no clear origin.
