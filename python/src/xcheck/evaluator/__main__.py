@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, BinaryIO
 
 from .errors import EvaluatorError
 
@@ -15,11 +17,19 @@ LEAST_TRANSFORMERS = (4, 56)
 
 def main() -> int:
     """Answers requests until standard input ends."""
-    from .protocol import Answers, claim_stdout
+    from .protocol import claim_stdout
 
-    stream = claim_stdout()
+    with contextlib.suppress(BrokenPipeError):  # the program has ended
+        serve(sys.stdin.buffer, claim_stdout())
+    return 0
+
+
+def serve(requests: Iterable[bytes], stream: BinaryIO) -> None:
+    """Answers each line of requests."""
+    from .protocol import Answers
+
     worker: Any = None
-    for line in sys.stdin.buffer:
+    for line in requests:
         if not line.strip():
             continue
         answers = Answers(stream)
@@ -30,18 +40,25 @@ def main() -> int:
 
                 worker = Worker()
             worker.answer(parsed(line), answers)
-        except EvaluatorError as error:
-            answers.send({"message": "error", "code": error.code, "text": error.text})
-        except MemoryError:
-            text = "not enough memory; use a machine with more memory, or record fewer tokens"
-            answers.send({"message": "error", "code": "memory", "text": text})
         except BrokenPipeError:
-            return 0
+            raise
         except Exception as error:
-            traceback.print_exc()
-            answers.send({"message": "error", "code": code_of(error), "text": text_of(error)})
+            code, text = described(error)
+            answers.send({"message": "error", "code": code, "text": text})
         answers.end()
-    return 0
+
+
+def described(error: Exception) -> tuple[str, str]:
+    """Returns code and text of an error."""
+    if isinstance(error, EvaluatorError):
+        return error.code, error.text
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
+        return "memory", "not enough memory; use a machine with more memory, or record fewer tokens"
+    traceback.print_exc()
+    return (
+        "model",
+        f"the model stops with {type(error).__name__}: {error}; see the worker's standard error for the place",
+    )
 
 
 def parsed(line: bytes) -> dict[str, Any]:
@@ -49,9 +66,13 @@ def parsed(line: bytes) -> dict[str, Any]:
         request = json.loads(line)
     except ValueError as error:
         raise EvaluatorError("request", f"invalid request: {error}; expected a JSON object in one line") from error
-    if not isinstance(request, dict) or request.get("protocol", 1) != 1:
-        raise EvaluatorError("request", f"protocol {request.get('protocol') if isinstance(request, dict) else request!r}, "
-                             "expected 1; use the same version of xcheck and of the worker")  # fmt: skip
+    if not isinstance(request, dict):
+        raise EvaluatorError("request", f"invalid request: {request!r}, expected a JSON object")
+    if request.get("protocol", 1) != 1:
+        found = request["protocol"]
+        raise EvaluatorError(
+            "request", f"protocol {found!r}, expected 1; use the same version of xcheck and of the worker"
+        )
     return request
 
 
@@ -81,14 +102,6 @@ def version(text: str) -> tuple[int, ...]:
         digits = "".join(character for character in part if character.isdigit())
         numbers.append(int(digits or 0))
     return tuple(numbers)
-
-
-def code_of(error: Exception) -> str:
-    return "memory" if "memory" in str(error).lower() and isinstance(error, RuntimeError) else "model"
-
-
-def text_of(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}; see the worker's standard error for the place"
 
 
 if __name__ == "__main__":
