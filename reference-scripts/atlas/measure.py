@@ -137,7 +137,7 @@ def judged_fault(
     worker: Worker, path: Path, model: Any, fault: Fault, right: list[str], dtype: str, seconds: float
 ) -> dict[str, Any]:
     recorded = run(fault.make(model), prompt(model), steps(path, fault))
-    verdict, causes = judged(worker, path, model, recorded, dtype, seconds)
+    verdict, causes = judged(worker, path, model, recorded, dtype, seconds if fault.kind != "scale" else 0.0)
     row = {"fault": fault.name, "kind": fault.kind, "target": fault.target, "expected": fault.expected,
            "found": fault.found, "right": right[:6], **described(verdict)}  # fmt: skip
     if verdict.violations:

@@ -89,7 +89,7 @@ def count_faults(models: dict[str, dict[str, Any]], engine: str) -> Counter[str]
             counts["faults"] += 1
             counts["detected"] += bool(fault["over"])
             counts["exact"] += fault.get("exact", False)
-            if "causes" in fault:
+            if "causes" in fault and fault["kind"] != "scale":
                 named = is_named(fault)
                 counts["asked"] += 1
                 counts["named"] += named is True
