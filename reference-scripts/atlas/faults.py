@@ -150,7 +150,8 @@ def rebuilt(model: Any, path: tuple[Any, ...], wrong: Any) -> Any:
             place = place[part]
         place[path[-1]] = wrong
         setattr(inner, path[0], values)
-    faulty = type(model)._from_config(config, attn_implementation=model.config._attn_implementation).to(model.dtype)
+    attention = model.config._attn_implementation
+    faulty = type(model)._from_config(config, dtype=model.dtype, attn_implementation=attention)
     faulty.load_state_dict(model.state_dict(), strict=True)
     return faulty.eval()
 
