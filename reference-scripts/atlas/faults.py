@@ -33,7 +33,9 @@ class Fault(NamedTuple):
     """One fault: `make` returns the faulty copy of a model."""
 
     name: str
-    kind: str  # constant, config, weight, operation, input; scale: a small change of weights, which has no cause to name
+    kind: (
+        str  # constant, config, weight, operation, input; scale: a small change of weights, which has no cause to name
+    )
     target: str  # the config key, attribute, parameter or module a judge should name
     expected: str
     found: str
@@ -152,6 +154,8 @@ def rebuilt(model: Any, path: tuple[Any, ...], wrong: Any) -> Any:
         setattr(inner, path[0], values)
     attention = model.config._attn_implementation
     faulty = type(model)._from_config(config, dtype=model.dtype, attn_implementation=attention)
+    for weight, like in zip(faulty.parameters(), model.parameters()):  # some modules keep f32
+        weight.data = weight.data.to(like.dtype)
     faulty.load_state_dict(model.state_dict(), strict=True)
     return faulty.eval()
 

@@ -136,7 +136,8 @@ def right_modules(fault: Fault, changes: list[tuple[Any, float]], dtype: str) ->
 def judged_fault(
     worker: Worker, path: Path, model: Any, fault: Fault, right: list[str], dtype: str, seconds: float
 ) -> dict[str, Any]:
-    recorded = run(fault.make(model), prompt(model), steps(path, fault))
+    faulty = fault.make(model)
+    recorded = run(faulty, prompt(model), steps(path, fault))
     verdict, causes = judged(worker, path, model, recorded, dtype, seconds if fault.kind != "scale" else 0.0)
     row = {"fault": fault.name, "kind": fault.kind, "target": fault.target, "expected": fault.expected,
            "found": fault.found, "right": right[:6], **described(verdict)}  # fmt: skip
@@ -144,8 +145,19 @@ def judged_fault(
         row["first"] = verdict.violations[0].module
         row["exact"] = row["first"] in right
         if seconds:
-            row["causes"] = causes
+            row["causes"], row["constants"] = causes, changed_constants(model, faulty)
     return row
+
+
+def changed_constants(model: Any, faulty: Any) -> list[list[float]]:
+    """Lists the numbers kept by modules that a fault changes: expected and found."""
+    pairs = set()
+    for one, other in zip(model.modules(), faulty.modules()):
+        for attribute, value in vars(one).items():
+            found = vars(other).get(attribute)
+            if isinstance(value, float) and isinstance(found, float) and value != found:
+                pairs.add((value, found))
+    return [list(pair) for pair in sorted(pairs)]
 
 
 def judged(
