@@ -39,6 +39,16 @@ def worker(*requests, code: str = "", **environment):
     return answers
 
 
+def served(*requests):
+    """Returns the answer to each request, from a worker in this process."""
+    from xcheck.evaluator.__main__ import serve
+
+    stream = io.BytesIO()
+    serve([(request if isinstance(request, str) else json.dumps(request)).encode() for request in requests], stream)
+    stream.seek(0)
+    return [messages(stream) for _ in requests]
+
+
 def only_error(answer):
     (message, tensors) = answer[-1]
     assert message["message"] == "error" and not tensors and len(answer) == 1
@@ -107,7 +117,7 @@ def test_an_invalid_request_is_refused():
     assert torch
     requests = ["not json", "[1]", {"protocol": 2}, {"protocol": 1, "request": "sing"}, {"request": "evaluate"},
                 {"protocol": 1, "request": "causes", "module": "a"}]  # fmt: skip
-    for answer in worker(*requests):
+    for answer in served(*requests):
         assert only_error(answer)[0] == "request"
 
 
@@ -132,7 +142,14 @@ def evaluate(model, dump):
 
 def test_a_session_answers_evaluate_and_causes_and_prints_of_libraries_stay_off_stdout(session):
     model, dump = session
-    code = "import os, sys, torch\nprint('noise', file=sys.stderr)\n"
+    code = (
+        "import os, transformers\n"
+        "old = transformers.AutoConfig.from_pretrained\n"
+        "def noisy(*args, **options):\n"
+        "    print('noise'); os.write(1, b'noise of a C library')\n"
+        "    return old(*args, **options)\n"
+        "transformers.AutoConfig.from_pretrained = noisy\n"
+    )
     causes = {"protocol": 1, "request": "causes", "module": "lm_head", "call": 0, "pass": 0, "seconds": 5}
     first, second, third = worker(evaluate(model, dump), causes, evaluate(model, dump), code=code)
     assert [message["message"] for message, _ in first][0] == "hello"
@@ -193,7 +210,7 @@ def test_broken_dumps_are_refused(session, tmp_path):
     ]
     paths = [edited(dump, tmp_path / f"{at}.safetensors", change) for at, change in enumerate(changes)]
     paths += [tmp_path / "text.safetensors", tmp_path / "cut.safetensors", tmp_path / "none.safetensors", tmp_path]
-    for path, answer in zip(paths, worker(*(evaluate(model, path) for path in paths))):
+    for path, answer in zip(paths, served(*(evaluate(model, path) for path in paths))):
         message = answer[-1][0]
         assert message["message"] == "error" and message["code"] == "dump", (path, message)
 
@@ -207,7 +224,7 @@ def test_a_module_or_call_that_does_not_exist_is_missing(session, tmp_path):
         manifest["tensors"][2].update(shape=[1, 32, 10])
 
     path = edited(dump, tmp_path / "dump.safetensors", change)
-    (answer,) = worker(evaluate(model, path))
+    (answer,) = served(evaluate(model, path))
     missing = [message["why"] for message, _ in answer if message["message"] == "missing"]
     assert len(missing) == 3 and any("no such module" in why for why in missing)
     assert any("expected call 3" in why for why in missing) and any("shape" in why for why in missing)
@@ -223,29 +240,36 @@ def test_models_that_cannot_be_loaded_are_refused(session, tmp_path):
     for code, content in configs.items():
         (tmp_path / code).mkdir()
         (tmp_path / code / "config.json").write_text(json.dumps(content))
-        (answer,) = worker(evaluate(tmp_path / code, dump))
+        (answer,) = served(evaluate(tmp_path / code, dump))
         assert only_error(answer)[0] == code
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "config.json").write_text(json.dumps(config))
     for path in (tmp_path / "without", tmp_path / "nowhere"):
-        (answer,) = worker(evaluate(path, dump))
+        (answer,) = served(evaluate(path, dump))
         assert only_error(answer)[0] == "model"
 
 
-def test_an_unknown_operation_and_lack_of_memory_are_named(session):
+@pytest.mark.parametrize(
+    ("function", "code", "words"),
+    [("qr", "unsupported-operation", "linalg_qr"), ("memory", "memory", "not enough memory"), ("type", "model", "TypeError")],
+)
+def test_an_unknown_operation_lack_of_memory_and_other_errors_are_named(session, monkeypatch, function, code, words):
+    import torch
+    import transformers.models.llama.modeling_llama as modeling
+
     model, dump = session
-    patch = """
-import torch, transformers.models.llama.modeling_llama as m
-old = m.LlamaMLP.forward
-def forward(self, x):
-    {body}
-    return old(self, x)
-m.LlamaMLP.forward = forward
-"""
-    for body, code, words in (
-        ("torch.linalg.qr(x[0]) if hasattr(x, 'exact') else None", "unsupported-operation", "linalg_qr"),
-        ("raise MemoryError", "memory", "not enough memory"),
-    ):
-        (answer,) = worker(evaluate(model, dump), code=patch.format(body=body))
-        message = answer[-1][0]
-        assert message["message"] == "error" and message["code"] == code and words in message["text"]
+    old = modeling.LlamaMLP.forward
+
+    def forward(self, x):
+        if hasattr(x, "exact"):
+            if function == "qr":
+                torch.linalg.qr(x[0])
+            if function == "memory":
+                raise MemoryError
+            raise TypeError("wrong")
+        return old(self, x)
+
+    monkeypatch.setattr(modeling.LlamaMLP, "forward", forward)
+    (answer,) = served(evaluate(model, dump))
+    message = answer[-1][0]
+    assert message["message"] == "error" and message["code"] == code and words in message["text"]

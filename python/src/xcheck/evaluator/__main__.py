@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from typing import Any
+from typing import Any, BinaryIO, Iterable
 
 from .errors import EvaluatorError
 
@@ -15,11 +15,21 @@ LEAST_TRANSFORMERS = (4, 56)
 
 def main() -> int:
     """Answers requests until standard input ends."""
-    from .protocol import Answers, claim_stdout
+    from .protocol import claim_stdout
 
-    stream = claim_stdout()
+    try:
+        serve(sys.stdin.buffer, claim_stdout())
+    except BrokenPipeError:
+        pass  # the program has ended
+    return 0
+
+
+def serve(requests: Iterable[bytes], stream: BinaryIO) -> None:
+    """Answers each line of requests."""
+    from .protocol import Answers
+
     worker: Any = None
-    for line in sys.stdin.buffer:
+    for line in requests:
         if not line.strip():
             continue
         answers = Answers(stream)
@@ -30,18 +40,22 @@ def main() -> int:
 
                 worker = Worker()
             worker.answer(parsed(line), answers)
-        except EvaluatorError as error:
-            answers.send({"message": "error", "code": error.code, "text": error.text})
-        except MemoryError:
-            text = "not enough memory; use a machine with more memory, or record fewer tokens"
-            answers.send({"message": "error", "code": "memory", "text": text})
         except BrokenPipeError:
-            return 0
+            raise
         except Exception as error:
-            traceback.print_exc()
-            answers.send({"message": "error", "code": code_of(error), "text": text_of(error)})
+            code, text = described(error)
+            answers.send({"message": "error", "code": code, "text": text})
         answers.end()
-    return 0
+
+
+def described(error: Exception) -> tuple[str, str]:
+    """Returns code and text of an error."""
+    if isinstance(error, EvaluatorError):
+        return error.code, error.text
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
+        return "memory", "not enough memory; use a machine with more memory, or record fewer tokens"
+    traceback.print_exc()
+    return "model", f"the model stops with {type(error).__name__}: {error}; see the worker's standard error for the place"
 
 
 def parsed(line: bytes) -> dict[str, Any]:
@@ -81,14 +95,6 @@ def version(text: str) -> tuple[int, ...]:
         digits = "".join(character for character in part if character.isdigit())
         numbers.append(int(digits or 0))
     return tuple(numbers)
-
-
-def code_of(error: Exception) -> str:
-    return "memory" if "memory" in str(error).lower() and isinstance(error, RuntimeError) else "model"
-
-
-def text_of(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}; see the worker's standard error for the place"
 
 
 if __name__ == "__main__":
