@@ -90,6 +90,9 @@ def count_faults(models: dict[str, dict[str, Any]], engine: str) -> Counter[str]
             if fault.get("error"):
                 counts["error"] += 1
                 continue
+            if fault.get("ties") and not fault["over"]:
+                counts["undetermined"] += 1
+                continue
             counts["faults"] += 1
             counts["detected"] += bool(fault["over"])
             counts["exact"] += fault.get("exact", False)
