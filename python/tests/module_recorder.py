@@ -28,14 +28,23 @@ def record(model, passes: list[list[int]], out: Path, only=None, attention: str 
             value = value.detach()
             tensors[file] = (value if value.is_floating_point() else value.to(torch.int32)).clone().contiguous()
             shape = list(value.shape)
-            rows.append({"module": name, "pass": number, "call": call, "dtype": NAMES[value.dtype], "shape": shape, "file": file})
+            rows.append(
+                {
+                    "module": name,
+                    "pass": number,
+                    "call": call,
+                    "dtype": NAMES[value.dtype],
+                    "shape": shape,
+                    "file": file,
+                }
+            )
 
         return keep
 
     handles = [m.register_forward_hook(hook(n or "logits")) for n, m in model.named_modules()]
     cache, position, listed = {}, 0, []
     try:
-        for number, tokens in enumerate(passes):
+        for number, tokens in enumerate(passes):  # noqa: B007  (the hooks read the number)
             calls.clear()
             with torch.no_grad():
                 output = model(input_ids=torch.tensor([tokens]), use_cache=len(passes) > 1, **cache, **options)

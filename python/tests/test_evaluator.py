@@ -10,7 +10,6 @@ pytest.importorskip("safetensors")
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
-
 from xcheck.evaluator.causes.search import search  # noqa: E402
 from xcheck.evaluator.causes.trial import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
@@ -153,7 +152,12 @@ FAULTS = {
         "transformer.h.1.mlp.c_fc",
         "c_fc.bias is not added",
     ),
-    "routed scale": ("deepseek_v3", attributes(routed_scaling_factor=1.0), "model.layers.1.mlp.experts", "routed_scaling"),
+    "routed scale": (
+        "deepseek_v3",
+        attributes(routed_scaling_factor=1.0),
+        "model.layers.1.mlp.experts",
+        "routed_scaling",
+    ),
     "top-k norm": ("deepseek_v3", attributes(norm_topk_prob=False), "model.layers.1.mlp.experts", "norm_topk_prob"),
     "sinks": (
         "gpt_oss",

@@ -60,7 +60,9 @@ def test_a_message_is_a_complete_safetensors_file(tmp_path):
     content = encoded({"message": "site", "module": "a.b"}, values)
     message, tensors = decoded(io.BytesIO(content))
     assert message == {"message": "site", "module": "a.b"}
-    assert all(np.array_equal(tensors[name], value) and tensors[name].shape == value.shape for name, value in values.items())
+    assert all(
+        np.array_equal(tensors[name], value) and tensors[name].shape == value.shape for name, value in values.items()
+    )
     safe_open = pytest.importorskip("safetensors").safe_open
     (tmp_path / "m.safetensors").write_bytes(content)
     with safe_open(tmp_path / "m.safetensors", "np") as file:
@@ -152,7 +154,7 @@ def test_a_session_answers_evaluate_and_causes_and_prints_of_libraries_stay_off_
     )
     causes = {"protocol": 1, "request": "causes", "module": "lm_head", "call": 0, "pass": 0, "seconds": 5}
     first, second, third = worker(evaluate(model, dump), causes, evaluate(model, dump), code=code)
-    assert [message["message"] for message, _ in first][0] == "hello"
+    assert first[0][0]["message"] == "hello"
     assert second == []
     assert [m for m, _ in first if m["message"] == "site"] == [m for m, _ in third if m["message"] == "site"]
     hello = first[0][0]
@@ -160,7 +162,7 @@ def test_a_session_answers_evaluate_and_causes_and_prints_of_libraries_stay_off_
 
 
 def test_the_three_containers_hold_the_same_dump(session, tmp_path):
-    model, dump = session
+    _, dump = session
     from safetensors.numpy import load_file
 
     from xcheck.evaluator.candidate import open_dump
@@ -251,7 +253,11 @@ def test_models_that_cannot_be_loaded_are_refused(session, tmp_path):
 
 @pytest.mark.parametrize(
     ("function", "code", "words"),
-    [("qr", "unsupported-operation", "linalg_qr"), ("memory", "memory", "not enough memory"), ("type", "model", "TypeError")],
+    [
+        ("qr", "unsupported-operation", "linalg_qr"),
+        ("memory", "memory", "not enough memory"),
+        ("type", "model", "TypeError"),
+    ],
 )
 def test_an_unknown_operation_lack_of_memory_and_other_errors_are_named(session, monkeypatch, function, code, words):
     import torch

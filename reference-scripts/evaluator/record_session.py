@@ -16,11 +16,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import tiny
 import torch
+
+import tiny
 from module_recorder import record
 
 ROOT = Path(__file__).resolve().parents[2]
+SITE = {"module": "model.layers.1.input_layernorm", "call": 0, "pass": 0}
 TOKENS = [[17, 3, 81, 45, 9], [51]]
 
 
@@ -35,7 +37,14 @@ def main() -> None:
         dump = record(model, TOKENS, out / "dump.safetensors")
         requests = [
             {"protocol": 1, "request": "evaluate", "model": str(model_path), "dump": str(dump), "runs": 4},
-            {"protocol": 1, "request": "causes", "module": "model.layers.1.input_layernorm", "call": 0, "pass": 0, "seconds": 60},
+            {
+                "protocol": 1,
+                "request": "causes",
+                "module": "model.layers.1.input_layernorm",
+                "call": 0,
+                "pass": 0,
+                "seconds": 60,
+            },
         ]
         answers = answered(requests)
     (out / "answers.bin").write_bytes(answers)

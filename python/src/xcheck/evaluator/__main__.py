@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
-from typing import Any, BinaryIO, Iterable
+from collections.abc import Iterable
+from typing import Any, BinaryIO
 
 from .errors import EvaluatorError
 
@@ -17,10 +19,8 @@ def main() -> int:
     """Answers requests until standard input ends."""
     from .protocol import claim_stdout
 
-    try:
+    with contextlib.suppress(BrokenPipeError):  # the program has ended
         serve(sys.stdin.buffer, claim_stdout())
-    except BrokenPipeError:
-        pass  # the program has ended
     return 0
 
 
@@ -55,7 +55,10 @@ def described(error: Exception) -> tuple[str, str]:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
         return "memory", "not enough memory; use a machine with more memory, or record fewer tokens"
     traceback.print_exc()
-    return "model", f"the model stops with {type(error).__name__}: {error}; see the worker's standard error for the place"
+    return (
+        "model",
+        f"the model stops with {type(error).__name__}: {error}; see the worker's standard error for the place",
+    )
 
 
 def parsed(line: bytes) -> dict[str, Any]:
@@ -63,9 +66,13 @@ def parsed(line: bytes) -> dict[str, Any]:
         request = json.loads(line)
     except ValueError as error:
         raise EvaluatorError("request", f"invalid request: {error}; expected a JSON object in one line") from error
-    if not isinstance(request, dict) or request.get("protocol", 1) != 1:
-        raise EvaluatorError("request", f"protocol {request.get('protocol') if isinstance(request, dict) else request!r}, "
-                             "expected 1; use the same version of xcheck and of the worker")  # fmt: skip
+    if not isinstance(request, dict):
+        raise EvaluatorError("request", f"invalid request: {request!r}, expected a JSON object")
+    if request.get("protocol", 1) != 1:
+        found = request["protocol"]
+        raise EvaluatorError(
+            "request", f"protocol {found!r}, expected 1; use the same version of xcheck and of the worker"
+        )
     return request
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -37,7 +37,7 @@ class Call:
     """An ATen operation with its operands."""
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self.func: Callable[..., Any] = func
+        self.func: Any = func
         self.name: str = func._schema.name.split("::")[1]
         self.args = args
         self.kwargs = kwargs

@@ -35,7 +35,6 @@ SAFETENSORS = {
     "BOOL": torch.bool,
 }
 COMPUTED = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
-Site = tuple  # module, call, pass
 
 
 @dataclass
@@ -63,6 +62,7 @@ class Dump:
     read_file: Callable[[str], torch.Tensor]
     dtype: torch.dtype
     passes: list[list[int]]
+    positions: list[int]  # of the first token of each pass
     modules: set[str] = field(default_factory=set)
 
     def inputs(self, pass_number: int) -> dict[str, torch.Tensor]:
@@ -129,7 +129,17 @@ def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -
     if stated not in COMPUTED:
         raise broken(f"producer.settings.dtype: {stated!r}, expected one of {', '.join(COMPUTED)}")
     passes = [[int(token) for token in entry["tokens"]] for entry in manifest["passes"]]
-    return Dump(manifest, rows, read_file, COMPUTED[stated], passes, {row.module for row in rows.values()})
+    ends = [0]
+    for tokens in passes[:-1]:
+        ends.append(ends[-1] + len(tokens))
+    positions = [position_of(entry, end) for entry, end in zip(manifest["passes"], ends)]
+    return Dump(manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()})
+
+
+def position_of(entry: dict[str, Any], default: int) -> int:
+    """Returns the position of a pass's first token."""
+    position = entry.get("position", default)
+    return int(position[0] if isinstance(position, list) else position)
 
 
 def open_container(path: Path) -> tuple[dict[str, Any], Callable[[str], torch.Tensor]]:

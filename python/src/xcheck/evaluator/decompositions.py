@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from .call import Call
-from .rounding import Evaluation, as_tracked, fresh, rule
-from .tracked import Tracked
+from .rounding import Evaluation, as_tracked, rule
+from .tracked import Tracked, fresh
 
 INNER = torch.float32
 
@@ -29,8 +29,7 @@ def softmax(evaluation: Evaluation, call: Call) -> Any:
     fixed = unmoved(x)
     with evaluation:
         exponentials = (inner(x) - fixed.amax(dim, keepdim=True).to(INNER)).exp()
-        result = (exponentials / exponentials.sum(dim, keepdim=True)).to(x.dtype)
-    return result
+        return (exponentials / exponentials.sum(dim, keepdim=True)).to(x.dtype)
 
 
 @rule("_log_softmax")

@@ -130,9 +130,11 @@ def not_reached(row: Row, names: set[str], called: dict[tuple[str, int], int]) -
 def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing) -> None:
     """Runs all passes; later ones continue from the cache of the earlier ones."""
     cache: dict[str, Any] = {}
-    several = len(dump.passes) > 1
+    several = any(dump.positions)
     for number, tokens in enumerate(dump.passes):
         forcing.start(number)
+        if dump.positions[number] == 0:
+            cache.clear()
         options: dict[str, Any] = {"use_cache": several, **cache}
         inputs = dump.inputs(number)
         rows = rows_of_logits(dump, number, len(tokens))

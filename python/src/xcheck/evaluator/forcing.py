@@ -146,9 +146,7 @@ class Forcing:
         result.is_known = True
         return result
 
-    def chosen_again(
-        self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any
-    ) -> Any:
+    def chosen_again(self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any) -> Any:
         """Runs a module again, with the candidate's value in place of the operation's result that it returns."""
         results: list[Any] = []
         place: list[int] = []

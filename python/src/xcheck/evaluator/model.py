@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
 
 from .candidate import Dump
 from .constants import COMPUTED_BUFFER, U32
@@ -23,6 +24,17 @@ def load(path: str, dump: Dump) -> Any:
     config = load_config(path)
     config._experts_implementation = experts_implementation(dump)
     model_class = chosen_class(config, dump, path)
+    try:
+        return loaded(model_class, path, config, dump)
+    except EvaluatorError as error:
+        if config._experts_implementation == "eager" or "experts" not in error.text:
+            raise
+        config._experts_implementation = "eager"  # the class has one implementation only
+        return loaded(model_class, path, config, dump)
+
+
+def loaded(model_class: Any, path: str, config: Any, dump: Dump) -> Any:
+    """Loads the weights in the type of the dump."""
     try:
         model = model_class.from_pretrained(path, config=config, dtype=dump.dtype, local_files_only=True)
     except MemoryError:
@@ -61,7 +73,7 @@ def load_config(path: str) -> Any:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EvaluatorError("model", f"cannot read {file}: {error}; give the directory of a model") from error
-    known = content.get("model_type") in transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    known = content.get("model_type") in CONFIG_MAPPING_NAMES
     if not known and content.get("auto_map"):
         raise EvaluatorError(
             "remote-code",

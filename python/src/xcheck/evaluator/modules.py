@@ -23,7 +23,7 @@ def layer_of(path: str) -> tuple[str, str] | None:
 
 def layers(model: Any) -> list[str]:
     """Returns the paths of all layers."""
-    paths = {}
+    paths: dict[str, None] = {}
     for name, _ in model.named_modules():
         found = layer_of(name)
         if found is not None and found[1] == "":

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from .call import Call, wide
-from .constants import K, PRODUCT_SQUARES, PRODUCT_VALUE, U32, UNIT
+from .constants import PRODUCT_SQUARES, PRODUCT_VALUE, U32, UNIT, K
 from .operations import CONVOLUTIONS
-from .rounding import Evaluation, as_tracked, fresh, rule
-from .tracked import Tracked
+from .rounding import Evaluation, as_tracked, rule
+from .tracked import Tracked, fresh
 
 BLOCK = 1 << 23  # elements of a weight that are held in f64 at once
 
@@ -66,8 +66,7 @@ def with_addend(
         base = samples if samples is not None else drawn(evaluation, value, variance - own)
         biases = tracked.samples(evaluation.settings)
         samples = [
-            sample + moved * beta + own.sqrt() * evaluation.settings.noise(value)
-            for sample, moved in zip(base, biases)
+            sample + moved * beta + own.sqrt() * evaluation.settings.noise(value) for sample, moved in zip(base, biases)
         ]
     return fresh(value + bias, dtype, variance, samples, pending=True)
 
@@ -81,7 +80,7 @@ def multiplied(evaluation: Evaluation, a: Any, b: Any) -> tuple[Any, Any, Any]:
     """Returns value, variance and samples of a product of matrices."""
     if not isinstance(b, Tracked) and b.dim() == 2 and b.numel() > 2 * BLOCK:
         columns = max(BLOCK // b.shape[0], 1)
-        parts = [multiplied_block(evaluation, a, part) for part in b.split(columns, dim=1)]
+        parts = [multiplied_block(evaluation, a, part) for part in torch.chunk(b, -(-b.shape[1] // columns), dim=1)]
         samples = None
         if parts[0][2] is not None:
             samples = [torch.cat(runs, dim=1) for runs in zip(*(part[2] for part in parts))]

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from .call import Call, is_real
-from .constants import K, SUM_SQUARES, SUM_VALUE, U32, UNIT
+from .constants import SUM_SQUARES, SUM_VALUE, U32, UNIT, K
 from .operations import ACCUMULATIONS, REDUCTIONS
-from .rounding import Evaluation, fresh, is_tie, rule, sources
-from .tracked import Tracked
+from .rounding import Evaluation, is_tie, rule, sources
+from .tracked import Tracked, fresh
 
 
 @rule(*REDUCTIONS)

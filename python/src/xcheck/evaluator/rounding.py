@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from . import operations
 from .call import Call, is_real, wide
-from .constants import K, LAMBDA, LIBRARY_ULPS, U32, is_exact_in_f32
+from .constants import LAMBDA, LIBRARY_ULPS, U32, K, is_exact_in_f32
 from .errors import unsupported
 from .tracked import Settings, Tracked, fresh, like
 
@@ -29,7 +29,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-class Evaluation(TorchDispatchMode):
+class Evaluation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes each operation in f64, and propagates rounding errors.
 
     Tensors show the type of the model's own computation, so that the modelling code takes the same branches. Choices
@@ -37,7 +37,7 @@ class Evaluation(TorchDispatchMode):
     """
 
     def __init__(self, settings: Settings | None = None):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.settings = settings or Settings(4)
         self.on_tie: Callable[[], None] = lambda: None
         self.before: Callable[[Call], Any] = lambda call: None
@@ -93,7 +93,9 @@ class Evaluation(TorchDispatchMode):
             return call.run()
         result = self.functional(call)
         if not isinstance(target, Tracked):
-            if result.has_errors and result.variance(rounded=False) is not None or not represented(result.exact, target.dtype):
+            if (result.has_errors and result.variance(rounded=False) is not None) or not represented(
+                result.exact, target.dtype
+            ):
                 raise unsupported(f"{call.func} on a tensor that was created before the evaluation")
             return target.copy_(result.exact)
         write(target, result, self)
@@ -179,7 +181,8 @@ def scalar_sigmas(call: Call) -> dict[int, float]:
 
 def single(result: Any) -> torch.Tensor:
     """Returns the first result of an operation with several."""
-    return result[0] if isinstance(result, tuple) else result
+    first: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return first
 
 
 def flattened(result: Any) -> list[Any]:
@@ -238,10 +241,8 @@ def converted_view(base: Tracked, result: torch.Tensor, dtype: torch.dtype) -> T
     """Returns complex numbers as pairs, or pairs as complex numbers, with their variance."""
     variance = base.variance()
     if variance is not None:
-        if result.is_complex():
-            variance = variance.sum(-1)
-        else:
-            variance = (variance / 2).unsqueeze(-1).expand(result.shape)
+        halves = (variance / 2).unsqueeze(-1)
+        variance = variance.sum(-1) if result.is_complex() else halves.expand(result.shape)
     exact = result.clone()
     return fresh(exact, dtype, variance)
 

@@ -84,13 +84,13 @@ class Tracked(torch.Tensor):
         )
         result.exact = exact
         result.errors = errors or RoundingErrors()
-        return result  # type: ignore[no-any-return]
+        return result
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Tracked({self.exact!r}, dtype={self.dtype}, pending={self.errors.pending})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RuntimeError(f"{func} of a tracked tensor outside an evaluation")
 
     def __deepcopy__(self, memo: Any) -> Tracked:
@@ -132,7 +132,7 @@ class Tracked(torch.Tensor):
             return
         if errors.variance is None:
             errors.variance = torch.zeros(values.shape, dtype=torch.float64)
-        like(errors.variance, self.exact).copy_(0.0 if variance is None else variance)
+        like(errors.variance, self.exact).copy_(torch.zeros(()) if variance is None else variance)
         if samples is not None and errors.samples is None:
             errors.samples = [values.clone() for _ in samples]
         if errors.samples is not None:

@@ -26,7 +26,9 @@ class Worker:
         elif kind == "causes":
             self.causes(request, answers)
         else:
-            raise EvaluatorError("request", f"request {kind!r}, expected 'evaluate' or 'causes'; see protocol version 1")
+            raise EvaluatorError(
+                "request", f"request {kind!r}, expected 'evaluate' or 'causes'; see protocol version 1"
+            )
 
     def evaluate(self, request: dict[str, Any], answers: Answers) -> None:
         self.session = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 
@@ -78,11 +79,17 @@ def others(key: str, value: Any, default: Any) -> list[Any]:
         found.append(not value)
     for word, typical in TYPICAL.items():
         if key == word or key.endswith(f"_{word}") or f"_{word}" in key:
-            found += [other for other in typical if other is None or type(other) is type(value) or isinstance(value, float)]
+            found += [
+                other for other in typical if other is None or type(other) is type(value) or isinstance(value, float)
+            ]
     if isinstance(value, int) and not isinstance(value, bool) and "window" in key:
         found += [value - 1, value + 1]
     unique = dict.fromkeys((type(other), other) for other in found)
     return [other for _, other in unique if other != value]
+
+
+def is_alike(other: Any, value: Any) -> bool:
+    return other is None or type(other) is type(value) or isinstance(value, float)
 
 
 def changed(config: Any, key: str, value: Any) -> Any:

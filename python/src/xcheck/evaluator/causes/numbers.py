@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 from ..call import Call
 from ..tracked import Settings
 from .trial import Exact, Fit, Trial, changing, place
 
 ARITHMETIC = frozenset(
-    "add sub rsub mul div pow clamp clamp_min clamp_max leaky_relu softplus elu celu hardtanh threshold "
-    "native_layer_norm _fused_rms_norm native_group_norm addcmul lerp logit true_divide add_ sub_ mul_ div_ "
-    "clamp_ pow_ masked_fill".split()
+    [
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "pow",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "leaky_relu",
+        "softplus",
+        "elu",
+        "celu",
+        "hardtanh",
+        "threshold",
+        "native_layer_norm",
+        "_fused_rms_norm",
+        "native_group_norm",
+        "addcmul",
+        "lerp",
+        "logit",
+        "true_divide",
+        "add_",
+        "sub_",
+        "mul_",
+        "div_",
+        "clamp_",
+        "pow_",
+        "masked_fill",
+    ]
 )
-INTEGERS = frozenset("pow mul div".split())
-CLAMPS = frozenset("clamp clamp_ clamp_min clamp_max clamp_min_ clamp_max_ hardtanh".split())
+INTEGERS = frozenset(["pow", "mul", "div"])
+CLAMPS = frozenset(["clamp", "clamp_", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_", "hardtanh"])
 GRID = 21
 STEPS = 48
 SPAN = 7.0

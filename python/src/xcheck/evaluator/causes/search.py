@@ -31,6 +31,4 @@ def ranked(found: list[dict[str, Any]], before: float) -> list[dict[str, Any]]:
     best = min(cause["error_after"] for cause in found)
     chosen = [cause for cause in found if cause["error_after"] <= max(CLOSE * best, 1e-12)]
     chosen.sort(key=lambda cause: cause["error_after"])
-    return [
-        {"message": "cause", "rank": 1, "left_over": 0, **cause, "error_before": before} for cause in chosen
-    ]
+    return [{"message": "cause", "rank": 1, "left_over": 0, **cause, "error_before": before} for cause in chosen]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,14 +25,22 @@ from ..rounding import Evaluation, is_composite, is_view
 from ..sigma import sigma_of
 from ..tracked import RoundingErrors, Settings, Tracked, fresh
 
+RULED = (
+    frozenset(
+        [
+            "embedding",
+            "_to_copy",
+            "_grouped_mm",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_efficient_attention",
+            "_fused_rms_norm",
+        ]
+    )
+    | CREATIONS
+)
 
-RULED = frozenset(
-    "embedding _to_copy _grouped_mm _scaled_dot_product_flash_attention_for_cpu "
-    "_scaled_dot_product_efficient_attention _fused_rms_norm".split()
-) | CREATIONS
 
-
-class Exact(Evaluation):
+class Exact(Evaluation):  # type: ignore[no-untyped-call]
     """An evaluation without rounding errors, which is faster."""
 
     def evaluate(self, call: Call) -> Any:
@@ -103,9 +112,7 @@ class Trial:
         dump = copy.copy(self.session.dump)
         aliases = {"", "logits"} if self.name == "" else {self.name}
         dump.rows = {
-            site: row
-            for site, row in dump.rows.items()
-            if not (site[0] in aliases and site[1:] == self.site[1:])
+            site: row for site, row in dump.rows.items() if not (site[0] in aliases and site[1:] == self.site[1:])
         }
         return dump
 
@@ -190,7 +197,8 @@ class Trial:
         if output is None:
             return None
         exact = exact_of(output)
-        return Fit(self.relative(exact), violations(self.stored, exact, GENEROUS * self.sigma))
+        sigma = torch.zeros_like(exact) if self.sigma is None else GENEROUS * self.sigma
+        return Fit(self.relative(exact), violations(self.stored, exact, sigma))
 
     def judged(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
         """Compares the output with the candidate's, with the error bound at each value."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 
@@ -16,7 +17,9 @@ def own_parameters(trial: Trial) -> list[tuple[str, Any, str]]:
     inside = {
         site[0]
         for site in trial.dump_without_site.rows
-        if site[2] == trial.site[2] and site[0] != trial.root and (not trial.root or site[0].startswith(trial.root + "."))
+        if site[2] == trial.site[2]
+        and site[0] != trial.root
+        and (not trial.root or site[0].startswith(trial.root + "."))
     }
     found = []
     for path, module in trial.module.named_modules():
@@ -24,7 +27,9 @@ def own_parameters(trial: Trial) -> list[tuple[str, Any, str]]:
         replaced = any(whole == other or whole.startswith(other + ".") for other in inside)
         if replaced and whole != trial.name:
             continue
-        found += [(f"{whole}.{name}" if whole else name, module, name) for name, _ in module.named_parameters(recurse=False)]
+        found += [
+            (f"{whole}.{name}" if whole else name, module, name) for name, _ in module.named_parameters(recurse=False)
+        ]
     return found
 
 
