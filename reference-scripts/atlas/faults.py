@@ -33,7 +33,9 @@ class Fault(NamedTuple):
     """One fault: `make` returns the faulty copy of a model."""
 
     name: str
-    kind: str  # constant, config, weight, operation, input
+    kind: (
+        str  # constant, config, weight, operation, input; scale: a small change of weights, which has no cause to name
+    )
     target: str  # the config key, attribute, parameter or module a judge should name
     expected: str
     found: str
@@ -150,7 +152,10 @@ def rebuilt(model: Any, path: tuple[Any, ...], wrong: Any) -> Any:
             place = place[part]
         place[path[-1]] = wrong
         setattr(inner, path[0], values)
-    faulty = type(model)._from_config(config, attn_implementation=model.config._attn_implementation).to(model.dtype)
+    attention = model.config._attn_implementation
+    faulty = type(model)._from_config(config, dtype=model.dtype, attn_implementation=attention)
+    for weight, like in zip(faulty.parameters(), model.parameters()):  # some modules keep f32
+        weight.data = weight.data.to(like.dtype)
     faulty.load_state_dict(model.state_dict(), strict=True)
     return faulty.eval()
 
@@ -257,7 +262,7 @@ def slice_faults(model: Any) -> Iterator[Fault]:
         weight[:count] = weight[:count] * 1.001
 
     for names in parameters_by_kind(model).values():
-        yield weight_fault(f"{names[-1]} first quarter x 1.001", names[-1], scale)
+        yield weight_fault(f"{names[-1]} first quarter x 1.001", names[-1], scale)._replace(kind="scale")
 
 
 # --- operations ---
@@ -301,13 +306,24 @@ def discard(module: nn.Module) -> None:
     module.continue_with = torch.zeros_like  # type: ignore[assignment]
 
 
-def without_input(module: nn.Module) -> None:
-    def hook(_: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        value = output if isinstance(output, torch.Tensor) else output[0]
-        given = args[0] if args else kwargs["hidden_states"]
-        return value - given if isinstance(output, torch.Tensor) else (value - given, *output[1:])
+def without_input(layer: nn.Module) -> None:
+    """Lets a layer return what its last module computes, without the residual stream."""
+    last: list[torch.Tensor] = []
 
-    module.register_forward_hook(hook, with_kwargs=True)
+    def keep(_: Any, __: Any, output: Any) -> None:
+        value = output if isinstance(output, torch.Tensor) else output[0]
+        last[:] = [value]
+
+    def hook(_: Any, __: Any, output: Any) -> Any:
+        value = output if isinstance(output, torch.Tensor) else output[0]
+        if not last or last[0].shape != value.shape:
+            return None
+        return last[0] if isinstance(output, torch.Tensor) else (last[0], *output[1:])
+
+    for child in layer.children():
+        if not isinstance(child, nn.ModuleList):
+            child.register_forward_hook(keep)
+    layer.register_forward_hook(hook)
 
 
 # --- positions ---

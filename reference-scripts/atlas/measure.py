@@ -69,23 +69,26 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
     plan = planned(path, count) if count else []
     for dtype, attention in ENGINES:
         engine = f"{dtype} {attention}"
-        model = load(path, dtype, attention)
+        try:
+            model = load(path, dtype, attention)
+            recorded = run(model, prompt(model), decode_steps(path) if attention == "eager" else 0)
+        except Exception as error:  # transformers cannot run it in this type
+            result["correct"][engine] = {"error": f"no run: {type(error).__name__}: {error}"[:200]}
+            continue
         if model.config._attn_implementation != attention:
             result["correct"][engine] = {"error": f"no {attention} attention"}
             continue
-        decode = decode_steps(path) if attention == "eager" else 0
-        verdict, _ = judged(worker, path, model, run(model, prompt(model), decode), dtype)
+        verdict, _ = judged(worker, path, model, recorded, dtype)
         result["correct"][engine] = described(verdict)
         if attention == "eager" and count:
             rows, dropped = [], 0
             limit = count if dtype == "f32" else count // 3
             same = {fault.name: fault for fault in faults_of(model, seed_of(path))}
             for fault, changes in plan:
-                right = right_modules(fault, changes, dtype)
-                if right is None:
+                if right_modules(fault, changes, dtype) is None:
                     dropped += 1
                 elif len(rows) < limit and fault.name in same:
-                    rows.append(judged_fault(worker, path, model, same[fault.name], right, dtype, cause_seconds))
+                    rows.append(judged_fault(worker, path, model, same[fault.name], changes, dtype, cause_seconds))
             result["faults"][engine], result["unmeasurable"][engine] = rows, dropped
     return result
 
@@ -119,7 +122,9 @@ def seed_of(path: Path) -> int:
     return zlib.crc32(path.name.encode())
 
 
-def right_modules(fault: Fault, changes: list[tuple[Any, float]], dtype: str) -> list[str] | None:
+def right_modules(
+    fault: Fault, changes: list[tuple[Any, float]], dtype: str, undetermined: tuple[str, ...] = ()
+) -> list[str] | None:
     """Lists the right answers for the first wrong module; None if the fault is not measurable in this type.
 
     They are the modules that the fault changes, in order of execution, up to the first with a measurable change, and
@@ -128,24 +133,37 @@ def right_modules(fault: Fault, changes: list[tuple[Any, float]], dtype: str) ->
     modules = []
     for site, change in changes:
         modules.append(site.module)
-        if change >= MEASURABLE * ROUNDOFF[dtype]:
+        if change >= MEASURABLE * ROUNDOFF[dtype] and site.module not in undetermined:
             return [*dict.fromkeys([*modules, fault.target, fault.target.rsplit(".", 1)[0]])]
     return None
 
 
 def judged_fault(
-    worker: Worker, path: Path, model: Any, fault: Fault, right: list[str], dtype: str, seconds: float
+    worker: Worker, path: Path, model: Any, fault: Fault, changes: list[tuple[Any, float]], dtype: str, seconds: float
 ) -> dict[str, Any]:
-    recorded = run(fault.make(model), prompt(model), steps(path, fault))
-    verdict, causes = judged(worker, path, model, recorded, dtype, seconds)
+    faulty = fault.make(model)
+    recorded = run(faulty, prompt(model), steps(path, fault))
+    verdict, causes = judged(worker, path, model, recorded, dtype, seconds if fault.kind != "scale" else 0.0)
+    right = right_modules(fault, changes, dtype, verdict.ties) or []
     row = {"fault": fault.name, "kind": fault.kind, "target": fault.target, "expected": fault.expected,
            "found": fault.found, "right": right[:6], **described(verdict)}  # fmt: skip
     if verdict.violations:
         row["first"] = verdict.violations[0].module
         row["exact"] = row["first"] in right
         if seconds:
-            row["causes"] = causes
+            row["causes"], row["constants"] = causes, changed_constants(model, faulty)
     return row
+
+
+def changed_constants(model: Any, faulty: Any) -> list[list[float]]:
+    """Lists the numbers kept by modules that a fault changes: expected and found."""
+    pairs = set()
+    for one, other in zip(model.modules(), faulty.modules()):
+        for attribute, value in vars(one).items():
+            found = vars(other).get(attribute)
+            if isinstance(value, float) and isinstance(found, float) and value != found:
+                pairs.add((value, found))
+    return [list(pair) for pair in sorted(pairs)]
 
 
 def judged(
@@ -167,7 +185,7 @@ def described(verdict: Verdict) -> dict[str, Any]:
     row: dict[str, Any] = {"sites": verdict.sites, "worst": float(f"{verdict.worst:.3g}"),
                            "at": verdict.worst_module, "over": len(verdict.violations), "first_over": first}  # fmt: skip
     if verdict.ties:
-        row["ties"] = verdict.ties
+        row["ties"] = len(verdict.ties)
     if verdict.missing:
         row["missing"] = [len(verdict.missing), *verdict.missing[:3]]
     if verdict.error:

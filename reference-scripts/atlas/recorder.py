@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -119,10 +120,10 @@ def run(model: Any, given: list[list[int]] | Inputs, decode: int, force: Recordi
             model(**{name: value.to(model.dtype) for name, value in given.items()})
             return Run(given, values)
         tokens, count, cache = [list(part) for part in given], len(given) + decode, {}
+        # Some models round keys to the cache's type: the evaluator uses no cache for one pass.
+        cached = {"use_cache": count > 1} if "use_cache" in inspect.signature(model.forward).parameters else {}
         for index in range(count):
-            output = model(
-                input_ids=torch.tensor([tokens[index]]), **({"use_cache": True} if count > 1 else {}), **cache
-            )
+            output = model(input_ids=torch.tensor([tokens[index]]), **cached, **cache)
             if index == count - 1:
                 break
             name = next(key for key in CACHES if getattr(output, key, None) is not None)
@@ -148,7 +149,7 @@ def write_dump(path: Path, model: Any, run: Run, settings: dict[str, str]) -> No
             continue
         rows.append({"module": module, "pass": index, "call": call, "dtype": NAMES[value.dtype],
                      "shape": list(value.shape), "file": key})  # fmt: skip
-        tensors[key] = value.contiguous()
+        tensors[key] = value.contiguous().clone()
     manifest = {
         "format": "xcheck-dump",
         "version": 1,

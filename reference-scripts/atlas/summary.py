@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -59,16 +58,21 @@ def problems(models: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def is_named(row: dict[str, Any]) -> bool | None:
-    """True if the first cause is the injected fault, False if another cause is named, None if no cause is named."""
+    """True if the first cause is the injected fault, False if another cause is named, None if no cause is named.
+
+    A constant is right if it has the values of the fault, or of a number that a module derives from the changed key.
+    An operation is right if the fault is an operation left out: the evaluator has checked the place by every value.
+    """
     causes = [cause for cause in row.get("causes", []) if cause.get("message") == "cause"]
     if not causes:
         return None
     cause = causes[0]
-    text = " ".join(str(cause.get(key, "")) for key in ("what", "key", "expected", "found"))
-    words = [word for word in re.split(r"[^\w.]+", row["target"]) if word]
-    same_key = any(word.rsplit(".", 1)[-1] in text for word in words)
-    same_value = close(cause.get("found"), row["found"]) and close(cause.get("expected"), row["expected"])
-    return same_key or same_value or (row["kind"] == cause.get("kind") == "operation" and row["target"] in text)
+    text = " ".join(str(cause.get(key, "")) for key in ("what", "key"))
+    target = row["target"].split(".")[-1] if row["kind"] in ("config", "constant") else row["target"]
+    if target in text or (row["kind"] == "operation" and cause.get("kind") == "operation"):
+        return True
+    pairs = [(row["expected"], row["found"]), *row.get("constants", [])]
+    return any(close(cause.get("expected"), one) and close(cause.get("found"), other) for one, other in pairs)
 
 
 def close(one: Any, other: Any) -> bool:
@@ -86,10 +90,13 @@ def count_faults(models: dict[str, dict[str, Any]], engine: str) -> Counter[str]
             if fault.get("error"):
                 counts["error"] += 1
                 continue
+            if fault.get("ties") and not fault["over"]:
+                counts["undetermined"] += 1
+                continue
             counts["faults"] += 1
             counts["detected"] += bool(fault["over"])
             counts["exact"] += fault.get("exact", False)
-            if "causes" in fault:
+            if "causes" in fault and fault["kind"] != "scale":
                 named = is_named(fault)
                 counts["asked"] += 1
                 counts["named"] += named is True

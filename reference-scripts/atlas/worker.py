@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     missing: list[str]
     error: str | None
     hello: dict[str, Any]
-    ties: int = 0  # sites over their bound after a choice that rounding can change: undetermined
+    ties: tuple[str, ...] = ()  # modules over their bound after a choice that rounding can change: undetermined
 
 
 class Worker:
@@ -90,7 +90,7 @@ class Worker:
         with safe_open(dump, "pt") as file:
             rows = json.loads(file.metadata()["xcheck"])["tensors"]
             values = {(r["module"], r.get("call", 0), r["pass"]): file.get_tensor(r["file"]) for r in rows}
-        sites, worst, worst_module, violations, missing, error, hello, ties = 0, 0.0, "", [], [], None, {}, 0
+        sites, worst, worst_module, violations, missing, error, hello, ties = 0, 0.0, "", [], [], None, {}, []
         for message, tensors in self.ask(request):
             kind = message["message"]
             if kind == "hello":
@@ -104,13 +104,13 @@ class Worker:
                 key = (message["module"], message.get("call", 0), message["pass"])
                 ratio, over = compared(values[key], tensors["exact"], tensors["sigma"], message["kind"])
                 if over and message.get("tie"):  # another choice between values that rounding can exchange
-                    ties += 1
+                    ties.append(message["module"])
                     continue
                 if ratio > worst:
                     worst, worst_module = ratio, message["module"]
                 if over:
                     violations.append(Violation(*key, ratio, over, values[key].numel()))
-        return Verdict(sites, worst, worst_module, violations, missing, error, hello, ties)
+        return Verdict(sites, worst, worst_module, violations, missing, error, hello, tuple(ties))
 
     def causes(self, violation: Violation, seconds: float) -> list[dict[str, Any]]:
         """Asks for the causes of a violation."""

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from transformers.cache_utils import Cache
 
 from .call import Call
 from .candidate import Dump, Row
@@ -147,7 +148,12 @@ class Forcing:
         return result
 
     def chosen_again(self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any) -> Any:
-        """Runs a module again, with the candidate's value in place of the operation's result that it returns."""
+        """Runs a module again, with the candidate's value in place of the operation's result that it returns.
+
+        A module that is given a cache has already added to it, and is not run again.
+        """
+        if any(isinstance(arg, Cache) for arg in (*args, *kwargs.values())):
+            return output
         results: list[Any] = []
         place: list[int] = []
 

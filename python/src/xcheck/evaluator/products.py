@@ -106,7 +106,7 @@ def multiplied_block(evaluation: Evaluation, a: Any, b: Any) -> tuple[Any, Any, 
     count = evaluation.settings.samples
     left = a.samples(evaluation.settings) if of_a is not None else [x] * count
     right = b.samples(evaluation.settings) if of_b is not None else [w] * count
-    if of_b is None and x.dim() == 2 and w.dim() == 2:
+    if of_b is None and x.dim() == 2 and w.dim() == 2 and x.shape[0]:  # an expert may have no rows
         results = list(torch.matmul(torch.cat(left), w).split(x.shape[0]))
     else:
         results = [torch.matmul(one, other) for one, other in zip(left, right)]
