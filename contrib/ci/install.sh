@@ -53,7 +53,7 @@ arrived() {
 key() {
     cd "$source"
     # shellcheck disable=SC2086
-    find Cargo.lock Cargo.toml engine judge src checkpoints reference-scripts -type f | LC_ALL=C sort | tr '\n' '\0' | xargs -0 $hasher | sha256
+    find Cargo.lock Cargo.toml engine judge src checkpoints python/src reference-scripts -type f | LC_ALL=C sort | tr '\n' '\0' | xargs -0 $hasher | sha256
 }
 
 on_path() {

@@ -1,5 +1,9 @@
 //! Models that torch evaluates: the command, with a worker whose session was recorded.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 
 use super::machine::Machine;
@@ -52,4 +56,31 @@ fn nothing_is_installed_unasked_and_options_of_our_engine_are_refused() {
     ] {
         check(&machine(), arguments).refused(&[told]);
     }
+}
+
+/// The files in a folder and below, without what Python compiles.
+fn files(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(at) = open.pop() {
+        for entry in fs::read_dir(&at).expect("a folder").map(|entry| entry.expect("it can be listed").path())
+        {
+            match entry.is_dir() {
+                true if !entry.ends_with("__pycache__") => open.push(entry),
+                true => {}
+                false => _ = found.insert(entry.strip_prefix(folder).expect("it is inside").to_owned()),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_whole_package_is_in_the_program() {
+    let machine = machine();
+    check(&machine, &["--yes", "--no-report"]);
+    let names = machine.names("cache/python");
+    let written = machine.at("cache/python").join(&names[0]).join("xcheck");
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/src/xcheck");
+    assert_eq!(files(&written), files(&ours));
 }

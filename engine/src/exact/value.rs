@@ -126,3 +126,24 @@ impl ExactValue {
         Self::bounded((low + high) / 2.0, (high - low) / 2.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::{K, LAMBDA, U};
+    use crate::exact::float::Float;
+
+    #[test]
+    fn the_python_evaluator_rounds_with_the_same_constants() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/src/xcheck/evaluator/rounding.json");
+        let text = std::fs::read_to_string(path).expect("the file is part of the repository");
+        let constants: Value = serde_json::from_str(&text).expect("it is JSON");
+        let value = |name: &str| constants[name]["value"].as_f64();
+        assert_eq!((value("k"), value("lambda")), (Some(K), Some(LAMBDA)));
+        let units = [("unit_f32", U), ("unit_bf16", Float::Bf16.unit()), ("unit_f16", Float::F16.unit())];
+        for (name, unit) in units {
+            assert_eq!(value(name), Some(unit), "{name}");
+        }
+    }
+}
