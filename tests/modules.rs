@@ -12,6 +12,7 @@ use xcheck::check::Tolerances;
 use xcheck::checkpoint::{Checkpoint, ModulePath, Point};
 use xcheck::dump::Dump;
 use xcheck::evaluator::{EvaluatorConnection, ModuleRules, check_modules};
+use xcheck::exact::{K, LAMBDA};
 use xcheck::format::FileBytes;
 use xcheck::report::{Comparison, ModelRecord, PromptTokens, Report, ReportContent, Timing};
 use xcheck::verdict::{Outcome, Verdict};
@@ -258,6 +259,16 @@ fn errors_of_the_worker_are_reported() {
 
     let stated = judge_answer(&dump(&all, "auto"), answer(&all, &modules()), None).unwrap_err();
     assert!(stated.contains("producer.settings.dtype is auto, expected f32, bf16 or f16"), "{stated}");
+}
+
+#[test]
+fn the_python_evaluator_rounds_with_the_constants_of_the_engine() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/python/src/xcheck/evaluator/rounding.json");
+    let constants: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let ours = [("k", K), ("lambda", LAMBDA), ("unit_f32", f64::from(f32::EPSILON) / 2.0)];
+    for (name, value) in ours {
+        assert_eq!(constants[name]["value"].as_f64(), Some(value), "{name}");
+    }
 }
 
 #[test]

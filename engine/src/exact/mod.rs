@@ -41,6 +41,6 @@ pub use operation::{ColumnEvaluator, Node, Operation, evaluate, is_given, node_o
 pub use profile::{Angles, FusedResults, Operands, Profile, RowScales, ScaledOperand};
 pub use result_pair::{EngineErrors, InexactValue, ResultPair};
 pub use unrounded_origin::{in_place_of, of_a_kernel};
-pub use value::{ExactValue, LAMBDA};
+pub use value::{ExactValue, K, LAMBDA};
 pub(crate) use verdict::exacts_explain;
 pub use verdict::{DEEPEST, OperationVerdict, judge, unexplained};

@@ -189,9 +189,9 @@ def attention(evaluation: Evaluation, call: Call) -> Any:
     mask = call.kwargs.get("attn_mask")
     causal = call.kwargs.get("is_causal", call.args[4] if len(call.args) > 4 else False)
     scale = call.kwargs.get("scale")
+    scale = call.args[0].shape[-1] ** -0.5 if scale is None else scale
     with evaluation:
         query, key, value = (inner(arg) for arg in call.args[:3])
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
         if key.shape[1] != query.shape[1]:
             key, value = (of.repeat_interleave(query.shape[1] // of.shape[1], 1) for of in (key, value))
         scores = query @ key.transpose(-1, -2) * scale

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Callable
 
+import torch
+
 from ..call import Call
 from ..tracked import Settings
 from .trial import Exact, Fit, Trial, changing, place
@@ -44,11 +46,13 @@ ARITHMETIC = frozenset(
         "masked_fill",
     ]
 )
+SHORT = frozenset([torch.bfloat16, torch.float16])
 INTEGERS = frozenset(["pow", "mul", "div"])
 CLAMPS = frozenset(["clamp", "clamp_", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_", "hardtanh"])
-GRID = 21
+GRID = 36
 STEPS = 48
-SPAN = 7.0
+SPAN = 12.0
+ROUND = 2  # digits of a round number
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,16 @@ def rounded(trial: Trial, constant: Constant, value: float) -> float | None:
     return value if trial.explains(changing(exchange(constant, value))) is not None else None
 
 
+def is_round(value: float) -> bool:
+    """Returns true if a number has few digits."""
+    return value == 0 or f"{value:.{ROUND}g}" == f"{value:.6g}" or float(f"{value:.{ROUND}g}") == value
+
+
+def is_plausible(constant: Constant, value: float, stored: torch.dtype) -> bool:
+    """Returns true if a fitted number is evidence: in a short type, many numbers explain a module equally well."""
+    return stored not in SHORT or is_round(value) or is_round(value / constant.value)
+
+
 def causes(trial: Trial) -> Iterator[dict[str, Any]]:
     """Yields each constant that explains every value of the output."""
     before = trial.before.error if trial.before is not None else 0.0
@@ -208,7 +222,7 @@ def causes(trial: Trial) -> Iterator[dict[str, Any]]:
         if not fit_with(trial, constant, found[0]).is_possible:
             continue
         value = rounded(trial, constant, found[0])
-        if value is None:
+        if value is None or not is_plausible(constant, value, trial.row.dtype):
             continue
         fit = trial.explains(changing(exchange(constant, value)))
         if fit is None:
@@ -216,7 +230,7 @@ def causes(trial: Trial) -> Iterator[dict[str, Any]]:
         expected, actual = f"{constant.value:.6g}", f"{value:.6g}"
         yield {
             "kind": "constant",
-            "what": f"the {constant.words} in {constant.file}:{constant.line} is {actual} (expected {expected})",
+            "what": f"the {constant.words} is {actual} (expected {expected})",
             "key": constant.operation,
             "expected": expected,
             "found": actual,
