@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from faults import Fault, affected, faults_of
 from recorder import Run, run, write_dump
-from run_candidate import decode_steps, load, prompt, settings
+from run_candidate import decode_steps, load_model, prompt, settings
 from tiny_models import quiet
 from worker import Verdict, Worker
 
@@ -70,7 +70,7 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
     for dtype, attention in ENGINES:
         engine = f"{dtype} {attention}"
         try:
-            model = load(path, dtype, attention)
+            model = load_model(path, dtype, attention)
             recorded = run(model, prompt(model), decode_steps(path) if attention == "eager" else 0)
         except Exception as error:  # transformers cannot run it in this type
             result["correct"][engine] = {"error": f"no run: {type(error).__name__}: {error}"[:200]}
@@ -95,7 +95,7 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
 
 def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]]]:
     """Chooses faults that change something in f64, with the sites they change."""
-    model = load(path, "f64")
+    model = load_model(path, "f64")
     plan: list[tuple[Fault, list[tuple[Any, float]]]] = []
     small = large = 0
     for fault in faults_of(model, seed_of(path)):

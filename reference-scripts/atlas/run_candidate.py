@@ -29,13 +29,13 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
     args = parser.parse_args()
     quiet()
-    model = load(args.model, args.dtype, args.attention)
+    model = load_model(args.model, args.dtype, args.attention)
     if args.compile:
         model.forward = torch.compile(model.forward)
     write_dump(args.out, model, run(model, prompt(model), decode_steps(args.model)), settings(model, args.dtype))
 
 
-def load(path: Path, dtype: str = "f32", attention: str = "eager") -> Any:
+def load_model(path: Path, dtype: str = "f32", attention: str = "eager") -> Any:
     """Loads a model for evaluation; with eager attention the experts are computed one by one, too."""
     model_class = class_of(path)
     options = {"dtype": TYPES[dtype], "local_files_only": True}
@@ -80,7 +80,7 @@ def settings(model: Any, dtype: str) -> dict[str, str]:
 
 
 def record(path: Path, dtype: str, attention: str) -> Run:
-    model = load(path, dtype, attention)
+    model = load_model(path, dtype, attention)
     return run(model, prompt(model), decode_steps(path))
 
 
