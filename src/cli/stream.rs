@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::atomic_write::write_whole;
 use crate::check::{Mode, Role, Rules};
-use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
+use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels, has_modules};
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names;
 use crate::cli::output::ReportOutput;
@@ -113,6 +113,12 @@ impl ComparisonContext<'_> {
             )));
         };
         let first = (first.clone(), Dump::from_source(first).map_err(|error| told(1, error))?);
+        if has_modules(&first.1) {
+            return Err(Error::Usage(format!(
+                "{}: the stream has outputs of modules, which only torch evaluates; write them to a file",
+                named.name
+            )));
+        }
         let told_by_first = named.told(first.1.manifest.clone())?;
         let variant = self.target.variant_for(&told_by_first)?;
         variant.begin_hash();

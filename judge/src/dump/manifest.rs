@@ -267,8 +267,14 @@ impl Manifest {
             return Err(format!("shape {:?} is too large", row.shape));
         }
         if row.module.is_some() {
-            let has_other = row.sketch || row.rows.is_some() || row.axes.is_some() || row.scale.is_some();
-            let problem = "\"sketch\", \"rows\", \"axes\" and \"scale\" cannot be used with the output of a module; write all of its values";
+            let has_other = row.sketch
+                || row.rows.is_some()
+                || row.axes.is_some()
+                || row.scale.is_some()
+                || row.of.is_some()
+                || row.computed.is_some()
+                || row.step.is_some();
+            let problem = "\"sketch\", \"rows\", \"axes\", \"scale\", \"of\", \"computed\" and \"step\" cannot be used with the output of a module; write all of its values";
             return if has_other { Err(problem.to_owned()) } else { Ok(site) };
         }
         let axes = row.axes()?;

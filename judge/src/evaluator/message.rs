@@ -120,14 +120,7 @@ pub struct ModuleFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 pub struct OutputName {
     /// Path of the module.
-    #[serde(default)]
     pub module: String,
-    /// Name of the tap, if the dump records the value as a tap.
-    #[serde(default)]
-    pub tap: Option<String>,
-    /// Layer of the tap.
-    #[serde(default)]
-    pub layer: Option<usize>,
     /// Number of the call in the pass.
     #[serde(default)]
     pub call: usize,

@@ -154,7 +154,7 @@ impl<'d> ModuleCheck<'d> {
         }
         let judged = self.judged(site, row, (&theirs, &exact, &sigma.data));
         self.rows.push(match judged.verdict {
-            Verdict::Fail if output.is_tie && output.kind == OutputKind::Ids => judged.tied(TIE),
+            Verdict::Fail if output.is_tie && output.kind == OutputKind::Ids => judged.undetermined(TIE),
             Verdict::Fail if output.is_tie => judged.undetermined(UNRECORDED_CHOICE),
             _ => judged,
         });
@@ -221,9 +221,7 @@ impl<'d> ModuleCheck<'d> {
             rows: self.rows,
             expected: recorded.len() + absent.len(),
             missing: self.missing.into_iter().chain(absent).collect(),
-            lacking: module_coverage::contradiction(self.dump, self.computed, &recorded)?
-                .into_iter()
-                .collect(),
+            lacking: module_coverage::gaps(self.dump, self.computed, &recorded)?,
             sides: vec![(
                 self.dump.path.display().to_string(),
                 recorded.iter().map(|site| site.point).collect(),
@@ -259,8 +257,8 @@ impl WorkerFacts {
     }
 }
 
-/// Reason for indices that differ without a fault.
-const TIE: &str = "rounding can decide this choice either way";
+/// Reason for indices that differ, some of them perhaps without a fault.
+const TIE: &str = "rounding can decide some of these choices either way; the others were not judged";
 
 /// Reason for values that follow from a choice that the dump does not show.
 const UNRECORDED_CHOICE: &str = "rounding can decide the choice that these values depend on, e.g. the experts of a token; record the router's output";
@@ -314,10 +312,6 @@ fn evaluation(
 }
 
 fn site_of(output: &OutputName) -> Result<Site> {
-    if let Some(tap) = &output.tap {
-        let point = tap.parse().map_err(Error::Usage)?;
-        return Ok(Site { point, layer: output.layer, pass: Some(output.pass) });
-    }
     let (path, layer) = ModulePath::in_model(&output.module, output.call).map_err(Error::Usage)?;
     Ok(Site { point: Point::Module(path), layer, pass: Some(output.pass) })
 }

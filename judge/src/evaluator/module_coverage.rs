@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checkpoint::{ModulePath, Point, Site};
-use crate::dump::Dump;
+use crate::dump::{DecodeMode, Dump, Pass};
 use crate::error::{Error, Result};
 use crate::evaluator::message::ModuleFacts;
 use crate::exact::Float;
@@ -51,8 +51,57 @@ pub(super) fn absent(
     Ok(missing.collect())
 }
 
+/// Returns the reasons why a dump cannot pass, apart from its sites.
+pub(super) fn gaps(dump: &Dump, computed: DType, recorded: &[Site]) -> Result<Vec<String>> {
+    let manifest = &dump.manifest;
+    let is_empty = |pass: &usize| !dump.sites().any(|site| site.pass == Some(*pass));
+    let empty = (0..manifest.passes.len()).filter(is_empty);
+    let mut gaps: Vec<String> =
+        empty.map(|pass| format!("pass {pass}: the dump records no value of this pass")).collect();
+    let (read, prompt) = (manifest.passes.last().map_or(0, Pass::end), manifest.input.tokens.len());
+    if read < prompt {
+        gaps.push(format!("the passes read {read} tokens, but the prompt has {prompt}"));
+    }
+    gaps.extend(contradiction(dump, computed, recorded)?);
+    gaps.extend(other_choice(dump)?);
+    Ok(gaps)
+}
+
+/// Returns the first token that was read although the recorded logits before it prefer another one.
+fn other_choice(dump: &Dump) -> Result<Option<String>> {
+    let manifest = &dump.manifest;
+    if manifest.input.decode == DecodeMode::Forced {
+        return Ok(None);
+    }
+    for (pass, read) in manifest.passes.iter().enumerate() {
+        let chosen = read.end().checked_sub(manifest.input.tokens.len()).and_then(|at| {
+            let listed = manifest.generated.as_ref().and_then(|tokens| tokens.get(at).copied());
+            manifest.passes.get(pass + 1).and_then(|next| next.tokens.first().copied()).or(listed)
+        });
+        let is_logits =
+            |site: &Site| site.pass == Some(pass) && site.layer.is_none() && site.point.name() == "logits";
+        let Some((chosen, site)) = chosen.zip(dump.sites().find(is_logits)) else { continue };
+        let Some(values) = dump.view(site)?.map(|view| view.to_vec()) else { continue };
+        let width = dump
+            .row(site)
+            .and_then(|row| row.shape.last().copied())
+            .unwrap_or(0)
+            .clamp(1, values.len().max(1));
+        let last = &values[values.len() - width.min(values.len())..];
+        let best = last.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let logit = last.get(chosen as usize).copied();
+        if logit.is_some_and(|logit| logit < best) {
+            return Ok(Some(format!(
+                "after pass {pass}, token {chosen} follows, but the recorded logits prefer another one; state \
+                 \"decode\": \"forced\" if the tokens were given"
+            )));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the reason why the stated type cannot be right: most recorded values are not numbers of that type.
-pub(super) fn contradiction(dump: &Dump, computed: DType, recorded: &[Site]) -> Result<Option<String>> {
+fn contradiction(dump: &Dump, computed: DType, recorded: &[Site]) -> Result<Option<String>> {
     let Some(float) = Float::of(computed).filter(|float| *float != Float::F32) else { return Ok(None) };
     let mut others = 0;
     for &site in recorded {

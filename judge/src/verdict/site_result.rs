@@ -175,11 +175,6 @@ impl SiteResult {
         Self { verdict: Verdict::Inconclusive, reason: Some(why.to_owned()), ..self }
     }
 
-    /// Makes the verdict a tie.
-    pub(crate) fn tied(self, why: &str) -> Self {
-        Self { verdict: Verdict::Tie, reason: Some(why.to_owned()), ..self }
-    }
-
     /// Sets the open question.
     pub fn in_doubt(self, doubt: Doubt) -> Self {
         Self { doubt, ..self }

@@ -36,11 +36,25 @@ def load(path: str, dump: Dump) -> Any:
 def loaded(model_class: Any, path: str, config: Any, dump: Dump) -> Any:
     """Loads the weights in the type of the dump."""
     try:
-        model = model_class.from_pretrained(path, config=config, dtype=dump.dtype, local_files_only=True)
+        model, notes = model_class.from_pretrained(
+            path,
+            config=config,
+            dtype=dump.dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
     except MemoryError:
         raise
     except Exception as error:
         raise model_error(path, error) from error
+    missing = sorted(map(str, notes.get("missing_keys", ())))
+    if missing:
+        raise EvaluatorError(
+            "model",
+            f"{path}: {len(missing)} weights are missing, such as {', '.join(missing[:3])}; expected every weight of "
+            f"{model_class.__name__}; check config.json and the weight files",
+        )
     return model.eval()
 
 
@@ -90,6 +104,12 @@ def load_config(path: str) -> Any:
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise model_error(path, error) from error
+    if "quantization_config" in content or "quantization_config" in content.get("text_config", {}):
+        raise EvaluatorError(
+            "model",
+            f"{file}: the weights are quantised (quantization_config), expected unquantised weights; give the "
+            "unquantised checkpoint",
+        )
     config._attn_implementation = "eager"
     return config
 
@@ -106,7 +126,8 @@ def experts_implementation(dump: Dump) -> str:
 def candidate_classes(config: Any) -> list[Any]:
     """Returns the classes that can load a model: its own first."""
     named = [getattr(transformers, name, None) or class_beside(config, name) for name in config.architectures or []]
-    classes: list[Any] = [found for found in named if found is not None]
+    is_model = [isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) for found in named]
+    classes: list[Any] = [found for found, is_one in zip(named, is_model) if is_one]
     for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
         if type(config) in mapping:
             found = mapping[type(config)]
