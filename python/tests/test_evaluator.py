@@ -192,7 +192,7 @@ def test_a_fault_is_found_at_the_first_wrong_module_and_named(models, tmp_path, 
     result = judged(models(kind), tmp_path, fault)
     assert result.wrong and result.wrong[0][0].startswith(module)
     causes = search(result.session, *result.wrong[0], seconds=120)
-    assert causes and any(words in cause["what"] for cause in causes), causes
+    assert causes and any(words in f"{cause['what']} ({cause.get('file')})" for cause in causes), causes
     assert all(cause["error_after"] < cause["error_before"] for cause in causes)
 
 
