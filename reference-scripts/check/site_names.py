@@ -12,6 +12,8 @@ NEXT = {
     "k_rope": r"rotary_emb",
     "ffn_act": r"act_fn|activation_fn|act",
     "attn_residual": r"self_attn|attn",
+    "logits": r"lm_head|logits",
+    "last_logits": r"lm_head|logits",
 }
 CACHED = ("q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights")  # computed inside attention
 

@@ -63,6 +63,7 @@ package! {
     "evaluator/tap_forcing.py"
     "evaluator/tap_places.py"
     "evaluator/tap_results.py"
+    "evaluator/tap_rounding.py"
     "evaluator/tap_rows.py"
     "evaluator/tap_views.py"
     "evaluator/tracked.py"

@@ -66,7 +66,8 @@ def guess_map(model: Any, config: Any = None) -> Map:
     relative = {**guess_norms(block), **guess_attention(block, heads), **guess_feed_forward(block)}
     places = whole_map(model, path, relative)
     head = next((name for name, _ in model.named_children() if re.fullmatch(HEAD, name)), None)
-    if head:
+    # The logits of a transformers model are in what it returns: some are scaled or capped after the head.
+    if head and not hasattr(model, "get_output_embeddings"):
         places["logits"] = f"output of {head}"
     return Map(places, [f"{path}.*.{name}" for name in unplaced(block, relative)])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from .modules import call, described, layers
 from .rounding import Evaluation
 from .sigma import sigma_of
 from .tap_forcing import OnMissing, OnTap, TapForcing
+from .tap_rounding import is_other_engine, with_another_rounding
 from .tap_rows import TapRow
 from .tracked import Settings, Tracked
 
@@ -34,6 +37,7 @@ class Session:
         self.model: Any = None
         self.settings = Settings(max(2, runs))
         self.tied: list[str] = []
+        self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
 
     def load(self) -> None:
         self.model = load(self.path, self.dump)
@@ -74,6 +78,7 @@ class Session:
             with TapForcing(self.model, self.dump, forcing, on_tap, on_missing) as taps:
                 run_passes(self.model, self.dump, evaluation, forcing)
                 taps.end()
+            self.outputs = taps.outputs
         names = {name for name, _ in self.model.named_modules()} | {"logits"}
         for row in self.dump.rows.values():
             if row.site not in forcing.seen:
@@ -97,6 +102,13 @@ class Session:
         sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
         return message, {"exact": exact, "sigma": sigma}
 
+    def with_modules(self) -> Session:
+        """Returns a session whose dump has the recorded taps as outputs of modules, where a tap is such an output."""
+        session = copy.copy(self)
+        rows = {row.site: row for row in self.outputs.values()}
+        session.dump = dataclasses.replace(self.dump, rows={**self.dump.rows, **rows})
+        return session
+
     def tap_messages(self, send: Send) -> tuple[OnTap, OnMissing]:
         """Returns the functions that send a judged tap, and one that cannot be judged."""
 
@@ -115,6 +127,8 @@ class Session:
             self.forget_ties(module)
         exact = value.exact if isinstance(value, Tracked) else value.double()
         sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
+        if real and is_other_engine(self.dump.manifest):
+            sigma = with_another_rounding(sigma, exact, value.dtype)
         return message, {"exact": exact.reshape(row.shape), "sigma": sigma.reshape(row.shape)}
 
     def forget_ties(self, module: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .attention import AttentionCall, watched_attention
-from .candidate import Dump
+from .candidate import Dump, Row
 from .constants import UNIT, rounding_sigma
 from .forcing import Forcing
 from .outputs import has_choices, recorded, replaced
@@ -39,6 +39,7 @@ class TapForcing:
         self.is_interleaved = dump.manifest.get("layout", {}).get("rope_pairing") == "interleaved"
         self.rows: dict[tuple[str, str, int], list[tuple[TapRow, Place]]] = defaultdict(list)
         self.left: dict[tuple[str, int | None, int], TapRow] = {}
+        self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
         self.handles = ExitStack()
 
     def place(self) -> None:
@@ -75,7 +76,7 @@ class TapForcing:
     def end(self) -> None:
         """Reports taps whose modules were not called."""
         for row in self.left.values():
-            self.on_missing(row, "the module with this value is not called in this pass")
+            self.on_missing(row, "the model computes no such value in this pass; record outputs of modules")
         self.left.clear()
 
     def due(self, path: str, side: str) -> list[tuple[TapRow, Place]]:
@@ -175,7 +176,8 @@ class TapForcing:
 
     def attending(self, names: dict[int, str], call: AttentionCall) -> None:
         """Judges queries, keys and values of an attention function, and its weights after it has run."""
-        for row, place in self.due(names.get(id(call.module), ""), "attention"):
+        layer = self.places.layer_around(names.get(id(call.module), ""))
+        for row, place in self.due(layer, "attention"):
             value = call.value(row.tap, len(self.dump.passes[self.forcing.pass_number]))
             if value is not None:
                 self.judge_in_place(row, place, value)
@@ -199,6 +201,8 @@ class TapForcing:
             self.refuse([row], f"shape {list(row.shape)}, but {shown} has {list(value.shape)}")
             return False
         target = view(value)
+        if place.side == "output" and place.module and row.is_plain and is_all_of(target, value):
+            self.outputs[row.site] = Row(place.module, 0, row.pass_number, tuple(value.shape), row.dtype, row.file)
         parts = [target] if row.tokens is None else [target[token] for token in row.tokens]
         module = place.module if place.side == "output" else None
         self.report(row, target if row.tokens is None else torch.stack(parts), module)
@@ -241,6 +245,11 @@ def known(stored: torch.Tensor, dtype: torch.dtype, like: Tracked) -> Tracked:
         exact = stored.reshape(like.shape).double().clone(memory_format=torch.contiguous_format)
         narrow = UNIT.get(dtype, 0.0) > UNIT[like.dtype]
         return fresh(exact, like.dtype, rounding_sigma(exact, dtype).square() if narrow else None)
+
+
+def is_all_of(target: torch.Tensor, value: torch.Tensor) -> bool:
+    """Returns true if a view has all values of a contiguous tensor, in the same order."""
+    return target.numel() == value.numel() and target.is_contiguous()
 
 
 def is_whole(part: torch.Tensor) -> bool:

@@ -86,6 +86,11 @@ class Places:
         names = [name for name, _ in self.model.named_children()]
         return f"no module has this value; the model has the modules {', '.join(names)}; record outputs of modules"
 
+    def layer_around(self, module: str) -> str:
+        """Returns the path of the layer that contains a module."""
+        found = re.match(rf"{re.escape(self.path or '')}\.\d+", module)
+        return found.group() if found else ""
+
     def why_not(self, tap: str, block: Any) -> str:
         parts = [name for name, module in block.named_modules() if name and not list(module.children())]
         return f"no module has this value; the layer has the modules {', '.join(parts)}; record outputs of modules"
@@ -115,9 +120,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
-    mixer = next((name for name in names if re.fullmatch(r"\w*(attn|attention)\w*", name)), None)
-    if mixer is not None:
-        found.update((tap, Place(f"{path}.{mixer}", "attention", axes)) for tap, axes in ATTENTION.items())
+    found.update((tap, Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     return found
 
 

@@ -40,6 +40,11 @@ class TapRow:
         layer = {} if self.layer is None else {"layer": self.layer}
         return {"tap": self.tap, **layer, "pass": self.pass_number}
 
+    @property
+    def is_plain(self) -> bool:
+        """True if the stored array has just the values of the tap, of all tokens."""
+        return self.tokens is None and self.whole is None and self.scale == 1.0
+
     def value(self, read_file: ReadFile) -> torch.Tensor:
         """Reads the values in their stored type; scaled ones in f64."""
         values = read_file(self.file)
