@@ -8,11 +8,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
+from test_evaluator_worker import served  # noqa: E402
+
 import tiny  # noqa: E402
 import xcheck  # noqa: E402
-from test_evaluator_worker import served  # noqa: E402
 from xcheck.evaluator.causes.trial import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
+from xcheck.guess import guess_norms  # noqa: E402
 
 torch.set_num_threads(1)
 PASSES = [tiny.TOKENS[:7], [51], [4]]
@@ -178,7 +180,9 @@ def test_a_tap_without_a_place_is_missing_with_the_modules_that_exist(models, tm
 
 def test_another_shape_is_missing(models, tmp_path):
     dump = tmp_path / "dump.safetensors"
-    with xcheck.Dump(dump, producer="engine", architecture="glm4_moe", tokens=[3, 4], settings={"dtype": "f32"}) as file:
+    with xcheck.Dump(
+        dump, producer="engine", architecture="glm4_moe", tokens=[3, 4], settings={"dtype": "f32"}
+    ) as file:
         file.forced()
         with file.forward([3, 4]):
             file.tap("block_out", torch.ones(2, 31), layer=1)
@@ -246,3 +250,21 @@ def test_rows_and_parts_of_an_array_are_judged(models, tmp_path):
         assert not result.missing and {("ffn_gate", 0, 0), ("ffn_up", 0, 2)} <= set(result.sites)
         assert (("ffn_up", 0, 0) in result.wrong) == bool(wrong) and ("ffn_gate", 0, 0) not in result.wrong
         assert wrong or (("logits", None, 0) in result.sites and not result.wrong)
+
+
+def test_an_attention_function_that_a_layer_calls_twice_has_no_taps(models, tmp_path):
+    model, dump = tiny.load(models("diffllama")), tmp_path / "dump.safetensors"
+    with torch.no_grad(), xcheck.hook(model, dump, map=xcheck.guess_map(model), also=("v_cache",)):
+        model(input_ids=torch.tensor([PASSES[0]]))
+    result = Judged(models("diffllama"), dump)
+    assert not result.wrong and {site[0] for site, _ in result.missing} == {"k_rope", "v_cache"}
+
+
+def test_norms_are_told_apart_by_names_if_a_layer_has_unusual_ones():
+    norm = torch.nn.LayerNorm
+    first = torch.nn.ModuleDict({"attn_norm": torch.nn.Identity(), "mlp_norm": norm(4)})
+    names = ("q_input_layernorm", "k_input_layernorm", "v_input_layernorm", "post_attention_layernorm")
+    assert guess_norms(first)["ffn_norm"] == "output of mlp_norm" and "attn_norm" not in guess_norms(first)
+    found = guess_norms(torch.nn.ModuleDict({name: norm(4) for name in names}))
+    assert found["ffn_norm"] == "output of post_attention_layernorm" and "attn_norm" not in found
+    assert guess_norms(torch.nn.ModuleDict({"input_layernorm": norm(4)})) == {"attn_norm": "output of input_layernorm"}

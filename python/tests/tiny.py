@@ -36,6 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "n_shared_experts": 1,
     },
+    "diffllama": {},
     "glm4_moe": {
         "head_dim": 8,
         "n_routed_experts": 4,

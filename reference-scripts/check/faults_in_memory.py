@@ -41,7 +41,7 @@ def found(model: Any) -> Iterator[tuple[str, Change]]:
         yield "gate and up exchanged", lambda model: exchange(model, up, up.replace("up_proj", "gate_proj"))
     yield "activation function", exchange_activation
     branch = branch_of(names)
-    if hasattr(next(module for name, module in names.items() if name.endswith("layers.0") or name.endswith(".h.0")), "residual_multiplier"):
+    if any("residual_multiplier" in vars(module) for module in names.values()):
         yield "residual scale", set_attributes("residual_multiplier", 1.0)
     else:
         yield "residual scale", lambda model: multiply(model.get_submodule(branch), 0.9)

@@ -7,7 +7,7 @@ from typing import Any
 
 # Taps that no module returns, and the last parts of modules whose results depend on them.
 NEXT = {
-    "embed": r"embed_tokens|wte|wpe|drop",
+    "embed": r"embed_tokens|wte|wpe|drop|input_layernorm|post_attention_layernorm",  # a norm hides a factor
     "q_rope": r"rotary_emb",
     "k_rope": r"rotary_emb",
     "ffn_act": r"act_fn|activation_fn|act",

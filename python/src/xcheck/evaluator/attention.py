@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,10 @@ from typing import Any, Callable
 
 import torch
 from transformers.modeling_utils import AttentionInterface
+
+from .modules import call as run
+from .rounding import Evaluation
+from .tracked import Settings
 
 
 @dataclass
@@ -21,12 +26,29 @@ class AttentionCall:
     values: torch.Tensor
     weights: torch.Tensor | None = None
 
+    @property
+    def is_first(self) -> bool:
+        """True before the function has run."""
+        return self.weights is None
+
     def value(self, tap: str, tokens: int) -> torch.Tensor | None:
         """Returns the tensor of a tap: [batch, head, token, head_dim], or [batch, head, token, key] of weights."""
         if self.weights is not None:
             return self.weights if tap == "attn_weights" else None
         found = {"q_rope": self.query, "k_cache": self.key, "v_cache": self.values}
         return self.key[:, :, -tokens:] if tap == "k_rope" else found.get(tap)
+
+
+def called_once(model: Any, tokens: list[int], settings: Settings) -> set[str]:
+    """Returns the modules that call an attention function once in a pass, found by a short run."""
+    calls: Counter[int] = Counter()
+    count = watched_attention(lambda call: calls.update([id(call.module)] if call.is_first else []))
+    with torch.no_grad(), count, Evaluation(settings):
+        try:
+            run(model, tokens[:2], {})
+        except Exception:  # a model that needs other inputs: its attention is not watched
+            return set()
+    return {path for path, module in model.named_modules() if calls[id(module)] == 1}
 
 
 @contextmanager
@@ -46,7 +68,7 @@ def watched_attention(see: Callable[[AttentionCall], None]) -> Iterator[None]:
 
         return attend
 
-    AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
+    AttentionInterface.get_interface = get_interface  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

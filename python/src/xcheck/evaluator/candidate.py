@@ -141,7 +141,9 @@ def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -
     for tokens in passes[:-1]:
         ends.append(ends[-1] + len(tokens))
     positions = [position_of(entry, end) for entry, end in zip(manifest["passes"], ends)]
-    return Dump(manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()}, taps)
+    return Dump(
+        manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()}, taps
+    )
 
 
 def position_of(entry: dict[str, Any], default: int) -> int:

@@ -117,10 +117,17 @@ class Session:
 
         return lambda row, value, module: send(*self.tap(row, value, module)), on_missing
 
-    def tap(self, row: TapRow, value: torch.Tensor, module: str | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def tap(
+        self, row: TapRow, value: torch.Tensor, module: str | None
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Returns the message of one tap; `module` returns exactly its values."""
         real = value.is_floating_point()
-        message: dict[str, Any] = {"message": "site", **row.name, "kind": "real" if real else "ids", "is_choice": not real}
+        message: dict[str, Any] = {
+            "message": "site",
+            **row.name,
+            "kind": "real" if real else "ids",
+            "is_choice": not real,
+        }
         if self.tied:
             message["tie"] = True
         if module is not None:

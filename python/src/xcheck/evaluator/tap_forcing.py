@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .attention import AttentionCall, watched_attention
+from .attention import AttentionCall, called_once, watched_attention
 from .candidate import Dump, Row
 from .constants import UNIT, rounding_sigma
 from .forcing import Forcing
@@ -63,7 +63,10 @@ class TapForcing:
             if side in ("output", "logits"):
                 self.keep(module.register_forward_hook(self.leaving(path, side), with_kwargs=True))
         if any(side == "attention" for _, side, _ in self.rows):
-            names = {id(module): path for path, module in modules.items()}
+            self.forcing.paused = True
+            once = called_once(self.model, self.dump.passes[0], self.forcing.evaluation.settings)
+            self.forcing.paused = False
+            names = {id(modules[path]): path for path in once}
             self.handles.enter_context(watched_attention(lambda call: self.attending(names, call)))
         return self
 
@@ -116,7 +119,7 @@ class TapForcing:
             choices = has_choices(output)
             if choices:
                 self.forcing.on_choices(path)
-            forced = value.clone(memory_format=torch.contiguous_format)
+            forced = contiguous(value)
             for row, place in first:
                 self.judge(row, place, forced)
             if choices:
@@ -158,7 +161,7 @@ class TapForcing:
         if not isinstance(logits, Tracked) or logits.dim() != 3:
             self.refuse(rows, "the model returns no logits")
             return
-        logits = logits.clone(memory_format=torch.contiguous_format)
+        logits = contiguous(logits)
         if "logits" in due:
             self.judge(due["logits"], Place("", "output"), logits)
         last = logits[:, -1]
@@ -187,7 +190,7 @@ class TapForcing:
         if not isinstance(value, Tracked):
             self.refuse([row], "the module is given no tensor")
             return
-        copy = value.clone(memory_format=torch.contiguous_format)
+        copy = contiguous(value)
         if self.judge(row, place, copy):
             value.copy_(copy)
 
@@ -208,12 +211,12 @@ class TapForcing:
         self.report(row, target if row.tokens is None else torch.stack(parts), module)
         pieces = [stored] if row.tokens is None else list(stored.unbind(0))
         for part, piece in zip(parts, pieces):
-            part.copy_(known(piece, row.dtype, part))
+            part.copy_(known(piece, row.dtype, cast(Tracked, part)))
         return True
 
     def chosen_view(self, row: TapRow, place: Place, value: Tracked, stored: torch.Tensor) -> View | None:
         """Returns the view with the recorded shape; of several, the one whose values are nearest to the recorded."""
-        fits = []
+        fits: list[tuple[float, int, View]] = []
         with _disable_current_modes():
             for view in views(row, place, tuple(value.shape), self.heads, self.is_interleaved):
                 try:
@@ -237,6 +240,11 @@ class TapForcing:
         for row in rows:
             self.left.pop(row.site, None)
             self.on_missing(row, why)
+
+
+def contiguous(value: Tracked) -> Tracked:
+    """Returns a copy whose values can be written through views. Runs inside an evaluation."""
+    return cast(Tracked, value.clone(memory_format=torch.contiguous_format))
 
 
 def known(stored: torch.Tensor, dtype: torch.dtype, like: Tracked) -> Tracked:

@@ -8,7 +8,7 @@ from typing import Callable
 import torch
 
 from xcheck.errors import DumpError
-from xcheck.fused import LAYOUTS, parts
+from xcheck.fused import LAYOUTS, Part, parts
 from xcheck.heads import Heads
 from xcheck.taps import find
 
@@ -30,8 +30,19 @@ def views(row: TapRow, place: Place, shape: tuple[int, ...], heads: Heads, is_in
         return
     for own in own_views(row, place, shape, heads):
         if is_interleaved and row.tap in ROTATED:
-            yield lambda tensor, own=own: paired(with_axes(own(tensor)))
-        yield lambda tensor, own=own: with_axes(own(tensor))
+            yield chained(own, with_axes, paired)
+        yield chained(own, with_axes)
+
+
+def chained(*steps: View) -> View:
+    """Returns the view that takes one step after the other."""
+
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        for step in steps:
+            tensor = step(tensor)
+        return tensor
+
+    return view
 
 
 def recorded_axes(row: TapRow) -> View | None:
@@ -77,10 +88,14 @@ def fused_views(row: TapRow, place: Place, shape: tuple[int, ...], heads: Heads)
             found = next(part for part in parts(place.fused, layout, (tokens, shape[-1]), heads) if part.tap == row.tap)
         except DumpError:
             continue
-        window = tuple(slice(*ends) for ends in zip(found.start, found.end))
-        yield lambda tensor, whole=found.whole, window=window: tensor.view(whole)[window]
+        yield part_of(found)
+
+
+def part_of(found: Part) -> View:
+    window = tuple(slice(*ends) for ends in zip(found.start, found.end))
+    return lambda tensor: tensor.view(found.whole)[window]
 
 
 def paired(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the halves of each head in turns: values 0, d/2, 1, d/2 + 1, and so on."""
-    return tensor.unflatten(-1, (2, tensor.shape[-1] // 2)).transpose(-1, -2)
+    return tensor.view(*tensor.shape[:-1], 2, tensor.shape[-1] // 2).transpose(-1, -2)
