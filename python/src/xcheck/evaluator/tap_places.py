@@ -8,7 +8,7 @@ from typing import Any
 
 from xcheck.guess import guess_attention, guess_feed_forward, guess_norms
 from xcheck.heads import Heads, read_config
-from xcheck.maps import FAMILIES, decoder_layers, final_norm, unplaced
+from xcheck.maps import FAMILIES, decoder_layers, final_norm, is_norm, unplaced
 from xcheck.taps import FUSED, TAPS
 
 from .modules import layers
@@ -80,11 +80,18 @@ class Places:
         assert self.path is not None
         if tap == "embed":
             return Place(f"{self.path}.0", "input")
-        norm = final_norm(self.model, self.path) if tap == "final_norm" else None
+        norm = (final_norm(self.model, self.path) or self.only_norm()) if tap == "final_norm" else None
         if norm is not None:
             return Place(norm, "output")
         names = [name for name, _ in self.model.named_children()]
         return f"no module has this value; the model has the modules {', '.join(names)}; record outputs of modules"
+
+    def only_norm(self) -> str | None:
+        """Returns the only norm next to the layers, whatever its name."""
+        parent = (self.path or "").rpartition(".")[0]
+        children = self.model.get_submodule(parent).named_children()
+        names = [name for name, module in children if is_norm(name, module)]
+        return f"{parent}.{names[0]}".lstrip(".") if len(names) == 1 else None
 
     def layer_around(self, module: str) -> str:
         """Returns the path of the layer that contains a module."""
