@@ -22,7 +22,7 @@ from mlx_lm.utils import load_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 
-import xcheck  # noqa: E402
+import xcheck
 
 DTYPES = {"f32": mx.float32, "bf16": mx.bfloat16}
 PASSES = [[(7 * at + 3) % 90 + 4 for at in range(12)], [11], [23]]

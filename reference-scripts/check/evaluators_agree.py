@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "python/src"), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from evaluators_agree_page import written  # noqa: E402
+from evaluators_agree_page import as_json, written  # noqa: E402
 from faults_in_memory import faults_of  # noqa: E402
 from site_names import agreement, ratio_there  # noqa: E402
 
@@ -54,7 +54,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if not args.page:
-        args.results.write_text(json.dumps(measured(args), indent=1) + "\n")
+        args.results.write_text(as_json(measured(args)))
     args.out.write_text(written(json.loads(args.results.read_text())))
 
 
