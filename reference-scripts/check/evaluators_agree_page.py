@@ -14,11 +14,11 @@ INTRO = """# The two evaluators compared
 Use this page to see how far our engine (`--evaluator native`) and torch (`--evaluator torch`) agree. Both evaluate the
 same models in `f64`, and share no code for it. A difference is a fault of one of them, or one of the limits below.
 
-transformers ran each shipped Hugging Face model of a native architecture in f32 and bf16, with {prompt},
-correct and with faults injected into the model in memory. Each run was recorded twice at the same time: as taps, which
-our engine judged, and as outputs of modules, which torch judged. The first wrong sites agree if the module computes
-the tap. A tap that no module returns, such as a key after RoPE, agrees with the module of its operation or the next one
-that reads it.
+transformers ran each shipped Hugging Face model of a native architecture in f32 and bf16, with
+{prompt}, correct and with faults injected into the model in memory. Each run
+was recorded twice at the same time: as taps, which our engine judged, and as outputs of modules, which torch judged.
+The first wrong sites agree if the module computes the tap. A tap that no module returns, such as a key after RoPE,
+agrees with the module of its operation or the next one that reads it.
 
 To repeat it (40 minutes on two cores), run this in an environment with torch and transformers:
 
@@ -76,7 +76,8 @@ def how(row: Row, results: dict[str, Any]) -> str | None:
 
 
 def counts(rows: list[Row]) -> Iterable[str]:
-    yield "| type | correct runs | pass with both | runs with a fault | fail with both | same verdict | also same first site |"
+    heads = ("type", "correct runs", "pass with both", "faults", "fail with both", "same verdict", "and first site")
+    yield f"| {' | '.join(heads)} |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         mine = [row for row in rows if row["dtype"] == dtype]

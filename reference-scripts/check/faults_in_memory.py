@@ -19,7 +19,7 @@ def faults_of(model: Any) -> dict[str, Change]:
 
 def found(model: Any) -> Iterator[tuple[str, Change]]:
     names = dict(model.named_modules())
-    weights = dict(model.named_parameters())
+    weights = {name: weight for name, weight in model.named_parameters() if "vision" not in name}
     yield "norm eps", scale_attributes(r"eps|variance_epsilon", 1000, r"norm|ln_")
     if any("inv_freq" in name for name, _ in model.named_buffers()):
         yield "rope_theta", double_theta
@@ -92,6 +92,9 @@ def flip(name: str) -> Change:
 
 def double_theta(model: Any) -> None:
     """Gives RoPE the frequencies of a base that is twice as large."""
+    stated = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    if stated.get("rope_type") == "longrope":  # the model computes its frequencies in each pass
+        stated["rope_theta"] *= 2
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq"):
             share = torch.arange(buffer.numel(), dtype=torch.float32) / buffer.numel()
