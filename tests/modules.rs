@@ -182,7 +182,7 @@ fn every_recorded_output_must_be_evaluated_and_every_layer_recorded() {
     assert_eq!(
         unanswered.coverage.skipped,
         [
-            "lm_head, pass 0: the evaluator sent no values for this output, which is a fault of the evaluator; please report it"
+            "lm_head, pass 0: the evaluator sent no values for it, which is a fault of the evaluator; please report it"
         ]
     );
 
@@ -340,6 +340,86 @@ fn a_cause_is_asked_for_at_the_first_wrong_module() {
         cause.what,
         "rms_norm_eps is 1e-5, expected 1e-6 (modeling_new.py:50); seen at model.layers.*.mixer, layer 0, pass 0"
     );
+}
+
+/// The message with a tap in place of a module that returns it, or as it is.
+fn with_tap(mut message: Value) -> Value {
+    let fields = message.as_object_mut().unwrap();
+    let path = fields["module"].as_str().unwrap().to_owned();
+    let parts: Vec<&str> = path.split('.').collect();
+    let named = match parts[..] {
+        ["model", "layers", layer, "mixer"] => {
+            json!({"tap": "attn_out", "layer": layer.parse::<usize>().unwrap()})
+        }
+        ["model", "layers", layer] => json!({"tap": "block_out", "layer": layer.parse::<usize>().unwrap()}),
+        ["model", "embed_tokens"] => json!({"tap": "embed"}),
+        _ => return message,
+    };
+    fields.remove("module");
+    fields.remove("call");
+    fields.extend(named.as_object().unwrap().clone());
+    message
+}
+
+/// A dump with taps, and the answer of a worker that judges them.
+fn taps(outputs: &[Output]) -> (Dump, Vec<u8>) {
+    let dump = changed_dump(outputs, |manifest| {
+        for row in manifest["tensors"].as_array_mut().unwrap() {
+            *row = with_tap(row.clone());
+            if row.get("tap").is_some() {
+                row["axes"] = json!(["batch", "token", "hidden"]);
+            }
+        }
+    });
+    let (mut bytes, _) = hello_and_sites(outputs, &modules());
+    for Output { module, pass, exact, sigma, .. } in outputs {
+        let site = with_tap(json!({"message": "site", "module": module, "call": 0, "pass": pass}));
+        bytes.extend(message(site, &[("exact", exact.clone()), ("sigma", vec![*sigma; exact.len()])]));
+    }
+    bytes.extend([0; 8]);
+    (dump, bytes)
+}
+
+#[test]
+fn taps_of_an_engine_without_modules_are_judged() {
+    let all = outputs();
+    let (right, answered) = taps(&all);
+    let judged = judge_answer(&right, answered, None).unwrap();
+    assert_eq!((judged.verdict, judged.coverage.taps_compared), (Verdict::Pass, 8), "{:?}", judged.coverage);
+
+    let mut wrong = all.clone();
+    wrong[5].exact[1] += 0.01;
+    let (dump, mut answered) = taps(&wrong);
+    let cause = json!({"message": "cause", "kind": "config", "what": "the scale is 0.5, expected 0.25"});
+    answered.extend([message(cause, &[]), vec![0; 8]].concat());
+    let judged = judge_answer(&dump, answered, Some(5)).unwrap();
+    assert_eq!(judged.verdict, Verdict::Fail);
+    let told = "the scale is 0.5, expected 0.25; seen at attn_out, layer 1, pass 0";
+    assert_eq!(judged.cause().expect("the worker found one").what, told);
+}
+
+#[test]
+fn a_tap_must_be_recorded_in_all_layers_with_the_same_modules() {
+    let mut few = outputs();
+    let unrecorded = few.remove(5);
+    let (dump, answered) = taps(&few);
+    let judged = |modules: &[&str]| {
+        let (hello, _) = hello_and_sites(&few, modules);
+        let (usual, _) = hello_and_sites(&few, &self::modules());
+        let bytes = [hello, answered[usual.len()..].to_vec()].concat();
+        judge_answer(&dump, bytes, None).unwrap()
+    };
+    let gap = judged(&modules());
+    assert_eq!(gap.verdict, Verdict::Inconclusive);
+    assert!(
+        gap.coverage.skipped[0].starts_with("attn_out, layer 1, pass 0: not recorded"),
+        "{:?}",
+        gap.coverage
+    );
+    // A layer of another kind need not have it.
+    let others: Vec<&str> = modules().into_iter().filter(|module| *module != unrecorded.module).collect();
+    let judged = judged(&others);
+    assert_eq!((judged.verdict, judged.coverage.skipped), (Verdict::Pass, vec![]));
 }
 
 #[test]

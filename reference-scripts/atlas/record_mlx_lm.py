@@ -20,7 +20,8 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python/src"))
 
 import xcheck
 

@@ -5,12 +5,10 @@ use std::path::Path;
 
 use crate::dump::ArrayValues;
 use crate::error::{Error, Result};
-use crate::evaluator::message::{EvaluatorAnswer, EvaluatorRequest};
+use crate::evaluator::message::{EvaluatorAnswer, EvaluatorRequest, OUTPUT, refuse};
 use crate::format::{Messages, Safetensors};
 use crate::view::View;
 
-/// Name of the worker's output in error messages.
-const OUTPUT: &str = "the evaluator";
 /// Key of a message in the metadata of a safetensors file.
 const METADATA: &str = "xcheck-evaluator";
 /// Maximum size of a message in bytes: the logits of a large vocabulary at 4096 positions, twice in `f64`.
@@ -74,10 +72,4 @@ impl AnswerMessage {
         let view = view.ok_or_else(|| refuse(format!("array '{name}' has an unknown type")))?;
         Ok(ArrayValues::from(&view))
     }
-}
-
-/// Returns the error for a message that violates the protocol.
-fn refuse(problem: String) -> Error {
-    let advice = "use the Python package of this version of xcheck";
-    Error::dump(Path::new(OUTPUT), format!("{problem}; {advice}"))
 }

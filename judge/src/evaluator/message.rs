@@ -4,8 +4,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::{ModulePath, Point, Site};
+use crate::dump::TensorRow;
+use crate::error::{Error, Result};
+
 /// Version of the protocol.
 pub(super) const PROTOCOL: u32 = 1;
+
+/// Name of the worker's output in error messages.
+pub(super) const OUTPUT: &str = "the evaluator";
 
 /// A request, written as one line of JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -22,16 +29,13 @@ pub enum EvaluatorRequest<'r> {
         /// Number of runs with rounding noise.
         runs: u32,
     },
-    /// Searches for the cause of a wrong module of the dump that was evaluated last.
+    /// Searches for the cause of a wrong value of the dump that was evaluated last.
     Causes {
         /// Version of the protocol.
         protocol: u32,
-        /// Path of the module.
-        module: &'r str,
-        /// Number of its call in the pass.
-        call: usize,
-        /// Number of the pass.
-        pass: usize,
+        /// The value.
+        #[serde(flatten)]
+        value: ValueName,
         /// Time limit of the search.
         seconds: u64,
     },
@@ -43,9 +47,9 @@ impl<'r> EvaluatorRequest<'r> {
         Self::Evaluate { protocol: PROTOCOL, model, dump, runs }
     }
 
-    /// Returns the request to explain a wrong module.
-    pub(super) fn causes(module: &'r str, call: usize, pass: usize, seconds: u64) -> Self {
-        Self::Causes { protocol: PROTOCOL, module, call, pass, seconds }
+    /// Returns the request to explain a wrong value.
+    pub(super) fn causes(value: ValueName, seconds: u64) -> Self {
+        Self::Causes { protocol: PROTOCOL, value, seconds }
     }
 }
 
@@ -55,13 +59,13 @@ impl<'r> EvaluatorRequest<'r> {
 pub enum EvaluatorAnswer {
     /// The first message of an evaluation.
     Hello(WorkerFacts),
-    /// Exact values of a module's output.
-    Site(OutputName),
-    /// An output that could not be evaluated.
+    /// Exact values of a module's output, or of a tap.
+    Site(ExactOutput),
+    /// A value that could not be evaluated.
     Missing {
-        /// The output.
+        /// The value.
         #[serde(flatten)]
-        output: OutputName,
+        value: ValueName,
         /// The reason.
         why: String,
     },
@@ -111,17 +115,62 @@ pub struct ModuleFacts {
     pub path: String,
 }
 
-/// The output of a module, in one call.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
-pub struct OutputName {
+/// The output of a module in one call, or a tap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ValueName {
     /// Path of the module.
-    pub module: String,
-    /// Number of the call in the pass.
-    #[serde(default)]
-    pub call: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// Number of the module's call in the pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<usize>,
+    /// Name of the tap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tap: Option<String>,
+    /// Layer of the tap; omitted for a tap that exists once in a pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<usize>,
     /// Number of the pass.
-    #[serde(rename = "pass")]
     pub pass: usize,
+}
+
+impl ValueName {
+    /// Returns the site of the value.
+    ///
+    /// # Errors
+    /// If it names neither a module nor a known tap.
+    pub(super) fn site(&self) -> Result<Site> {
+        let (point, layer) = match (&self.module, &self.tap) {
+            (Some(module), None) => {
+                let (path, layer) =
+                    ModulePath::in_model(module, self.call.unwrap_or(0)).map_err(Error::Usage)?;
+                (Point::Module(path), layer)
+            }
+            (None, Some(tap)) => (tap.parse::<Point>().map_err(refuse)?, self.layer),
+            _ => return Err(refuse("a value has neither \"module\" nor \"tap\", or both".to_owned())),
+        };
+        Ok(Site { point, layer, pass: Some(self.pass) })
+    }
+}
+
+impl From<&TensorRow> for ValueName {
+    fn from(row: &TensorRow) -> Self {
+        let pass = row.pass.unwrap_or(0);
+        match &row.module {
+            Some(module) => {
+                Self { module: Some(module.clone()), call: Some(row.call), pass, ..Self::default() }
+            }
+            None => Self { tap: Some(row.tap.clone()), layer: row.layer, pass, ..Self::default() },
+        }
+    }
+}
+
+/// A value that was evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+pub struct ExactOutput {
+    /// Its name.
+    #[serde(flatten)]
+    pub value: ValueName,
     /// Kind of the values.
     #[serde(default)]
     pub kind: OutputKind,
@@ -161,4 +210,10 @@ pub struct FoundCause {
     /// Line in that file.
     #[serde(default)]
     pub line: Option<usize>,
+}
+
+/// Returns the error for a message that violates the protocol.
+pub(super) fn refuse(problem: String) -> Error {
+    let advice = "use the Python package of this version of xcheck";
+    Error::dump(Path::new(OUTPUT), format!("{problem}; {advice}"))
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::align::Selection;
 use crate::change::CauseKind;
 use crate::check::{ArrayComparison, Gate, Mode, Role, RoundingEvaluation, Tolerances};
-use crate::checkpoint::{ModulePath, Point, Site};
+use crate::checkpoint::Site;
 use crate::dump::{ArrayValues, Dump, TensorRow};
 use crate::error::{Error, Result};
 use crate::evaluator::connection::{AnswerMessage, EvaluatorConnection};
 use crate::evaluator::message::{
-    EvaluatorAnswer, EvaluatorRequest, FoundCause, OutputKind, OutputName, PROTOCOL, WorkerFacts,
+    EvaluatorAnswer, EvaluatorRequest, ExactOutput, FoundCause, OutputKind, PROTOCOL, ValueName, WorkerFacts,
 };
 use crate::evaluator::module_coverage;
 use crate::exact::{EngineErrors, ExactValue, Float, K, LAMBDA, errors_of, rms_in_sigmas};
@@ -112,8 +112,8 @@ impl<'d> ModuleCheck<'d> {
                 Ok(())
             }
             EvaluatorAnswer::Site(output) => self.compare(output, &message),
-            EvaluatorAnswer::Missing { output, why } => {
-                let site = site_of(output)?;
+            EvaluatorAnswer::Missing { value, why } => {
+                let site = value.site()?;
                 if self.is_wanted(site) {
                     self.missing.push(MissingSite { site, why: format!("{site}: {why}") });
                 }
@@ -136,8 +136,8 @@ impl<'d> ModuleCheck<'d> {
     }
 
     /// Compares a recorded output with the exact values.
-    fn compare(&mut self, output: &OutputName, message: &AnswerMessage) -> Result<()> {
-        let site = site_of(output)?;
+    fn compare(&mut self, output: &ExactOutput, message: &AnswerMessage) -> Result<()> {
+        let site = output.value.site()?;
         if !self.is_wanted(site) {
             return Ok(());
         }
@@ -210,7 +210,7 @@ impl<'d> ModuleCheck<'d> {
         recorded.retain(|site| selection.takes(*site, &self.positions(*site)));
         recorded.sort_by_key(|site| site.flow_order());
         for &site in recorded.iter().filter(|site| !self.seen.contains(site)) {
-            let why = format!("{site}: {}", module_coverage::not_evaluated(site.point));
+            let why = format!("{site}: {}", module_coverage::NOT_EVALUATED);
             self.missing.push(MissingSite { site, why });
         }
         let absent = module_coverage::absent(&self.facts.modules, &recorded, |site| {
@@ -337,23 +337,15 @@ fn evaluation(
     ModuleEvaluation { evaluation, doubt }
 }
 
-fn site_of(output: &OutputName) -> Result<Site> {
-    let (path, layer) = ModulePath::in_model(&output.module, output.call).map_err(Error::Usage)?;
-    Ok(Site { point: Point::Module(path), layer, pass: Some(output.pass) })
-}
-
-/// Asks the worker for the cause of a wrong module, seen at these sites.
+/// Asks the worker for the cause of a wrong value, seen at these sites.
 fn causes(
     connection: &mut EvaluatorConnection,
     dump: &Dump,
     wrong: Vec<Site>,
     seconds: u64,
 ) -> Result<Vec<Cause>> {
-    let Some((row, pass)) = wrong.first().and_then(|site| Some((dump.row(*site)?, site.pass?))) else {
-        return Ok(Vec::new());
-    };
-    let module = row.module.as_deref().unwrap_or_default();
-    connection.ask(&EvaluatorRequest::causes(module, row.call, pass, seconds))?;
+    let Some(row) = wrong.first().and_then(|site| dump.row(*site)) else { return Ok(Vec::new()) };
+    connection.ask(&EvaluatorRequest::causes(ValueName::from(row), seconds))?;
     let mut found: Vec<FoundCause> = Vec::new();
     while let Some(message) = connection.take()? {
         if let EvaluatorAnswer::Cause(cause) = message.answer {

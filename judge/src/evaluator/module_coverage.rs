@@ -11,46 +11,57 @@ use crate::exact::Float;
 use crate::verdict::MissingSite;
 use crate::weight::DType;
 
-/// Returns the reason why a recorded array was not evaluated.
-pub(super) fn not_evaluated(point: Point) -> &'static str {
-    match point {
-        Point::Module(_) => {
-            "the evaluator sent no values for this output, which is a fault of the evaluator; please report it"
-        }
-        _ => {
-            "torch has no module with this value; record outputs of modules (xcheck.hook(model, out, modules=True))"
-        }
-    }
-}
+/// The reason why a recorded array has no result.
+pub(super) const NOT_EVALUATED: &str =
+    "the evaluator sent no values for it, which is a fault of the evaluator; please report it";
 
-/// Returns the sites that a dump lacks although it records the same module in other layers of the pass.
+/// Returns the sites that a dump lacks although it records the same module or tap in like layers of the pass.
 pub(super) fn absent(
     modules: &[ModuleFacts],
     recorded: &[Site],
     is_selected: impl Fn(Site) -> bool,
 ) -> Result<Vec<MissingSite>> {
-    let mut layers: BTreeMap<Point, BTreeSet<usize>> = BTreeMap::new();
-    for module in modules {
-        let (path, layer) = ModulePath::in_model(&module.path, 0).map_err(Error::Usage)?;
-        // Which experts run depends on the tokens.
-        let is_numbered =
-            path.in_layer().is_some_and(|parts| parts.iter().any(|part| part.parse::<u32>().is_ok()));
-        if let Some(layer) = layer.filter(|_| !is_numbered) {
-            layers.entry(Point::Module(path)).or_default().insert(layer);
-        }
-    }
+    let layers = Layers::new(modules)?;
     let known: BTreeSet<_> = recorded.iter().map(|site| (site.point, site.layer, site.pass)).collect();
-    let places: BTreeSet<_> = recorded.iter().map(|site| (site.point, site.pass)).collect();
-    let expected = places.into_iter().flat_map(|(point, pass)| {
-        let layers = layers.get(&point).into_iter().flatten();
-        layers.map(move |&layer| Site { point, layer: Some(layer), pass })
-    });
-    let is_absent = |site: &Site| !known.contains(&(site.point, site.layer, site.pass)) && is_selected(*site);
-    let missing = expected.filter(is_absent).map(|site| MissingSite {
+    let expected: BTreeSet<_> = recorded
+        .iter()
+        .flat_map(|site| layers.with(*site).map(|layer| (site.point, Some(layer), site.pass)))
+        .collect();
+    let absent = expected.difference(&known).map(|&(point, layer, pass)| Site { point, layer, pass });
+    let missing = absent.filter(|site| is_selected(*site)).map(|site| MissingSite {
         site,
         why: format!("{site}: not recorded, although other layers are; record it in every layer, or in none"),
     });
     Ok(missing.collect())
+}
+
+/// The modules of each layer.
+struct Layers(BTreeMap<usize, BTreeSet<Point>>);
+
+impl Layers {
+    fn new(modules: &[ModuleFacts]) -> Result<Self> {
+        let mut layers: BTreeMap<usize, BTreeSet<Point>> = BTreeMap::new();
+        for module in modules {
+            let (path, layer) = ModulePath::in_model(&module.path, 0).map_err(Error::Usage)?;
+            // Which experts run depends on the tokens.
+            let is_numbered =
+                path.in_layer().is_some_and(|parts| parts.iter().any(|part| part.parse::<u32>().is_ok()));
+            if let Some(layer) = layer.filter(|_| !is_numbered) {
+                layers.entry(layer).or_default().insert(Point::Module(path));
+            }
+        }
+        Ok(Self(layers))
+    }
+
+    /// Returns the layers that have a recorded module; for a tap, those with the same modules as its layer.
+    fn with(&self, site: Site) -> impl Iterator<Item = usize> {
+        let own = site.layer.and_then(|layer| self.0.get(&layer));
+        let has = move |modules: &BTreeSet<Point>| match site.point {
+            Point::Module(_) => site.layer.is_some() && modules.contains(&site.point),
+            _ => own == Some(modules),
+        };
+        self.0.iter().filter(move |(_, modules)| has(modules)).map(|(&layer, _)| layer)
+    }
 }
 
 /// Returns the reasons why a dump cannot pass, apart from its sites.
@@ -85,8 +96,11 @@ fn other_choice(dump: &Dump) -> Result<Option<String>> {
             let listed = manifest.generated.as_ref().and_then(|tokens| tokens.get(at).copied());
             manifest.passes.get(pass + 1).and_then(|next| next.tokens.first().copied()).or(listed)
         });
-        let is_logits =
-            |site: &Site| site.pass == Some(pass) && site.layer.is_none() && site.point.name() == "logits";
+        let is_logits = |site: &Site| {
+            site.pass == Some(pass)
+                && site.layer.is_none()
+                && matches!(site.point.name(), "logits" | "last_logits")
+        };
         let Some((chosen, site)) = chosen.zip(dump.sites().find(is_logits)) else { continue };
         let Some(values) = dump.view(site)?.map(|view| view.to_vec()) else { continue };
         let width = dump
