@@ -472,10 +472,16 @@ fn the_checkpoint_of_a_module_follows_from_its_path() {
         ("model.layers.0", "block_out"),
         ("model.norm", "logits"),
         ("lm_head", "logits"),
+        ("embed_out", "logits"),
+        ("0.model.embeddings.LayerNorm", "input"),
+        ("0.model.encoder.layer.3.attention.self.query", "qkv"),
+        ("1", "logits"),
     ] {
         let (module, _) = ModulePath::in_model(path, 0).unwrap();
         assert_eq!(Point::Module(module).checkpoint().name(), checkpoint, "{path}");
     }
+    let layer = |path| ModulePath::in_model(path, 0).unwrap().1;
+    assert_eq!(["model.layers.2.mlp", "0.model.encoder.layer.3", "1"].map(layer), [Some(2), Some(3), None]);
 }
 
 #[test]

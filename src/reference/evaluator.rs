@@ -59,6 +59,7 @@ package! {
     "evaluator/reductions.py"
     "evaluator/rounding.json"
     "evaluator/rounding.py"
+    "evaluator/sentence.py"
     "evaluator/sigma.py"
     "evaluator/tap_forcing.py"
     "evaluator/tap_places.py"

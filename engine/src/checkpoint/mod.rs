@@ -286,7 +286,8 @@ fn of_module(path: ModulePath) -> Checkpoint {
         ["mlp", "ffn", "feed", "moe", "expert", "router", "fc", "intermediate", "shared", "output"];
     let has = |part: &str, words: &[&str]| words.iter().any(|word| part.contains(word));
     let Some(parts) = path.in_layer() else {
-        return if has(path.last(), &EMBEDDINGS) { Checkpoint::Input } else { Checkpoint::Logits };
+        let is_embedding = |part: &str| has(part, &EMBEDDINGS) && part != "embed_out";
+        return if path.parts().any(is_embedding) { Checkpoint::Input } else { Checkpoint::Logits };
     };
     let [first, rest @ ..] = parts.as_slice() else { return Checkpoint::BlockOut };
     let last = path.last();

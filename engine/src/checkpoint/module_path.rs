@@ -32,7 +32,8 @@ impl ModulePath {
     /// If `path` is not a path of a module, such as `model.layers.0.mlp`.
     pub fn in_model(path: &str, call: usize) -> Result<(Self, Option<usize>), String> {
         let mut parts: Vec<&str> = path.split('.').collect();
-        let layer = parts.iter().position(|part| part.parse::<u16>().is_ok());
+        // A number at the start is a part of the model, such as the pooling of an embedding model.
+        let layer = parts.iter().skip(1).position(|part| part.parse::<u16>().is_ok()).map(|at| at + 1);
         let number = layer.and_then(|at| parts[at].parse::<usize>().ok());
         if let Some(at) = layer {
             parts[at] = "*";
@@ -80,15 +81,19 @@ impl ModulePath {
 
     /// Returns the parts of the path after the layer's number; `None` outside of layers.
     pub fn in_layer(self) -> Option<Vec<&'static str>> {
-        let path = self.name().split('#').next().unwrap_or_default();
-        let mut parts = path.split('.');
+        let mut parts = self.parts();
         parts.any(|part| part == "*").then(|| parts.collect())
     }
 
     /// Returns the last part of the path.
     pub fn last(self) -> &'static str {
+        self.parts().next_back().unwrap_or_default()
+    }
+
+    /// Returns the parts of the path.
+    pub fn parts(self) -> std::str::Split<'static, char> {
         let path = self.name().split('#').next().unwrap_or_default();
-        path.rsplit('.').next().unwrap_or_default()
+        path.split('.')
     }
 }
 

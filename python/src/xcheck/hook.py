@@ -42,7 +42,7 @@ def hook(
     inner = without_adapters(model)
     if map is not None and modules:
         raise DumpError("map= names taps, and modules= paths of modules: give one of the two")
-    places = None if modules else map if map is not None else known_map(inner)
+    places = None if modules else map if map is not None or is_chain(inner) else known_map(inner)
     with ExitStack() as stack:
         if places is None:
             patterns = patterns_of(model, modules, only, also)
@@ -58,6 +58,11 @@ def hook(
             with watched_caches(watcher.guarded(watcher.see_cache), watcher.calls.see_moved):
                 yield dump
             watcher.finish()
+
+
+def is_chain(model: Any) -> bool:
+    """Returns true for a model followed by other parts, such as the pooling of an embedding model."""
+    return isinstance(model, sys.modules["torch"].nn.Sequential)
 
 
 def patterns_of(

@@ -15,7 +15,8 @@ from .follow import CACHES, POSITIONS, TOKENS, Call, is_ids
 from .maps import is_linear
 from .watcher import WRAPPED, Watcher
 
-OUTPUTS = ("last_hidden_state", "logits")  # of a dictionary that a module returns
+# Fields of a dictionary that a module returns, the preferred ones first.
+OUTPUTS = ("last_hidden_state", "logits", "sentence_embedding", "token_embeddings")
 LOGITS = "logits"  # the row of what the model returns
 IDS = ("int16", "int32", "int64", "uint16", "uint32")  # types of choices; shorter ones are bits or masks
 
@@ -206,7 +207,7 @@ def is_recorded(value: Any) -> bool:
 def value_of(result: Any) -> Any:
     """Returns the tensor that is recorded of what a module returns; None if there is none.
 
-    That is the first tensor of a tuple, and `last_hidden_state` or `logits` of a dictionary. Whole numbers are ids:
+    That is the first tensor of a tuple, and the first field of `OUTPUTS` of a dictionary. Whole numbers are ids:
     the choices of a router, alone or with their weights. Whole numbers among others, as positions, are left out.
     """
     if isinstance(result, Mapping):

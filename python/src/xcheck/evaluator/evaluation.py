@@ -46,8 +46,9 @@ class Session:
         """Returns the first message of an answer."""
         source = inspect.getsourcefile(type(self.model)) or ""
         parts = Path(source).parts
-        if "transformers" in parts:
-            source = "/".join(parts[len(parts) - 1 - parts[::-1].index("transformers") :])
+        for package in ("transformers", "sentence_transformers"):
+            if package in parts:
+                source = "/".join(parts[len(parts) - 1 - parts[::-1].index(package) :])
         return {
             "message": "hello",
             "protocol": 1,

@@ -14,6 +14,7 @@ from .candidate import Dump
 from .constants import COMPUTED_BUFFER, U32
 from .errors import EvaluatorError
 from .rounding import as_tracked
+from .sentence import is_sentence_model, load_sentence_model
 from .tracked import Tracked, fresh
 
 ROOT = ("", "logits")  # names of the root module's output
@@ -23,6 +24,8 @@ def load(path: str, dump: Dump) -> Any:
     """Loads a model in the type of the dump, with eager attention and eager experts."""
     config = load_config(path)
     config._experts_implementation = experts_implementation(dump)
+    if is_sentence_model(path, dump):
+        return load_sentence_model(path, dump, lambda model_class: loaded(model_class, path, config, dump))
     model_class = chosen_class(config, dump, path)
     try:
         return loaded(model_class, path, config, dump)

@@ -58,9 +58,25 @@ def call(model: Any, tokens: list[int], inputs: dict[str, torch.Tensor], **optio
     given = {name: value for name, value in {"use_cache": False, **options}.items() if name in accepted}
     if open_ended and "use_cache" not in given:
         given["use_cache"] = options.get("use_cache", False)
-    if "input_ids" not in inputs and tokens:
+    inputs = nested(inputs)
+    if tokens and "input" in accepted and "input_ids" not in accepted and "input" not in inputs:
+        ids = torch.tensor([tokens])
+        given["input"] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    elif tokens and "input_ids" not in inputs:
         given["input_ids"] = torch.tensor([tokens])
     return model(**inputs, **given)
+
+
+def nested(inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Returns arguments with dictionaries in place of dotted names: `input.input_ids` is a value of `input`."""
+    found: dict[str, Any] = {}
+    for name, value in inputs.items():
+        *outer, last = name.split(".")
+        place = found
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return found
 
 
 def described(model: Any, tokens: list[int], inputs: dict[str, torch.Tensor]) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-FIELDS = ("logits", "last_hidden_state")
+FIELDS = ("logits", "last_hidden_state", "sentence_embedding", "token_embeddings")
 
 
 def recorded(output: Any) -> torch.Tensor | None:
