@@ -19,7 +19,7 @@ use xcheck::weight::{DType, StoredTensor};
 use crate::common::terminal::Terminal;
 
 /// Whole models with a dump.
-const MODELS: [&str; 6] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "nf4"];
+const MODELS: [&str; 7] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic"];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
@@ -123,6 +123,7 @@ fn inverted(data: &mut Vec<u8>) {
 }
 
 fn reversed(data: &mut Vec<u8>) {
+    // Pairs of scales of two bytes change their places, too.
     let (numbers, _) = data.as_chunks_mut::<4>();
     numbers.reverse();
 }
@@ -145,13 +146,14 @@ fn dumps_of_the_libraries_pass_at_every_site() {
 fn the_same_dumps_fail_with_a_fault_in_the_format() {
     let unchanged = |_: &mut Value| ();
     type Fault = (&'static str, &'static str, fn(&mut Vec<u8>));
-    let faults: [Fault; 6] = [
+    let faults: [Fault; 7] = [
         ("awq", "qzeros", add_one_to_each_nibble),
         ("gptq", "qzeros", add_one_to_each_nibble),
         ("w4a16", "weight_packed", swap_nibbles),
         ("nvfp4", "weight_global_scale", inverted),
         ("fp8", "weight_scale_inv", reversed),
-        ("nf4", "weight", swap_nibbles),
+        ("w8a8", "weight_scale", reversed),
+        ("fp8-dynamic", "weight_scale", reversed),
     ];
     for (name, tensor, change) in faults {
         let ending = format!("proj.{tensor}");
@@ -317,6 +319,32 @@ fn tensors_of_other_shapes_or_types_are_refused() {
             assert!(decoded(changed(&name, |_| (), halved).path()).is_err(), "{name}: {part} of another shape");
             assert!(decoded(changed(&name, |_| (), other).path()).is_err(), "{name}: {part} of another type");
         }
+    }
+}
+
+#[test]
+fn products_that_are_not_known_are_refused_with_their_key() {
+    let scheme = |key: &'static str, value: Value| {
+        move |config: &mut Value| {
+            config["quantization_config"]["config_groups"]["group_0"]["input_activations"][key] = value;
+        }
+    };
+    let keep = |_: &mut Tensors| ();
+    let static_scheme = |config: &mut Value| config["quantization_config"]["activation_scheme"] = json!("static");
+    let cases = [
+        (changed("nf4", |_| (), keep), "load_in_4bit"),
+        (changed("bnb-int8", |_| (), keep), "load_in_8bit"),
+        (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.dynamic"),
+        (changed("w8a8", scheme("num_bits", json!(4)), keep), "input_activations.num_bits"),
+        (changed("fp8-dynamic", scheme("symmetric", json!(false)), keep), "input_activations.symmetric"),
+        (changed("fp8", static_scheme, keep), "activation_scheme"),
+    ];
+    for (copy, key) in cases {
+        let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {
+            panic!("{key}: it is loaded");
+        };
+        assert!(error.to_string().contains(&format!("{key}' is")), "{error}");
+        assert!(decoded(copy.path()).is_ok(), "{key}: the weights are still decoded");
     }
 }
 

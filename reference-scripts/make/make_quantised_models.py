@@ -295,11 +295,6 @@ MODELS = {
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
         fp8,
     ),
-    "nf4": (
-        torch.bfloat16,
-        BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
-        lambda w: bitsandbytes(w, "nf4", True),
-    ),
 }
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
@@ -335,6 +330,11 @@ WEIGHTS = {
             "weights": weights(8, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
             "format": "mxfp8-quantized",
         }
+    ),
+    "nf4": (
+        torch.bfloat16,
+        BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        lambda w: bitsandbytes(w, "nf4", True),
     ),
     "bnb-fp4": (torch.bfloat16, BNB | {"bnb_4bit_quant_type": "fp4"}, lambda w: bitsandbytes(w, "fp4", False)),
     "bnb-int8": (torch.float16, {"quant_method": "bitsandbytes", "load_in_8bit": True}, integers),

@@ -19,14 +19,28 @@ pub enum ActivationScheme {
         key: String,
         /// Its value.
         found: String,
+        /// Supported values.
+        expected: &'static str,
     },
 }
 
 impl ActivationScheme {
     /// Returns a scheme that is not supported.
     pub(super) fn unsupported(settings: &Config, key: &str, found: impl ToString) -> Self {
+        const EXPECTED: &str = "whole activations, or symmetric 8-bit ones with scales computed from their values \
+                                (other quantised activations are not supported)";
+        Self::unsupported_for(settings, key, found, EXPECTED)
+    }
+
+    /// Returns a scheme that is not supported, with the supported values.
+    pub(super) fn unsupported_for(
+        settings: &Config,
+        key: &str,
+        found: impl ToString,
+        expected: &'static str,
+    ) -> Self {
         let (file, key) = (settings.path().to_owned(), settings.path_of(key));
-        ActivationScheme::Unsupported { file, key, found: found.to_string() }
+        ActivationScheme::Unsupported { file, key, found: found.to_string(), expected }
     }
 
     /// Reads compressed-tensors' `input_activations`.
@@ -79,9 +93,7 @@ impl ActivationScheme {
     pub fn check(&self) -> Result<()> {
         match self {
             ActivationScheme::Dynamic(_) => Ok(()),
-            ActivationScheme::Unsupported { file, key, found } => {
-                let expected = "whole activations, or symmetric 8-bit ones with scales computed from their values \
-                                (other quantised activations are not supported)";
+            ActivationScheme::Unsupported { file, key, found, expected } => {
                 Err(Error::bad_key(file, key, found, expected))
             }
         }

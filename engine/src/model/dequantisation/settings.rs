@@ -241,7 +241,10 @@ fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
         "fp4" => false,
         _ => return Err(settings.bad_key("bnb_4bit_quant_type", format!("{kind:?}"), "\"nf4\" or \"fp4\"")),
     };
-    Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, None, filter))
+    let expected = "absent (weights are decoded, but kernels for single tokens and for CPUs with AVX512-BF16 round \
+                    their scales differently, so that products are not known; save the model dequantised)";
+    let scheme = ActivationScheme::unsupported_for(settings, "load_in_4bit", true, expected);
+    Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, Some(scheme), filter))
 }
 
 /// Reads MLX's settings: one format for all modules, and formats of single modules under their names.

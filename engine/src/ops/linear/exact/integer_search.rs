@@ -13,6 +13,8 @@ pub struct IntegerProducts {
     pub codes: ActivationCodes,
     /// Application of the weights' row scales to products.
     pub row_scales: RowScales,
+    /// True if decoded weights are not rounded: kernels apply the scales of weights to sums.
+    pub has_whole_weights: bool,
 }
 
 /// Number of values that rule out most candidates, and number that the remaining candidates are tested on.
@@ -40,7 +42,7 @@ impl IntegerProducts {
                 ends.into_iter().flat_map(move |(largest, asymmetric)| {
                     let codes =
                         ActivationCodes { group, scale, largest, asymmetric, ..ActivationCodes::default() };
-                    row_scales.iter().map(move |&row_scales| Self { codes, row_scales })
+                    row_scales.iter().map(move |&row_scales| Self { row_scales, ..Self::of_decoded(codes) })
                 })
             })
         };
@@ -79,16 +81,24 @@ impl IntegerProducts {
                 ..ActivationCodes::default()
             })
         };
-        groups.into_iter().flat_map(of).map(Self::of_decoded)
+        let is_short = short_type(results).is_some();
+        let weights = move |codes| {
+            let rounded = Self::of_decoded(codes);
+            let whole = Self { has_whole_weights: true, ..rounded };
+            [Some(rounded), is_short.then_some(whole)].into_iter().flatten()
+        };
+        groups.into_iter().flat_map(of).flat_map(weights)
     }
 
-    fn of_decoded(codes: ActivationCodes) -> Self {
-        Self { codes, row_scales: RowScales::Decoded }
+    /// Returns products of decoded weights.
+    pub fn of_decoded(codes: ActivationCodes) -> Self {
+        Self { codes, row_scales: RowScales::Decoded, has_whole_weights: false }
     }
 
     /// Returns the profile of an engine that multiplies in this way.
     pub fn profile(self, profile: Profile) -> Profile {
-        Profile { activation_codes: Some(self.codes), row_scales: self.row_scales, ..profile }
+        let weights = if self.has_whole_weights { Float::F32 } else { profile.weights };
+        Profile { activation_codes: Some(self.codes), row_scales: self.row_scales, weights, ..profile }
     }
 }
 
