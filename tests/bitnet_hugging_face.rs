@@ -332,7 +332,7 @@ fn assert_refused(copy: &TempDir, expected: &[&str]) {
 #[test]
 fn what_quantization_config_asks_for_beyond_this_is_refused_with_its_name() {
     let cases: [(&str, Value); 7] = [
-        ("quant_method", json!("gptq")),
+        ("quant_method", json!("quip")),
         ("linear_class", json!("sparselinear")),
         ("quantization_mode", json!("sometimes")),
         ("use_rms_norm", json!(true)),

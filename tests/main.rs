@@ -53,6 +53,7 @@ mod numerics_choice;
 mod probe;
 mod programs;
 mod pytorch_model;
+mod quantised_models;
 mod ratchet;
 mod reference;
 mod remote;

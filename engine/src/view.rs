@@ -10,6 +10,11 @@ pub(crate) use decoding::halves;
 pub(crate) use decoding::{brain, half};
 pub use order::orders;
 
+/// Returns the number of each bit pattern of an 8-bit floating type.
+pub fn float8_values(dtype: DType) -> &'static [f64; 256] {
+    if dtype == DType::F8_E5M2 { &float8::E5M2 } else { &float8::E4M3 }
+}
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,12 +1,11 @@
-//! 8-bit integer activations that a dump does not state.
+//! 8-bit activations that a dump does not state.
 
 use crate::checkpoint::Point;
 use crate::cli::numerics::ACTIVATION_CODES;
 use crate::cli::unstated_properties::holds_results_alone;
 use crate::dump::{Dump, Producer};
-use crate::exact::RowScales;
 use crate::ops::linear::exact::IntegerProducts;
-use crate::quant::{ActivationCodes, CodeGroup};
+use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup};
 
 /// Returns true if a dump records no product except logits, and does not state its arithmetic.
 pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
@@ -30,7 +29,7 @@ pub(super) fn common_products(vocab_size: usize) -> Vec<IntegerProducts> {
     let of = |(group, asymmetric)| {
         [0, vocab_size].map(|whole_for| {
             let codes = ActivationCodes { group, asymmetric, whole_for, ..ActivationCodes::default() };
-            IntegerProducts { codes, row_scales: RowScales::Decoded }
+            IntegerProducts::of_decoded(codes)
         })
     };
     groups.into_iter().flat_map(of).collect()
@@ -41,6 +40,9 @@ pub(super) fn with_integers(producer: &Producer, products: IntegerProducts) -> O
     let mut rounding = producer.rounding.clone().unwrap_or_default();
     rounding.insert(ACTIVATION_CODES.to_owned(), serde_json::to_value(products.codes).ok()?);
     rounding.insert("row_scales".to_owned(), serde_json::to_value(products.row_scales).ok()?);
+    if products.has_whole_weights {
+        rounding.insert("weights".to_owned(), "f32".into());
+    }
     Some(Producer { rounding: Some(rounding), ..producer.clone() })
 }
 
@@ -53,9 +55,14 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         CodeGroup::Pass => "each pass".to_owned(),
     };
     let head = if codes.whole_for > 0 { ", except in the head of the model" } else { "" };
+    let kind = match codes.codes {
+        ActivationCodeType::Int8 => "integers",
+        ActivationCodeType::F8E4m3 => "floats",
+    };
+    let weights = if products.has_whole_weights { ", \"weights\": \"f32\"" } else { "" };
     let stated = serde_json::to_string(codes).unwrap_or_default();
     format!(
-        "the values show an engine that rounds activations to 8-bit integers before products with weights, \
-         with one scale for {group}{head}; state it in producer.rounding: \"{ACTIVATION_CODES}\": {stated}"
+        "the values show an engine that rounds activations to 8-bit {kind} before products with weights, \
+         with one scale for {group}{head}; state it in producer.rounding: \"{ACTIVATION_CODES}\": {stated}{weights}"
     )
 }

@@ -22,10 +22,11 @@ impl Profile {
         "operands are split into two numbers of bf16, and three of four products are added";
     const SPLIT_TF32: &'static str =
         "operands are split into two numbers of TF32, and three of four products are added";
+    const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.
-    pub const OF_ALL_LAYERS: [&'static str; 12] = [
+    pub const OF_ALL_LAYERS: [&'static str; 13] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,
         Self::SHORT_OPERANDS,
@@ -38,6 +39,7 @@ impl Profile {
         Self::ROUNDED_ROW_SCALES,
         Self::EXACT_ROW_SCALES,
         Self::WHOLE_ACTIVATIONS,
+        Self::WHOLE_WEIGHTS,
     ];
 
     /// Returns a copy of the profile with one choice switched to its other option, such as `f32` instead of the short
@@ -120,6 +122,7 @@ impl Profile {
             Choice::WideSums => Self { wide_sums: !p.wide_sums, ..p },
             Choice::SplitBf16 => p.with_split_operands(Operands::SplitBf16),
             Choice::SplitTf32 => p.with_split_operands(Operands::SplitTf32),
+            Choice::WholeWeights => Self { weights: Float::F32, ..p },
             Choice::WholeActivations => Self { activation_codes: None, row_scales: RowScales::Decoded, ..p },
         };
         (other != p).then_some(other)
@@ -264,6 +267,7 @@ impl Profile {
             Choice::SplitTf32 => Self::SPLIT_TF32.to_owned(),
             Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
             Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
+            Choice::WholeWeights => Self::WHOLE_WEIGHTS.to_owned(),
             Choice::WholeActivations => {
                 format!("{} before products with these weights", Self::WHOLE_ACTIVATIONS)
             }

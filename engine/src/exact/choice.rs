@@ -92,6 +92,9 @@ pub enum Choice {
     SplitBf16,
     /// Operands split in two TF32 numbers.
     SplitTf32,
+    /// Weights with more digits than the model's type, which are not rounded to it before products: kernels that apply
+    /// the scales of quantised weights themselves.
+    WholeWeights,
 }
 
 impl Choice {
@@ -141,6 +144,7 @@ impl Choice {
         Choice::WideSums,
         Choice::SplitBf16,
         Choice::SplitTf32,
+        Choice::WholeWeights,
     ];
 
     /// Returns true for the alternatives to the TF32 form that is tried first.
@@ -171,7 +175,8 @@ impl Choice {
     /// Returns true if an engine that makes the choice for a product makes it in every layer.
     pub(super) fn is_of_all_layers(self) -> bool {
         let is_of_operands = matches!(self, Choice::Tf32 | Choice::Tf32Scores | Choice::WholeActivations)
-            || self.is_other_tf32();
+            || self.is_other_tf32()
+            || self == Choice::WholeWeights;
         is_of_operands || self.is_of_parts() || self.is_of_row_scales()
     }
 

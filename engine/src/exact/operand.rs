@@ -164,11 +164,9 @@ fn integer(x: ExactValue, codes: &ActivationCodes, extent: &ValueRange) -> Exact
     let ends = [extent.low - around, extent.low + around].map(|low| codes.ends(low as f32, step as f32));
     let scaled = x.value / step;
     let unsure = slack(scaled) + x.radius / step;
-    let code = |scaled: f64, (least, most): (f32, f32)| {
-        scaled.round_ties_even().clamp(f64::from(least), f64::from(most))
-    };
+    let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest(scaled, ends), step);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
-    let about = low.abs().max(high.abs()) * step * off;
-    ExactValue::bounded((low + high) / 2.0 * step, (high - low) / 2.0 * step + about)
+    let about = low.abs().max(high.abs()) * off;
+    ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0 + about)
 }

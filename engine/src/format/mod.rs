@@ -81,6 +81,15 @@ impl TensorFile {
         Ok(self)
     }
 
+    /// Creates a file of other tensors under the same path.
+    ///
+    /// # Errors
+    /// If two tensors have the same name.
+    pub fn with_tensors(&self, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
+        let list = FileBytes { path: self.path.clone(), data: bytes::Bytes::new().into() };
+        Self::joined(&list, entries)
+    }
+
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -10,6 +10,7 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile};
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Decoder, DecoderBlock};
+use crate::model::dequantisation::Dequantisation;
 use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
@@ -462,16 +463,37 @@ fn load_hugging_face(config: &FileBytes, weights: &TensorFile, format: Format) -
         return Err(text.bad_key(KEY, inner, format!("one of {}", loader.model_types.join(", "))));
     }
     let model = (loader.hugging_face)(&config, weights)?;
-    let text = config.object("text_config")?.unwrap_or(config);
+    let text = config.object("text_config")?.unwrap_or(config.clone());
     let end_tokens = text.token_ids("eos_token_id")?;
     let begin_token = text.token_ids("bos_token_id")?.first().copied();
-    let notes = defaults_taken(&text, &(loader.config_defaults)());
-    // Packed codes are bytes in the file; products use I2_S rows.
-    let precision = match main_type(weights) {
-        DType::U8 => DType::I2_S,
-        other => other,
+    let mut notes = defaults_taken(&text, &(loader.config_defaults)());
+    let quantised = Dequantisation::read(&config)?;
+    notes.extend(quantised.as_ref().map(|quantised| {
+        let more = match quantised.quantises_activations() {
+            true => "; the configuration also quantises activations, which the values of a dump must show",
+            false => "",
+        };
+        format!(
+            "the weights are quantised ({}): they are decoded before products use them{more}",
+            quantised.name()
+        )
+    }));
+    let precision = match (quantised, main_type(weights)) {
+        (Some(_), _) => text.model_type()?.or(config.model_type()?).map_or(DType::F32, plain_type),
+        // Packed codes are bytes in the file; products use I2_S rows.
+        (None, DType::U8) => DType::I2_S,
+        (None, other) => other,
     };
     Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
+}
+
+/// Returns the type that a `config.json` names; F32 for unknown names.
+fn plain_type(name: &str) -> DType {
+    match name {
+        "bfloat16" => DType::BF16,
+        "float16" => DType::F16,
+        _ => DType::F32,
+    }
 }
 
 /// Returns notes on absent keys for which transformers' default is used although a specification gives another value.

@@ -123,6 +123,60 @@ impl<'f> Config<'f> {
         Ok(self.optional(key, ids, "a token id or a list of them")?.unwrap_or_default())
     }
 
+    /// Returns a list of texts; empty if the key is absent.
+    ///
+    /// # Errors
+    /// If the value is not a list of texts.
+    pub fn texts(&self, key: &str) -> Result<Vec<&'f str>> {
+        let texts = |value: &'f Value| value.as_array()?.iter().map(Value::as_str).collect();
+        Ok(self.optional(key, texts, "a list of texts")?.unwrap_or_default())
+    }
+
+    /// Returns the texts of a list of texts, or of a list of such lists; empty if the key is absent.
+    ///
+    /// # Errors
+    /// If the value is neither.
+    pub fn nested_texts(&self, key: &str) -> Result<Vec<&'f str>> {
+        let texts = |value: &'f Value| {
+            let parts = value.as_array()?.iter().map(|part| match part.as_array() {
+                Some(texts) => texts.iter().map(Value::as_str).collect::<Option<Vec<_>>>(),
+                None => Some(vec![part.as_str()?]),
+            });
+            Some(parts.collect::<Option<Vec<_>>>()?.concat())
+        };
+        Ok(self.optional(key, texts, "a list of texts")?.unwrap_or_default())
+    }
+
+    /// Returns two positive counts.
+    ///
+    /// # Errors
+    /// If the key is absent, or the value is not a list of two positive whole numbers.
+    pub fn pair(&self, key: &str) -> Result<[usize; 2]> {
+        let count = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|&count| count > 0);
+        let pair = |value: &Value| match value.as_array()?.as_slice() {
+            [first, second] => Some([count(first)?, count(second)?]),
+            _ => None,
+        };
+        self.optional(key, pair, "two positive whole numbers")?.ok_or_else(|| self.missing(key))
+    }
+
+    /// Returns the keys of the object, without those whose value is null.
+    pub fn keys(&self) -> impl Iterator<Item = &'f str> {
+        let entries = self.json.as_object().into_iter().flatten();
+        entries.filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str())
+    }
+
+    /// Returns the type of the model, such as "bfloat16", if a `config.json` states it.
+    ///
+    /// # Errors
+    /// If the value is not a text.
+    pub fn model_type(&self) -> Result<Option<&'f str>> {
+        match self.optional_str("dtype")? {
+            Some(name) => Ok(Some(name)),
+            None => self.optional_str("torch_dtype"),
+        }
+    }
+
     /// Returns a boolean, if the key exists.
     ///
     /// # Errors
@@ -155,9 +209,14 @@ impl<'f> Config<'f> {
         })
     }
 
+    /// Returns a key with the keys that lead to it.
+    pub fn path_of(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
     /// Creates an error about a key's value.
     pub fn bad_key(&self, key: &str, found: impl Display, expected: impl Display) -> Error {
-        Error::bad_key(self.path, &format!("{}{key}", self.prefix), found, expected)
+        Error::bad_key(self.path, &self.path_of(key), found, expected)
     }
 
     fn missing(&self, key: &str) -> Error {

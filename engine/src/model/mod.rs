@@ -4,6 +4,7 @@ mod attention;
 pub mod bitnet;
 mod cache;
 pub mod decoder;
+pub mod dequantisation;
 mod files;
 pub mod gemma2;
 pub mod gemma3;

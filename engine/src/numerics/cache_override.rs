@@ -12,14 +12,16 @@ use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
+use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, round_to_eighth};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
 /// Integers of an int8 cache: each head of a token has a scale.
 pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     group: CodeGroup::Token,
+    codes: ActivationCodeType::Int8,
     scale: ScaleType::F32,
+    quotients: ScaleType::F32,
     largest: 127.0,
     asymmetric: false,
     whole_for: 0,
@@ -67,14 +69,6 @@ impl CacheOverride {
             _ => value,
         }
     }
-}
-
-/// Rounds to an 8-bit float, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
-/// normal number, and `largest` the largest number.
-fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
-    let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
-    let step = 2f32.powi(exponent.max(least) - bits);
-    ((value / step).round_ties_even() * step).clamp(-largest, largest)
 }
 
 impl Numerics for CacheOverride {

@@ -1,4 +1,4 @@
-//! Quantisation of activations to 8-bit integers, with one scale for each group of values.
+//! Quantisation of activations to 8-bit integers or floats, with one scale for each group of values.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -27,15 +27,33 @@ pub enum ScaleType {
     Bf16,
 }
 
-/// Quantisation of activations to 8-bit integers, before products with weights.
+/// Type of the codes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivationCodeType {
+    /// 8-bit integers.
+    #[default]
+    Int8,
+    /// 8-bit floats with four exponent bits, up to 448.
+    F8E4m3,
+}
+
+/// Largest number of [`ActivationCodeType::F8E4m3`].
+const LARGEST_F8: f32 = 448.0;
+
+/// Quantisation of activations to 8-bit codes, before products with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationCodes {
     /// Values that share a scale.
     pub group: CodeGroup,
+    /// Type of the codes.
+    pub codes: ActivationCodeType,
     /// Type of the scale.
     pub scale: ScaleType,
-    /// Largest value of a group divided by its scale: 127, 127.5 or 128. Unused if `asymmetric`.
+    /// Type that quotients and decoded values are rounded to.
+    pub quotients: ScaleType,
+    /// Largest value of a group divided by its scale: 127, 127.5 or 128. Unused for floats and if `asymmetric`.
     pub largest: f32,
     /// True for codes from 0 to 255 with a zero point, which cover a group from its smallest value to its largest.
     pub asymmetric: bool,
@@ -49,12 +67,42 @@ impl Default for ActivationCodes {
     fn default() -> Self {
         Self {
             group: CodeGroup::Values(32),
+            codes: ActivationCodeType::Int8,
             scale: ScaleType::F32,
+            quotients: ScaleType::F32,
             largest: 127.0,
             asymmetric: false,
             whole_for: 0,
         }
     }
+}
+
+impl ScaleType {
+    /// Rounds a value to this type.
+    pub fn round(self, value: f32) -> f32 {
+        match self {
+            ScaleType::F32 => value,
+            ScaleType::F16 => f16::from_f32(value).to_f32(),
+            ScaleType::Bf16 => bf16::from_f32(value).to_f32(),
+        }
+    }
+
+    /// Rounds a value with more digits once; values of `F32` keep their digits.
+    fn round_wide(self, value: f64) -> f64 {
+        match self {
+            ScaleType::F32 => value,
+            ScaleType::F16 => f16::from_f64(value).to_f64(),
+            ScaleType::Bf16 => bf16::from_f64(value).to_f64(),
+        }
+    }
+}
+
+/// Rounds to an 8-bit float, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
+/// normal number, and `largest` the largest number.
+pub fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
+    let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
+    let step = 2f32.powi(exponent.max(least) - bits);
+    ((value / step).round_ties_even() * step).clamp(-largest, largest)
 }
 
 impl ActivationCodes {
@@ -63,6 +111,9 @@ impl ActivationCodes {
         match self {
             Self { group: CodeGroup::Values(0), .. } => {
                 Some("activation_codes: a group has at least one value")
+            }
+            Self { codes: ActivationCodeType::F8E4m3, asymmetric: true, .. } => {
+                Some("activation_codes: floats are not asymmetric")
             }
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
                 Some("activation_codes: largest is from 100 to 128")
@@ -83,21 +134,35 @@ impl ActivationCodes {
     /// Returns the distance between neighbouring codes' values, in a group from `low` to `high`, with `low` ≤ 0 ≤
     /// `high`.
     pub fn step(&self, low: f32, high: f32) -> f32 {
-        let step = match self.asymmetric {
-            true => (high - low) / 255.0,
-            false => high.max(-low) / self.largest,
+        let step = match (self.codes, self.asymmetric) {
+            (ActivationCodeType::F8E4m3, _) => high.max(-low) / LARGEST_F8,
+            (ActivationCodeType::Int8, true) => (high - low) / 255.0,
+            (ActivationCodeType::Int8, false) => high.max(-low) / self.largest,
         };
-        match self.scale {
-            ScaleType::F32 => step,
-            ScaleType::F16 => f16::from_f32(step).to_f32(),
-            ScaleType::Bf16 => bf16::from_f32(step).to_f32(),
+        self.scale.round(step)
+    }
+
+    /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
+    pub fn nearest(&self, quotient: f64, (least, most): (f32, f32)) -> f64 {
+        let quotient = self.quotients.round_wide(quotient);
+        match self.codes {
+            ActivationCodeType::Int8 => quotient.round_ties_even().clamp(least.into(), most.into()),
+            ActivationCodeType::F8E4m3 => {
+                f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8)).clamp(least.into(), most.into())
+            }
         }
+    }
+
+    /// Returns the value of a code.
+    pub fn decoded(&self, code: f64, step: f64) -> f64 {
+        self.quotients.round_wide(code * step)
     }
 
     /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
     /// `low`.
     pub fn ends(&self, low: f32, step: f32) -> (f32, f32) {
         match self.asymmetric {
+            _ if self.codes == ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
             true => {
                 let zero = (-low / step).round_ties_even().clamp(0.0, 255.0);
                 (-zero, 255.0 - zero)
@@ -125,9 +190,10 @@ impl ActivationCodes {
         if !(step > 0.0 && step.is_finite()) {
             return;
         }
-        let (least, most) = self.ends(low, step);
+        let ends = self.ends(low, step);
         for value in values {
-            *value = (*value / step).round_ties_even().clamp(least, most) * step;
+            let code = self.nearest((*value / step).into(), ends);
+            *value = self.decoded(code, step.into()) as f32;
         }
     }
 }

@@ -49,7 +49,9 @@ mod tq2_0;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-pub use self::activation_codes::{ActivationCodes, CodeGroup, ScaleType, extent};
+pub use self::activation_codes::{
+    ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, extent, round_to_eighth,
+};
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, known, parts};
 pub use self::product::Product;

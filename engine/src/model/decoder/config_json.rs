@@ -319,15 +319,19 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
 
 /// Reads BitNet's kind of linear layers, for architectures that may have them.
 fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
-    if family.may_be_quantised {
-        return LinearClass::read(file);
+    let method = match file.object(quantisation::KEY)? {
+        Some(settings) => settings.optional_str("quant_method")?,
+        None => None,
+    };
+    match method {
+        Some("bitnet") if !family.may_be_quantised => {
+            let expected = "another method (BitNet's linear layers are not supported in this architecture)";
+            Err(file.bad_key("quantization_config.quant_method", "bitnet", expected))
+        }
+        Some("bitnet") => LinearClass::read(file),
+        // Weights of other methods are decoded before they are loaded.
+        _ => Ok(None),
     }
-    file.only(
-        quantisation::KEY,
-        &[],
-        "absent (quantised checkpoints of this architecture are not supported)",
-    )?;
-    Ok(None)
 }
 
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.

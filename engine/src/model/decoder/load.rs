@@ -6,6 +6,7 @@ use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, ExpertsConfig, FeedForward, ProjectionBiases, Projections,
 };
+use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
@@ -314,8 +315,16 @@ impl<B: DecoderBlock> Decoder<B> {
     /// # Errors
     /// See [`Decoder::from_gguf`].
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
-        let config = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
-        Self::load(config, tensors, DecoderNames::hugging_face(tensors, B::FAMILY.layer_names))
+        let settings = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
+        let decoded = match Dequantisation::read(config)? {
+            Some(quantised) => {
+                quantised.check_activations()?;
+                Some(quantised.decoded(tensors)?)
+            }
+            None => None,
+        };
+        let tensors = decoded.as_ref().unwrap_or(tensors);
+        Self::load(settings, tensors, DecoderNames::hugging_face(tensors, B::FAMILY.layer_names))
     }
 
     /// Reads a model from a llama2.c file, whose tensors have GGUF names.

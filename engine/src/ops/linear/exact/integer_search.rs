@@ -1,18 +1,20 @@
-//! Search for how an engine quantises activations to 8-bit integers, based on its products.
+//! Search for how an engine quantises activations to 8-bit codes, based on its products.
 
 use std::cell::LazyCell;
 
 use crate::exact::{Float, Profile, ResultPair, RowScales, exacts_explain, node_of};
 use crate::ops::linear::exact::Linear;
-use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
+use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType};
 
-/// A way to compute products of 8-bit integer activations.
+/// A way to compute products of 8-bit activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IntegerProducts {
     /// Quantisation of the activations.
     pub codes: ActivationCodes,
     /// Application of the weights' row scales to products.
     pub row_scales: RowScales,
+    /// True if decoded weights are not rounded: kernels apply the scales of weights to sums.
+    pub has_whole_weights: bool,
 }
 
 /// Number of values that rule out most candidates, and number that the remaining candidates are tested on.
@@ -38,17 +40,74 @@ impl IntegerProducts {
         let of = |group| {
             scales.into_iter().flat_map(move |scale| {
                 ends.into_iter().flat_map(move |(largest, asymmetric)| {
-                    let codes = ActivationCodes { group, scale, largest, asymmetric, whole_for: 0 };
-                    row_scales.iter().map(move |&row_scales| Self { codes, row_scales })
+                    let codes =
+                        ActivationCodes { group, scale, largest, asymmetric, ..ActivationCodes::default() };
+                    row_scales.iter().map(move |&row_scales| Self { row_scales, ..Self::of_decoded(codes) })
                 })
             })
         };
-        groups.flat_map(of).collect()
+        groups.flat_map(of).chain(Self::of_short_quotients(results)).chain(Self::floats(results)).collect()
+    }
+
+    /// Returns integers whose quotients have the type of the results, as compressed-tensors computes them.
+    fn of_short_quotients(results: Float) -> impl Iterator<Item = Self> {
+        let ends = [(127.5, false), (127.0, true)];
+        let of = move |short: ScaleType| {
+            [CodeGroup::Token, CodeGroup::Values(128)].into_iter().flat_map(move |group| {
+                ends.into_iter().map(move |(largest, asymmetric)| ActivationCodes {
+                    group,
+                    scale: short,
+                    quotients: short,
+                    largest,
+                    asymmetric,
+                    ..ActivationCodes::default()
+                })
+            })
+        };
+        short_type(results).into_iter().flat_map(of).map(Self::of_decoded)
+    }
+
+    /// Returns 8-bit floats.
+    fn floats(results: Float) -> impl Iterator<Item = Self> {
+        let groups = [CodeGroup::Values(128), CodeGroup::Token, CodeGroup::Pass];
+        let of = move |group| {
+            let short = short_type(results).map(|short| (short, short));
+            let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
+            types.map(move |(scale, quotients)| ActivationCodes {
+                group,
+                codes: ActivationCodeType::F8E4m3,
+                scale,
+                quotients,
+                ..ActivationCodes::default()
+            })
+        };
+        let is_short = short_type(results).is_some();
+        let weights = move |codes| {
+            let rounded = Self::of_decoded(codes);
+            let whole = Self { has_whole_weights: true, ..rounded };
+            [Some(rounded), is_short.then_some(whole)].into_iter().flatten()
+        };
+        groups.into_iter().flat_map(of).flat_map(weights)
+    }
+
+    /// Returns products of decoded weights.
+    pub fn of_decoded(codes: ActivationCodes) -> Self {
+        Self { codes, row_scales: RowScales::Decoded, has_whole_weights: false }
     }
 
     /// Returns the profile of an engine that multiplies in this way.
     pub fn profile(self, profile: Profile) -> Profile {
-        Profile { activation_codes: Some(self.codes), row_scales: self.row_scales, ..profile }
+        let weights = if self.has_whole_weights { Float::F32 } else { profile.weights };
+        Profile { activation_codes: Some(self.codes), row_scales: self.row_scales, weights, ..profile }
+    }
+}
+
+/// Returns the 16-bit type of an engine's results.
+fn short_type(results: Float) -> Option<ScaleType> {
+    match results {
+        Float::Bf16 => Some(ScaleType::Bf16),
+        Float::F16 => Some(ScaleType::F16),
+        _ => None,
     }
 }
 

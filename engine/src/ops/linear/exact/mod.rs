@@ -26,7 +26,7 @@ use crate::exact::{
 use crate::parallel;
 use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
-use crate::weight::Matrix;
+use crate::weight::{DType, Matrix};
 
 pub use integer_search::{IntegerProducts, products_that_explain};
 pub use integers::Integers;
@@ -100,11 +100,14 @@ impl Operation for Linear {
             Choice::WholeActivations,
             Choice::SplitBf16,
             Choice::SplitTf32,
+            Choice::WholeWeights,
         ];
+        // Weights of another type have no more digits than the model's type, or are not decoded before products.
+        let last = WITH_BIAS.len() - usize::from(self.w.dtype != DType::F32);
         match (self.has_row_scales(), self.bias.is_some()) {
-            (true, _) => WITH_BIAS,
-            (false, true) => &WITH_BIAS[2..],
-            (false, false) => &WITH_BIAS[3..],
+            (true, _) => &WITH_BIAS[..last],
+            (false, true) => &WITH_BIAS[2..last],
+            (false, false) => &WITH_BIAS[3..last],
         }
     }
 

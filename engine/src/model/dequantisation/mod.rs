@@ -1,0 +1,160 @@
+//! Weights of quantised Hugging Face checkpoints: `quantization_config`, and the decoding of each format to numbers.
+//!
+//! A quantised module stores several tensors, such as `qweight`, `qzeros` and `scales`. Decoding replaces them by one
+//! tensor `weight`, so that the rest of the program reads an ordinary checkpoint. Every format's numbers are those of
+//! the library that writes it. They are rounded to the model's type where a product uses them, as that library does.
+
+mod activations;
+mod affine;
+mod awq;
+mod bitsandbytes;
+mod codes;
+mod compressed_tensors;
+mod float4;
+mod float8;
+mod gptq;
+mod mlx;
+mod module_filter;
+mod module_tensors;
+mod settings;
+mod weight_matrix;
+
+pub use activations::ActivationScheme;
+pub use weight_matrix::WeightMatrix;
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::error::Result;
+use crate::format::TensorFile;
+use crate::memory;
+use crate::model::json::Config;
+use module_filter::{Conversion, ModuleFilter, is_projection};
+use module_tensors::ModuleTensors;
+
+/// A storage format of a module's weight.
+trait WeightFormat: Send + Sync {
+    /// Returns the names of the tensors that hold the weight, after the module's name. The first one exists in every
+    /// quantised module and in no other.
+    fn tensors(&self) -> &'static [&'static str];
+
+    /// Returns the decoder of a module's weight.
+    ///
+    /// # Errors
+    /// If a tensor is missing, has another type or shape than the format, or a scale is not a number.
+    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>>;
+}
+
+/// Quantisation of a checkpoint, as its configuration states it.
+pub struct Dequantisation {
+    /// Name for messages, such as `AWQ, 4 bits, groups of 128`.
+    name: String,
+    groups: Vec<FormatGroup>,
+    filter: ModuleFilter,
+}
+
+/// Modules that share a format.
+struct FormatGroup {
+    format: Box<dyn WeightFormat>,
+    activations: Option<ActivationScheme>,
+}
+
+impl Dequantisation {
+    /// Reads `quantization_config`, or MLX's `quantization`; `None` for unquantised checkpoints and for BitNet, whose
+    /// layers have their own arithmetic.
+    ///
+    /// # Errors
+    /// If the method is unknown, or a key asks for something that is not supported.
+    pub fn read(config: &Config) -> Result<Option<Self>> {
+        settings::read(config)
+    }
+
+    /// Returns the format's name, for notes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Checks that the quantisation of activations is supported.
+    ///
+    /// # Errors
+    /// Names the key that asks for another quantisation.
+    pub fn check_activations(&self) -> Result<()> {
+        self.groups.iter().filter_map(|group| group.activations.as_ref()).try_for_each(ActivationScheme::check)
+    }
+
+    /// Returns true if engines may quantise activations before products with quantised weights.
+    pub fn quantises_activations(&self) -> bool {
+        self.groups.iter().any(|group| group.activations.is_some())
+    }
+
+    /// Returns the decoders of all quantised weights, by module.
+    ///
+    /// # Errors
+    /// If the tensors of a module contradict the configuration or each other.
+    pub fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
+        let mut weights = BTreeMap::new();
+        for (index, group) in self.groups.iter().enumerate() {
+            let ending = format!(".{}", group.format.tensors()[0]);
+            for module in file.iter().filter_map(|(name, _)| name.strip_suffix(ending.as_str())) {
+                let tensors = ModuleTensors { file, module, main: group.format.tensors()[0] };
+                match self.filter.conversion(module) {
+                    Conversion::Group(wanted) if wanted != index => {}
+                    Conversion::Excluded(why) => return Err(tensors.bad(excluded(&why))),
+                    Conversion::Group(_) | Conversion::Either(_) => {
+                        weights.insert(module, group.format.weight(&tensors)?);
+                    }
+                }
+            }
+        }
+        self.check_rest(file, &weights)?;
+        Ok(weights)
+    }
+
+    /// Decodes all quantised weights of a file.
+    ///
+    /// # Errors
+    /// See [`Dequantisation::weights`]; also if there is not enough memory.
+    pub fn decoded(&self, file: &TensorFile) -> Result<TensorFile> {
+        let weights = self.weights(file)?;
+        let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
+        memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
+        let consumed: HashSet<String> = weights.keys().flat_map(|module| self.consumed(module)).collect();
+        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name));
+        let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
+        let decoded = weights.iter().map(|(module, weight)| (format!("{module}.weight"), weight.decoded()));
+        file.with_tensors(whole.chain(decoded).collect())
+    }
+
+    /// Returns the names of the tensors that hold a module's weight.
+    fn consumed(&self, module: &str) -> Vec<String> {
+        let group = match self.filter.conversion(module) {
+            Conversion::Group(group) | Conversion::Either(group) => &self.groups[group],
+            Conversion::Excluded(_) => return Vec::new(),
+        };
+        group.format.tensors().iter().map(|tensor| format!("{module}.{tensor}")).collect()
+    }
+
+    /// Checks that modules without a quantised weight may be unquantised.
+    fn check_rest(&self, file: &TensorFile, weights: &BTreeMap<&str, WeightMatrix>) -> Result<()> {
+        for (name, tensor) in file.iter().filter(|(_, tensor)| tensor.shape.len() == 2) {
+            let Some(module) = name.strip_suffix(".weight").filter(|module| !weights.contains_key(module)) else {
+                continue;
+            };
+            if let Conversion::Group(group) = self.filter.conversion(module)
+                && is_projection(module)
+            {
+                let wanted = self.groups[group].format.tensors()[0];
+                let problem = format!(
+                    "the module is not quantised: '{module}.{wanted}' is missing, although quantization_config \
+                     converts the module; list it in {} if it is meant to be unquantised",
+                    self.filter.key_path()
+                );
+                return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn excluded(why: &str) -> String {
+    format!("the module is quantised, but {why} excludes it; correct the list or the weights")
+}

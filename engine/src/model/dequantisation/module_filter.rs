@@ -1,0 +1,133 @@
+//! Patterns for the modules that a checkpoint quantises.
+
+use fancy_regex::Regex;
+
+use crate::error::Result;
+use crate::model::json::Config;
+
+/// Quantisation of one module, by the configuration.
+pub(super) enum Conversion {
+    /// The module must have a format group's format.
+    Group(usize),
+    /// The module may have a format group's format, or be unquantised: libraries differ, or they decide by the file.
+    Either(usize),
+    /// The module must be unquantised, for this reason.
+    Excluded(String),
+}
+
+/// Pattern for names of modules.
+pub(super) enum ModulePattern {
+    /// Regular expression, from the start of the name.
+    Regex(Box<Regex>),
+    /// The whole name.
+    Name(String),
+    /// End of the name.
+    Suffix(String),
+    /// Every linear layer.
+    Linear,
+    /// Every embedding table.
+    Embedding,
+}
+
+/// Modules that a checkpoint quantises.
+pub(super) struct ModuleFilter {
+    /// Key of the list of unquantised modules.
+    pub key: &'static str,
+    /// Unquantised modules, with the text of each pattern.
+    pub excluded: Vec<(String, ModulePattern)>,
+    /// Texts in the names of modules that some libraries leave unquantised.
+    pub maybe_excluded: Vec<String>,
+    /// Modules of each format group.
+    pub groups: Vec<Vec<ModulePattern>>,
+    /// True if modules without quantised tensors are unquantised, whatever the configuration says.
+    pub follows_file: bool,
+}
+
+impl ModuleFilter {
+    /// Creates the filter of one group with all linear layers and embedding tables.
+    pub fn all(key: &'static str) -> Self {
+        let groups = vec![vec![ModulePattern::Linear, ModulePattern::Embedding]];
+        Self { key, excluded: Vec::new(), maybe_excluded: Vec::new(), groups, follows_file: false }
+    }
+
+    /// Returns the key of the list of unquantised modules.
+    pub fn key_path(&self) -> String {
+        format!("quantization_config.{}", self.key)
+    }
+
+    /// Excludes the modules of a list as transformers does: a pattern matches from the start of a name to the end of a
+    /// part, as a regular expression, or the end of the name.
+    ///
+    /// # Errors
+    /// If an entry is not a text or not a regular expression.
+    pub fn exclude_listed(&mut self, config: &Config, key: &str) -> Result<()> {
+        for text in config.texts(key)? {
+            let pattern = format!(r"\A(?:{text})(?:(?<=\.)|(?=\.|\z))");
+            let regex = regex(config, key, text, &pattern)?;
+            self.excluded.push((text.to_owned(), ModulePattern::Regex(Box::new(regex))));
+            self.excluded.push((text.to_owned(), ModulePattern::Suffix(text.to_owned())));
+        }
+        Ok(())
+    }
+
+    /// Returns the conversion of a module.
+    pub fn conversion(&self, module: &str) -> Conversion {
+        if let Some((text, _)) = self.excluded.iter().find(|(_, pattern)| pattern.matches(module)) {
+            return Conversion::Excluded(format!("'{text}' in {}", self.key_path()));
+        }
+        let of_group = |group: &Vec<ModulePattern>| group.iter().any(|pattern| pattern.matches(module));
+        let Some(group) = self.groups.iter().position(of_group) else {
+            return Conversion::Excluded("quantization_config has no group for it, which".to_owned());
+        };
+        let is_unsure = self.maybe_excluded.iter().any(|text| module.contains(text.as_str()));
+        match is_projection(module) && !is_unsure && !self.follows_file {
+            true => Conversion::Group(group),
+            false => Conversion::Either(group),
+        }
+    }
+}
+
+impl ModulePattern {
+    /// Reads a pattern of compressed-tensors: `re:` and a regular expression, the name of a torch class, or a name.
+    ///
+    /// # Errors
+    /// If it is not a regular expression.
+    pub fn compressed_tensors(config: &Config, key: &str, text: &str) -> Result<Self> {
+        Ok(match (text.strip_prefix("re:"), text) {
+            (Some(pattern), _) => {
+                Self::Regex(Box::new(regex(config, key, text, &format!(r"\A(?:{pattern})"))?))
+            }
+            (None, "Linear") => Self::Linear,
+            (None, "Embedding") => Self::Embedding,
+            (None, name) => Self::Name(name.to_owned()),
+        })
+    }
+
+    fn matches(&self, module: &str) -> bool {
+        match self {
+            // An expression that takes too long to match is not an exclusion; a contradiction is reported later.
+            ModulePattern::Regex(regex) => regex.is_match(module).unwrap_or(false),
+            ModulePattern::Name(name) => module == name,
+            ModulePattern::Suffix(suffix) => module.ends_with(suffix.as_str()),
+            ModulePattern::Linear => !is_embedding(module),
+            ModulePattern::Embedding => is_embedding(module),
+        }
+    }
+}
+
+/// Returns true for the linear layers of attention, feed-forward blocks and experts. Routers and the head are not among
+/// them: some libraries never quantise these.
+pub(super) fn is_projection(module: &str) -> bool {
+    let last = module.rsplit('.').next().unwrap_or(module);
+    last.ends_with("_proj") || matches!(last, "w1" | "w2" | "w3")
+}
+
+fn is_embedding(module: &str) -> bool {
+    module.rsplit('.').next().is_some_and(|last| last == "embed_tokens")
+}
+
+fn regex(config: &Config, key: &str, text: &str, pattern: &str) -> Result<Regex> {
+    Regex::new(pattern).map_err(|error| {
+        config.bad_key(key, format!("{text:?}"), format!("regular expressions ({error})"))
+    })
+}

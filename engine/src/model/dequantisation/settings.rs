@@ -1,0 +1,304 @@
+//! `quantization_config`: the method of a quantised checkpoint, and the settings of each method.
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::model::dequantisation::activations::ActivationScheme;
+use crate::model::dequantisation::affine::ScaleGroup;
+use crate::model::dequantisation::awq::Awq;
+use crate::model::dequantisation::bitsandbytes::{EightBits, FourBits};
+use crate::model::dequantisation::float8::{self, Float8};
+use crate::model::dequantisation::gptq::Gptq;
+use crate::model::dequantisation::mlx::Mlx;
+use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
+use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, compressed_tensors};
+use crate::model::json::Config;
+use crate::model::quantisation;
+use crate::weight::DType;
+
+/// Key of MLX's settings.
+const MLX: &str = "quantization";
+
+/// Key of the list of unquantised modules.
+const UNCONVERTED: &str = "modules_to_not_convert";
+
+/// Reads the settings of a quantised checkpoint; `None` if there are none, or the method is BitNet's.
+///
+/// # Errors
+/// If the method is unknown, or a key asks for something that is not supported.
+pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
+    let text = config.object("text_config")?;
+    let Some(place) = [Some(config), text.as_ref()]
+        .into_iter()
+        .flatten()
+        .find(|config| [quantisation::KEY, MLX].iter().any(|key| config.get(key).is_some()))
+    else {
+        return Ok(None);
+    };
+    if let Some(settings) = place.object(MLX)? {
+        return mlx(&settings).map(Some);
+    }
+    let Some(settings) = place.object(quantisation::KEY)? else { return Ok(None) };
+    let quantised = match settings.require_str("quant_method")? {
+        "bitnet" => return Ok(None),
+        "awq" => awq(config, &settings),
+        "gptq" => gptq(config, &settings),
+        "compressed-tensors" => compressed_tensors::read(&settings),
+        "fp8" => fp8(&settings),
+        "bitsandbytes" => bitsandbytes(&settings),
+        other => {
+            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\" or \"bitnet\" (other \
+                         quantised checkpoints are not supported)";
+            Err(settings.bad_key("quant_method", format!("{other:?}"), known))
+        }
+    };
+    quantised.map(Some)
+}
+
+/// Creates the quantisation of a checkpoint whose quantised modules share one format.
+fn one_group(
+    name: String,
+    format: impl WeightFormat + 'static,
+    activations: Option<ActivationScheme>,
+    filter: ModuleFilter,
+) -> Dequantisation {
+    Dequantisation { name, groups: vec![FormatGroup { format: Box::new(format), activations }], filter }
+}
+
+fn awq(config: &Config, settings: &Config) -> Result<Dequantisation> {
+    let ignored = ["backend", "do_fuse", "exllama_config", "fuse_max_seq_len", "meta", "desc_act", "sym", "lm_head"];
+    let read =
+        ["quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format", UNCONVERTED];
+    settings.only_keys(&[&read[..], &ignored].concat())?;
+    for key in ["bits", "w_bit"] {
+        settings.only(key, &[4.into()], "4")?;
+    }
+    settings.only("zero_point", &[true.into()], "true (AWQ without zero points is not supported)")?;
+    settings.only("backend", &["autoawq".into(), "auto".into(), "gemm".into()], "\"autoawq\"")?;
+    for key in ["version", "format"] {
+        let gemm = ["gemm".into(), "GEMM".into()];
+        settings.only(key, &gemm, "\"gemm\" (weights packed for other kernels are not supported)")?;
+    }
+    let key = if settings.get("q_group_size").is_some() { "q_group_size" } else { "group_size" };
+    let group = group_size(settings, key, 128)?;
+    let mut filter = ModuleFilter::all(UNCONVERTED);
+    filter.exclude_listed(settings, UNCONVERTED)?;
+    filter.maybe_excluded = settings.texts(UNCONVERTED)?.into_iter().map(str::to_owned).collect();
+    let format = Awq { group, scales: short_type(config)? };
+    Ok(one_group(format!("AWQ, 4 bits, {}", inputs(group)), format, None, filter))
+}
+
+fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
+    let ignored = [
+        "meta",
+        "damp_percent",
+        "damp_auto_increment",
+        "true_sequential",
+        "static_groups",
+        "model_name_or_path",
+        "model_file_base_name",
+        "sym",
+        "lm_head",
+        "tokenizer",
+        "dataset",
+        "backend",
+        "act_group_aware",
+        "model_seqlen",
+        "block_name_to_quantize",
+        "module_name_preceding_first_block",
+        "batch_size",
+        "pad_token_id",
+        "max_input_length",
+        "cache_block_outputs",
+        "use_cuda_fp16",
+        "use_exllama",
+        "exllama_config",
+        "disable_exllama",
+        "mse",
+        "parallel_packing",
+        "quantizer",
+        "method",
+        "offload_to_disk",
+        "offload_to_disk_path",
+        "pack_impl",
+        "hyb_act",
+    ];
+    let read = [
+        "quant_method",
+        "bits",
+        "group_size",
+        "desc_act",
+        "checkpoint_format",
+        "format",
+        "pack_dtype",
+        "dynamic",
+        "adapter",
+        "is_marlin_format",
+        "modules_in_block_to_quantize",
+        UNCONVERTED,
+    ];
+    settings.only_keys(&[&read[..], &ignored].concat())?;
+    let bits = settings.require_usize("bits")?;
+    if ![2, 3, 4, 8].contains(&bits) {
+        return Err(settings.bad_key("bits", bits, "2, 3, 4 or 8"));
+    }
+    settings.only("pack_dtype", &["int32".into()], "\"int32\"")?;
+    settings.only("is_marlin_format", &[false.into()], "false (Marlin's packing is not supported)")?;
+    for key in ["dynamic", "adapter"] {
+        settings.only(key, &[Value::Object(serde_json::Map::new())], "absent (it is not supported)")?;
+    }
+    let key = if settings.get("checkpoint_format").is_some() { "checkpoint_format" } else { "format" };
+    let is_v1 = match settings.optional_str(key)?.unwrap_or("gptq") {
+        "gptq" => true,
+        "gptq_v2" => false,
+        other => return Err(settings.bad_key(key, format!("{other:?}"), "\"gptq\" or \"gptq_v2\"")),
+    };
+    let group = group_size(settings, "group_size", 128)?;
+    let by_activation = settings.optional_bool("desc_act")?.unwrap_or(false);
+    let mut filter = ModuleFilter::all(UNCONVERTED);
+    filter.exclude_listed(settings, UNCONVERTED)?;
+    let listed = settings.nested_texts("modules_in_block_to_quantize")?;
+    if !listed.is_empty() {
+        filter.groups = vec![listed.into_iter().map(|text| ModulePattern::Suffix(text.to_owned())).collect()];
+    }
+    let name = format!("GPTQ, {bits} bits, {}", inputs(group));
+    let format = Gptq { bits, group, is_v1, by_activation, scales: short_type(config)? };
+    Ok(one_group(name, format, None, filter))
+}
+
+fn fp8(settings: &Config) -> Result<Dequantisation> {
+    settings.only_keys(&[
+        "quant_method",
+        "activation_scheme",
+        "weight_block_size",
+        "dequantize",
+        UNCONVERTED,
+        "ignored_layers",
+        "modules_to_convert",
+        "scale_fmt",
+        "expert_dtype",
+        "fmt",
+        "kv_cache_scheme",
+        "kv_cache_quant_method",
+    ])?;
+    settings.only("expert_dtype", &["fp8".into()], "\"fp8\"")?;
+    settings.only("fmt", &["e4m3".into()], "\"e4m3\"")?;
+    for key in ["kv_cache_scheme", "kv_cache_quant_method", "modules_to_convert"] {
+        settings.only(key, &[], "absent (it is not supported)")?;
+    }
+    let has_exponents = match settings.optional_str("scale_fmt")?.unwrap_or("float") {
+        "float" => false,
+        "ue8m0" => true,
+        other => return Err(settings.bad_key("scale_fmt", format!("{other:?}"), "\"float\" or \"ue8m0\"")),
+    };
+    const IGNORED: &str = "ignored_layers";
+    let key = if settings.get(IGNORED).is_some() { IGNORED } else { UNCONVERTED };
+    let mut filter = ModuleFilter::all(key);
+    filter.exclude_listed(settings, key)?;
+    let scheme = settings.optional_str("activation_scheme")?.unwrap_or("dynamic");
+    if !["dynamic", "static"].contains(&scheme) {
+        return Err(settings.bad_key("activation_scheme", format!("{scheme:?}"), "\"dynamic\" or \"static\""));
+    }
+    let (group, tensors) = match settings.get("weight_block_size") {
+        Some(_) => (ScaleGroup::Block(settings.pair("weight_block_size")?), float8::FINE_GRAINED),
+        None => (ScaleGroup::Tensor, float8::AUTO_FP8),
+    };
+    let inputs = match group {
+        ScaleGroup::Block([_, inputs]) => Some(inputs),
+        _ => None,
+    };
+    let activations = Some(ActivationScheme::fine_grained(settings, scheme, inputs));
+    Ok(one_group(format!("FP8, {}", group.name()), Float8 { tensors, group, has_exponents }, activations, filter))
+}
+
+fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
+    const SKIPPED: &str = "llm_int8_skip_modules";
+    settings.only_keys(&[
+        "quant_method",
+        "load_in_4bit",
+        "load_in_8bit",
+        "_load_in_4bit",
+        "_load_in_8bit",
+        "llm_int8_threshold",
+        SKIPPED,
+        "llm_int8_enable_fp32_cpu_offload",
+        "llm_int8_has_fp16_weight",
+        "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant",
+        "bnb_4bit_compute_dtype",
+        "bnb_4bit_quant_storage",
+    ])?;
+    let mut filter = ModuleFilter::all(SKIPPED);
+    filter.exclude_listed(settings, SKIPPED)?;
+    if settings.optional_bool("load_in_8bit")?.unwrap_or(false) {
+        let activations = Some(ActivationScheme::unsupported(settings, "load_in_8bit", true));
+        return Ok(one_group("bitsandbytes, int8".to_owned(), EightBits, activations, filter));
+    }
+    settings.only("load_in_4bit", &[true.into()], "true, unless load_in_8bit is true")?;
+    let kind = settings.optional_str("bnb_4bit_quant_type")?.unwrap_or("fp4");
+    let is_nf4 = match kind {
+        "nf4" => true,
+        "fp4" => false,
+        _ => return Err(settings.bad_key("bnb_4bit_quant_type", format!("{kind:?}"), "\"nf4\" or \"fp4\"")),
+    };
+    let expected = "absent (weights are decoded, but kernels for single tokens and for CPUs with AVX512-BF16 round \
+                    their scales differently, so that products are not known; save the model dequantised)";
+    let scheme = ActivationScheme::unsupported_for(settings, "load_in_4bit", true, expected);
+    Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, Some(scheme), filter))
+}
+
+/// Reads MLX's settings: one format for all modules, and formats of single modules under their names.
+fn mlx(settings: &Config) -> Result<Dequantisation> {
+    let mut filter = ModuleFilter { groups: Vec::new(), follows_file: true, ..ModuleFilter::all(MLX) };
+    let (mut groups, mut all) = (Vec::new(), Vec::new());
+    for module in settings.keys().filter(|key| !["group_size", "bits", "mode"].contains(key)) {
+        match settings.get(module) {
+            Some(Value::Bool(false)) => {
+                filter.excluded.push((module.to_owned(), ModulePattern::Name(module.to_owned())));
+            }
+            Some(Value::Bool(true)) => all.push(ModulePattern::Name(module.to_owned())),
+            _ => {
+                groups.extend(settings.object(module)?.map(|own| mlx_format(&own)).transpose()?);
+                filter.groups.push(vec![ModulePattern::Name(module.to_owned())]);
+            }
+        }
+    }
+    let format = mlx_format(settings)?;
+    let name = format!("MLX, {} bits, groups of {}", format.bits, format.group);
+    groups.push(format);
+    all.extend([ModulePattern::Linear, ModulePattern::Embedding]);
+    filter.groups.push(all);
+    let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
+    Ok(Dequantisation { name, groups: groups.into_iter().map(group).collect(), filter })
+}
+
+fn mlx_format(settings: &Config) -> Result<Mlx> {
+    settings.only("mode", &["affine".into()], "\"affine\" (other modes are not supported)")?;
+    let (bits, group) = (settings.require_usize("bits")?, settings.require_usize("group_size")?);
+    if !(2..=8).contains(&bits) || bits == 7 {
+        return Err(settings.bad_key("bits", bits, "2, 3, 4, 5, 6 or 8"));
+    }
+    if group == 0 {
+        return Err(settings.bad_key("group_size", 0, "1 or more"));
+    }
+    Ok(Mlx { bits, group })
+}
+
+/// Reads the number of inputs that share a scale; `None` for all (-1).
+fn group_size(settings: &Config, key: &str, default: usize) -> Result<Option<usize>> {
+    match settings.get(key).and_then(Value::as_i64) {
+        Some(-1) => Ok(None),
+        Some(0) => Err(settings.bad_key(key, 0, "1 or more, or -1")),
+        _ => Ok(Some(settings.optional_usize(key)?.unwrap_or(default))),
+    }
+}
+
+/// Returns the type that kernels round scales to: bf16 for a model in bf16. Models in other types use the scales as
+/// they are stored.
+fn short_type(config: &Config) -> Result<Option<DType>> {
+    Ok((config.model_type()? == Some("bfloat16")).then_some(DType::BF16))
+}
+
+fn inputs(group: Option<usize>) -> String {
+    group.map_or(ScaleGroup::Channel, ScaleGroup::Inputs).name()
+}

@@ -1,0 +1,64 @@
+//! A matrix whose elements are decoded on demand.
+
+use half::{bf16, f16};
+
+use crate::parallel;
+use crate::weight::{DType, StoredTensor};
+
+/// Number of rows that are decoded together: the codes of several rows share words in some formats.
+const ROWS: usize = 32;
+
+/// A quantised weight, `[rows, cols]`, as a function from row and column to the decoded value.
+pub struct WeightMatrix<'f> {
+    /// Type that represents every value exactly: F32, F16 or BF16.
+    pub dtype: DType,
+    /// Number of outputs.
+    pub rows: usize,
+    /// Number of inputs.
+    pub cols: usize,
+    /// Decodes the element at a row and a column.
+    pub value: Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>,
+}
+
+impl WeightMatrix<'_> {
+    /// Returns the size of the decoded matrix.
+    pub fn bytes(&self) -> usize {
+        self.rows * self.cols * self.dtype.block_bytes()
+    }
+
+    /// Decodes all elements.
+    pub fn decoded(&self) -> StoredTensor {
+        let row_bytes = self.cols * self.dtype.block_bytes();
+        let mut data = vec![0; self.rows * row_bytes];
+        parallel::chunks(&mut data, (ROWS * row_bytes).max(1), ROWS * self.cols * 4, |chunk, out| {
+            self.decode_rows(chunk * ROWS, out);
+        });
+        StoredTensor { dtype: self.dtype, shape: vec![self.rows, self.cols], data: data.into() }
+    }
+
+    /// Decodes whole rows from `first` on, column by column.
+    fn decode_rows(&self, first: usize, out: &mut [u8]) {
+        let width = self.dtype.block_bytes();
+        let rows = out.len() / (self.cols * width);
+        for col in 0..self.cols {
+            for row in 0..rows {
+                let value = (self.value)(first + row, col);
+                let out = &mut out[(row * self.cols + col) * width..][..width];
+                match self.dtype {
+                    DType::F16 => out.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+                    DType::BF16 => out.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+                    _ => out.copy_from_slice(&value.to_le_bytes()),
+                }
+            }
+        }
+    }
+}
+
+/// Rounds a value to F32, F16 or BF16.
+pub(super) fn round_to(dtype: DType, value: f32) -> f32 {
+    match dtype {
+        DType::F16 => f16::from_f32(value).to_f32(),
+        DType::BF16 => bf16::from_f32(value).to_f32(),
+        _ => value,
+    }
+}

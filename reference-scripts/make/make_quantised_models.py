@@ -1,0 +1,405 @@
+#!/usr/bin/env python3
+"""Makes tests/data/quantised: a small random Llama, quantised by the real libraries, with the SHA-256 of the weights that each
+library decodes, and dumps of transformers with the quantised weights.
+
+Folders of `MODELS` are whole models with a dump. Folders of `WEIGHTS` have the tensors of one module. The versions of the
+libraries are in each `decoded.json`. GPTQModel is not built: its source folder is enough.
+
+    PYTHONPATH=python/src:gptqmodel-7.7.0 python reference-scripts/make/make_quantised_models.py tests/data/quantised [awq ...]
+"""
+
+import hashlib
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import torch
+import xcheck
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+TOKENS = torch.tensor([[1, 39, 35, 26, 9, 41]])
+MODULE = "model.layers.0.mlp.down_proj"
+LINEAR = [
+    *(f"model.layers.0.self_attn.{name}_proj" for name in "qkvo"),
+    *(f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up", "down")),
+]
+
+
+def model(dtype):
+    """The model before it is quantised."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=48,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=64,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+    made = LlamaForCausalLM(config).eval()
+    frequencies = made.model.rotary_emb.inv_freq.clone()
+    made = made.to(dtype)
+    made.model.rotary_emb.inv_freq = frequencies
+    random = torch.Generator().manual_seed(2)
+    for name, weight in made.named_parameters():
+        size = 0.7 if "embed" in name else 0.18
+        if weight.dim() == 2:
+            weight.data = (torch.randn(weight.shape, generator=random) * size).to(dtype)
+    return made
+
+
+def digest(weight):
+    """The type and the SHA-256 of a decoded weight's bytes."""
+    weight = weight.detach().contiguous()
+    data = weight.view(torch.uint8).numpy().tobytes()
+    return {"dtype": str(weight.dtype).removeprefix("torch."), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+# ---------------------------------------------------------------------------------------------------
+# Each way returns the tensors of a module, and its decoded weight.
+
+
+def affine(weight, bits, group, symmetric):
+    """Scales and zero points of groups of inputs, both [out, groups], as the quantisers compute them."""
+    parts = weight.float().reshape(weight.shape[0], -1, group)
+    most = 2**bits - 1
+    if symmetric:
+        scales = parts.abs().amax(-1) * 2 / most
+        return scales, torch.full_like(scales, 2 ** (bits - 1))
+    low, high = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
+    scales = (high - low) / most
+    return scales, torch.round(-low / scales).clamp(0, most)
+
+
+def awq(weight, group=32):
+    from gptqmodel.nn_modules.qlinear.torch_awq import AwqTorchLinear
+    from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
+
+    linear = with_weight(weight.to(torch.float16))
+    made = AwqTorchLinear(
+        bits=4, group_size=group, sym=False, desc_act=False, in_features=linear.in_features,
+        out_features=linear.out_features, bias=False, register_buffers=False,
+    )  # fmt: skip
+    scales, zeros = affine(weight, 4, group, False)
+    made.pack(linear, scales.to(torch.float16), zeros)
+    decoded = dequantize_gemm(
+        qweight=made.qweight, qzeros=made.qzeros, scales=made.scales, bits=4, group_size=group
+    )
+    return {name: getattr(made, name) for name in ("qweight", "qzeros", "scales")}, decoded.T, made
+
+
+def gptq(weight, bits=4, group=32, symmetric=True, v1=True, by_activation=False):
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
+
+    class Settings:
+        pack_dtype = torch.int32
+
+    Settings.bits = bits
+    linear = with_weight(weight.to(torch.float16))
+    cols = linear.in_features
+    made = TorchLinear(
+        bits=bits, group_size=group, sym=symmetric, desc_act=by_activation, in_features=cols,
+        out_features=linear.out_features, bias=False, pack_dtype=torch.int32, register_buffers=True,
+    )  # fmt: skip
+    order = torch.randperm(cols, generator=torch.Generator().manual_seed(3)) if by_activation else torch.arange(cols)
+    groups = torch.empty(cols, dtype=torch.int32)
+    groups[order] = torch.arange(cols, dtype=torch.int32) // group
+    scales, zeros = affine(weight[:, order], bits, group, symmetric)
+    made.pack_original(linear, scales, zeros, groups)
+    made.optimize = lambda *_, **__: None
+    made.post_init()
+    decoded = made.dequantize_weight().T.to(made.scales.dtype)
+    tensors = {name: getattr(made, name).clone() for name in ("qweight", "qzeros", "scales", "g_idx")}
+    if v1:
+        kept = made.qzeros.clone()
+        convert_gptq_v2_to_v1_format_module(made, Settings)
+        tensors["qzeros"] = made.qzeros.clone()
+        made.qzeros.data.copy_(kept)
+    return tensors, decoded, made
+
+
+def with_weight(weight):
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    linear.weight.data = weight
+    return linear
+
+
+def scheme(settings):
+    from compressed_tensors.quantization import QuantizationScheme
+
+    return QuantizationScheme(targets=["Linear"], **settings)
+
+
+def compressed(weight, settings, scale_dtype=None):
+    """compressed-tensors' own scales, packing and unpacking."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
+    made = scheme(settings)
+    arguments, state = made.weights, {"weight": weight}
+    rows, cols = weight.shape
+    match str(arguments.strategy):
+        case "tensor":
+            parts = weight.reshape(1, -1)
+            low, high = parts.amin(-1), parts.amax(-1)
+        case "channel":
+            low, high = weight.amin(-1, keepdim=True), weight.amax(-1, keepdim=True)
+        case "block":
+            height, width = arguments.block_structure
+            down, across = -(-rows // height), -(-cols // width)
+            padded = torch.zeros(down * height, across * width, dtype=weight.dtype)
+            padded[:rows, :cols] = weight
+            parts = padded.reshape(down, height, across, width)
+            low, high = parts.amin((1, 3)), parts.amax((1, 3))
+        case _:
+            parts = weight.reshape(rows, -1, arguments.group_size)
+            low, high = parts.amin(-1), parts.amax(-1)
+    global_scale = None
+    if str(arguments.strategy) == "tensor_group":
+        global_scale = generate_gparam(weight.amin(), weight.amax())
+        state["weight_global_scale"] = global_scale
+    scale, zero = calculate_qparams(low, high, arguments, global_scale=global_scale)
+    state["weight_scale"] = scale if scale_dtype is None else scale.to(scale_dtype)
+    if not arguments.symmetric:
+        state["weight_zero_point"] = zero
+    compressor = BaseCompressor.get_value_from_registry(made.format)
+    packed = compressor.compress(state, made)
+    decoded = compressor.decompress(packed, made)["weight"]
+    return packed, decoded, None
+
+
+def fp8(weight, block=32):
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    rows, cols = weight.shape
+    parts = weight.float().reshape(rows // block, block, cols // block, block)
+    scale = parts.abs().amax((1, 3)) / 448.0
+    codes = (parts / scale[:, None, :, None]).to(torch.float8_e4m3fn).reshape(rows, cols)
+    decoded = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.bfloat16)
+    return {"weight": codes, "weight_scale_inv": scale}, decoded, None
+
+
+def bitsandbytes(weight, kind, nested):
+    import bitsandbytes.functional as bnb
+
+    codes, state = bnb.quantize_4bit(weight, blocksize=64, compress_statistics=nested, quant_type=kind)
+    tensors = {"weight": codes} | {f"weight.{name}": x for name, x in state.as_dict(packed=True).items()}
+    return tensors, bnb.dequantize_4bit(codes, state), None
+
+
+def integers(weight):
+    import bitsandbytes.functional as bnb
+
+    codes, largest, _ = bnb.int8_vectorwise_quant(weight.to(torch.float16))
+    return {"weight": codes, "SCB": largest}, bnb.int8_vectorwise_dequant(codes, largest), None
+
+
+def mlx(weight, bits, group=32):
+    import mlx.core as mx
+    import numpy as np
+
+    stored = mx.array(weight.float().numpy()).astype(mx.bfloat16)
+    codes, scales, biases = mx.quantize(stored, group_size=group, bits=bits)
+    decoded = mx.dequantize(codes, scales, biases, group_size=group, bits=bits)
+    short = lambda x: torch.from_numpy(np.array(x.astype(mx.float32))).to(torch.bfloat16)  # noqa: E731
+    words = torch.from_numpy(np.array(codes).view(np.int32)).view(torch.uint32)
+    return {"weight": words, "scales": short(scales), "biases": short(biases)}, short(decoded), None
+
+
+# ---------------------------------------------------------------------------------------------------
+
+
+def weights(bits, kind="int", **more):
+    return {"num_bits": bits, "type": kind, **more}
+
+
+def compressed_config(settings):
+    group = scheme(settings).model_dump(mode="json", exclude_none=True)
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": group},
+        "format": settings["format"],
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+    }
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_compute_dtype": "bfloat16"}
+PACKED = {"weights": weights(4, strategy="group", group_size=32), "format": "pack-quantized"}
+TOKEN = {"strategy": "token", "dynamic": True}
+INTEGERS = {
+    "weights": weights(8, strategy="channel"),
+    "input_activations": weights(8, **TOKEN),
+    "format": "int-quantized",
+}
+FLOATS = {
+    "weights": weights(8, "float", strategy="channel"),
+    "input_activations": weights(8, "float", **TOKEN),
+    "format": "float-quantized",
+}
+NVFP4 = {
+    "weights": weights(4, "float", strategy="tensor_group", group_size=16, scale_dtype="torch.float8_e4m3fn"),
+    "format": "nvfp4-pack-quantized",
+}
+
+
+def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
+    form = "gptq" if v1 else "gptq_v2"
+    return {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": group,
+        "sym": symmetric,
+        "desc_act": by_activation,
+        "checkpoint_format": form,
+        "pack_dtype": "int32",
+        "lm_head": False,
+    }
+
+
+def with_gptq(**settings):
+    return torch.float16, gptq_config(**settings), lambda w: gptq(w, **settings)
+
+
+def with_compressed(settings, scale_dtype=None):
+    way = lambda w: compressed(w, settings, scale_dtype)  # noqa: E731
+    return torch.bfloat16, compressed_config(settings), way
+
+
+# Type of the model, quantization_config, and the way to quantise a module.
+MODELS = {
+    "awq": (torch.float16, AWQ, awq),
+    "gptq": with_gptq(),
+    "w4a16": with_compressed(PACKED),
+    "nvfp4": with_compressed(NVFP4),
+    "w8a8": with_compressed(INTEGERS),
+    "fp8-dynamic": with_compressed(FLOATS),
+    "fp8": (
+        torch.bfloat16,
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
+        fp8,
+    ),
+}
+WEIGHTS = {
+    "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
+    "gptq-asymmetric": with_gptq(symmetric=False),
+    "gptq-2-bits": with_gptq(bits=2),
+    "gptq-3-bits": with_gptq(bits=3, symmetric=False),
+    "gptq-8-bits": with_gptq(bits=8, group=64),
+    "w4a16-asymmetric": with_compressed(
+        {"weights": weights(4, strategy="group", group_size=32, symmetric=False), "format": "pack-quantized"}
+    ),
+    "w8a16-channel": with_compressed({"weights": weights(8, strategy="channel"), "format": "pack-quantized"}),
+    "w3a16": with_compressed(
+        {"weights": weights(3, strategy="group", group_size=32), "format": "pack-quantized"}
+    ),
+    "w8-naive": with_compressed({"weights": weights(8, strategy="channel"), "format": "naive-quantized"}),
+    "fp8-block": with_compressed(
+        {"weights": weights(8, "float", strategy="block", block_structure=[48, 48]), "format": "naive-quantized"}
+    ),
+    "fp8-channel": with_compressed(
+        {"weights": weights(8, "float", strategy="channel"), "format": "float-quantized"}
+    ),
+    "fp8-tensor": with_compressed(
+        {"weights": weights(8, "float", strategy="tensor"), "format": "float-quantized"}, torch.float32
+    ),
+    "mxfp4": with_compressed(
+        {
+            "weights": weights(4, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
+            "format": "mxfp4-pack-quantized",
+        }
+    ),
+    "mxfp8": with_compressed(
+        {
+            "weights": weights(8, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
+            "format": "mxfp8-quantized",
+        }
+    ),
+    "nf4": (
+        torch.bfloat16,
+        BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        lambda w: bitsandbytes(w, "nf4", True),
+    ),
+    "bnb-fp4": (torch.bfloat16, BNB | {"bnb_4bit_quant_type": "fp4"}, lambda w: bitsandbytes(w, "fp4", False)),
+    "bnb-int8": (torch.float16, {"quant_method": "bitsandbytes", "load_in_8bit": True}, integers),
+    "mlx-4-bits": (torch.bfloat16, None, lambda w: mlx(w, 4)),
+    "mlx-3-bits": (torch.bfloat16, None, lambda w: mlx(w, 3)),
+    "mlx-8-bits": (torch.bfloat16, None, lambda w: mlx(w, 8, 64)),
+}
+MLX = {"mlx-4-bits": (4, 32), "mlx-3-bits": (3, 32), "mlx-8-bits": (8, 64)}
+LIBRARIES = ("torch", "transformers", "compressed-tensors", "bitsandbytes", "mlx")
+
+
+def make(folder, name, dtype, config, way):
+    made = model(dtype)
+    whole = name in MODELS
+    tensors, decoded, modules = {}, {}, {}
+    for module in LINEAR if whole else [MODULE]:
+        weight = made.get_submodule(module).weight.data
+        parts, plain, modules[module] = way(weight)
+        tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
+        decoded[module] = plain
+    folder.mkdir(parents=True, exist_ok=True)
+    if whole:
+        kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in LINEAR}
+        tensors |= {key: x.contiguous() for key, x in kept.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = made.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    if config is None:
+        bits, group = MLX[name]
+        settings["quantization"] = {"group_size": group, "bits": bits}
+    else:
+        settings["quantization_config"] = config
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    versions = {library: metadata.version(library) for library in LIBRARIES} | {"gptqmodel": gptqmodel()}
+    digests = {module: digest(weight) for module, weight in decoded.items()}
+    facts = {"made_with": versions, "weights": digests}
+    (folder / "decoded.json").write_text(json.dumps(facts, indent=2) + "\n")
+    if whole:
+        dump(folder, made, dtype, modules, decoded)
+
+
+def gptqmodel():
+    from gptqmodel.version import __version__
+
+    return __version__
+
+
+def dump(folder, made, dtype, modules, decoded):
+    """A run of the model with the library's modules, or as transformers loads the folder."""
+    made.config._attn_implementation = "eager"
+    if all(modules.values()):
+        for module, quantised in modules.items():
+            made.set_submodule(module, quantised.eval())
+    else:
+        made = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    mask = torch.ones_like(TOKENS)
+    with torch.no_grad(), xcheck.hook(made, folder / "dump.safetensors"):
+        made.generate(TOKENS, attention_mask=mask, max_new_tokens=2, min_new_tokens=2, do_sample=False)
+
+
+def main():
+    out, *wanted = sys.argv[1:]
+    for name, (dtype, config, way) in (MODELS | WEIGHTS).items():
+        if not wanted or name in wanted:
+            print(name, flush=True)
+            make(Path(out) / name, name, dtype, config, way)
+
+
+main()

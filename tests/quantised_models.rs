@@ -1,0 +1,356 @@
+//! Quantised Hugging Face checkpoints made by the real libraries: the decoded weights have the libraries' bits, dumps of
+//! transformers pass, and faults in the stored tensors or the configuration are found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensors, serialize_to_file};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use xcheck::format::{FileBytes, TensorFile};
+use xcheck::model::dequantisation::Dequantisation;
+use xcheck::model::{Config, ModelFiles};
+use xcheck::weight::{DType, StoredTensor};
+
+use crate::common::terminal::Terminal;
+
+/// Whole models with a dump.
+const MODELS: [&str; 7] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("it is there")).expect("it is JSON")
+}
+
+fn decoded(folder: &Path) -> Result<TensorFile, String> {
+    let (path, config) = (folder.join("config.json"), json_of(&folder.join("config.json")));
+    let settings = Dequantisation::read(&Config::new(&path, &config)).map_err(|error| error.to_string())?;
+    let file = FileBytes::open(&folder.join("model.safetensors")).expect("it is there");
+    let file = TensorFile::read(&file).expect("it is sound");
+    settings.expect("it is quantised").decoded(&file).map_err(|error| error.to_string())
+}
+
+/// The bytes of a decoded tensor in the type of the library.
+fn bytes(tensor: &StoredTensor, dtype: &str) -> Vec<u8> {
+    let value = |bytes: &[u8]| match tensor.dtype {
+        DType::F32 => f32::from_le_bytes(bytes.try_into().expect("four bytes")),
+        DType::F16 => f16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32(),
+        _ => bf16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32(),
+    };
+    let values = tensor.data.chunks(tensor.dtype.block_bytes()).map(value);
+    match dtype {
+        "float32" => values.flat_map(f32::to_le_bytes).collect(),
+        "float16" => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
+        "bfloat16" => values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
+        other => panic!("no type {other}"),
+    }
+}
+
+/// The modules whose weights do not have the bits of the library.
+fn differing(decoded: &TensorFile, facts: &Value) -> Vec<String> {
+    let weights = facts["weights"].as_object().expect("an object");
+    let differs = |(module, facts): (&String, &Value)| {
+        let tensor = decoded.get(&format!("{module}.weight")).expect("it is decoded");
+        let dtype = facts["dtype"].as_str().expect("a text");
+        let sha256 = hex::encode(Sha256::digest(bytes(tensor, dtype)));
+        (facts["sha256"] != *sha256).then(|| module.clone())
+    };
+    weights.iter().filter_map(differs).collect()
+}
+
+fn every_folder() -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder("")).expect("it is there").map(|entry| entry.expect("it is there").path());
+    let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    assert!(folders.len() >= 25, "all are tested");
+    folders
+}
+
+#[test]
+fn weights_have_the_bits_of_the_libraries() {
+    for folder in every_folder() {
+        let decoded = decoded(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let differing = differing(&decoded, &json_of(&folder.join("decoded.json")));
+        assert_eq!(differing, Vec::<String>::new(), "{}", folder.display());
+    }
+}
+
+type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+/// A copy of a folder with another configuration or other tensors.
+fn changed(name: &str, config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mut Tensors)) -> TempDir {
+    let copy = TempDir::new().expect("a folder");
+    let mut json = json_of(&folder(name).join("config.json"));
+    config(&mut json);
+    fs::write(copy.path().join("config.json"), json.to_string()).expect("it is written");
+    let bytes = fs::read(folder(name).join("model.safetensors")).expect("it is there");
+    let held = SafeTensors::deserialize(&bytes).expect("it is sound").tensors().into_iter();
+    let mut held: Tensors = held
+        .map(|(name, view)| (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec())))
+        .collect();
+    tensors(&mut held);
+    let views = held.iter().map(|(name, (dtype, shape, data))| {
+        (name.as_str(), TensorView::new(*dtype, shape.clone(), data).expect("it is whole"))
+    });
+    serialize_to_file(views, None, &copy.path().join("model.safetensors")).expect("it is written");
+    copy
+}
+
+/// Changes the bytes of every tensor with that ending.
+fn each(tensors: &mut Tensors, ending: &str, change: fn(&mut Vec<u8>)) {
+    let named = tensors.iter_mut().filter(|(name, _)| name.ends_with(ending));
+    assert!(named.map(|(_, (_, _, data))| change(data)).count() > 0, "there is one");
+}
+
+fn add_one_to_each_nibble(data: &mut Vec<u8>) {
+    data.iter_mut().for_each(|byte| *byte = (*byte & 0xf0).wrapping_add(0x10) | (*byte & 0xf).wrapping_add(1) & 0xf);
+}
+
+fn swap_nibbles(data: &mut Vec<u8>) {
+    data.iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
+}
+
+fn inverted(data: &mut Vec<u8>) {
+    let (numbers, _) = data.as_chunks_mut::<4>();
+    numbers.iter_mut().for_each(|number| *number = (1.0 / f32::from_le_bytes(*number)).to_le_bytes());
+}
+
+fn reversed(data: &mut Vec<u8>) {
+    // Pairs of scales of two bytes change their places, too.
+    let (numbers, _) = data.as_chunks_mut::<4>();
+    numbers.reverse();
+}
+
+/// What is said of a dump that is judged with the model in a folder.
+fn verdict(model: &Path, dump: &Path) -> (i32, Value) {
+    let (model, dump) = (model.display().to_string(), dump.display().to_string());
+    Terminal::new().json(&["check", "--candidate", &dump, "--model", &model, "--no-report"])
+}
+
+#[test]
+fn dumps_of_the_libraries_pass_at_every_site() {
+    for name in MODELS {
+        let (code, report) = verdict(&folder(name), &folder(name).join("dump.safetensors"));
+        assert_eq!(code, 0, "{name}: {report:#}");
+    }
+}
+
+#[test]
+fn the_same_dumps_fail_with_a_fault_in_the_format() {
+    let unchanged = |_: &mut Value| ();
+    type Fault = (&'static str, &'static str, fn(&mut Vec<u8>));
+    let faults: [Fault; 7] = [
+        ("awq", "qzeros", add_one_to_each_nibble),
+        ("gptq", "qzeros", add_one_to_each_nibble),
+        ("w4a16", "weight_packed", swap_nibbles),
+        ("nvfp4", "weight_global_scale", inverted),
+        ("fp8", "weight_scale_inv", reversed),
+        ("w8a8", "weight_scale", reversed),
+        ("fp8-dynamic", "weight_scale", reversed),
+    ];
+    for (name, tensor, change) in faults {
+        let ending = format!("proj.{tensor}");
+        let wrong = changed(name, unchanged, |tensors| each(tensors, &ending, change));
+        let (code, report) = verdict(wrong.path(), &folder(name).join("dump.safetensors"));
+        assert_eq!(code, 1, "{name}: {report:#}");
+    }
+}
+
+#[test]
+fn settings_that_change_the_weights_are_read() {
+    let cases: [(&str, &str, Value); 4] = [
+        ("gptq", "checkpoint_format", json!("gptq_v2")),
+        ("gptq-asymmetric", "checkpoint_format", json!("gptq_v2")),
+        ("gptq-activation-order", "checkpoint_format", json!("gptq")),
+        ("fp8-channel", "config_groups", json!(null)),
+    ];
+    for (name, key, value) in cases {
+        let copy = changed(name, |config| config["quantization_config"][key] = value, |_| ());
+        match decoded(copy.path()) {
+            Ok(decoded) => assert_ne!(differing(&decoded, &json_of(&folder(name).join("decoded.json"))).len(), 0),
+            Err(error) => assert!(error.contains(key), "{error}"),
+        }
+    }
+}
+
+#[track_caller]
+fn assert_refused(copy: &TempDir, words: &[&str]) {
+    let error = decoded(copy.path()).expect_err("it is refused");
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+}
+
+#[test]
+fn settings_beyond_these_are_refused_with_their_key() {
+    let cases: [(&str, &str, Value); 14] = [
+        ("awq", "quant_method", json!("quip")),
+        ("awq", "version", json!("gemv")),
+        ("awq", "bits", json!(3)),
+        ("awq", "zero_point", json!(false)),
+        ("awq", "group_size", json!(0)),
+        ("gptq", "bits", json!(5)),
+        ("gptq", "dynamic", json!({"-:.*q_proj": {}})),
+        ("gptq", "checkpoint_format", json!("marlin")),
+        ("w4a16", "kv_cache_scheme", json!({"num_bits": 8})),
+        ("w4a16", "quantization_status", json!("frozen")),
+        ("w4a16", "format", json!("marlin-24")),
+        ("fp8", "scale_fmt", json!("log")),
+        ("fp8", "weight_block_size", json!([0, 128])),
+        ("nf4", "bnb_4bit_quant_type", json!("int4")),
+    ];
+    for (name, key, value) in cases {
+        let change = |config: &mut Value| {
+            let settings = &mut config["quantization_config"];
+            if let Some(group) = settings["config_groups"].get_mut("group_0").and_then(Value::as_object_mut) {
+                _ = group.remove("format");
+            }
+            settings[key] = value;
+        };
+        assert_refused(&changed(name, change, |_| ()), &[&format!("quantization_config.{key}"), "config.json"]);
+    }
+}
+
+#[test]
+fn modules_that_contradict_the_lists_are_refused_with_their_name() {
+    let module = "model.layers.0.mlp.down_proj";
+    let listed = |key: &'static str, pattern: &'static str| {
+        move |config: &mut Value| config["quantization_config"][key] = json!([pattern])
+    };
+    let lists = [
+        ("awq", "modules_to_not_convert", "down_proj"),
+        ("gptq", "modules_to_not_convert", "model.layers.0.mlp"),
+        ("w4a16", "ignore", "re:.*down_proj$"),
+        ("w4a16", "ignore", module),
+        ("fp8", "modules_to_not_convert", "model.layers.0.mlp.down_proj"),
+        ("nf4", "llm_int8_skip_modules", "mlp"),
+    ];
+    for (name, key, pattern) in lists {
+        let copy = changed(name, listed(key, pattern), |_| ());
+        if (name, pattern) != ("nf4", "mlp") {
+            assert_refused(&copy, &["down_proj", &format!("'{pattern}' in quantization_config.{key}")]);
+        }
+        // The same name with an ending that does not match excludes nothing.
+        let copy = changed(name, listed(key, "own_pro"), |_| ());
+        assert!(decoded(copy.path()).is_ok(), "{name}");
+        // An unquantised module must be listed.
+        let plain = |tensors: &mut Tensors| {
+            tensors.retain(|name, _| !name.starts_with(module));
+            let data = vec![0; 64 * 128 * 2];
+            tensors.insert(format!("{module}.weight"), (Dtype::BF16, vec![64, 128], data));
+        };
+        assert_refused(&changed(name, |_| (), plain), &[&format!("{module}.weight"), key]);
+        if pattern != "mlp" {
+            let allowed = changed(name, listed(key, pattern), |tensors| {
+                plain(tensors);
+                let inside = pattern == "model.layers.0.mlp";
+                tensors.retain(|name, _| !inside || !name.contains("gate_proj") && !name.contains("up_proj"));
+            });
+            assert!(decoded(allowed.path()).is_ok(), "{name}: {:?}", decoded(allowed.path()).err());
+        }
+    }
+}
+
+#[test]
+fn damaged_tensors_are_refused_with_their_name() {
+    let module = "model.layers.0.mlp.down_proj";
+    let missing = [
+        ("awq", "scales"),
+        ("gptq", "qzeros"),
+        ("w4a16", "weight_scale"),
+        ("w4a16", "weight_shape"),
+        ("nvfp4", "weight_global_scale"),
+        ("nf4", "weight.absmax"),
+        ("nf4", "weight.nested_quant_map"),
+        ("mlx-4-bits", "biases"),
+        ("bnb-int8", "weight"),
+    ];
+    for (name, tensor) in missing {
+        let tensor = format!("{module}.{tensor}");
+        assert_refused(&changed(name, |_| (), |tensors| _ = tensors.remove(&tensor)), &[&tensor]);
+    }
+    let values: [(&str, &str, &[u8]); 7] = [
+        ("awq", "scales", &[0, 0x7c]),
+        ("fp8", "weight_scale_inv", &[0, 0, 0xc0, 0x7f]),
+        ("w4a16", "weight_shape", &[0xff; 16]),
+        ("mxfp4", "weight_scale", &[0xff]),
+        ("gptq-activation-order", "g_idx", &[0xff; 4]),
+        ("nvfp4", "weight_global_scale", &[0; 4]),
+        ("nf4", "weight.quant_state.bitsandbytes__nf4", b"{]"),
+    ];
+    for (name, tensor, bytes) in values {
+        let tensor = format!("{module}.{tensor}");
+        let change = |tensors: &mut Tensors| {
+            let (_, _, data) = tensors.get_mut(&tensor).expect("it is there");
+            data[..bytes.len()].copy_from_slice(bytes);
+        };
+        assert_refused(&changed(name, |_| (), change), &[&tensor]);
+    }
+}
+
+#[test]
+fn tensors_of_other_shapes_or_types_are_refused() {
+    let module = "model.layers.0.mlp.down_proj";
+    for folder in every_folder() {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        let parts: Vec<String> = {
+            let bytes = fs::read(folder.join("model.safetensors")).expect("it is there");
+            let file = SafeTensors::deserialize(&bytes).expect("it is sound");
+            file.names().iter().filter(|part| part.starts_with(module)).map(|part| part.to_string()).collect()
+        };
+        for part in parts.iter().filter(|part| !part.contains("quant_state")) {
+            let halved = |tensors: &mut Tensors| {
+                let (dtype, shape, data) = tensors.get_mut(part).expect("it is there");
+                let flat = shape.iter().product::<usize>();
+                let bytes = data.len() / flat;
+                (*shape, _) = (vec![flat + 1], data.extend(vec![0; bytes]));
+                _ = dtype;
+            };
+            let other = |tensors: &mut Tensors| {
+                let (dtype, shape, data) = tensors.get_mut(part).expect("it is there");
+                let flat = shape.iter().product::<usize>();
+                (*dtype, *data) = (Dtype::U16, vec![0; 2 * flat]);
+            };
+            assert!(decoded(changed(&name, |_| (), halved).path()).is_err(), "{name}: {part} of another shape");
+            assert!(decoded(changed(&name, |_| (), other).path()).is_err(), "{name}: {part} of another type");
+        }
+    }
+}
+
+#[test]
+fn products_that_are_not_known_are_refused_with_their_key() {
+    let scheme = |key: &'static str, value: Value| {
+        move |config: &mut Value| {
+            config["quantization_config"]["config_groups"]["group_0"]["input_activations"][key] = value;
+        }
+    };
+    let keep = |_: &mut Tensors| ();
+    let static_scheme = |config: &mut Value| config["quantization_config"]["activation_scheme"] = json!("static");
+    let cases = [
+        (changed("nf4", |_| (), keep), "load_in_4bit"),
+        (changed("bnb-int8", |_| (), keep), "load_in_8bit"),
+        (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.dynamic"),
+        (changed("w8a8", scheme("num_bits", json!(4)), keep), "input_activations.num_bits"),
+        (changed("fp8-dynamic", scheme("symmetric", json!(false)), keep), "input_activations.symmetric"),
+        (changed("fp8", static_scheme, keep), "activation_scheme"),
+    ];
+    for (copy, key) in cases {
+        let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {
+            panic!("{key}: it is loaded");
+        };
+        assert!(error.to_string().contains(&format!("{key}' is")), "{error}");
+        assert!(decoded(copy.path()).is_ok(), "{key}: the weights are still decoded");
+    }
+}
+
+#[test]
+fn loaded_models_name_their_format() {
+    let loaded = ModelFiles::open(&folder("awq")).expect("it is a model").load().expect("it loads");
+    assert_eq!(loaded.precision, DType::F16);
+    assert!(loaded.notes.iter().any(|note| note.contains("AWQ, 4 bits, groups of 32")), "{:?}", loaded.notes);
+}
