@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 pub struct IdentifyArgs {
     /// File of activations without a manifest
     ///
-    /// A .safetensors or .npz file, a file written by torch.save, or a folder of .npy files.
+    /// A .safetensors or .npz file, a file written by torch.save, or a folder of such files.
     file: PathBuf,
     #[command(flatten)]
     target: RequestedModelOptions,

@@ -12,7 +12,7 @@ use crate::cli::prompt::beginning;
 use crate::cli::requested_model::RequestedModel;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::format::{Arrays, FileBytes, Format, Safetensors};
+use crate::format::{Arrays, FileBytes, Format, Safetensors, array_files, is_array_file};
 use crate::kld::{self, LogitsFile};
 use crate::map::{self, HeadSizes, MapContext, NameMap};
 use crate::memory;
@@ -20,9 +20,9 @@ use crate::memory;
 /// Options for reading files without a manifest.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MapOptions {
-    /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, sglang, or a file
+    /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, sglang, transformer-lens, or a file
     ///
-    /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, a folder of .npy) to taps.
+    /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, .pkl, .pb, a folder of them) to taps.
     /// Without this option, every shipped map is tried. If it is repeated, each file is read with the map
     /// that assigns most of its arrays. See docs/how-to/foreign-files.md.
     #[arg(long = "map", value_name = "MAP", help_heading = "Files without a manifest")]
@@ -130,7 +130,15 @@ impl<'t> MappedFileContext<'t> {
         let dimensions = loaded.model.dimensions();
         let sizes = HeadSizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim);
         let architecture = Some(loaded.model.architecture().to_owned());
-        let known = MapContext { sizes, architecture, model: target.name.clone(), ..MapContext::default() };
+        let known = MapContext {
+            sizes,
+            layers: Some(dimensions.n_layers),
+            hidden_size: Some(dimensions.hidden_size),
+            vocab_size: Some(dimensions.vocab_size),
+            architecture,
+            model: target.name.clone(),
+            ..MapContext::default()
+        };
         Ok(self.of_model.get_or_init(|| known).clone())
     }
 
@@ -165,7 +173,7 @@ pub fn told_by(dump: &Dump) -> MapContext {
         sizes,
         architecture: Some(manifest.architecture().to_owned()),
         model: manifest.model.name.clone(),
-        ignore: Vec::new(),
+        ..MapContext::default()
     }
 }
 
@@ -175,17 +183,32 @@ pub fn told_by(dump: &Dump) -> MapContext {
 /// If the path cannot be read.
 pub fn is_foreign(path: &Path) -> Result<bool> {
     if path.is_dir() {
-        return Ok(!path.join("manifest.json").is_file() && Arrays::is_folder(path));
+        return is_folder_of_arrays(path);
     }
     if LogitsFile::at(path)?.is_some() {
         return Ok(false);
     }
     let source = FileBytes::open(path)?;
-    Ok(match Format::detect(&source)? {
-        Format::Safetensors => !Dump::is_inside(&Safetensors::read(&source)?),
-        Format::Npz => !Dump::is_npz(&source),
-        Format::Npy | Format::Pytorch => true,
-        Format::Gguf | Format::Llama2c => false,
+    Ok(is_array_file(&source)? && !is_dump(&source)?)
+}
+
+/// Returns true if a folder has array files, and is neither a dump, a folder of dumps nor a model.
+fn is_folder_of_arrays(path: &Path) -> Result<bool> {
+    if ["manifest.json", "config.json"].iter().any(|name| path.join(name).is_file()) {
+        return Ok(false);
+    }
+    let files = array_files(path)?.unwrap_or_default();
+    // The files of a folder are of one kind.
+    let first = files.first().map(|file| is_dump(&FileBytes::open(file)?));
+    Ok(!first.transpose()?.unwrap_or(true))
+}
+
+/// Returns true if a file has a manifest.
+fn is_dump(source: &FileBytes) -> Result<bool> {
+    Ok(match Format::detect(source) {
+        Ok(Format::Safetensors) => Dump::is_inside(&Safetensors::read(source)?),
+        Ok(Format::Npz) => Dump::is_npz(source),
+        _ => false,
     })
 }
 

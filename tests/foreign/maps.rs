@@ -28,6 +28,7 @@ fn known() -> MapContext {
         architecture: Some("llama".to_owned()),
         model: "m".to_owned(),
         ignore: Vec::new(),
+        ..MapContext::default()
     }
 }
 

@@ -4,4 +4,5 @@ mod disguised;
 mod hooks;
 mod identify;
 mod maps;
+mod saved_activations;
 mod saved_tensors;

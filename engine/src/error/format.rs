@@ -134,7 +134,7 @@ pub enum FormatError {
         id: u32,
     },
     /// A pickle references something other than tensor data, which Python would import and usually call.
-    #[error("{}: byte {offset}: the pickle refers to '{name}', which a state dict of tensors does not need; xcheck never runs code from a pickle; save only model.state_dict(), or, if you trust the file, convert it to safetensors", file.display())]
+    #[error("{}: byte {offset}: the pickle refers to '{name}', {expected}", file.display())]
     ForeignPickle {
         /// The file.
         file: PathBuf,
@@ -142,5 +142,7 @@ pub enum FormatError {
         offset: u64,
         /// Module and name.
         name: String,
+        /// Content that is expected, and how to save it.
+        expected: &'static str,
     },
 }

@@ -19,7 +19,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
-pub use arrays::Arrays;
+pub use arrays::{Arrays, array_files, is_array_file};
 pub(crate) use cursor::Cursor;
 pub use detection::Format;
 pub use escape::{EscapedText, commands, plain, write_out};

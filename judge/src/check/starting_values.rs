@@ -75,7 +75,9 @@ impl<'d> StartingValueFinder<'d> {
         let way = self.way(site);
         let since: Vec<Site> =
             way.held.iter().map(|&(layer, point)| Site { point, layer, pass: None }).collect();
-        let is_inside = |start: &Site| match (site.layer, start.layer) {
+        // The final norm may start before the last layer: transformers returns no other value between them.
+        let layer = if site.point == Point::FinalNorm { self.last_layer } else { site.layer };
+        let is_inside = |start: &Site| match (layer, start.layer) {
             (None, Some(_)) => start.point == Point::BlockOut && start.layer == self.last_layer,
             (layer, None) => layer.is_none_or(|layer| layer == 0),
             (Some(layer), Some(other)) => {

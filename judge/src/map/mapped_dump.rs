@@ -9,11 +9,12 @@ use crate::dump::{
 };
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
-use crate::map::NameMap;
-use crate::map::pattern::{NameNumbers, NamePattern};
-use crate::map::rule::MapRule;
+use crate::map::matched_array::MatchedArray;
+use crate::map::passes::passes;
+use crate::map::pattern::NamePattern;
 use crate::map::shape::{HeadSizes, PassExtent, TapPart};
 use crate::map::tokens::MapTokens;
+use crate::map::{NameMap, processed_weights, stream};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
@@ -24,6 +25,12 @@ pub struct MapContext {
     pub tokens: Option<Vec<u32>>,
     /// Head sizes of the model, as far as they are known.
     pub sizes: HeadSizes,
+    /// Number of layers of the model.
+    pub layers: Option<usize>,
+    /// Number of values per token between two layers.
+    pub hidden_size: Option<usize>,
+    /// Size of the vocabulary.
+    pub vocab_size: Option<usize>,
     /// Architecture of the model.
     pub architecture: Option<String>,
     /// The model's name.
@@ -73,16 +80,6 @@ impl MappedDump {
     }
 }
 
-/// An array with the rule that matches it.
-pub(super) struct MatchedArray<'m> {
-    pub(super) name: &'m str,
-    stored: &'m StoredTensor,
-    pub(super) rule: &'m MapRule,
-    index: usize,
-    layer: Option<usize>,
-    pass: usize,
-}
-
 /// A row of the dump's manifest, with its values.
 struct MappedRow {
     site: Site,
@@ -108,7 +105,7 @@ impl NameMap {
                     self.name
                 ))
             })?;
-        let matched = self.matched(arrays, &architecture);
+        let matched = stream::spread(self.matched(arrays, &architecture), known.layers);
         if matched.is_empty() {
             let problem = format!(
                 "no rule of the map {} matches an array; choose another with --map, or write one with xcheck \
@@ -117,9 +114,12 @@ impl NameMap {
             );
             return Err(refuse(problem));
         }
+        if self.is_shipped && self.name == processed_weights::TRANSFORMER_LENS {
+            processed_weights::check(arrays).map_err(refuse)?;
+        }
         let goes_on = matched.iter().any(|one| one.pass > 0);
         let tokens = MapTokens::of(self, arrays, known.tokens.as_deref(), goes_on)?;
-        let passes = passes(&matched, &tokens.ids).map_err(refuse)?;
+        let passes = passes(&matched, &tokens).map_err(refuse)?;
         let sizes = known.sizes.or(self.sizes);
         let mut misfits = Vec::new();
         let (mut placed, mut used) = (Vec::new(), vec![false; arrays.tensors.len()]);
@@ -129,16 +129,21 @@ impl NameMap {
                     used[one.index] = true;
                     placed.extend(rows);
                 }
-                Err(problem) if self.is_shipped => misfits.push((one.name, problem)),
-                Err(problem) => return Err(refuse(format!("array '{}': {problem}", EscapedText(one.name)))),
+                Err(problem) if self.is_shipped => misfits.push((one.name.as_str(), problem)),
+                Err(problem) => return Err(refuse(format!("array '{}': {problem}", EscapedText(&one.name)))),
             }
         }
         let count = used.iter().filter(|&&used| used).count();
         let (placed, twins) = once(placed).map_err(refuse)?;
         let mut notes = vec![self.told(count, arrays, &tokens)];
+        notes.extend(stream::note(&matched));
         notes.extend(twins);
         let ignored = known.ignore.iter().map(|written| NamePattern::new(written));
         let ignored = ignored.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
+        // The tokens may be saved under several names, too.
+        for (used, (name, _)) in used.iter_mut().zip(arrays.tensors.iter()) {
+            *used = *used || tokens.array.as_deref() == Some(name);
+        }
         note_twins(arrays, &mut used);
         let unplaced = self.left(arrays, &used, &tokens, (&misfits, &ignored));
         let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", EscapedText(name)));
@@ -146,39 +151,6 @@ impl NameMap {
         let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
         let dump = dump_of(arrays, manifest, placed)?;
         Ok(MappedDump { dump, placed: count, notes, unplaced, misfit })
-    }
-
-    /// Returns the number of arrays that a rule matches. Shapes and other problems are ignored.
-    pub(super) fn matches(&self, arrays: &Arrays, known: &MapContext) -> usize {
-        let architecture =
-            known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
-        let mut indices: Vec<usize> =
-            self.matched(arrays, &architecture).iter().map(|one| one.index).collect();
-        indices.dedup();
-        indices.len()
-    }
-
-    /// Returns each array with the first rule that matches it. If that rule is about a part of the array, the
-    /// rules of the other parts are included.
-    fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<MatchedArray<'m>> {
-        let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
-            let one = move |(rule, numbers): (&'m MapRule, NameNumbers)| MatchedArray {
-                name,
-                stored,
-                rule,
-                index,
-                layer: numbers.layer,
-                pass: numbers.pass.unwrap_or(0),
-            };
-            let mut rules =
-                self.rules.iter().filter_map(move |rule| Some((rule, rule.of(name, architecture)?)));
-            let first = rules.next();
-            let of_parts = first.into_iter().flat_map(move |(first, _)| {
-                rules.by_ref().filter(|(rule, _)| rule.is_part_as(first)).collect::<Vec<_>>()
-            });
-            first.into_iter().chain(of_parts).map(one)
-        };
-        arrays.tensors.iter().enumerate().flat_map(of).collect()
     }
 
     fn manifest(
@@ -205,83 +177,22 @@ impl NameMap {
     }
 }
 
-/// Returns the passes. If no array name has a pass number, one pass reads all tokens. Otherwise the number of
-/// tokens per pass comes from the row counts of the arrays.
-fn passes(matched: &[MatchedArray], tokens: &[u32]) -> std::result::Result<Vec<Pass>, String> {
-    let last = matched.iter().map(|one| one.pass).max().unwrap_or(0);
-    if last >= tokens.len() {
-        let read = tokens.len();
-        return Err(format!(
-            "the array names have passes up to {last}, but only {read} tokens are known; give --tokens of \
-                all passes in order"
-        ));
-    }
-    let told: Vec<Option<(usize, &str)>> = (0..=last).map(|pass| rows_of(matched, pass)).collect();
-    let mut lengths: Vec<usize> = told.iter().map(|told| told.map_or(1, |(rows, _)| rows)).collect();
-    if last == 0 {
-        lengths = vec![tokens.len()];
-    }
-    if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
-        let tokens = tokens.len();
-        let by = told.iter().rev().flatten().next();
-        let by = by.map_or(String::new(), |(_, name)| format!(" (from the rows of arrays like '{name}')"));
-        return Err(format!(
-            "the passes read {lengths:?} tokens, but {tokens} are known{by}; give --tokens of all passes in \
-             order, or state the axes of such arrays"
-        ));
-    }
-    let mut position = 0;
-    let pass = |length: usize| {
-        let start = position;
-        position += length;
-        Pass { position: start, tokens: tokens[start..position].to_vec(), temperature: None }
-    };
-    Ok(lengths.into_iter().map(pass).collect())
-}
-
-/// Returns the number of tokens of a pass and the name of the array that shows it: an array with one row per
-/// token. Logits are a fallback, since many engines compute only the last row.
-fn rows_of<'m>(matched: &[MatchedArray<'m>], pass: usize) -> Option<(usize, &'m str)> {
-    let of = |one: &MatchedArray<'m>, is_row: fn(Point) -> bool| {
-        let is_plain = matches!(one.rule.taps[..], [point] if is_row(point));
-        let shape = &one.stored.shape;
-        let says_no_more = one.rule.axes.is_none() && one.rule.written.rows.is_none();
-        let outer = shape.len().checked_sub(2).filter(|_| is_plain && says_no_more)?;
-        let is_one = shape[..outer].iter().all(|&length| length == 1);
-        (is_one && shape[outer] > 0).then_some((shape[outer], one.name))
-    };
-    let mut of_pass = matched.iter().filter(|one| one.pass == pass);
-    of_pass
-        .clone()
-        .find_map(|one| of(one, is_of_stream))
-        .or_else(|| of_pass.find_map(|one| of(one, is_of_vocabulary)))
-}
-
-/// Returns true if the tap has one row per token and belongs to the residual stream or the feed-forward
-/// block. The attention context is excluded, since an array with one row per head looks like several tokens.
-fn is_of_stream(point: Point) -> bool {
-    matches!(point.axes(), [TapAxis::Token, TapAxis::Hidden | TapAxis::Ffn]) && point != Point::AttnContext
-}
-
-fn is_of_vocabulary(point: Point) -> bool {
-    matches!(point.axes(), [TapAxis::Token, TapAxis::Vocab])
-}
-
 impl MatchedArray<'_> {
     /// Returns the manifest rows for an array, with their values.
     fn placed(&self, passes: &[Pass], sizes: HeadSizes) -> std::result::Result<Vec<MappedRow>, String> {
         let rule = self.rule;
+        self.problem.clone().map_or(Ok(()), Err)?;
         let pass = passes.get(self.pass).ok_or("the pass does not exist")?;
         let tokens = rule.written.rows.as_ref().map_or(pass.tokens.len(), Vec::len);
         let extent = PassExtent { tokens, seen: pass.end(), sizes };
         let stored = self.converted()?;
         let given = rule.axes.as_deref();
-        let parts = match (rule.form, &rule.written.of) {
-            (Some(form), _) => extent.parts(&rule.taps, form, &stored.shape, given)?,
-            (None, Some(of)) => vec![cut(of, given, rule.taps[0])?],
-            (None, None) => vec![extent.whole(rule.taps[0], &stored.shape, given, rule.written.padded)?],
+        let parts = match (self.form, &rule.written.of) {
+            (Some(form), _) => extent.parts(&self.taps, form, &stored.shape, given)?,
+            (None, Some(of)) => vec![cut(of, given, self.taps[0])?],
+            (None, None) => vec![extent.whole(self.taps[0], &stored.shape, given, rule.written.padded)?],
         };
-        let parts = rule.taps.iter().zip(parts);
+        let parts = self.taps.iter().zip(parts);
         parts.map(|(&point, part)| self.one(point, part, &stored)).collect()
     }
 
@@ -311,7 +222,7 @@ impl MatchedArray<'_> {
         let mut row = TensorRow::new(site, stored.dtype, &part.shape, "");
         (row.of, row.axes, row.rows, row.computed) = (part.of, axes, rows, computed);
         row.dtype()?;
-        Ok(MappedRow { site, name: self.name.to_owned(), row, stored: stored.clone() })
+        Ok(MappedRow { site, name: self.name.clone(), row, stored: stored.clone() })
     }
 
     /// Returns the array with the type of its rule and scaled values.

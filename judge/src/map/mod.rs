@@ -2,11 +2,16 @@
 //! as a dump.
 
 mod mapped_dump;
+mod matched_array;
 mod notes;
+mod passes;
 mod pattern;
+mod processed_weights;
 mod rule;
 mod shape;
+mod stream;
 mod tokens;
+mod unnamed;
 
 pub use tokens::tokens_of;
 
@@ -23,6 +28,7 @@ use crate::architecture::family;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::input;
+use crate::map::pattern::{RenamePattern, RenamedArray};
 use crate::map::rule::MapRule;
 use crate::tensor::RopePairing;
 
@@ -34,6 +40,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("candle", include_str!("../../maps/candle.toml")),
     ("vllm", include_str!("../../maps/vllm.toml")),
     ("sglang", include_str!("../../maps/sglang.toml")),
+    (processed_weights::TRANSFORMER_LENS, include_str!("../../maps/transformer-lens.toml")),
 ];
 
 /// A map as written in its TOML file.
@@ -70,6 +77,9 @@ pub struct MapDefinition {
     /// Name patterns that show the architecture; the first one that matches an array applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_by: Vec<ArchitecturePattern>,
+    /// Changes of names before the rules; the first pattern that matches a name applies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rename: Vec<RenameDefinition>,
     /// Settings, as in a dump's `producer.settings`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub settings: serde_json::Map<String, serde_json::Value>,
@@ -101,6 +111,16 @@ pub struct ArchitecturePattern {
     pub architecture: String,
 }
 
+/// Names of a tool, and the names that the rules and `ignore` use for them.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenameDefinition {
+    /// Name pattern; `{module}` is any text, `{class}` text without a dot.
+    pub name: String,
+    /// The new name, with `{module}`.
+    pub to: String,
+}
+
 /// A name map that was read and validated.
 #[derive(Clone, Debug)]
 pub struct NameMap {
@@ -111,6 +131,7 @@ pub struct NameMap {
     written: MapDefinition,
     sizes: HeadSizes,
     rules: Vec<MapRule>,
+    renames: Vec<RenamePattern>,
     ignored: Vec<NamePattern>,
     known_by: Vec<(NamePattern, String)>,
     tokens: Option<NamePattern>,
@@ -147,8 +168,19 @@ impl NameMap {
     /// Returns true if the array's module is not a tap: it matches `ignore`, or (for a shipped map) only a
     /// rule for other architectures matches it.
     fn is_no_tap(&self, name: &str) -> bool {
-        let is_ignored = self.ignored.iter().any(|pattern| pattern.of(name).is_some());
-        is_ignored || self.is_shipped && self.rules.iter().any(|rule| rule.names(name))
+        let renamed = self.renamed(name).name;
+        self.is_ignored(name) || self.is_shipped && self.rules.iter().any(|rule| rule.names(&renamed))
+    }
+
+    fn is_ignored(&self, name: &str) -> bool {
+        let renamed = self.renamed(name).name;
+        self.ignored.iter().any(|pattern| pattern.of(&renamed).is_some())
+    }
+
+    /// Returns the name that the rules use for an array.
+    fn renamed(&self, name: &str) -> RenamedArray {
+        let renamed = self.renames.iter().find_map(|rename| rename.of(name));
+        renamed.unwrap_or_else(|| RenamedArray { name: name.to_owned(), pass: None })
     }
 
     fn shipping(self) -> Self {
@@ -183,6 +215,8 @@ impl NameMap {
         }
         let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
         let ignored = written.ignore.iter().map(|name| NamePattern::new(&whole(name)));
+        let renames = written.rename.iter().map(|rename| RenamePattern::new(&rename.name, &rename.to));
+        let renames = renames.collect::<std::result::Result<_, String>>()?;
         let known_by = written
             .known_by
             .iter()
@@ -196,13 +230,13 @@ impl NameMap {
             _ => None,
         };
         let name = name.to_owned();
-        Ok(Self { name, is_shipped: false, sizes, rules, ignored, known_by, tokens, written })
+        Ok(Self { name, is_shipped: false, sizes, rules, renames, ignored, known_by, tokens, written })
     }
 
     /// Returns the architecture of a model with these array names, if the map shows it.
     fn architecture(&self, arrays: &Arrays) -> Option<String> {
-        let is_there =
-            |pattern: &NamePattern| arrays.tensors.iter().any(|(name, _)| pattern.of(name).is_some());
+        let names: Vec<String> = arrays.tensors.iter().map(|(name, _)| self.renamed(name).name).collect();
+        let is_there = |pattern: &NamePattern| names.iter().any(|name| pattern.of(name).is_some());
         let by_name = || {
             self.known_by.iter().find(|(pattern, _)| is_there(pattern)).map(|(_, architecture)| architecture)
         };
@@ -219,7 +253,12 @@ impl NameMap {
 /// # Errors
 /// If no map assigns half of the arrays, or two maps assign equally many arrays to different sites.
 pub fn by_shipped(arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
-    by_best(NameMap::shipped(), "no map was given", "no shipped map", arrays, known)
+    let by_best =
+        |arrays: &Arrays| by_best(NameMap::shipped(), "no map was given", "no shipped map", arrays, known);
+    by_best(arrays).or_else(|error| match unnamed::named(arrays, known) {
+        Some((arrays, note)) => by_best(&arrays).map(|reading| reading.told_first(note)),
+        None => Err(error),
+    })
 }
 
 /// Reads arrays with the given map that matches most of them; each file may have its own.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::format::{Arrays, EscapedText};
-use crate::map::mapped_dump::MatchedArray;
+use crate::map::matched_array::MatchedArray;
 use crate::map::pattern::NamePattern;
 use crate::map::rule::MapRule;
 use crate::map::tokens::MapTokens;
@@ -36,9 +36,7 @@ impl NameMap {
         // Modules that a shipped map ignores (tables, other activations) are ignored with a custom map as
         // well.
         let shipped: Vec<NameMap> = if self.is_shipped { Vec::new() } else { NameMap::shipped().collect() };
-        let is_no_module = |name: &str| {
-            shipped.iter().any(|map| map.ignored.iter().any(|pattern| pattern.of(name).is_some()))
-        };
+        let is_no_module = |name: &str| shipped.iter().any(|map| map.is_ignored(name));
         let is_known = |name: &str| {
             tokens.array.as_deref() == Some(name)
                 || is_ignored(name)
@@ -46,7 +44,8 @@ impl NameMap {
                 || is_no_module(name)
         };
         let unused = arrays.tensors.iter().zip(used).filter(|((name, _), used)| !**used && !is_known(name));
-        let names = unused.map(|((name, _), _)| name).chain(arrays.others.iter().map(String::as_str));
+        let others = arrays.others.iter().map(String::as_str).filter(|name| !is_known(name));
+        let names = unused.map(|((name, _), _)| name).chain(others);
         let misfit = |name: &str| misfits.iter().any(|(misfit, _)| *misfit == name);
         let names = shortened(names.filter(|name| !misfit(name) && !is_ignored(name)));
         let names = names.map(|names| {

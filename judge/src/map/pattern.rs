@@ -26,6 +26,14 @@ impl NamePattern {
     /// # Errors
     /// If the pattern is invalid; the message describes the problem.
     pub fn new(written: &str) -> Result<Self, String> {
+        Self::with_fields(written, &[])
+    }
+
+    /// Compiles a pattern with more fields than numbers: their names and regular expressions.
+    ///
+    /// # Errors
+    /// If the pattern is invalid; the message describes the problem.
+    fn with_fields(written: &str, more: &[(&str, &str)]) -> Result<Self, String> {
         let refuse = |problem: &str| format!("invalid pattern '{}': {problem}", EscapedText(written));
         let mut expression = String::from(r"\A(?:");
         let mut rest = written;
@@ -34,13 +42,14 @@ impl NamePattern {
             rest = match next {
                 '{' => {
                     let (name, after) = after.split_once('}').ok_or_else(|| refuse("missing }"))?;
-                    if !["layer", "pass"].contains(&name) {
-                        return Err(refuse(&format!(
-                            "unknown field {{{}}}, expected {{layer}} or {{pass}}",
-                            EscapedText(name)
-                        )));
-                    }
-                    expression += &format!("(?P<{name}>[0-9]+)");
+                    let known = [("layer", "[0-9]+"), ("pass", "[0-9]+")];
+                    let known = known.iter().chain(more);
+                    let (_, digits) = known.clone().find(|(field, _)| *field == name).ok_or_else(|| {
+                        let known: Vec<String> = known.map(|(field, _)| format!("{{{field}}}")).collect();
+                        let expected = known.join(" or ");
+                        refuse(&format!("unknown field {{{}}}, expected {expected}", EscapedText(name)))
+                    })?;
+                    expression += &format!("(?P<{name}>{digits})");
                     after
                 }
                 '\\' => {
@@ -84,3 +93,47 @@ impl NamePattern {
         Some(NameNumbers { layer, pass })
     }
 }
+
+/// A change of names before the rules: names that a tool makes of the paths of modules, and those paths.
+#[derive(Clone, Debug)]
+pub(super) struct RenamePattern {
+    from: NamePattern,
+    to: String,
+}
+
+/// A name as the rules see it.
+pub(super) struct RenamedArray {
+    /// The name.
+    pub name: String,
+    /// Pass number in the original name, if its pattern has `{pass}`.
+    pub pass: Option<usize>,
+}
+
+impl RenamePattern {
+    /// Compiles a pattern with the fields `{module}` (any text) and `{class}` (text without a dot), and the name that
+    /// replaces it, with `{module}`.
+    ///
+    /// # Errors
+    /// If the pattern is invalid; the message describes the problem.
+    pub(super) fn new(from: &str, to: &str) -> Result<Self, String> {
+        let fields = [("module", "(?s:.+?)"), ("class", r"[^.]+")];
+        if to.contains(MODULE) && !from.contains(MODULE) {
+            return Err(format!(
+                "'{}' has no {MODULE}, which '{}' needs",
+                EscapedText(from),
+                EscapedText(to)
+            ));
+        }
+        Ok(Self { from: NamePattern::with_fields(from, &fields)?, to: to.to_owned() })
+    }
+
+    /// Returns the new name; `None` if the pattern does not match.
+    pub(super) fn of(&self, name: &str) -> Option<RenamedArray> {
+        let numbers = self.from.of(name)?;
+        let found = self.from.expression.captures(name)?;
+        let module = found.name("module").map_or("", |module| module.as_str());
+        Some(RenamedArray { name: self.to.replace(MODULE, module), pass: numbers.pass })
+    }
+}
+
+const MODULE: &str = "{module}";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Point, TapAxis};
+use crate::checkpoint::{Point, TapAxis, TapScope};
 use crate::dump::ArrayPart;
 use crate::format::EscapedText;
 use crate::map::pattern::{NameNumbers, NamePattern};
@@ -29,6 +29,9 @@ pub struct RuleDefinition {
     /// The layer, if the array name does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
+    /// True if the layer is the model's last one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub last_layer: bool,
     /// The pass, if the array name does not contain it; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
@@ -87,6 +90,9 @@ pub enum FusedForm {
     Interleaved,
     /// The taps are stacked along an additional first axis.
     Stacked,
+    /// One entry per layer, numbered by `{layer}` or along an additional first axis, and one before: the first entry is
+    /// the first tap, the last entry the last tap, and entry i between them the second tap of layer i - 1.
+    Stream,
 }
 
 impl FusedForm {
@@ -101,6 +107,11 @@ impl FusedForm {
             FusedForm::Heads => (of_heads, "rows of heads"),
             FusedForm::Interleaved => (alike && !of_heads, "rows of one width, not of heads"),
             FusedForm::Stacked => (true, ""),
+            FusedForm::Stream => (
+                matches!(taps, [_, block] | [_, block, _] if block.scope() == TapScope::Layer)
+                    && taps[0].scope() != TapScope::Layer,
+                "a tap of the model, a tap of each layer and, if the last entry differs, a tap for it",
+            ),
         };
         let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
         let problem = || format!("this form needs {expected}, which {} are not", names.join(", "));

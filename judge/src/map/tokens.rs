@@ -7,7 +7,9 @@ use crate::view::View;
 use crate::weight::StoredTensor;
 
 /// Array names that engines commonly use for the input tokens.
-const USUAL: &[&str] = &["input_ids", "tokens", "inp_tokens", "token_ids", "ids"];
+const USUAL: &[&str] = &["input_ids", "tokens", "inp_tokens", "token_ids", "ids", SEQUENCES];
+/// Array name of the prompt and its continuation in a result of transformers' `generate`.
+const SEQUENCES: &str = "sequences";
 
 /// The input tokens, and the name of the array that contains them.
 pub(super) struct MapTokens {
@@ -16,6 +18,11 @@ pub(super) struct MapTokens {
 }
 
 impl MapTokens {
+    /// Returns true if the tokens end with one that was generated and that no pass may have read.
+    pub(super) fn is_continued(&self) -> bool {
+        self.array.as_deref().is_some_and(is_sequences)
+    }
+
     /// Returns the given tokens, otherwise those of the map, otherwise those of an array in the file. An
     /// array must agree with the given tokens. If the run has several passes (`goes_on`), the array may have
     /// the prompt only.
@@ -30,8 +37,13 @@ impl MapTokens {
         let (ids, array) = match (told.or(said), held) {
             (Some(told), Some(held)) => {
                 // An array that is not a list of ids is something else, whatever its name.
-                let is_held = held.check(told, goes_on)?;
-                (told.to_vec(), name.filter(|_| is_held))
+                match held.continued(told) {
+                    Some(ids) => (ids, name),
+                    None => {
+                        let is_held = held.check(told, goes_on)?;
+                        (told.to_vec(), name.filter(|_| is_held))
+                    }
+                }
             }
             (Some(told), None) => (told.to_vec(), None),
             (None, Some(held)) => (held.ids()?, name),
@@ -60,12 +72,12 @@ impl<'a> TokenArray<'a> {
     fn of(map: &NameMap, arrays: &'a Arrays) -> Option<Self> {
         match &map.tokens {
             Some(pattern) => Self::named(arrays, |name| pattern.of(name).is_some()),
-            None => Self::usual(arrays),
+            None => Self::named(arrays, |name| is_usual(&map.renamed(name).name)),
         }
     }
 
     fn usual(arrays: &'a Arrays) -> Option<Self> {
-        Self::named(arrays, |name| USUAL.contains(&name.rsplit(['.', '/']).next().unwrap_or(name)))
+        Self::named(arrays, is_usual)
     }
 
     fn named(arrays: &'a Arrays, is_it: impl Fn(&str) -> bool) -> Option<Self> {
@@ -78,6 +90,12 @@ impl<'a> TokenArray<'a> {
             Error::dump(self.arrays.tensors.path(), format!("array '{}': {problem}", EscapedText(self.name)))
         };
         ids_in(self.stored).map_err(refuse)
+    }
+
+    /// Returns the prompt with its continuation, if the array has it and begins with the given tokens.
+    fn continued(&self, told: &[u32]) -> Option<Vec<u32>> {
+        let ids = is_sequences(self.name).then(|| ids_in(self.stored).ok()).flatten()?;
+        ids.starts_with(told).then_some(ids)
     }
 
     /// Returns true if the array has token ids. They must equal the given tokens, or be a prefix of them if
@@ -100,6 +118,14 @@ impl<'a> TokenArray<'a> {
             position,
         }))
     }
+}
+
+fn is_usual(name: &str) -> bool {
+    USUAL.contains(&name.rsplit(['.', '/']).next().unwrap_or(name))
+}
+
+fn is_sequences(name: &str) -> bool {
+    name.rsplit(['.', '/']).next() == Some(SEQUENCES)
 }
 
 /// Returns the token ids of one sequence.

@@ -1,7 +1,7 @@
 //! Names and calls that a pickle may use: classes and functions of tensors, their storages and dicts.
 
 use super::super::escape::EscapedText;
-use super::machine::Machine;
+use super::machine::{Machine, PickleContent};
 use super::value::{Global, PickleTensor, PickleValue, Storage, StridedAxis};
 use crate::error::{Error, FormatError, Result};
 
@@ -22,12 +22,17 @@ impl<'p> Machine<'p> {
     }
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<()> {
-        match Global::of(module, name) {
+        let known = match self.content {
+            PickleContent::StateDict => Global::of(module, name),
+            PickleContent::Activations => Global::of_activations(module, name),
+        };
+        match known {
             Some(global) => self.push(PickleValue::Global(global)),
             None => Err(Error::Format(FormatError::ForeignPickle {
                 file: self.reader.source().path.clone(),
                 offset: self.reader.at() as u64,
                 name: EscapedText(&format!("{module}.{name}")).to_string(),
+                expected: self.content.expected(),
             })),
         }
     }
@@ -60,7 +65,24 @@ impl<'p> Machine<'p> {
             return Err(self.reader.bad(format_args!("a call of {}", function.kind()), "of a function"));
         };
         match (function, self.items(arguments)) {
-            (Global::OrderedDict, Some([])) => self.make_dict(),
+            (Global::OrderedDict, Some([])) | (Global::Output, Some(_)) => self.make_dict(),
+            (Global::Description, Some(_)) => self.push(PickleValue::None),
+            (Global::NumpyType, Some(&[PickleValue::Text(code), ..])) => self.push_numpy_type(code),
+            (Global::NumpyReconstruct, Some(&[PickleValue::Global(Global::NumpyArray), ..])) => {
+                self.push_numpy_array()
+            }
+            (
+                Global::NumpyFromBuffer,
+                Some(
+                    &[PickleValue::Bytes(data), PickleValue::NumpyType(dtype), shape, PickleValue::Text("C")],
+                ),
+            ) => {
+                self.push_numpy_array()?;
+                self.fill_numpy_array(dtype, shape, false, data)
+            }
+            (Global::Encode, Some(&[PickleValue::Text(text), PickleValue::Text("latin1")])) => {
+                self.push_encoded(text)
+            }
             (
                 Global::DefaultDict,
                 Some([] | [PickleValue::Global(Global::Container) | PickleValue::None]),
@@ -111,7 +133,7 @@ impl<'p> Machine<'p> {
     }
 
     /// Returns the numbers of a short tuple of sizes.
-    fn numbers(&self, tuple: PickleValue) -> Option<Vec<usize>> {
+    pub(super) fn numbers(&self, tuple: PickleValue) -> Option<Vec<usize>> {
         let items = self.items(tuple).filter(|items| items.len() <= MOST_AXES)?;
         let number = |&item: &PickleValue| match item {
             PickleValue::Int(number) => usize::try_from(number).ok(),
@@ -120,12 +142,38 @@ impl<'p> Machine<'p> {
         items.iter().map(number).collect()
     }
 
-    /// Ignores a dict's attributes: `_metadata` of a module's state dict does not affect tensors.
+    /// Creates an object without attributes.
+    pub(super) fn make_object(&mut self) -> Result<()> {
+        let (arguments, class) = (self.pop()?, self.pop()?);
+        let is_plain = self.items(arguments).is_some_and(<[_]>::is_empty);
+        let PickleValue::Global(Global::Record) = class else {
+            return Err(self
+                .reader
+                .bad(format_args!("a new object of {}", class.kind()), "of a known class"));
+        };
+        if !is_plain {
+            return Err(self.reader.bad("arguments of a new object", "none"));
+        }
+        self.make_dict()?;
+        let PickleValue::Dict(attributes) = self.pop()? else { unreachable!("a dict was pushed") };
+        self.push(PickleValue::Object(attributes))
+    }
+
+    /// Sets the attributes of an object. Ignores those of a dict: `_metadata` of a module's state dict does not affect
+    /// tensors, and the fields of transformers' results are also entries.
     pub(super) fn set_attributes(&mut self) -> Result<()> {
-        self.pop()?;
-        match self.top()? {
-            PickleValue::Dict(_) => Ok(()),
-            other => Err(self.reader.bad(format_args!("applied to {}", other.kind()), "a dict")),
+        let state = self.pop()?;
+        match (self.top()?, state) {
+            (PickleValue::Dict(_), _) => Ok(()),
+            (PickleValue::NumpyType(dtype), state) => self.set_numpy_order(dtype, state),
+            (PickleValue::NumpyArray(_), state) => self.set_numpy_array(state),
+            (PickleValue::Object(object), PickleValue::Dict(state)) => {
+                let entries = self.dicts[state].clone();
+                self.keep(2 * entries.len())?;
+                self.dicts[object].extend(entries);
+                Ok(())
+            }
+            (other, _) => Err(self.reader.bad(format_args!("applied to {}", other.kind()), "a dict")),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::fmt::Display;
 
 use super::super::escape::EscapedText;
 use super::FileBytes;
+use super::numpy::NumpyValues;
 use super::opcode::Opcode;
 use super::reader::Reader;
 use super::value::{PickleTensor, PickleValue, Storage};
@@ -18,13 +19,13 @@ const MOST_KEPT: usize = 1 << 22;
 
 /// Returns the tensors of the dict that the pickle creates, in order.
 pub(super) fn run(pickle: &FileBytes) -> Result<Vec<(&str, PickleTensor<'_>)>> {
-    let (machine, result) = result(pickle)?;
+    let (machine, result) = result(pickle, PickleContent::StateDict)?;
     machine.state_dict(result)
 }
 
 /// Runs a pickle and returns its result, with the machine that contains the result's items.
-pub(super) fn result(pickle: &FileBytes) -> Result<(Machine<'_>, PickleValue<'_>)> {
-    let mut machine = Machine::new(pickle);
+pub(super) fn result(pickle: &FileBytes, content: PickleContent) -> Result<(Machine<'_>, PickleValue<'_>)> {
+    let mut machine = Machine::new(pickle, content);
     loop {
         match machine.reader.opcode()? {
             Opcode::Stop => break,
@@ -35,7 +36,33 @@ pub(super) fn result(pickle: &FileBytes) -> Result<(Machine<'_>, PickleValue<'_>
     Ok((machine, result))
 }
 
+/// Kind of content that a pickle should have; it decides which classes the pickle may name.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PickleContent {
+    /// A dict of a model's tensors.
+    StateDict,
+    /// Activations: tensors in containers, or the results of transformers.
+    Activations,
+}
+
+impl PickleContent {
+    /// Returns what to save in place of an unknown class, for messages.
+    pub fn expected(self) -> &'static str {
+        match self {
+            PickleContent::StateDict => {
+                "which a state dict of tensors does not need; xcheck never runs code from a pickle; save only \
+                 model.state_dict(), or, if you trust the file, convert it to safetensors"
+            }
+            PickleContent::Activations => {
+                "which a file of activations does not need; xcheck never runs code from a pickle; save a dict of \
+                 tensors by name: torch.save({name: tensor.detach().cpu(), ...}, FILE)"
+            }
+        }
+    }
+}
+
 pub(super) struct Machine<'p> {
+    pub(super) content: PickleContent,
     pub reader: Reader<'p>,
     stack: Vec<PickleValue<'p>>,
     /// Stack heights at the marks.
@@ -47,12 +74,15 @@ pub(super) struct Machine<'p> {
     pub(super) lists: Vec<Vec<PickleValue<'p>>>,
     pub storages: Vec<Storage<'p>>,
     pub tensors: Vec<PickleTensor<'p>>,
+    /// Values of NumPy: bytes, types and arrays.
+    pub(super) numpy: NumpyValues,
     kept: usize,
 }
 
 impl<'p> Machine<'p> {
-    fn new(pickle: &'p FileBytes) -> Self {
+    fn new(pickle: &'p FileBytes, content: PickleContent) -> Self {
         Self {
+            content,
             reader: Reader::new(pickle),
             stack: Vec::new(),
             marks: Vec::new(),
@@ -62,6 +92,7 @@ impl<'p> Machine<'p> {
             lists: Vec::new(),
             storages: Vec::new(),
             tensors: Vec::new(),
+            numpy: NumpyValues::default(),
             kept: 0,
         }
     }
@@ -73,7 +104,7 @@ impl<'p> Machine<'p> {
             Opcode::Stop => Ok(()),
             Opcode::Mark => self.mark(),
             Opcode::None => self.push(PickleValue::None),
-            Opcode::True | Opcode::False => self.push(PickleValue::Bool),
+            Opcode::True | Opcode::False => self.push(PickleValue::Bool(opcode == Opcode::True)),
             Opcode::Int1 | Opcode::Int2 | Opcode::Int4 | Opcode::Long1 => {
                 let number = self.reader.int()?;
                 self.push(PickleValue::Int(number))
@@ -82,6 +113,11 @@ impl<'p> Machine<'p> {
             Opcode::Text1 | Opcode::Text4 | Opcode::Text8 => {
                 let text = self.reader.text()?;
                 self.push(PickleValue::Text(text))
+            }
+            Opcode::Bytes1 | Opcode::Bytes4 | Opcode::Bytes8 | Opcode::ByteArray8 => {
+                let range = self.reader.bytes()?;
+                let bytes = self.reader.source().data.slice(range);
+                self.push_bytes(bytes)
             }
             Opcode::EmptyTuple => self.make_tuple(0),
             Opcode::Tuple1 => self.make_tuple(1),
@@ -102,6 +138,7 @@ impl<'p> Machine<'p> {
             Opcode::PersistentId => self.name_storage(),
             Opcode::Reduce => self.call(),
             Opcode::Build => self.set_attributes(),
+            Opcode::NewObject => self.make_object(),
         }
     }
 

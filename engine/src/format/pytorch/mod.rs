@@ -16,6 +16,7 @@ mod calls;
 mod layout;
 mod machine;
 mod nested_tensors;
+mod numpy;
 mod opcode;
 mod reader;
 mod value;
@@ -80,8 +81,21 @@ impl Pytorch {
             let stored = layouts.stored(&pickle, EscapedText(&name), &tensor)?;
             arrays.push((name, stored));
         }
+        arrays.extend(found.numpy);
         arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
         Ok(NestedTensors { arrays, others: found.others })
+    }
+
+    /// Reads NumPy arrays anywhere in a pickle outside of an archive.
+    ///
+    /// # Errors
+    /// See [`Pytorch::read`]; the pickle has no tensors of torch, whose values are in an archive.
+    pub(super) fn pickled(source: &FileBytes) -> Result<NestedTensors> {
+        let found = nested_tensors::run(source)?;
+        let mut arrays = found.numpy;
+        arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
+        let tensors = found.tensors.into_iter().map(|(name, _)| name);
+        Ok(NestedTensors { arrays, others: found.others.into_iter().chain(tensors).collect() })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Tensors in nested dicts, lists and tuples, as users save the outputs of hooks.
 
 use super::FileBytes;
-use super::machine::{self, Machine};
+use super::machine::{self, Machine, PickleContent};
 use super::value::{PickleTensor, PickleValue};
 use crate::error::Result;
+use crate::weight::StoredTensor;
 
 /// Maximum nesting depth; a dict may contain itself.
 const MOST_DEEP: usize = 16;
@@ -17,6 +18,8 @@ const MOST_NAMED: usize = 1 << 26;
 pub(in super::super) struct PickleContents<'p> {
     /// Tensors by their path of keys and indices, joined by dots.
     pub(in super::super) tensors: Vec<(String, PickleTensor<'p>)>,
+    /// NumPy arrays, by their path.
+    pub(in super::super) numpy: Vec<(String, StoredTensor)>,
     /// Lists of integers, such as token ids, by their path.
     pub(in super::super) ids: Vec<(String, Vec<i64>)>,
     /// Names of other entries, by their path.
@@ -25,7 +28,7 @@ pub(in super::super) struct PickleContents<'p> {
 
 /// Returns the tensors anywhere in the dicts, lists and tuples that a pickle creates, in order.
 pub(super) fn run(pickle: &FileBytes) -> Result<PickleContents<'_>> {
-    let (machine, result) = machine::result(pickle)?;
+    let (machine, result) = machine::result(pickle, PickleContent::Activations)?;
     found(&machine, result)
 }
 
@@ -44,7 +47,7 @@ fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleCon
             return Err(machine.reader.bad("nested too far", expected));
         }
         let below: Vec<(String, PickleValue<'p>)> = match value {
-            PickleValue::Dict(dict) => {
+            PickleValue::Dict(dict) | PickleValue::Object(dict) => {
                 machine.dicts[dict].iter().map(|&(key, value)| (name(key), value)).collect()
             }
             PickleValue::List(list) => numbered(&machine.lists[list]),
@@ -58,12 +61,30 @@ fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleCon
                 found.ids.push((path, ids));
             }
             (PickleValue::Tuple { .. }, Some(_)) => found.others.push(path), // mostly a shape
-            (PickleValue::Dict(_) | PickleValue::List(_) | PickleValue::Tuple { .. }, _) => {
+            (
+                PickleValue::Dict(_)
+                | PickleValue::Object(_)
+                | PickleValue::List(_)
+                | PickleValue::Tuple { .. },
+                _,
+            ) => {
                 let joined = |key: String| if path.is_empty() { key } else { format!("{path}.{key}") };
                 let below = below.into_iter().rev();
                 left.extend(below.map(|(key, value)| (joined(key), depth + 1, value)));
             }
-            (PickleValue::None, _) => {}
+            (PickleValue::NumpyArray(array), _) => match &machine.numpy.arrays[array] {
+                Some(stored) => found.numpy.push((path, stored.clone())),
+                None => found.others.push(path),
+            },
+            // Facts about the run, not activations.
+            (
+                PickleValue::None
+                | PickleValue::Bool(_)
+                | PickleValue::Int(_)
+                | PickleValue::Text(_)
+                | PickleValue::Global(_),
+                _,
+            ) => {}
             _ => found.others.push(path),
         }
         if left.len() > MOST_ENTRIES {

@@ -39,6 +39,10 @@ opcodes! {
     Text1 0x8c "SHORT_BINUNICODE"
     Text4 b'X' "BINUNICODE"
     Text8 0x8d "BINUNICODE8"
+    Bytes1 b'C' "SHORT_BINBYTES"
+    Bytes4 b'B' "BINBYTES"
+    Bytes8 0x8e "BINBYTES8"
+    ByteArray8 0x96 "BYTEARRAY8"
     EmptyTuple b')' "EMPTY_TUPLE"
     Tuple1 0x85 "TUPLE1"
     Tuple2 0x86 "TUPLE2"
@@ -60,4 +64,5 @@ opcodes! {
     PersistentId b'Q' "BINPERSID"
     Reduce b'R' "REDUCE"
     Build b'b' "BUILD"
+    NewObject 0x81 "NEWOBJ"
 }

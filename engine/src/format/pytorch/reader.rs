@@ -1,6 +1,7 @@
 //! Reads a pickle's opcodes and their arguments.
 
 use std::fmt::Display;
+use std::ops::Range;
 
 use super::super::cursor::Cursor;
 use super::FileBytes;
@@ -93,6 +94,19 @@ impl<'p> Reader<'p> {
         };
         let bytes = self.cursor.take(len, "a text")?;
         self.utf8(bytes)
+    }
+
+    /// Reads raw bytes, as a range of the pickle.
+    pub fn bytes(&mut self) -> Result<Range<usize>> {
+        const WHAT: &str = "the length of bytes";
+        let len = match self.opcode {
+            Opcode::Bytes1 => self.cursor.array(WHAT).map(|[len]| u64::from(len))?,
+            Opcode::Bytes4 => self.cursor.u32(WHAT)?.into(),
+            _ => self.cursor.u64(WHAT)?,
+        };
+        let start = self.cursor.at;
+        self.cursor.take(len, "bytes")?;
+        Ok(start..self.cursor.at)
     }
 
     /// Reads an index into the memo.

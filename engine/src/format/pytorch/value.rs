@@ -7,7 +7,7 @@ use crate::weight::DType;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PickleValue<'p> {
     None,
-    Bool,
+    Bool(bool),
     Int(i64),
     Float,
     Text(&'p str),
@@ -18,6 +18,12 @@ pub(super) enum PickleValue<'p> {
     },
     List(usize),
     Dict(usize),
+    /// An object of a class that only carries tensors; its attributes are a dict.
+    Object(usize),
+    /// Raw bytes: an index into the machine's values of NumPy, like the next two.
+    Bytes(usize),
+    NumpyType(usize),
+    NumpyArray(usize),
     Global(Global),
     Storage(usize),
     Tensor(usize),
@@ -28,13 +34,17 @@ impl PickleValue<'_> {
     pub fn kind(self) -> &'static str {
         match self {
             PickleValue::None => "None",
-            PickleValue::Bool => "a bool",
+            PickleValue::Bool(_) => "a bool",
             PickleValue::Int(_) => "a whole number",
             PickleValue::Float => "a float",
             PickleValue::Text(_) => "a text",
             PickleValue::Tuple { .. } => "a tuple",
             PickleValue::List(_) => "a list",
             PickleValue::Dict(_) => "a dict",
+            PickleValue::Object(_) => "an object",
+            PickleValue::Bytes(_) => "bytes",
+            PickleValue::NumpyType(_) => "a NumPy type",
+            PickleValue::NumpyArray(_) => "a NumPy array",
             PickleValue::Global(_) => "a class or function",
             PickleValue::Storage(_) => "a storage",
             PickleValue::Tensor(_) => "a tensor",
@@ -87,13 +97,61 @@ pub(super) enum Global {
     RebuildTensorV3,
     Storage(Option<DType>),
     DType(DType),
+    /// A class of results that is a dict of tensors.
+    Output,
+    /// A class whose attributes contain tensors.
+    Record,
+    /// A device or a type beside tensors.
+    Description,
+    NumpyArray,
+    NumpyType,
+    NumpyReconstruct,
+    NumpyFromBuffer,
+    /// Text that stands for bytes, in pickles of protocol 2.
+    Encode,
 }
 
 impl Global {
     pub fn of(module: &str, name: &str) -> Option<Self> {
         GLOBALS.iter().find(|(known, ..)| *known == (module, name)).map(|&(_, global)| global)
     }
+
+    /// Returns the meaning of a name in a file of activations: besides tensors, it may contain the results of
+    /// transformers, which are dicts, and its caches.
+    pub fn of_activations(module: &str, name: &str) -> Option<Self> {
+        let path: Vec<&str> = module.split('.').collect();
+        match path[..] {
+            ["transformers", "modeling_outputs"] | ["transformers", "generation", "utils"]
+                if name.contains("Output") =>
+            {
+                Some(Global::Output)
+            }
+            ["transformers", "models", _, file] if file.starts_with("model") && name.contains("Output") => {
+                Some(Global::Output)
+            }
+            ["transformers", "feature_extraction_utils" | "tokenization_utils_base"]
+                if ["BatchFeature", "BatchEncoding"].contains(&name) =>
+            {
+                Some(Global::Record)
+            }
+            ["transformers", "cache_utils"] if name.ends_with("Cache") || name.ends_with("Layer") => {
+                Some(Global::Record)
+            }
+            ["numpy"] if name == "ndarray" => Some(Global::NumpyArray),
+            ["numpy"] if name == "dtype" => Some(Global::NumpyType),
+            ["numpy", "core" | "_core", "multiarray"] if name == "_reconstruct" => {
+                Some(Global::NumpyReconstruct)
+            }
+            ["numpy", "core" | "_core", "numeric"] if name == "_frombuffer" => Some(Global::NumpyFromBuffer),
+            ["_codecs"] if name == "encode" => Some(Global::Encode),
+            ["torch"] if name == "device" || DESCRIBED_TYPES.contains(&name) => Some(Global::Description),
+            _ => Self::of(module, name),
+        }
+    }
 }
+
+/// Types that results name beside their tensors.
+const DESCRIBED_TYPES: &[&str] = &["float64", "float32", "float16", "bfloat16", "int64", "int32", "bool"];
 
 const GLOBALS: &[((&str, &str), Global)] = &[
     (("collections", "OrderedDict"), Global::OrderedDict),
