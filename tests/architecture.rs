@@ -308,7 +308,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("matrix", &["input", "shutdown", "report", "disk_cache", "checkpoint", "error", "verdict"]),
     ("reference", &["disk_cache", "error"]),
     ("network", &[]),
-    ("hub", &["input", "atomic_write", "disk_cache", "network", "error"]),
+    ("hub", &["input", "format", "atomic_write", "disk_cache", "network", "error"]),
     ("remote", &["disk_cache", "network", "format", "lazy_bytes", "error"]),
     (
         "probe",

@@ -47,6 +47,7 @@ mod logprobs;
 mod matrix;
 mod metrics;
 mod model;
+mod model_files;
 mod modules;
 mod moe;
 mod numerics_choice;

@@ -106,7 +106,9 @@ impl<'t> ReferencePlan<'t> {
 /// Returns the format that an engine must read for these files.
 pub fn takes(files: &ModelFiles) -> Option<EngineInput> {
     match files {
-        ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => Some(EngineInput::Gguf),
+        ModelFiles::Gguf(_) | ModelFiles::GgufParts(_) | ModelFiles::GgufWithKernels { .. } => {
+            Some(EngineInput::Gguf)
+        }
         ModelFiles::HuggingFace { .. } => Some(EngineInput::Directory),
         ModelFiles::Llama2c { .. } => None,
     }

@@ -124,7 +124,7 @@ impl CachedFiles {
         let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();
         let checked = checked?.into_iter().flatten().collect();
         let path = match (&self.model.part, paths.as_slice()) {
-            (RepoFiles::File(_) | RepoFiles::Quantised(_), [file]) => file.clone(),
+            (RepoFiles::File(_) | RepoFiles::Quantised(_), [first, ..]) => first.clone(),
             _ => self.snapshot,
         };
         Ok(VerifiedModel { path, checked })

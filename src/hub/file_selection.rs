@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::name::{RepoFiles, is_plain};
 use crate::error::{Error, Result};
+use crate::format::gguf::PartName;
 use crate::input;
 
 /// Selected files of a repository, by path.
@@ -30,8 +31,17 @@ const WEIGHTS: [&str; 4] = [
 const CONFIG: &str = "config.json";
 
 /// Files that are downloaded too if the repository has them.
-const EXTRAS: [&str; 4] =
-    ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"];
+const EXTRAS: [&str; 9] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
 
 /// Chooses files from the list `there`; `read` returns the content of a file.
 ///
@@ -44,8 +54,8 @@ pub fn choose(
 ) -> Result<FileSelection> {
     let wanted = match part {
         RepoFiles::Folder => folder(there, read)?,
-        RepoFiles::File(file) => vec![file.clone()],
-        RepoFiles::Quantised(tag) => vec![quantised(there, tag)?],
+        RepoFiles::File(file) => with_parts(file),
+        RepoFiles::Quantised(tag) => with_parts(&quantised(there, tag)?),
     };
     let (files, missing) = wanted.into_iter().partition(|file| there.contains(file));
     Ok(FileSelection { files, missing })
@@ -107,11 +117,21 @@ fn shards(name: &str, index: &[u8]) -> Result<BTreeSet<String>> {
     }
 }
 
-/// Returns the GGUF file whose name ends with the quantisation; case is ignored.
+/// Returns the file, or all parts of the model of which the file is a part.
+fn with_parts(file: &str) -> Vec<String> {
+    PartName::parse(file).map_or_else(|| vec![file.to_owned()], |name| name.all().collect())
+}
+
+/// Returns the GGUF file whose name ends with the quantisation; case is ignored. Of a split model, returns the first
+/// part.
 fn quantised(there: &[String], tag: &str) -> Result<String> {
     let is_it = |file: &&String| {
-        let stem = file.to_lowercase().strip_suffix(".gguf").map(str::to_owned);
-        stem.and_then(|stem| stem.strip_suffix(&tag.to_lowercase()).map(str::to_owned))
+        let part = PartName::parse(file);
+        if part.as_ref().is_some_and(|part| part.of_part(0) != **file) {
+            return false;
+        }
+        let stem = part.map_or_else(|| file.to_lowercase(), |part| part.stem.to_lowercase() + ".gguf");
+        stem.strip_suffix(&format!("{}.gguf", tag.to_lowercase()))
             .is_some_and(|rest| rest.ends_with(['-', '.', '_']))
     };
     match there.iter().filter(is_it).collect::<Vec<_>>().as_slice() {

@@ -229,7 +229,9 @@ impl ShippedModel {
                 .refused(&format!("has {folder}/config.json, but no .{extension} file in the same folder")));
         }
         let tokenizer = tokenizer(files)?;
-        let files = ModelFiles::HuggingFace { config, index, weights, tokenizer, chat: None, aside: None };
+        let generation = files.open(&format!("{folder}/generation_config.json"))?;
+        let (chat, aside) = (None, None);
+        let files = ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, aside };
         Ok(Some((format!("{}-{folder}", self.name), files)))
     }
 

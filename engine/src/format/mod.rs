@@ -105,6 +105,11 @@ impl TensorFile {
         self.tensors.iter()
     }
 
+    /// Returns all tensors with their names, as [`TensorFile::joined`] takes them. Their bytes are not copied.
+    pub fn entries(&self) -> Vec<(String, StoredTensor)> {
+        self.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect()
+    }
+
     /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.tensors.len()

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ModelError, Result};
-use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile};
+use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile, gguf};
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Decoder, DecoderBlock};
 use crate::model::dequantisation::Dequantisation;
@@ -26,6 +26,7 @@ use crate::model::qwen2_moe::Qwen2MoeBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::qwen3_moe::Qwen3MoeBlock;
 use crate::model::smollm3::SmolLm3Block;
+use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{Model, shards};
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
@@ -42,6 +43,9 @@ const WEIGHTS: [&str; 4] = [
 /// Configuration file.
 const CONFIG: &str = "config.json";
 
+/// File with the end tokens of a generation, which counts before `config.json`.
+const GENERATION: &str = "generation_config.json";
+
 /// File of the chat template, if `tokenizer_config.json` has none.
 const TEMPLATE: &str = "chat_template.jinja";
 
@@ -57,6 +61,8 @@ const KERNELS: &str = "kernel_config.ini";
 pub enum ModelFiles {
     /// One GGUF file.
     Gguf(FileBytes),
+    /// Model that is split into several GGUF files, in order.
+    GgufParts(Vec<FileBytes>),
     /// GGUF file with weights for lookup-table kernels, and the kernels' description.
     GgufWithKernels {
         /// The GGUF file.
@@ -83,6 +89,8 @@ pub enum ModelFiles {
         tokenizer: Option<TokenizerFiles>,
         /// `chat_template.jinja`, if there is one.
         chat: Option<FileBytes>,
+        /// `generation_config.json`, if there is one.
+        generation: Option<FileBytes>,
         /// Name of an unsharded file with the same weights, which is ignored.
         aside: Option<&'static str>,
     },
@@ -128,7 +136,10 @@ impl ModelFiles {
             return Self::hugging_face(place, place.require(&beside(CONFIG))?, source);
         }
         match Format::detect(&source)? {
-            Format::Gguf => Ok(Self::gguf(source, place.find(&beside(KERNELS))?)),
+            Format::Gguf => match <[_; 1]>::try_from(gguf::parts::open(place, source)?) {
+                Ok([source]) => Ok(Self::gguf(source, place.find(&beside(KERNELS))?)),
+                Err(parts) => Ok(ModelFiles::GgufParts(parts)),
+            },
             Format::Llama2c => {
                 let tokenizer = place.find(&beside("tokenizer.bin"))?;
                 Ok(ModelFiles::Llama2c { model: source, tokenizer })
@@ -139,8 +150,17 @@ impl ModelFiles {
                 };
                 let tokenizer = open_tokenizer(place, &config)?;
                 let chat = place.find(&beside(TEMPLATE))?;
+                let generation = place.find(&beside(GENERATION))?;
                 let weights = vec![source];
-                Ok(ModelFiles::HuggingFace { config, index: None, weights, tokenizer, chat, aside: None })
+                Ok(ModelFiles::HuggingFace {
+                    config,
+                    index: None,
+                    weights,
+                    tokenizer,
+                    chat,
+                    generation,
+                    aside: None,
+                })
             }
             Format::Npy | Format::Npz => {
                 let problem = "it contains arrays, not a model; compare dumps with xcheck compare".to_owned();
@@ -175,6 +195,7 @@ impl ModelFiles {
     fn hugging_face(place: &dyn FileStore, config: FileBytes, held: FileBytes) -> Result<Self> {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
+        let generation = place.find(&config.path.with_file_name(GENERATION))?;
         if !held.path.to_string_lossy().ends_with(INDEX) {
             let weights = vec![held];
             return Ok(ModelFiles::HuggingFace {
@@ -183,6 +204,7 @@ impl ModelFiles {
                 weights,
                 tokenizer,
                 chat,
+                generation,
                 aside: None,
             });
         }
@@ -194,7 +216,8 @@ impl ModelFiles {
                 aside = Some(whole);
             }
         }
-        Ok(ModelFiles::HuggingFace { config, index: Some(held), weights, tokenizer, chat, aside })
+        let index = Some(held);
+        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, aside })
     }
 
     /// Returns the weight files, in file-name order.
@@ -203,7 +226,7 @@ impl ModelFiles {
             ModelFiles::Gguf(source)
             | ModelFiles::GgufWithKernels { file: source, .. }
             | ModelFiles::Llama2c { model: source, .. } => std::slice::from_ref(source),
-            ModelFiles::HuggingFace { weights, .. } => weights,
+            ModelFiles::GgufParts(weights) | ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
 
@@ -228,7 +251,7 @@ impl ModelFiles {
     /// Returns the SHA-256 of the settings files (configuration, index of shards, kernels), in hexadecimal.
     pub fn sha256_of_settings(&self) -> String {
         let files: Vec<&FileBytes> = match self {
-            ModelFiles::Gguf(_) | ModelFiles::Llama2c { .. } => Vec::new(),
+            ModelFiles::Gguf(_) | ModelFiles::GgufParts(_) | ModelFiles::Llama2c { .. } => Vec::new(),
             ModelFiles::GgufWithKernels { kernels, .. } => vec![kernels],
             ModelFiles::HuggingFace { config, index, .. } => [config].into_iter().chain(index).collect(),
         };
@@ -248,6 +271,7 @@ impl ModelFiles {
             ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
                 tokenizer::from_gguf(&Gguf::read(source)?)
             }
+            ModelFiles::GgufParts(parts) => tokenizer::from_gguf(&Gguf::read_parts(parts)?),
             ModelFiles::Llama2c { model, tokenizer } => {
                 let Some(tokenizer) = tokenizer else { return Ok(None) };
                 let vocab_size = Llama2cFile::read(model)?.header.vocab_size;
@@ -269,6 +293,7 @@ impl ModelFiles {
             ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
                 Chat::of_gguf(&Gguf::read(source)?, tokenizer)
             }
+            ModelFiles::GgufParts(parts) => Chat::of_gguf(&Gguf::read_parts(parts)?, tokenizer),
             ModelFiles::Llama2c { .. } => Ok(Chat::default()),
             ModelFiles::HuggingFace { tokenizer, chat, .. } => {
                 Chat::of_files(tokenizer.as_ref().and_then(TokenizerFiles::config), chat.as_ref())
@@ -290,17 +315,19 @@ impl ModelFiles {
     /// See [`ModelFiles::load`].
     pub fn load_told(&self, ternary: &TernaryFiles) -> Result<LoadedModel> {
         match self {
-            ModelFiles::Gguf(source) => load_gguf(Gguf::read(source)?, ternary),
+            ModelFiles::Gguf(source) => load_gguf(Gguf::read_parts(std::slice::from_ref(source))?, ternary),
+            ModelFiles::GgufParts(parts) => load_gguf(Gguf::read_parts(parts)?, ternary),
             ModelFiles::GgufWithKernels { file, kernels } => {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
             ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2cFile::read(model)?),
-            ModelFiles::HuggingFace { config, index, weights, aside, .. } => {
+            ModelFiles::HuggingFace { config, index, weights, generation, aside, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
                     None => TensorFile::read(&weights[0])?,
                 };
-                let mut loaded = load_hugging_face(config, &tensors, Format::detect(&weights[0])?)?;
+                let mut loaded =
+                    load_hugging_face(config, generation.as_ref(), &tensors, Format::detect(&weights[0])?)?;
                 loaded.notes.extend(aside.map(|whole| {
                     format!("the folder has both {whole} and an index of shards: the shards are used; give the path of \
                              {whole} to use that file")
@@ -447,7 +474,12 @@ fn load_llama2c(file: &Llama2cFile) -> Result<LoadedModel> {
     Ok(LoadedModel { model, format, precision, begin_token, end_tokens, notes: Vec::new() })
 }
 
-fn load_hugging_face(config: &FileBytes, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
+fn load_hugging_face(
+    config: &FileBytes,
+    generation: Option<&FileBytes>,
+    weights: &TensorFile,
+    format: Format,
+) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
     let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
         file: config.path.clone(),
@@ -464,8 +496,7 @@ fn load_hugging_face(config: &FileBytes, weights: &TensorFile, format: Format) -
     }
     let model = (loader.hugging_face)(&config, weights)?;
     let text = config.object("text_config")?.unwrap_or(config.clone());
-    let end_tokens = text.token_ids("eos_token_id")?;
-    let begin_token = text.token_ids("bos_token_id")?.first().copied();
+    let SpecialIds { begin: begin_token, end: end_tokens } = SpecialIds::read(&config, generation)?;
     let mut notes = defaults_taken(&text, &(loader.config_defaults)());
     let quantised = Dequantisation::read(&config)?;
     notes.extend(quantised.as_ref().map(|quantised| {

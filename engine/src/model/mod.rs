@@ -25,6 +25,7 @@ pub mod qwen3_moe;
 mod shards;
 mod size;
 pub mod smollm3;
+mod special_ids;
 mod ternary;
 mod weights;
 

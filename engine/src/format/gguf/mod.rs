@@ -11,12 +11,14 @@
 
 mod lookup;
 mod number;
+pub(crate) mod parts;
 mod tensors;
 mod types;
 mod value;
 
 pub use lookup::MetadataType;
 pub use number::{GgufNumber, NumberArray, NumberType};
+pub use parts::PartName;
 pub use value::{GgufValue, StringArray};
 
 use self::types::FileDialect;

@@ -1,0 +1,50 @@
+//! Ids of the tokens that begin and end a text, in the files of a Hugging Face directory.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::format::FileBytes;
+use crate::model::json::Config;
+
+const BEGIN: &str = "bos_token_id";
+const END: &str = "eos_token_id";
+
+/// Ids of the tokens that begin and end a text.
+#[derive(Debug, Default)]
+pub(super) struct SpecialIds {
+    pub begin: Option<u32>,
+    pub end: Vec<u32>,
+}
+
+impl SpecialIds {
+    /// Reads the ids as transformers' `generate` does: from `generation_config.json`, which replaces the end tokens of
+    /// `config.json` even if it states none.
+    ///
+    /// # Errors
+    /// If `generation_config.json` is not JSON, or an id is not a token id.
+    pub fn read(config: &Config, generation: Option<&FileBytes>) -> Result<Self> {
+        let of_config = Self { begin: first(config, BEGIN)?, end: outer(config, END)? };
+        let Some(file) = generation else { return Ok(of_config) };
+        let json: Value = serde_json::from_slice(&file.data).map_err(|error| Error::BadContainer {
+            file: file.path.clone(),
+            format: "JSON",
+            problem: error.to_string(),
+        })?;
+        let stated = Config::new(&file.path, &json);
+        let begin = stated.token_ids(BEGIN)?.first().copied().or(of_config.begin);
+        Ok(Self { begin, end: stated.token_ids(END)? })
+    }
+}
+
+fn first(config: &Config, key: &str) -> Result<Option<u32>> {
+    Ok(outer(config, key)?.first().copied())
+}
+
+/// Reads the ids of a configuration; those of its text model count if the configuration itself states none.
+fn outer(config: &Config, key: &str) -> Result<Vec<u32>> {
+    let ids = config.token_ids(key)?;
+    match config.object("text_config")? {
+        Some(text) if ids.is_empty() => text.token_ids(key),
+        _ => Ok(ids),
+    }
+}
