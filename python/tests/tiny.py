@@ -36,6 +36,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "n_shared_experts": 1,
     },
+    "diffllama": {},
+    "glm4_moe": {
+        "head_dim": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+    },
     "gpt_oss": {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
     "granitemoehybrid": {
         "layer_types": ["mamba", "attention"],

@@ -30,6 +30,8 @@ PLAIN = (
     ("ffn_out", r"down|down_proj|fc2|c_proj|fc_out|dense_4h_to_h|w2|lin2|wo|proj|linear_?2|dense_out|2"),
 )
 BEHIND = (("ffn_post_norm", r"post_(mlp|feed_?forward|ffn|ffw)"), ("attn_post_norm", r"post_self_attn"))
+OF_ONE = re.compile(r"[qkv]_")  # norms of the queries alone, of the keys, or of the values
+BEFORE_FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|post_att|ln_2")
 NORMS = {  # by how many there are
     1: ("attn_norm",),
     2: ("attn_norm", "ffn_norm"),
@@ -66,14 +68,15 @@ def guess_map(model: Any, config: Any = None) -> Map:
     relative = {**guess_norms(block), **guess_attention(block, heads), **guess_feed_forward(block)}
     places = whole_map(model, path, relative)
     head = next((name for name, _ in model.named_children() if re.fullmatch(HEAD, name)), None)
-    if head:
+    # The logits of a transformers model are in what it returns: some are scaled or capped after the head.
+    if head and not hasattr(model, "get_output_embeddings"):
         places["logits"] = f"output of {head}"
     return Map(places, [f"{path}.*.{name}" for name in unplaced(block, relative)])
 
 
 def guess_norms(block: Any) -> dict[str, str]:
     """The norms that stand in a layer itself: those behind a part by their names, the others by their order."""
-    names = [name for name, module in block.named_children() if is_norm(name, module)]
+    names = [name for name, module in block.named_children() if is_norm(name, module) and not OF_ONE.match(name)]
     found = {}
     for tap, pattern in BEHIND:
         fits = [name for name in names if re.search(pattern, name)]
@@ -82,7 +85,8 @@ def guess_norms(block: Any) -> dict[str, str]:
             names.remove(fits[0])
     if "ffn_post_norm" in found and len(names) == 1 and re.search("post_attention", names[0]):
         found["attn_post_norm"] = names.pop()  # what Llama calls so stands before the feed-forward block
-    order = NORMS.get(len(names), ())
+    alone = len(names) == 1 and BEFORE_FEED_FORWARD.search(names[0])
+    order = ("ffn_norm",) if alone else NORMS.get(len(names), ())
     found.update((tap, name) for tap, name in zip(order, names))
     relative = {tap: f"output of {name}" for tap, name in found.items()}
     if "ffn_norm" in found:

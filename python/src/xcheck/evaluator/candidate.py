@@ -1,4 +1,4 @@
-"""A dump of module outputs: one .safetensors or .npz file, or a directory with manifest.json."""
+"""A dump of module outputs or taps: one .safetensors or .npz file, or a directory with manifest.json."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from .errors import EvaluatorError
+from .tap_rows import TapRow, read_tap
 
 TYPES = {
     "f32": torch.float32,
@@ -64,6 +65,7 @@ class Dump:
     passes: list[list[int]]
     positions: list[int]  # of the first token of each pass
     modules: set[str] = field(default_factory=set)
+    taps: dict[tuple[str, int | None, int], TapRow] = field(default_factory=dict)
 
     def inputs(self, pass_number: int) -> dict[str, torch.Tensor]:
         """Reads the arrays that the model was given in a pass besides its tokens, by the names of the arguments."""
@@ -113,9 +115,13 @@ def open_dump(path: str) -> Dump:
 
 
 def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -> Dump:
-    rows = {}
+    rows, taps = {}, {}
     for entry in manifest["tensors"]:
         if "module" not in entry:
+            if entry["tap"] == "generated":  # the program compares it with the tokens of the passes
+                continue
+            tap = read_tap(entry, TYPES)
+            taps[tap.site] = tap
             continue
         if entry["dtype"] not in TYPES:
             raise broken(f"{entry['module']}: type {entry['dtype']!r}, expected one of {', '.join(TYPES)}")
@@ -123,8 +129,10 @@ def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -
         number = int(entry.get("pass", 0))
         row = Row(entry["module"], int(entry.get("call", 0)), number, shape, TYPES[entry["dtype"]], entry["file"])
         rows[row.site] = row
-    if not rows:
-        raise broken("no module outputs in the dump, expected tensor rows with 'module'")
+    if not rows and not taps:
+        raise broken("no values in the dump, expected tensor rows with 'module' or 'tap'")
+    if any(set(entry.get("sequence", [0])) != {0} for entry in manifest["passes"]):
+        raise EvaluatorError("dump", "the dump has several sequences, expected one; record each text in its own dump")
     stated = manifest.get("producer", {}).get("settings", {}).get("dtype", "f32")
     if stated not in COMPUTED:
         raise broken(f"producer.settings.dtype: {stated!r}, expected one of {', '.join(COMPUTED)}")
@@ -133,7 +141,9 @@ def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -
     for tokens in passes[:-1]:
         ends.append(ends[-1] + len(tokens))
     positions = [position_of(entry, end) for entry, end in zip(manifest["passes"], ends)]
-    return Dump(manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()})
+    return Dump(
+        manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()}, taps
+    )
 
 
 def position_of(entry: dict[str, Any], default: int) -> int:

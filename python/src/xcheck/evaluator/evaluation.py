@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 import sys
 from pathlib import Path
@@ -18,6 +20,9 @@ from .model import load, mark_computed_buffers
 from .modules import call, described, layers
 from .rounding import Evaluation
 from .sigma import sigma_of
+from .tap_forcing import OnMissing, OnTap, TapForcing
+from .tap_rounding import is_other_engine, with_another_rounding
+from .tap_rows import TapRow
 from .tracked import Settings, Tracked
 
 Send = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
@@ -32,6 +37,7 @@ class Session:
         self.model: Any = None
         self.settings = Settings(max(2, runs))
         self.tied: list[str] = []
+        self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
 
     def load(self) -> None:
         self.model = load(self.path, self.dump)
@@ -68,7 +74,11 @@ class Session:
             forcing.on_choices = self.forget_ties
             forcing.on_missing = lambda row, why: send(missing(row, why), {})
             forcing.on_leave = self.progress(forcing, send)
-            run_passes(self.model, self.dump, evaluation, forcing)
+            on_tap, on_missing = self.tap_messages(send)
+            with TapForcing(self.model, self.dump, forcing, on_tap, on_missing) as taps:
+                run_passes(self.model, self.dump, evaluation, forcing)
+                taps.end()
+            self.outputs = taps.outputs
         names = {name for name, _ in self.model.named_modules()} | {"logits"}
         for row in self.dump.rows.values():
             if row.site not in forcing.seen:
@@ -91,6 +101,42 @@ class Session:
         exact = value.exact if isinstance(value, Tracked) else value.double()
         sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
         return message, {"exact": exact, "sigma": sigma}
+
+    def with_modules(self) -> Session:
+        """Returns a session whose dump has the recorded taps as outputs of modules, where a tap is such an output."""
+        session = copy.copy(self)
+        rows = {row.site: row for row in self.outputs.values()}
+        session.dump = dataclasses.replace(self.dump, rows={**self.dump.rows, **rows})
+        return session
+
+    def tap_messages(self, send: Send) -> tuple[OnTap, OnMissing]:
+        """Returns the functions that send a judged tap, and one that cannot be judged."""
+
+        def on_missing(row: TapRow, why: str) -> None:
+            send({"message": "missing", **row.name, "why": f"{row.tap}: {why}"}, {})
+
+        return lambda row, value, module: send(*self.tap(row, value, module)), on_missing
+
+    def tap(
+        self, row: TapRow, value: torch.Tensor, module: str | None
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Returns the message of one tap; `module` returns exactly its values."""
+        real = value.is_floating_point()
+        message: dict[str, Any] = {
+            "message": "site",
+            **row.name,
+            "kind": "real" if real else "ids",
+            "is_choice": not real,
+        }
+        if self.tied:
+            message["tie"] = True
+        if module is not None:
+            self.forget_ties(module)
+        exact = value.exact if isinstance(value, Tracked) else value.double()
+        sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
+        if real and is_other_engine(self.dump.manifest):
+            sigma = with_another_rounding(sigma, exact, value.dtype)
+        return message, {"exact": exact.reshape(row.shape), "sigma": sigma.reshape(row.shape)}
 
     def forget_ties(self, module: str) -> None:
         """Drops ties inside a module whose output is known from here on."""

@@ -45,9 +45,15 @@ class Worker:
     def causes(self, request: dict[str, Any], answers: Answers) -> None:
         if self.session is None:
             raise EvaluatorError("request", "no model evaluated yet, expected 'evaluate' before 'causes'")
-        module = required(request, "module", "the path of a module")
-        call, pass_number = int(request.get("call", 0)), int(request.get("pass", 0))
-        for cause in search(self.session, module, call, pass_number, float(request.get("seconds", 60))):
+        session, pass_number = self.session, int(request.get("pass", 0))
+        if "tap" in request:
+            row = session.outputs.get((str(request["tap"]), request.get("layer"), pass_number))
+            if row is None:  # not the output of a module: nothing is tried
+                return
+            session, module, call = session.with_modules(), row.module, row.call
+        else:
+            module, call = required(request, "module", "the path of a module"), int(request.get("call", 0))
+        for cause in search(session, module, call, pass_number, float(request.get("seconds", 60))):
             answers.send(cause)
 
 

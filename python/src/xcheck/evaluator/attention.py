@@ -1,0 +1,75 @@
+"""Values of the attention functions that transformers' models call: queries, keys, values and weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import torch
+from transformers.modeling_utils import AttentionInterface
+
+from .modules import call as run
+from .rounding import Evaluation
+from .tracked import Settings
+
+
+@dataclass
+class AttentionCall:
+    """One call of an attention function; `weights` is None before it has run."""
+
+    module: Any
+    query: torch.Tensor
+    key: torch.Tensor
+    values: torch.Tensor
+    weights: torch.Tensor | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """True before the function has run."""
+        return self.weights is None
+
+    def value(self, tap: str, tokens: int) -> torch.Tensor | None:
+        """Returns the tensor of a tap: [batch, head, token, head_dim], or [batch, head, token, key] of weights."""
+        if self.weights is not None:
+            return self.weights if tap == "attn_weights" else None
+        found = {"q_rope": self.query, "k_cache": self.key, "v_cache": self.values}
+        return self.key[:, :, -tokens:] if tap == "k_rope" else found.get(tap)
+
+
+def called_once(model: Any, tokens: list[int], settings: Settings) -> set[str]:
+    """Returns the modules that call an attention function once in a pass, found by a short run."""
+    calls: Counter[int] = Counter()
+    count = watched_attention(lambda call: calls.update([id(call.module)] if call.is_first else []))
+    with torch.no_grad(), count, Evaluation(settings):
+        try:
+            run(model, tokens[:2], {})
+        except Exception:  # a model that needs other inputs: its attention is not watched
+            return set()
+    return {path for path, module in model.named_modules() if calls[id(module)] == 1}
+
+
+@contextmanager
+def watched_attention(see: Callable[[AttentionCall], None]) -> Iterator[None]:
+    """Shows each call of an attention function to `see`, before and after it runs."""
+    found = AttentionInterface.get_interface
+
+    def get_interface(self: Any, name: str, default: Any) -> Any:
+        function = found(self, name, default)
+
+        def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
+            see(AttentionCall(module, query, key, value))
+            result = function(module, query, key, value, *args, **options)
+            if isinstance(result, tuple) and len(result) > 1 and isinstance(result[1], torch.Tensor):
+                see(AttentionCall(module, query, key, value, result[1]))
+            return result
+
+        return attend
+
+    AttentionInterface.get_interface = get_interface  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = found  # type: ignore[method-assign]

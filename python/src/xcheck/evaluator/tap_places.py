@@ -1,0 +1,142 @@
+"""Places of taps in a torch model: the output or the input of a module, or a value of its attention function."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from xcheck.guess import guess_attention, guess_feed_forward, guess_norms
+from xcheck.heads import Heads, read_config
+from xcheck.maps import FAMILIES, decoder_layers, final_norm, is_norm, unplaced
+from xcheck.taps import FUSED, TAPS
+
+from .modules import layers
+
+# Modules with several results, by the names that transformers gives them. Places are relative to a decoder layer.
+FEED_FORWARD = r"(mlp|feed_forward|block_sparse_moe|moe)"
+SHARED = FEED_FORWARD + r"\.(shared_experts?|shared_mlp)"
+MIXTURE = (
+    ("router_logits", "output", FEED_FORWARD + r"\.(gate|router)"),
+    ("expert_weights", "second output", FEED_FORWARD + r"\.(gate|router)"),
+    ("experts", "third output", FEED_FORWARD + r"\.(gate|router)"),
+    ("routed_out", "output", FEED_FORWARD + r"\.experts"),
+    ("shared_gate", "output", SHARED + r"\.gate_proj"),
+    ("shared_up", "output", SHARED + r"\.up_proj"),
+    ("shared_act", "input", SHARED + r"\.down_proj"),
+    ("shared_out", "output", SHARED),
+    ("shared_logit", "output", FEED_FORWARD + r"\.shared_expert_gate"),
+    ("ffn_out", "output", FEED_FORWARD),
+)
+LATENT = (("q", "output", r"(self_attn|attention)\.q_b_proj"),)  # queries of multi-head latent attention
+# Values of a layer's attention function, with the axes of transformers.
+QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
+CACHE = ("batch", "kv_head", "key", "head_dim")
+ATTENTION = {"q_rope": QUERIES, "k_rope": KEYS, "k_cache": CACHE, "v_cache": CACHE,
+             "attn_weights": ("batch", "head", "token", "key")}  # fmt: skip
+LOGITS = ("logits", "last_logits", "argmax", "probs")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One side of a module. `axes` and `layout` are those of a map; None if nobody stated them."""
+
+    module: str
+    side: str  # input, output, second output, third output, attention, logits
+    axes: tuple[str, ...] | None = None
+    layout: str | None = None
+    fused: str | None = None  # name of the fused projection that the tap is a part of
+
+
+class Places:
+    """The places of a model's taps, layer by layer."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.heads = read_config(getattr(model, "config", None)).heads
+        self.path = decoder_layers(model) or hybrid_layers(model)
+        self.of_layer: dict[int, dict[str, Place]] = {}
+
+    def find(self, tap: str, layer: int | None) -> Place | str:
+        """Returns the place of a tap, or the reason why there is none."""
+        if tap not in TAPS:
+            return "unknown tap"
+        if tap in LOGITS:
+            return Place("", "logits")
+        if self.path is None:
+            return "the model has no list of layers with attention; record outputs of modules"
+        if layer is None:
+            return self.outside(tap)
+        blocks = self.model.get_submodule(self.path)
+        if layer >= len(blocks):
+            return f"the model has {len(blocks)} layers"
+        if layer not in self.of_layer:
+            self.of_layer[layer] = within(blocks[layer], f"{self.path}.{layer}", self.heads)
+        found = self.of_layer[layer].get(tap)
+        return found if found is not None else self.why_not(tap, blocks[layer])
+
+    def outside(self, tap: str) -> Place | str:
+        """Returns the place of a tap that exists once in a pass."""
+        assert self.path is not None
+        if tap == "embed":
+            return Place(f"{self.path}.0", "input")
+        norm = (final_norm(self.model, self.path) or self.only_norm()) if tap == "final_norm" else None
+        if norm is not None:
+            return Place(norm, "output")
+        names = [name for name, _ in self.model.named_children()]
+        return f"no module has this value; the model has the modules {', '.join(names)}; record outputs of modules"
+
+    def only_norm(self) -> str | None:
+        """Returns the only norm next to the layers, whatever its name."""
+        parent = (self.path or "").rpartition(".")[0]
+        children = self.model.get_submodule(parent).named_children()
+        names = [name for name, module in children if is_norm(name, module)]
+        return f"{parent}.{names[0]}".lstrip(".") if len(names) == 1 else None
+
+    def layer_around(self, module: str) -> str:
+        """Returns the path of the layer that contains a module."""
+        found = re.match(rf"{re.escape(self.path or '')}\.\d+", module)
+        return found.group() if found else ""
+
+    def why_not(self, tap: str, block: Any) -> str:
+        parts = [name for name, module in block.named_modules() if name and not list(module.children())]
+        return f"no module has this value; the layer has the modules {', '.join(parts)}; record outputs of modules"
+
+
+def hybrid_layers(model: Any) -> str | None:
+    """Returns the path of the longest list of layers, for a model whose first layer has no attention."""
+    lists = [path.rpartition(".")[0] for path in layers(model)]
+    return max(lists, key=lists.count, default=None)
+
+
+def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
+    """Returns the places of the taps inside a layer."""
+    found: dict[str, Place] = {"block_out": Place(path, "output")}
+    for tap, words in relative_map(block, heads).items():
+        side, _, rest = words.partition(" of ")
+        module, *manner = rest.replace(" as ", " ").replace(",", " ").split()
+        if tap in FUSED:
+            layout = manner[0] if manner else None
+            found.update(
+                (part, Place(f"{path}.{module}", side, None, layout, tap)) for part in FUSED[tap] if part not in found
+            )
+        else:
+            found[tap] = Place(f"{path}.{module}", side, tuple(manner) or None)
+    names = [name for name, _ in block.named_modules() if name]
+    for tap, side, pattern in (*MIXTURE, *LATENT):
+        fits = [name for name in names if re.fullmatch(pattern, name)]
+        if len(fits) == 1 and tap not in found:
+            found[tap] = Place(f"{path}.{fits[0]}", side)
+    found.update((tap, Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
+    return found
+
+
+def relative_map(block: Any, heads: Heads) -> dict[str, str]:
+    """Returns the map of one layer: that of a known family, or a guess by names."""
+    names = {name for name, _ in block.named_modules() if name}
+    for needed, family in FAMILIES:
+        if all(name in names for name in needed):
+            relative = {tap: place for tap, place in family.items() if place.split(" of ")[1].split()[0] in names}
+            if not unplaced(block, relative):
+                return {tap: place for tap, place in relative.items() if tap != "attn_weights"}
+    return {**guess_norms(block), **guess_attention(block, heads), **guess_feed_forward(block)}

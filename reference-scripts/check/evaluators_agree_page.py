@@ -1,0 +1,137 @@
+"""Writes the page of `evaluators_agree.py` from its JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from site_names import agreement
+
+Row = dict[str, Any]
+INTRO = """# The two evaluators compared
+
+Use this page to see how far our engine (`--evaluator native`) and torch (`--evaluator torch`) agree. Both evaluate the
+same models in `f64`, and share no code for it. A difference is a fault of one of them, or one of the limits below.
+
+transformers ran each shipped Hugging Face model of a native architecture in f32 and bf16, with
+{prompt}, correct and with faults injected into the model in memory. Each run
+was recorded twice at the same time: as taps, which our engine judged, and as outputs of modules, which torch judged.
+The first wrong sites agree if the module computes the tap. A tap that no module returns, such as a key after RoPE,
+agrees with the module of its operation or the next one that reads it.
+
+To repeat it (40 minutes on two cores), run this in an environment with torch and transformers:
+
+```sh
+cargo build --release
+python reference-scripts/check/evaluators_agree.py
+```
+
+The results are in `reference-scripts/check/evaluators_agree.json`. They were measured with
+{versions}.
+"""
+LIMITS = """## Limits
+
+- **Small faults in bf16.** Our engine knows the order in which transformers rounds, and compares bits. torch has a
+  bound of several bf16 steps. A fault below the bound is seen later, or not at all. The table shows the error at the
+  module as a share of torch's bound: it is below 1.
+- **Values between modules.** Granite multiplies the embedding outside of any module, and the norm that reads the
+  product hides a factor. torch sees a wrong factor at `post_attention_layernorm`, which counts as the same site here.
+- **Experts that are not recorded.** `xcheck.hook` records no router of a mixture of experts as a tap. If rounding can
+  decide the choice of an expert, our engine cannot judge the layer. Outputs of modules contain the router.
+"""
+ALL = """## All runs
+
+A cell has the first wrong tap and the first wrong module, each with its layer, and its pass if it is not 0. Differences
+are bold.
+"""
+REASONS = {
+    "bf16": "below torch's bound in bf16",
+    "experts": "the taps do not show which experts were chosen",
+    None: "**not explained**",
+}
+
+
+def written(results: dict[str, Any]) -> str:
+    """Returns the page."""
+    rows = [{**row, "how": how(row, results)} for row in results["rows"]]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    intro = INTRO.format(versions=versions, prompt=results["run"])
+    parts = [intro, "## Results\n", *counts(rows), "\n## Differences\n", *differences(rows, results["places"]), ""]
+    parts += [LIMITS, ALL]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        parts += [f"### {model}\n", *table([row for row in rows if row["model"] == model]), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def as_json(results: dict[str, Any]) -> str:
+    """Returns the results as JSON, with a run in each line."""
+    rows = ",\n".join(json.dumps(row) for row in results["rows"])
+    others = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in results.items() if key != "rows"]
+    return "{" + ",\n".join([*others, f'"rows": [\n{rows}\n]']) + "}\n"
+
+
+def how(row: Row, results: dict[str, Any]) -> str | None:
+    return agreement(row["native"], row["torch"], results["places"][row["model"]])
+
+
+def counts(rows: list[Row]) -> Iterable[str]:
+    heads = ("type", "correct runs", "pass with both", "faults", "fail with both", "same verdict", "and first site")
+    yield f"| {' | '.join(heads)} |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        mine = [row for row in rows if row["dtype"] == dtype]
+        correct = [row for row in mine if row["fault"] == "none"]
+        faults = [row for row in mine if row["fault"] != "none"]
+        both = sum(row["native"]["verdict"] == row["torch"]["verdict"] == "pass" for row in correct)
+        failed = sum(row["native"]["verdict"] == row["torch"]["verdict"] == "fail" for row in faults)
+        same = sum(row["native"]["verdict"] == row["torch"]["verdict"] for row in faults)
+        agree = sum(row["how"] is not None for row in faults)
+        yield f"| {dtype} | {len(correct)} | {both} | {len(faults)} | {failed} | {same} | {agree} |"
+
+
+def differences(rows: list[Row], places: dict[str, dict[str, str]]) -> Iterable[str]:
+    yield "| model | type | fault | our engine | torch | torch's error there | reason |"
+    yield "|---|---|---|---|---|---:|---|"
+    for row in rows:
+        if row["how"] is None:
+            there = "" if row["torch_there"] is None else f"{row['torch_there']:.2g} of its bound"
+            cells = [row["model"], row["dtype"], row["fault"], shown(row["native"]), shown(row["torch"]), there]
+            yield f"| {' | '.join([*cells, REASONS[reason(row)]])} |"
+
+
+def reason(row: Row) -> str | None:
+    """Returns the limit that explains a difference, by what was measured."""
+    if row["native"]["verdict"] == "inconclusive" and "ffn_out" in row["native"].get("why", ""):
+        return "experts"
+    below = row["torch_there"] is not None and row["torch_there"] <= 1
+    return "bf16" if row["dtype"] == "bf16" and below and row["native"]["verdict"] == "fail" else None
+
+
+def shown(result: Row) -> str:
+    """Describes a verdict and its first wrong site."""
+    if "tap" not in result:
+        return str(result["verdict"])
+    layer = "" if result["layer"] is None else f" {result['layer']}"
+    number = f", pass {result['pass']}" if result["pass"] else ""
+    return f"`{short(result['tap'])}`{layer}{number}"
+
+
+def short(site: str) -> str:
+    """Returns a module's path within its layer."""
+    return site.split(".*.")[-1]
+
+
+def table(rows: list[Row]) -> Iterable[str]:
+    types = list(dict.fromkeys(row["dtype"] for row in rows))
+    yield f"| fault | {' | '.join(types)} |"
+    yield f"|---|{'---|' * len(types)}"
+    for fault in dict.fromkeys(row["fault"] for row in rows):
+        found = {row["dtype"]: row for row in rows if row["fault"] == fault}
+        yield f"| {fault} | {' | '.join(cell(found[dtype]) for dtype in types)} |"
+
+
+def cell(row: Row) -> str:
+    pair = [shown(row["native"]), shown(row["torch"])]
+    text = pair[0] if "tap" not in row["native"] and pair[0] == pair[1] else " / ".join(pair)
+    return text if row["how"] is not None else f"**{text}**"
