@@ -28,6 +28,9 @@ struct Output {
     sigma: f64,
 }
 
+/// Length of the rows.
+const WIDTH: usize = 3;
+
 fn output(module: &'static str, values: [f32; 6]) -> Output {
     let exact = values.iter().map(|&value| f64::from(value)).collect();
     Output { module, call: 0, pass: 0, values: values.to_vec(), exact, sigma: 1e-8 }
@@ -56,29 +59,32 @@ fn file(key: &str, metadata: &Value, arrays: &[(String, Dtype, Vec<u8>)]) -> Vec
     let views: Vec<(String, TensorView)> = arrays
         .iter()
         .map(|(name, dtype, bytes)| {
-            let shape = vec![1, 2, bytes.len() / width(dtype) / 2];
+            let shape = vec![1, bytes.len() / width(dtype) / WIDTH, WIDTH];
             (name.clone(), TensorView::new(*dtype, shape, bytes).unwrap())
         })
         .collect();
     safetensors::serialize(views, Some(HashMap::from([(key.to_owned(), metadata.to_string())]))).unwrap()
 }
 
-fn dump(outputs: &[Output], dtype: &str) -> Dump {
+fn manifest(outputs: &[Output], dtype: &str) -> Value {
     let rows: Vec<Value> = outputs
         .iter()
         .map(|Output { module, call, pass, values, .. }| {
             let name = format!("p{pass}/{module}#{call}");
-            json!({"module": module, "call": call, "pass": pass, "dtype": "f32", "shape": [1, 2, values.len() / 2], "file": name})
+            json!({"module": module, "call": call, "pass": pass, "dtype": "f32", "shape": [1, values.len() / WIDTH, WIDTH], "file": name})
         })
         .collect();
-    let manifest = json!({
+    json!({
         "format": "xcheck-dump", "version": 1,
         "producer": {"name": "my-engine", "settings": {"dtype": dtype}},
         "model": {"architecture": "new_model"},
         "input": {"tokens": [3, 4]},
         "passes": [{"position": 0, "tokens": [3, 4]}],
         "tensors": rows,
-    });
+    })
+}
+
+fn opened(outputs: &[Output], manifest: &Value) -> Dump {
     let arrays: Vec<_> = outputs
         .iter()
         .map(|Output { module, call, pass, values, .. }| {
@@ -86,8 +92,12 @@ fn dump(outputs: &[Output], dtype: &str) -> Dump {
             (format!("p{pass}/{module}#{call}"), Dtype::F32, bytes)
         })
         .collect();
-    let bytes = file("xcheck", &manifest, &arrays);
+    let bytes = file("xcheck", manifest, &arrays);
     Dump::from_source(FileBytes { path: "new.safetensors".into(), data: bytes.into() }).unwrap()
+}
+
+fn dump(outputs: &[Output], dtype: &str) -> Dump {
+    opened(outputs, &manifest(outputs, dtype))
 }
 
 fn message(message: Value, arrays: &[(&str, Vec<f64>)]) -> Vec<u8> {
@@ -101,8 +111,8 @@ fn message(message: Value, arrays: &[(&str, Vec<f64>)]) -> Vec<u8> {
     file("xcheck-evaluator", &message, &arrays)
 }
 
-/// The worker's answer for these outputs, of a model with these modules.
-fn answer(outputs: &[Output], modules: &[&str]) -> Vec<u8> {
+/// The worker's first message, and the rest of its answer for these outputs.
+fn hello_and_sites(outputs: &[Output], modules: &[&str]) -> (Vec<u8>, Vec<u8>) {
     let modules: Vec<Value> = modules.iter().map(|path| json!({"path": path, "class": "Module"})).collect();
     let hello = json!({
         "message": "hello", "protocol": 1, "torch": "2.15.0", "transformers": "5.23.0",
@@ -112,9 +122,13 @@ fn answer(outputs: &[Output], modules: &[&str]) -> Vec<u8> {
         let site = json!({"message": "site", "module": module, "call": call, "pass": pass});
         message(site, &[("exact", exact.clone()), ("sigma", vec![*sigma; exact.len()])])
     });
-    let mut bytes: Vec<u8> = [message(hello, &[])].into_iter().chain(sites).flatten().collect();
-    bytes.extend([0; 8]);
-    bytes
+    (message(hello, &[]), sites.flatten().chain([0; 8]).collect())
+}
+
+/// The worker's answer for these outputs, of a model with these modules.
+fn answer(outputs: &[Output], modules: &[&str]) -> Vec<u8> {
+    let (hello, sites) = hello_and_sites(outputs, modules);
+    [hello, sites].concat()
 }
 
 fn modules() -> Vec<&'static str> {
@@ -167,15 +181,16 @@ fn every_recorded_output_must_be_evaluated_and_every_layer_recorded() {
     assert_eq!(unanswered.verdict, Verdict::Inconclusive);
     assert_eq!(
         unanswered.coverage.skipped,
-        ["lm_head, pass 0: the evaluator sent no values for this output"]
+        [
+            "lm_head, pass 0: the evaluator sent no values for this output, which is a fault of the evaluator; please report it"
+        ]
     );
 
     let mut few = all.clone();
     few.remove(5);
     let unrecorded = judge(&few);
     assert_eq!(unrecorded.verdict, Verdict::Inconclusive);
-    let missing =
-        "model.layers.*.mixer, layer 1, pass 0: not recorded, although other layers of the dump have it";
+    let missing = "model.layers.*.mixer, layer 1, pass 0: not recorded, although other layers are; record it in every layer, or in none";
     assert_eq!(unrecorded.coverage.skipped, [missing]);
 
     few.remove(2); // a module that no layer records is no gap
@@ -217,6 +232,94 @@ fn values_that_prove_nothing_do_not_pass() {
         "{:?}",
         short.coverage.skipped
     );
+}
+
+/// A manifest of these outputs, changed.
+fn changed_dump(outputs: &[Output], change: impl FnOnce(&mut Value)) -> Dump {
+    let mut manifest = manifest(outputs, "f32");
+    change(&mut manifest);
+    opened(outputs, &manifest)
+}
+
+#[test]
+fn gaps_outside_of_the_recorded_arrays_are_seen() {
+    let all = outputs();
+    let verdict = |change: fn(&mut Value)| {
+        let judged = judge_answer(&changed_dump(&all, change), answer(&all, &modules()), None).unwrap();
+        (judged.verdict, judged.coverage.skipped.join("; "))
+    };
+    assert_eq!(verdict(|_| ()), (Verdict::Pass, String::new()));
+    for (change, told) in [
+        (
+            (|manifest| {
+                let empty = json!({"position": 2, "tokens": [5]});
+                manifest["passes"].as_array_mut().unwrap().push(empty);
+            }) as fn(&mut Value),
+            "pass 1: the dump records no value",
+        ),
+        (
+            |manifest| manifest["input"]["tokens"] = json!([3, 4, 7, 9]),
+            "the passes read 2 tokens, but the prompt has 4",
+        ),
+    ] {
+        let (verdict, skipped) = verdict(change);
+        assert_eq!(verdict, Verdict::Inconclusive);
+        assert!(skipped.contains(told), "{skipped}");
+    }
+}
+
+#[test]
+fn greedy_tokens_must_be_those_of_the_recorded_logits() {
+    // The last row of the logits is the largest at 2.
+    let all: Vec<Output> =
+        outputs().into_iter().chain([output("logits", [0.1, 0.2, 0.3, -1.0, 0.5, 2.0])]).collect();
+    let modules: Vec<&str> = all.iter().map(|output| output.module).collect();
+    for (token, decode, verdict) in
+        [(2, "greedy", Verdict::Pass), (1, "greedy", Verdict::Inconclusive), (1, "forced", Verdict::Pass)]
+    {
+        let dump = changed_dump(&all, |manifest| {
+            manifest["generated"] = json!([token]);
+            manifest["input"]["decode"] = decode.into();
+        });
+        let judged = judge_answer(&dump, answer(&all, &modules), None).unwrap();
+        assert_eq!(judged.verdict, verdict, "token {token}, {decode}: {:?}", judged.coverage.skipped);
+    }
+}
+
+#[test]
+fn wrong_indices_do_not_pass_because_of_a_tie() {
+    for (is_tie, verdict) in [(true, Verdict::Inconclusive), (false, Verdict::Fail)] {
+        let mut all = outputs();
+        all[2].exact[1] += 1.0;
+        let site = json!({"message": "site", "module": all[2].module, "call": 0, "pass": 0, "kind": "ids", "tie": is_tie});
+        let ids = message(site, &[("exact", all[2].exact.clone()), ("sigma", vec![0.0; 6])]);
+        // The first answer about a site counts.
+        let (hello, rest) = hello_and_sites(&all, &modules());
+        let judged = judge_answer(&dump(&all, "f32"), [hello, ids, rest].concat(), None).unwrap();
+        assert_eq!(judged.verdict, verdict);
+    }
+}
+
+#[test]
+fn a_systematic_error_within_all_bounds_does_not_pass() {
+    // 40 rows with an error of 7 sigma everywhere, or of 2 sigma, which rounding may give.
+    for (sigmas, verdict) in [(7.0, Verdict::Inconclusive), (2.0, Verdict::Pass)] {
+        let mut all = outputs();
+        let Output { values, exact, sigma, .. } = &mut all[5];
+        (*values, *exact, *sigma) = (values.repeat(20), exact.repeat(20), 1e-4);
+        all[5].exact.iter_mut().for_each(|exact| *exact += sigmas * 1e-4);
+        let judged = judge(&all);
+        assert_eq!(judged.verdict, verdict, "{sigmas} sigma: {:?}", judged.reason);
+    }
+}
+
+#[test]
+fn a_row_without_a_bound_is_not_hidden_by_the_others() {
+    for sigma in [f64::INFINITY, f64::NAN, -1.0] {
+        let mut all = outputs();
+        all[7].sigma = sigma;
+        assert_ne!(judge(&all).verdict, Verdict::Pass, "sigma {sigma}");
+    }
 }
 
 #[test]

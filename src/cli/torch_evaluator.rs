@@ -26,7 +26,7 @@ use crate::weight::DType;
 /// Options for the program that evaluates the model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct EvaluatorOptions {
-    /// What evaluates the model: our engine, or torch and transformers
+    /// Evaluate the model with our engine, or with torch and transformers
     ///
     /// torch evaluates any model of transformers, in f64, from a dump of the outputs of its modules
     /// (xcheck.hook in Python). It needs a Python environment with torch and transformers.
@@ -128,8 +128,8 @@ fn folder(target: &RequestedModel) -> Result<PathBuf> {
     let folder = folder.filter(|folder| folder.join("config.json").is_file());
     let folder = folder.ok_or_else(|| {
         Error::Usage(format!(
-            "--evaluator torch: {} has no folder with a config.json on this machine, expected a Hugging Face folder; \
-             download the model and use its path",
+            "{} has no folder with a config.json on this machine, expected a Hugging Face folder for torch; download the \
+             model and use its path",
             target.typed
         ))
     })?;
@@ -144,11 +144,12 @@ fn refuse_options_of_our_engine(judging: &ComparisonContext) -> Result<()> {
         ("--gate tolerance", options.mode.gate() == Gate::Tolerance),
         ("--total", judging.mode == Mode::Accumulated),
         ("--rounding", options.mode.profile().is_some()),
+        ("--position", judging.selection.positions.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
         Some((option, _)) => Err(Error::Usage(format!(
-            "{option} needs our engine, but torch evaluates this model; omit {option}, or use --evaluator native"
+            "{option} is not supported where torch evaluates the model; omit {option}"
         ))),
     }
 }

@@ -40,7 +40,7 @@ impl Bed {
         (dump, made.stages)
     }
 
-    /// The same, of changes as `--suppose` takes them.
+    /// Injects changes that are given as `--suppose` takes them.
     pub fn dump_named(&self, typed: &[&str], thinned: RecordedTaps) -> (Dump, usize) {
         let supposed: Vec<Supposition> =
             typed.iter().map(|typed| Supposition::named(typed).expect("it can be supposed")).collect();

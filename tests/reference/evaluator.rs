@@ -49,9 +49,10 @@ fn nothing_is_installed_unasked_and_options_of_our_engine_are_refused() {
         (&[][..], "pass --yes"),
         (
             &["--yes", "--suppose", "norm_eps=1e-5"],
-            "--suppose needs our engine, but torch evaluates this model",
+            "--suppose is not supported where torch evaluates the model",
         ),
-        (&["--yes", "--gate", "tolerance"], "--gate tolerance needs our engine"),
+        (&["--yes", "--gate", "tolerance"], "--gate tolerance is not supported"),
+        (&["--yes", "--position", "0-2"], "--position is not supported"),
         (&["--evaluator", "native"], "--evaluator torch"),
     ] {
         check(&machine(), arguments).refused(&[told]);

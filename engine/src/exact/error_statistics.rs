@@ -12,7 +12,7 @@ use crate::exact::choice::ChoiceSet;
 use crate::exact::float::Float;
 use crate::exact::operation::{Node, node_of};
 use crate::exact::result_pair::{EngineErrors, InexactValue, ResultPair};
-use crate::exact::value::{ExactValue, U};
+use crate::exact::value::{ExactValue, K, U, both};
 use crate::view::View;
 
 /// Machines that flush denormals treat smaller numbers as zero.
@@ -57,36 +57,30 @@ impl<'m> ErrorStatistics<'m> {
     ) -> Self {
         let node = compared.traced.origins().iter().find_map(node_of);
         let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
-        let spread = || ErrorMap::with_innermost(compared.traced.shape());
         let [dump, _] = compared.sides;
         let all = || ResultWindow { rows: 0..dump.rows(), columns: 0..dump.width() };
+        let float = node.map_or(Float::F32, results);
+        let shape = compared.traced.shape();
         Self {
-            values: compared.sides,
-            float: node.map_or(Float::F32, results),
-            examples: Vec::new(),
-            stored: [compared.stored, None],
             is_double: compared.is_double,
-            sides: [(); 2].map(|()| EngineErrors { spread: Some(spread()), ..EngineErrors::default() }),
-            counts: Default::default(),
-            biases: with_bias.then(|| BiasAccumulator::new(compared.traced.shape(), of.unwrap_or_else(all))),
-            room: RunBuffers::default(),
+            biases: with_bias.then(|| BiasAccumulator::new(shape, of.unwrap_or_else(all))),
+            ..Self::of_values(compared.sides, shape, float, compared.stored)
         }
     }
 
-    /// Creates statistics of values whose exact values were computed elsewhere.
-    fn of_values(values: &'m View<'m>, float: Float, stored: Option<Float>, is_double: bool) -> Self {
+    /// Creates statistics without a bias. `stored` is the type that storing rounded the dump's values to, if shorter
+    /// than `float`.
+    fn of_values(values: [&'m View<'m>; 2], shape: &[usize], float: Float, stored: Option<Float>) -> Self {
+        let spread = || ErrorMap::with_innermost(shape);
         Self {
-            values: [values, values],
+            values,
             float,
-            examples: Vec::new(),
             stored: [stored, None],
-            is_double,
-            sides: [(); 2].map(|()| EngineErrors {
-                spread: Some(ErrorMap::with_innermost(values.shape())),
-                ..EngineErrors::default()
-            }),
+            is_double: false,
+            sides: [(); 2].map(|()| EngineErrors { spread: Some(spread()), ..EngineErrors::default() }),
             counts: Default::default(),
             biases: None,
+            examples: Vec::new(),
             room: RunBuffers::default(),
         }
     }
@@ -228,12 +222,23 @@ impl<'m> ErrorStatistics<'m> {
 /// Returns the errors of values against exact values that were computed elsewhere, in the same order. `float` is the type
 /// of the engine's results, `stored` the type that storing rounded them to, if shorter.
 pub fn errors_of(values: &View, exacts: &[ExactValue], float: Float, stored: Option<Float>) -> EngineErrors {
-    let mut statistics = ErrorStatistics::of_values(values, float, stored, false);
+    let mut statistics = ErrorStatistics::of_values([values, values], values.shape(), float, stored);
     let width = values.width().max(1);
     for (row, exacts) in exacts.chunks(width).enumerate() {
         statistics.add_run(row, 0, exacts);
     }
     statistics.finish(SharedError::default()).0
+}
+
+/// Returns the root mean square of the errors, in units of the standard deviation that sigma and the last rounding to
+/// `float` give each value. About 1 for an engine that rounds where the evaluation does; 0 without rounded values.
+pub fn rms_in_sigmas(values: &[f64], exacts: &[ExactValue], float: Float) -> f64 {
+    let squares = values.iter().zip(exacts).filter_map(|(value, exact)| {
+        let sigma = both(exact.sigma, K * float.unit() * exact.value.abs());
+        (sigma > 0.0).then(|| ((value - exact.value) / sigma).powi(2))
+    });
+    let (sum, count) = squares.fold((0.0, 0usize), |(sum, count), square| (sum + square, count + 1));
+    if count == 0 { 0.0 } else { (sum / count as f64).sqrt() }
 }
 
 /// Returns the number of violations, the largest bound ratio (NaN if any ratio is NaN), and whether any ratio is above

@@ -34,7 +34,7 @@ mod verdict;
 
 pub use bias::{BiasEstimate, BiasGroup};
 pub use choice::{Choice, ChoiceSet};
-pub use error_statistics::errors_of;
+pub use error_statistics::{errors_of, rms_in_sigmas};
 pub use float::Float;
 pub use input::known;
 pub use operation::{ColumnEvaluator, Node, Operation, evaluate, is_given, node_of, type_of_results, within};

@@ -297,6 +297,11 @@ impl<'w> SequencePasses<'w> {
         visits: &[SequencePass],
         row: &TensorRow,
     ) -> Result<Option<TensorRow>, String> {
+        if row.module.is_some() {
+            return Err("outputs of modules cannot be recorded for several sequences, or with padding; record each text \
+                        in a dump of its own, without padding"
+                .into());
+        }
         let point = row.point()?;
         if point.scope() == TapScope::Run {
             return Err(

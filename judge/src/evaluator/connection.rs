@@ -51,12 +51,11 @@ impl<'c> EvaluatorConnection<'c> {
     pub(super) fn take(&mut self) -> Result<Option<AnswerMessage>> {
         let Some(source) = self.answers.take()? else { return Ok(None) };
         let arrays = Safetensors::read(&source)?;
-        let refuse = |problem: String| Error::dump(Path::new(OUTPUT), problem);
         let text = arrays.metadata.get(METADATA);
         let text = text.ok_or_else(|| refuse(format!("a message has no \"{METADATA}\" in its metadata")))?;
         let answer =
             serde_json::from_str(text).map_err(|error| refuse(format!("invalid message: {error}")))?;
-        if let EvaluatorAnswer::Error { text, .. } = answer {
+        if let EvaluatorAnswer::Error { text } = answer {
             return Err(Error::Usage(text));
         }
         Ok(Some(AnswerMessage { answer, arrays }))
@@ -69,11 +68,16 @@ impl AnswerMessage {
     /// # Errors
     /// If the array is missing or damaged.
     pub(super) fn array(&self, name: &str) -> Result<ArrayValues> {
-        let refuse = |problem: String| Error::dump(Path::new(OUTPUT), problem);
         let stored = self.arrays.tensors.get(name).cloned();
         let stored = stored.ok_or_else(|| refuse(format!("a message has no array '{name}'")))?;
         let view = View::stored(&stored.shape, stored.dtype, stored.data);
         let view = view.ok_or_else(|| refuse(format!("array '{name}' has an unknown type")))?;
         Ok(ArrayValues::from(&view))
     }
+}
+
+/// Returns the error for a message that violates the protocol.
+fn refuse(problem: String) -> Error {
+    let advice = "use the Python package of this version of xcheck";
+    Error::dump(Path::new(OUTPUT), format!("{problem}; {advice}"))
 }

@@ -79,9 +79,7 @@ pub enum EvaluatorAnswer {
     Cause(FoundCause),
     /// The request failed. The last message of an answer.
     Error {
-        /// Kind of error, for programs.
-        code: String,
-        /// The message, for people.
+        /// The message.
         text: String,
     },
 }
@@ -111,9 +109,6 @@ pub struct WorkerFacts {
 pub struct ModuleFacts {
     /// Path, as in `model.named_modules()`.
     pub path: String,
-    /// Name of its class.
-    #[serde(default)]
-    pub class: String,
 }
 
 /// The output of a module, in one call.
@@ -149,8 +144,6 @@ pub enum OutputKind {
 /// A change of the model that explains a wrong module.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct FoundCause {
-    /// Kind of change: config, constant, weight, operation or input.
-    pub kind: String,
     /// Description, a part of a sentence.
     pub what: String,
     /// Key of the configuration.

@@ -14,7 +14,7 @@ use crate::evaluator::message::{
     EvaluatorAnswer, EvaluatorRequest, FoundCause, OutputKind, OutputName, PROTOCOL, WorkerFacts,
 };
 use crate::evaluator::module_coverage;
-use crate::exact::{EngineErrors, ExactValue, Float, LAMBDA, errors_of};
+use crate::exact::{EngineErrors, ExactValue, Float, K, LAMBDA, errors_of, rms_in_sigmas};
 use crate::measure::{ColumnSelection, ValuePrecision, coarser, measure};
 use crate::plan::Unit;
 use crate::verdict::{
@@ -145,7 +145,8 @@ impl<'d> ModuleCheck<'d> {
         let (exact, sigma) = (message.array("exact")?, message.array("sigma")?);
         if exact.shape != theirs.shape() || sigma.shape != exact.shape {
             let why = format!(
-                "{site} has shape {:?}, but the model's module returns {:?}; was the dump made from this model?",
+                "{site} has shape {:?}, expected {:?} (with a batch axis of 1); record this shape, or judge with the model \
+                 that made the dump",
                 theirs.shape(),
                 exact.shape
             );
@@ -172,7 +173,6 @@ impl<'d> ModuleCheck<'d> {
             ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
         let measured = measure(theirs.clone(), View::from(exact), grain, |_| ColumnSelection::All);
         let evaluated = evaluation(row, stored, (theirs, exact, sigma));
-        let is_blind = evaluated.is_blind;
         let observed = SiteObservation {
             local: Some(ArrayComparison::Measured(measured)),
             explained: Some(evaluated.evaluation),
@@ -191,9 +191,9 @@ impl<'d> ModuleCheck<'d> {
             demanded_of: None,
         };
         let judged = SiteResult::judge(site, self.positions(site), observed, criteria);
-        match judged.verdict {
-            Verdict::Pass if is_blind => judged.undetermined(BLIND),
-            _ => judged,
+        match evaluated.doubt.filter(|_| judged.verdict == Verdict::Pass) {
+            Some(why) => judged.undetermined(&why),
+            None => judged,
         }
     }
 
@@ -258,26 +258,41 @@ impl WorkerFacts {
 }
 
 /// Reason for indices that differ, some of them perhaps without a fault.
-const TIE: &str = "rounding can decide some of these choices either way; the others were not judged";
+const TIE: &str = "rounding can decide some of these choices, so wrong ones among them would not show";
 
 /// Reason for values that follow from a choice that the dump does not show.
 const UNRECORDED_CHOICE: &str = "rounding can decide the choice that these values depend on, e.g. the experts of a token; record the router's output";
 
 /// Reason for values that would pass whatever they were.
-const BLIND: &str = "rounding in the unrecorded modules before it may change these values by their whole size, so any \
-                     values would pass; record more modules";
+const BLIND: &str = "the error bounds are as large as the values, so any values would pass; record more modules before this \
+                     one";
 
-/// Returns true if all zeros would pass in place of the values.
-fn is_blind(exacts: &[ExactValue]) -> bool {
-    exacts.iter().any(|exact| exact.value != 0.0)
-        && exacts.iter().all(|exact| exact.value.abs() <= exact.radius)
+/// Returns true if a value has no bound, or all zeros would pass in place of most rows. `width` is the length of a row.
+fn is_blind(exacts: &[ExactValue], width: usize) -> bool {
+    let is_unbounded = |exact: &ExactValue| !(exact.radius.is_finite() && exact.sigma >= 0.0);
+    let is_blind_row = |row: &&[ExactValue]| {
+        row.iter().any(|exact| exact.value != 0.0)
+            && row.iter().all(|exact| exact.value.abs() <= exact.radius)
+    };
+    let rows = exacts.chunks(width.max(1));
+    let (count, blind) = (rows.len(), rows.filter(is_blind_row).count());
+    2 * blind > count || exacts.iter().any(is_unbounded)
+}
+
+/// Returns the largest RMS of the errors of a correct engine, in units of their expected standard deviation, for an
+/// array of `rows` rows. [`K`] is the average over mantissas, and 1/√3 the value for the least favourable one. An engine
+/// may round twice where torch rounds once, which gives √2. The errors of a row may depend on each other, so only rows
+/// count as samples: the RMS of n independent values has a standard deviation of 1/√(2n).
+fn largest_rms(rows: usize) -> f64 {
+    let of_roundings = (2.0f64 / 3.0).sqrt() / K;
+    of_roundings * (1.0 + LAMBDA / (2.0 * rows.max(1) as f64).sqrt())
 }
 
 /// The evaluation of a module's values.
 struct ModuleEvaluation {
     evaluation: RoundingEvaluation,
-    /// True if all zeros would pass, too.
-    is_blind: bool,
+    /// The reason why the values prove nothing although each is within its bound.
+    doubt: Option<String>,
 }
 
 /// Holds recorded values against the exact ones. `stored` is the type that storing rounded them to, if shorter than the
@@ -308,7 +323,18 @@ fn evaluation(
         is_tf32: false,
         shape: exact.shape.clone(),
     };
-    ModuleEvaluation { evaluation, is_blind: is_blind(&exacts) }
+    let width = exact.shape.last().copied().unwrap_or(1);
+    let (rms, limit) =
+        (rms_in_sigmas(&theirs.to_vec(), &exacts, results), largest_rms(exacts.len() / width.max(1)));
+    let doubt = match () {
+        () if is_blind(&exacts, width) => Some(BLIND.to_owned()),
+        () if !(rms <= limit) => Some(format!(
+            "each value is within its error bound, but their RMS error is {rms:.1} times the expected one, and rounding \
+             gives at most {limit:.1}: a small systematic fault is possible"
+        )),
+        () => None,
+    };
+    ModuleEvaluation { evaluation, doubt }
 }
 
 fn site_of(output: &OutputName) -> Result<Site> {

@@ -14,7 +14,9 @@ use crate::weight::DType;
 /// Returns the reason why a recorded array was not evaluated.
 pub(super) fn not_evaluated(point: Point) -> &'static str {
     match point {
-        Point::Module(_) => "the evaluator sent no values for this output",
+        Point::Module(_) => {
+            "the evaluator sent no values for this output, which is a fault of the evaluator; please report it"
+        }
         _ => {
             "torch has no module with this value; record outputs of modules (xcheck.hook(model, out, modules=True))"
         }
@@ -46,7 +48,7 @@ pub(super) fn absent(
     let is_absent = |site: &Site| !known.contains(&(site.point, site.layer, site.pass)) && is_selected(*site);
     let missing = expected.filter(is_absent).map(|site| MissingSite {
         site,
-        why: format!("{site}: not recorded, although other layers of the dump have it"),
+        why: format!("{site}: not recorded, although other layers are; record it in every layer, or in none"),
     });
     Ok(missing.collect())
 }
@@ -56,11 +58,16 @@ pub(super) fn gaps(dump: &Dump, computed: DType, recorded: &[Site]) -> Result<Ve
     let manifest = &dump.manifest;
     let is_empty = |pass: &usize| !dump.sites().any(|site| site.pass == Some(*pass));
     let empty = (0..manifest.passes.len()).filter(is_empty);
-    let mut gaps: Vec<String> =
-        empty.map(|pass| format!("pass {pass}: the dump records no value of this pass")).collect();
+    let mut gaps: Vec<String> = empty
+        .map(|pass| {
+            format!("pass {pass}: the dump records no value of this pass; record a module in every pass")
+        })
+        .collect();
     let (read, prompt) = (manifest.passes.last().map_or(0, Pass::end), manifest.input.tokens.len());
     if read < prompt {
-        gaps.push(format!("the passes read {read} tokens, but the prompt has {prompt}"));
+        gaps.push(format!(
+            "the passes read {read} tokens, but the prompt has {prompt}; record the remaining passes"
+        ));
     }
     gaps.extend(contradiction(dump, computed, recorded)?);
     gaps.extend(other_choice(dump)?);

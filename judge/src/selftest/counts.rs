@@ -106,7 +106,7 @@ pub enum SelfTestJob<'b> {
 pub struct SelfTestTable {
     /// Counts of injected faults, by kind of change.
     pub changes: BTreeMap<String, FaultCounts>,
-    /// The same counts by family, in the order of a forward pass.
+    /// Counts of injected faults by family, in the order of a forward pass.
     pub families: BTreeMap<CauseFamily, FaultCounts>,
     /// Counts of correct dumps by variant, in the order of [`TWINS`].
     pub twins: Vec<(&'static str, CorrectCounts)>,

@@ -14,7 +14,7 @@ use crate::verdict::SiteResult;
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 8;
 
-/// The same, for an exhaustive search.
+/// Number of best single changes that an exhaustive search combines.
 const MOST_COMBINED: usize = 32;
 
 /// A change is not evaluated if its result is this many times farther from the dump's values than the

@@ -23,7 +23,7 @@ use crate::verdict::SiteResult;
 /// Number of best single changes that are combined with a second change.
 const COMBINED: usize = 4;
 
-/// The same, for an exhaustive search.
+/// Number of best single changes that an exhaustive search combines.
 const MOST_COMBINED: usize = 32;
 
 /// Maximum number of multiplications of weights and activations in a run that counts as short.

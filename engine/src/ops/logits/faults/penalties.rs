@@ -131,7 +131,7 @@ fn read(
     values.into_iter().map(|penalty| value_of(at, penalty)).collect()
 }
 
-/// How often each token was read, for each row of logits.
+/// Counts of the tokens read before each row of logits.
 struct ReadTokens {
     vocabulary: usize,
     /// Counts of the tokens read before the first row, and then of each row.
