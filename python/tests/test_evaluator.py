@@ -10,8 +10,8 @@ pytest.importorskip("safetensors")
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
+from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.causes.search import search  # noqa: E402
-from xcheck.evaluator.causes.trial import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
 
 torch.set_num_threads(1)

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from . import decompositions, products, reductions  # noqa: F401  (these register the rules)
+from .bounds import violations
 from .candidate import Dump, Row, open_dump
 from .errors import EvaluatorError
 from .forcing import Forcing
@@ -37,7 +38,10 @@ class Session:
         self.model: Any = None
         self.settings = Settings(max(2, runs))
         self.tied: list[str] = []
+        self.has_taps = bool(self.dump.taps)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
+        self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound
+        self.undetermined: dict[tuple[str, int, int], torch.Tensor] = {}  # values that a choice by rounding decides
 
     def load(self) -> None:
         self.model = load(self.path, self.dump)
@@ -99,8 +103,20 @@ class Session:
             message["tie"] = True
         self.forget_ties(row.module)
         exact = value.exact if isinstance(value, Tracked) else value.double()
-        sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
+        sigma = self.sigma(value, row.dtype)
+        if "tie" not in message and violations(self.dump.value(row), exact, sigma):
+            self.wrong.add(row.site)
         return message, {"exact": exact, "sigma": sigma}
+
+    def sigma(self, value: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+        """Returns the sigma of an output; that of integers is 0."""
+        if not value.is_floating_point():
+            return torch.zeros(value.shape, dtype=torch.float64)
+        sigma = sigma_of(value, stored)
+        if self.has_taps and is_other_engine(self.dump.manifest):
+            exact = value.exact if isinstance(value, Tracked) else value.double()
+            sigma = with_another_rounding(sigma, exact, value.dtype)
+        return sigma
 
     def with_modules(self) -> Session:
         """Returns a session whose dump has the recorded taps as outputs of modules, where a tap is such an output."""
@@ -132,11 +148,12 @@ class Session:
             message["tie"] = True
         if module is not None:
             self.forget_ties(module)
-        exact = value.exact if isinstance(value, Tracked) else value.double()
-        sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
-        if real and is_other_engine(self.dump.manifest):
-            sigma = with_another_rounding(sigma, exact, value.dtype)
-        return message, {"exact": exact.reshape(row.shape), "sigma": sigma.reshape(row.shape)}
+        exact = (value.exact if isinstance(value, Tracked) else value.double()).reshape(row.shape)
+        sigma = self.sigma(value, row.dtype).reshape(row.shape)
+        if module is not None and "tie" not in message:
+            if violations(row.value(self.dump.read_file), exact, sigma):
+                self.wrong.add((module, 0, row.pass_number))
+        return message, {"exact": exact, "sigma": sigma}
 
     def forget_ties(self, module: str) -> None:
         """Drops ties inside a module whose output is known from here on."""

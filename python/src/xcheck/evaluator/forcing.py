@@ -22,10 +22,11 @@ OnSite = Callable[[Row, torch.Tensor], None]
 
 
 class Forcing:
-    """Hooks on all modules that the dump has values of."""
+    """Hooks on all modules that the dump has values of, or on those within one module."""
 
-    def __init__(self, model: Any, dump: Dump, evaluation: Evaluation, on_site: OnSite):
+    def __init__(self, model: Any, dump: Dump, evaluation: Evaluation, on_site: OnSite, within: str = ""):
         self.model = model
+        self.within = within
         self.dump = dump
         self.evaluation = evaluation
         self.on_site = on_site
@@ -44,7 +45,9 @@ class Forcing:
             self.calls_of.setdefault((row.module, row.pass_number), []).append(row)
 
     def __enter__(self) -> Forcing:
-        for name, module in self.model.named_modules():
+        prefix = f"{self.within}." if self.within else ""
+        for part, module in self.model.get_submodule(self.within).named_modules():
+            name = f"{prefix}{part}" if part else self.within
             self.handles.append(module.register_forward_pre_hook(self.entering(name)))
             self.handles.append(module.register_forward_hook(self.leaving(name), with_kwargs=True))
         return self
