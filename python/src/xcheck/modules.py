@@ -30,6 +30,15 @@ class ModuleWatcher(Watcher):
         self.is_causal = is_causal(model)
         self.has_own_logits = False  # a module is called so
 
+    def begin(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begins a pass, and notes the type of autocast, which may have been switched on after the hook."""
+        super().begin(model, args, kwargs)
+        weight = next((weight for weight in self.model.parameters() if weight.is_floating_point()), None)
+        dtype = autocast_type(sys.modules["torch"], weight)
+        if dtype is not None and weight is not None:
+            self.dump.setting("autocast", dtype)
+            self.dump.setting("device", weight.device.type)
+
     def attach_values(self) -> Iterator[Any]:
         """Registers the hooks of all modules inside the model."""
         modules = dict(modules_of(self.model))
@@ -191,6 +200,14 @@ def is_causal(model: Any) -> bool:
 
 # ---------------------------------------------------------------------------------------------------
 # Values.
+
+
+def autocast_type(torch: Any, weight: Any) -> str | None:
+    """Returns the type that autocast computes products in, on the device of a weight; None without autocast."""
+    if weight is None or not torch.is_autocast_enabled(weight.device.type):
+        return None
+    name = NAMES.get(str(torch.get_autocast_dtype(weight.device.type)).replace("torch.", ""))
+    return name if name in ("bf16", "f16") else None
 
 
 def is_tensor(value: Any) -> bool:

@@ -66,6 +66,7 @@ class Dump:
     positions: list[int]  # of the first token of each pass
     modules: set[str] = field(default_factory=set)
     taps: dict[tuple[str, int | None, int], TapRow] = field(default_factory=dict)
+    autocast: torch.dtype | None = None  # type that products are computed in
 
     def inputs(self, pass_number: int) -> dict[str, torch.Tensor]:
         """Reads the arrays that the model was given in a pass besides its tokens, by the names of the arguments."""
@@ -141,9 +142,29 @@ def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -
     for tokens in passes[:-1]:
         ends.append(ends[-1] + len(tokens))
     positions = [position_of(entry, end) for entry, end in zip(manifest["passes"], ends)]
-    return Dump(
-        manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()}, taps
-    )
+    modules = {row.module for row in rows.values()}
+    autocast = autocast_of(manifest.get("producer", {}))
+    return Dump(manifest, rows, read_file, COMPUTED[stated], passes, positions, modules, taps, autocast)
+
+
+def autocast_of(producer: dict[str, Any]) -> torch.dtype | None:
+    """Returns the type of autocast. On other devices than a CPU it converts other operations, which are not known."""
+    settings = producer.get("settings", {})
+    stated = settings.get("autocast")
+    like = str(producer.get("rounding", {}).get("like", ""))
+    if stated is None and like.endswith("-autocast"):
+        stated = like.split("-")[0]
+    if stated is None:
+        return None
+    if stated not in ("bf16", "f16"):
+        raise broken(f"producer.settings.autocast: {stated!r}, expected bf16 or f16")
+    device = settings.get("device", "cpu")
+    if device != "cpu":
+        raise EvaluatorError(
+            "dump", f"the model ran with autocast on the device {device!r}, expected cpu; load the model in {stated} "
+            "and record it without autocast",
+        )  # fmt: skip
+    return COMPUTED[stated]
 
 
 def position_of(entry: dict[str, Any], default: int) -> int:

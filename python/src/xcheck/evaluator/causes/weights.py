@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..evaluation import is_within
 from ..model import mark_computed_buffers
 from ..modules import layer_of
 from ..rounding import as_tracked
+from ..ties import is_within
 from ..tracked import Tracked, fresh
 from .change import WEIGHT, Change, Run
 from .keys import explains
