@@ -61,7 +61,10 @@ def record(
     manifest = {
         "format": "xcheck-dump",
         "version": 1,
-        "producer": {"name": "transformers", "settings": {"dtype": NAMES[model.dtype], "attention": attention, **(settings or {})}},
+        "producer": {
+            "name": "transformers",
+            "settings": {"dtype": NAMES[model.dtype], "attention": attention, **(settings or {})},
+        },
         "model": {"name": "tiny", "architecture": model.config.model_type},
         "input": {"tokens": passes[0], "decode": "forced"},
         "passes": listed,

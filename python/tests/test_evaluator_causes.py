@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-from module_recorder import record  # noqa: E402
 from test_evaluator import DECODE, PASSES, Judged, attributes, judged, models, parameter  # noqa: E402, F401
+
+from module_recorder import record  # noqa: E402
 from xcheck.evaluator.causes import numbers  # noqa: E402
 from xcheck.evaluator.causes.confirmation import confirmed  # noqa: E402
 from xcheck.evaluator.causes.round_numbers import bounds, chosen, decimals  # noqa: E402
@@ -62,7 +63,9 @@ def test_the_eps_of_norms_is_named_in_bf16(models, tmp_path, kind, found):  # no
     name = "variance_epsilon" if kind == "llama" else "eps"
     first = causes_of(judged(models(kind), tmp_path, attributes(**{name: found}), BF16))
     assert first and all(f"{found:g}" in cause["found"] for cause in first), first
-    assert all(cause["key"] == "rms_norm_eps" and cause["file"] == f"modeling_{kind.split('_')[0]}.py" for cause in first)
+    assert all(
+        cause["key"] == "rms_norm_eps" and cause["file"] == f"modeling_{kind.split('_')[0]}.py" for cause in first
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,9 @@ def test_a_scale_is_named_or_its_range(models, tmp_path, scale, dtype):  # noqa:
         found = [float(number) for number in cause["found"].split(" to ")]
         assert cause["kind"] == "constant" and "scaling" in cause["what"], cause
         exact = 1e-3 if dtype == torch.float32 else 0.0
-        assert found[0] * (1 - exact) <= scale <= found[-1] * (1 + exact) or found == [pytest.approx(scale, 1e-5)], cause
+        assert found[0] * (1 - exact) <= scale <= found[-1] * (1 + exact) or found == [pytest.approx(scale, 1e-5)], (
+            cause
+        )
 
 
 def test_one_cause_of_a_scale_is_found(models, tmp_path):  # noqa: F811

@@ -8,9 +8,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
+from test_evaluator import PASSES, Judged, models  # noqa: E402, F401
+
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
-from test_evaluator import PASSES, Judged, models  # noqa: E402, F401
 from xcheck.evaluator import evaluation  # noqa: E402
 from xcheck.evaluator.candidate import autocast_of, open_dump  # noqa: E402
 from xcheck.evaluator.errors import EvaluatorError  # noqa: E402
@@ -37,7 +38,12 @@ SCORES = [[4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 3.0 + 1e-9, 1.0], [1.0, 2.0, 3.0, 4.0
 def test_only_rows_with_equal_scores_are_tied():
     (choice,) = choices(SCORES, 1e-8)
     assert choice.tied.tolist() == [False, True, False]
-    assert choice.may[1].tolist() == [False, True, True, False] and choice.must[1].tolist() == [True, False, False, False]
+    assert choice.may[1].tolist() == [False, True, True, False] and choice.must[1].tolist() == [
+        True,
+        False,
+        False,
+        False,
+    ]
     assert not choice.may[0].any() and not choices(SCORES, 1e-12)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -292,7 +292,9 @@ def test_the_worker_ends_with_its_parent_in_the_middle_of_an_answer(tmp_path):
         f"def serve(requests, stream): open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(60)\n"
         "m.serve = serve; m.main()"
     )
-    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {busy!r}], stdin=-1); time.sleep(60)"
+    parent = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {busy!r}], stdin=-1); time.sleep(60)"
+    )
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     process = subprocess.Popen([sys.executable, "-c", parent], env=env, stdout=subprocess.DEVNULL)
 

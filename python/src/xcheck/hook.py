@@ -93,7 +93,7 @@ def without_adapters(model: Any) -> Any:
 
 
 def found_in(model: Any) -> dict[str, Any]:
-    """What Dump can be told of a model by itself."""
+    """Returns the options of `Dump` that a model determines."""
     config = getattr(model, "config", None)
     package = type(model).__module__.partition(".")[0]
     torch = sys.modules["torch"]

@@ -223,17 +223,22 @@ def is_recorded(value: Any) -> bool:
 def value_of(result: Any) -> Any:
     """Returns the tensor that is recorded of what a module returns; None if there is none.
 
-    That is the first tensor of a tuple, and `last_hidden_state` or `logits` of a dictionary. Whole numbers are ids:
-    the choices of a router, alone or with their weights. Whole numbers among others, as positions, are left out.
+    Whole numbers are ids: the choices of a router, alone or with their weights. Whole numbers among others, as
+    positions, are left out.
     """
-    if isinstance(result, Mapping):
-        named = next((result[name] for name in OUTPUTS if is_tensor(result.get(name))), None)
-        result = tuple(result.values()) if named is None else named
-    values = [value for value in (result if isinstance(result, (tuple, list)) else [result]) if is_tensor(value)]
+    values = tensors_in(result)
     if not values or not is_recorded(values[0]):
         return None
     is_choice = len(values) == 1 or any(value.is_floating_point() for value in values)
     return values[0] if values[0].is_floating_point() or is_choice else None
+
+
+def tensors_in(result: Any) -> list[Any]:
+    """Returns the tensors of a tuple, or `last_hidden_state` or `logits` of a dictionary: the first one is recorded."""
+    if isinstance(result, Mapping):
+        named = next((result[name] for name in OUTPUTS if is_tensor(result.get(name))), None)
+        result = tuple(result.values()) if named is None else named
+    return [value for value in (result if isinstance(result, (tuple, list)) else [result]) if is_tensor(value)]
 
 
 def field(result: Any, name: str) -> Any:

@@ -13,7 +13,8 @@ def over(stored: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor) -> torc
     half = torch.maximum(value.abs(), exact.abs()) * UNIT.get(stored.dtype, 0.0) + LEAST.get(stored.dtype, 0.0)
     above = (value - exact).abs() > LAMBDA * sigma + half
     differs = ~torch.isfinite(exact) & (value != exact) & ~(value.isnan() & exact.isnan())
-    return (above & torch.isfinite(exact)) | (value.isnan() & torch.isfinite(exact)) | differs
+    result: torch.Tensor = (above & torch.isfinite(exact)) | (value.isnan() & torch.isfinite(exact)) | differs
+    return result
 
 
 def violations(stored: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor) -> int:

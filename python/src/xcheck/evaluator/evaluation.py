@@ -106,7 +106,6 @@ class Session:
             "call": row.call,
             "pass": row.pass_number,
             "kind": "real" if real else "ids",
-            "is_choice": not real,
         }
         exact = value.exact if isinstance(value, Tracked) else value.double()
         stored, sigma = self.dump.value(row), self.sigma(value, row.dtype)
@@ -160,7 +159,6 @@ class Session:
             "message": "site",
             **row.name,
             "kind": "real" if real else "ids",
-            "is_choice": not real,
         }
         exact = (value.exact if isinstance(value, Tracked) else value.double()).reshape(row.shape)
         sigma = self.sigma(value, row.dtype).reshape(row.shape)

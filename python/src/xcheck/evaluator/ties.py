@@ -15,7 +15,7 @@ BY_EXPERT = re.compile(r"(^|\.)experts\.")  # modules whose rows are not the tok
 
 @dataclass
 class Choice:
-    """One choice of some values of each row. All arrays are of truth values; `must` and `may` have the scores' shape."""
+    """One choice of some values of each row. `must` and `may` have the shape of the scores."""
 
     path: str  # module that makes the choice
     tied: torch.Tensor  # rows in which rounding can decide

@@ -73,10 +73,11 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
             raise Broken
 
     evaluation = Evaluation(Settings(session.settings.samples))
+    forcing = Forcing(model, session.dump, evaluation, look)
+    run = Run(model, evaluation, forcing, paths)
     try:
-        with torch.no_grad(), Forcing(model, session.dump, evaluation, look) as forcing:
-            with change.installed(Run(model, evaluation, forcing, paths)):
-                run_passes(model, session.dump, evaluation, forcing)
+        with torch.no_grad(), forcing, change.installed(run):
+            run_passes(model, session.dump, evaluation, forcing)
     except Broken:
         return False
     return True

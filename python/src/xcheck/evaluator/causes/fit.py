@@ -60,7 +60,8 @@ class Fitting:
         number = chosen(low, high, forms(self.trial, start), is_addend)
         if number.is_round:
             return number
-        ratio = chosen(*sorted((low / start, high / start)), [], False)
+        ends = low / start, high / start
+        ratio = chosen(min(ends), max(ends), [], False)
         if ratio.value is None or not ratio.is_round:
             return number
         return Number(low, high, ratio.value * start, True, f"{ratio.words} times the expected one")

@@ -45,7 +45,9 @@ class RemadeModule(Change):
 def is_made_of_config(module: Any) -> bool:
     """Returns true for a module without weights that a configuration alone determines."""
     parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
-    needed = [part.name for part in parameters if part.default is part.empty and part.kind is part.POSITIONAL_OR_KEYWORD]
+    needed = [
+        part.name for part in parameters if part.default is part.empty and part.kind is part.POSITIONAL_OR_KEYWORD
+    ]
     return needed == ["config"] and not list(module.parameters())
 
 

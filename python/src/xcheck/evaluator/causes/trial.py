@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -181,24 +181,22 @@ class Trial:
     def run_module(self, evaluation: Evaluation, model: Any, change: Change) -> torch.Tensor | None:
         """Runs the module on the candidate's inputs."""
         args, kwargs = copied(self.args, self.kwargs)
-        with torch.no_grad(), self.forcing(model, evaluation) as forcing, evaluation:
-            with self.kept(model, forcing) as outputs:
-                with change.installed(Run(model, evaluation, forcing, frozenset([self.root]))):
-                    try:
-                        model.get_submodule(self.root)(*args, **kwargs)
-                    except Reached:
-                        pass
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            forcing = stack.enter_context(self.forcing(model, evaluation))
+            stack.enter_context(evaluation)
+            outputs = stack.enter_context(self.kept(model, forcing))
+            stack.enter_context(change.installed(Run(model, evaluation, forcing, frozenset([self.root]))))
+            with suppress(Reached):
+                model.get_submodule(self.root)(*args, **kwargs)
         return outputs[0] if outputs else None
 
     def run_from_the_start(self, evaluation: Evaluation, model: Any) -> torch.Tensor | None:
         """Runs the model up to the module."""
         mark_computed_buffers(model)
-        with torch.no_grad(), Forcing(model, self.dump_without_site, evaluation, ignore) as forcing:
-            with self.kept(model, forcing) as outputs:
-                try:
-                    run_passes(model, self.session.dump, evaluation, forcing)
-                except Reached:
-                    pass
+        forcing = Forcing(model, self.dump_without_site, evaluation, ignore)
+        with torch.no_grad(), forcing, self.kept(model, forcing) as outputs, suppress(Reached):
+            run_passes(model, self.session.dump, evaluation, forcing)
         return outputs[0] if outputs else None
 
     @contextmanager
