@@ -91,7 +91,7 @@ def one_after_the_other(model: Any, out: Path) -> None:
 
 
 def told(source: Reader, model: Any) -> dict[str, Any]:
-    """What a dump says of its engine and its layout."""
+    """Returns the fields of a dump about its engine and its layout."""
     producer = source.manifest["producer"]
     return {
         "producer": producer["name"],

@@ -13,7 +13,9 @@ from xcheck.evaluator.outputs import recorded
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int64: "i32"}
 
 
-def record(model, passes: list[list[int]], out: Path, only=None, attention: str = "eager", **options) -> Path:
+def record(
+    model, passes: list[list[int]], out: Path, only=None, attention: str = "eager", settings=None, **options
+) -> Path:
     """Runs the passes, and writes the dump."""
     tensors, rows, calls, number = {}, [], {}, 0
 
@@ -59,7 +61,10 @@ def record(model, passes: list[list[int]], out: Path, only=None, attention: str 
     manifest = {
         "format": "xcheck-dump",
         "version": 1,
-        "producer": {"name": "transformers", "settings": {"dtype": NAMES[model.dtype], "attention": attention}},
+        "producer": {
+            "name": "transformers",
+            "settings": {"dtype": NAMES[model.dtype], "attention": attention, **(settings or {})},
+        },
         "model": {"name": "tiny", "architecture": model.config.model_type},
         "input": {"tokens": passes[0], "decode": "forced"},
         "passes": listed,

@@ -1,4 +1,4 @@
-"""What is tapped stands in the dump, and what cannot be meant is refused with what to write instead."""
+"""Dumps have the values that were tapped, and refusals say what to write instead."""
 
 from __future__ import annotations
 

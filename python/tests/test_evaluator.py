@@ -10,8 +10,8 @@ pytest.importorskip("safetensors")
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
+from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.causes.search import search  # noqa: E402
-from xcheck.evaluator.causes.trial import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
 
 torch.set_num_threads(1)
@@ -217,14 +217,11 @@ def test_an_unexplained_fault_and_a_correct_site_have_no_cause(models, tmp_path)
     assert search(result.session, "model.layers.0.self_attn.o_proj", 0, 0, seconds=60) == []
 
 
-def test_modules_have_checkpoints_in_the_order_of_execution(models, tmp_path):
+def test_modules_are_listed_in_the_order_of_execution(models, tmp_path):
     result = judged(models("llama"), tmp_path)
-    found = {module["path"]: module["checkpoint"] for module in result.hello["modules"]}
-    layer = "model.layers.0."
-    assert found["model.embed_tokens"] == "input" and found["lm_head"] == "logits" and found["model.norm"] == "logits"
-    assert found[layer + "input_layernorm"] == "norm" and found[layer + "self_attn.q_proj"] == "qkv"
-    assert found[layer + "self_attn.o_proj"] == "attn_out" and found[layer + "self_attn"] == "attn_out"
-    assert found[layer + "post_attention_layernorm"] == "ffn_out" and found[layer + "mlp"] == "ffn_out"
-    assert found["model.layers.0"] == "block_out" and found["model.rotary_emb"] == "rope"
-    paths = [module["path"] for module in result.hello["modules"]]
-    assert paths.index(layer + "self_attn.q_proj") < paths.index(layer + "self_attn") < paths.index("model.layers.0")
+    classes = {module["path"]: module["class"] for module in result.hello["modules"]}
+    layer = "model.layers.0"
+    assert classes[layer] == "LlamaDecoderLayer" and classes["model.embed_tokens"] == "Embedding"
+    paths = list(classes)
+    assert paths.index(f"{layer}.self_attn.q_proj") < paths.index(f"{layer}.self_attn") < paths.index(layer)
+    assert paths.index("model.embed_tokens") < paths.index(layer) < paths.index("lm_head")

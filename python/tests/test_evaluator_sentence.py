@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3Model  # noqa: E402
 
 import xcheck  # noqa: E402
-from xcheck.evaluator.causes.trial import violations  # noqa: E402
+from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.errors import EvaluatorError  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -281,3 +281,113 @@ def test_an_unknown_operation_lack_of_memory_and_other_errors_are_named(session,
     (answer,) = served(evaluate(model, dump))
     message = answer[-1][0]
     assert message["message"] == "error" and message["code"] == code and words in message["text"]
+
+
+def test_the_worker_ends_with_its_parent_in_the_middle_of_an_answer(tmp_path):
+    import time
+
+    started = tmp_path / "pid"
+    busy = (
+        "import os, time; import xcheck.evaluator.__main__ as m\n"
+        f"def serve(requests, stream): open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(60)\n"
+        "m.serve = serve; m.main()"
+    )
+    parent = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {busy!r}], stdin=-1); time.sleep(60)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    process = subprocess.Popen([sys.executable, "-c", parent], env=env, stdout=subprocess.DEVNULL)
+
+    def until(condition, seconds):
+        end = time.monotonic() + seconds
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.1)
+        return condition()
+
+    def is_running(pid):
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return False
+        return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+    if not Path("/proc/self/stat").exists():
+        process.kill()
+        pytest.skip("no /proc")
+    assert until(lambda: started.exists() and started.read_text(), 60)
+    pid = int(started.read_text())
+    assert is_running(pid)
+    process.kill()
+    process.wait()
+    assert until(lambda: not is_running(pid), 20)
+
+
+def with_inputs(**inputs):
+    def change(manifest):
+        manifest["inputs"] = {
+            name: {"dtype": "i32", "shape": [1, 10], "file": "p0/ids", **entry} for name, entry in inputs.items()
+        }
+
+    return change
+
+
+def test_other_inputs_are_checked(session, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    from xcheck.evaluator.candidate import open_dump
+
+    model, dump = session
+    tokens = open_dump(str(dump)).passes[0]
+    cases = {
+        "right": with_inputs(input_ids={"shape": [1, len(tokens)]}),
+        "a pass below 1": with_inputs(input_ids={"shape": [1, len(tokens)], "pass": 1}),
+        "no such argument": with_inputs(pixel_values={"shape": [1, len(tokens)]}),
+        "other tokens": with_inputs(input_ids={"shape": [1, len(tokens)], "file": "p0/other"}),
+        "expected dtype": with_inputs(input_ids={"dtype": "u128"}),
+        "the shape": with_inputs(input_ids={"shape": [1, 99]}),
+        "expected one of eager": lambda m: m["producer"]["settings"].update(experts="magic"),
+    }
+    for at, (words, change) in enumerate(cases.items()):
+        path = edited(dump, tmp_path / f"{at}.safetensors", change)
+        manifest = json.dumps(open_dump_manifest(path))
+        ids = np.array([tokens], dtype=np.int32)
+        save_file({**load_file(path), "p0/ids": ids, "p0/other": ids + 1}, path, {"xcheck": manifest})
+        (answer,) = served(evaluate(model, path))
+        last = answer[-1][0]
+        if words == "right":
+            assert last["message"] != "error", last
+        else:
+            assert last["message"] == "error" and last["code"] == "dump" and words in last["text"], (words, last)
+
+
+def open_dump_manifest(path):
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        return json.loads(file.metadata()["xcheck"])
+
+
+def test_files_outside_of_a_dump_are_refused(session, tmp_path):
+    from safetensors.numpy import load_file
+
+    from xcheck.evaluator.candidate import open_dump
+    from xcheck.evaluator.errors import EvaluatorError
+
+    _, dump = session
+    manifest = open_dump_manifest(dump)
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    row = manifest["tensors"][0]
+    values = load_file(dump)[row["file"]]
+    np.save(tmp_path / "secret.npy", values)
+    np.save(folder / "inside.npy", values)
+    for file, is_right in (("inside", True), ("../secret", False), (str(tmp_path / "secret"), False)):
+        manifest["tensors"] = [{**row, "file": file}]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        found = open_dump(str(folder))
+        (one,) = found.rows.values()
+        if is_right:
+            assert np.array_equal(found.value(one).numpy(), values)
+        else:
+            with pytest.raises(EvaluatorError):
+                found.value(one)

@@ -313,3 +313,15 @@ def test_a_layer_with_an_adapter_is_one_module(tmp_path):
     found = read.value(read.outputs()[key])
     np.testing.assert_allclose(found, merged.value(merged.outputs()[key]), rtol=1e-4, atol=1e-5)
     assert not np.allclose(found, plain.value(plain.outputs()[key]), rtol=1e-2, atol=1e-3)
+
+
+def test_autocast_that_begins_after_the_hook_is_recorded(tmp_path):
+    model = decoder("lfm2")
+    settings = {}
+    for name, is_on in (("with", True), ("without", False)):
+        with torch.no_grad(), xcheck.hook(model, tmp_path / name, modules=True):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+                model(PROMPT)
+        settings[name] = Reader(tmp_path / name).manifest["producer"]["settings"]
+    assert settings["with"]["autocast"] == "bf16" and settings["with"]["device"] == "cpu"
+    assert "autocast" not in settings["without"] and "device" not in settings["without"]

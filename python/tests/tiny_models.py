@@ -92,7 +92,7 @@ def t5():
 
 
 class Seen:
-    """What plain forward hooks see: the outputs of each module, by path, pass and call."""
+    """Outputs of each module by path, pass and call, as plain forward hooks see them."""
 
     def __init__(self, model):
         self.model, self.passes, self.values, self.calls, self.handles = model, -1, {}, Counter(), []
@@ -132,7 +132,7 @@ def same_values(read: Reader, seen: Seen) -> None:
 
 
 def recorded(model, out, run, **options) -> tuple[Reader, Seen]:
-    """What a hook writes of a run, and what plain hooks see of the same run."""
+    """Returns the dump of a run, and the outputs that plain hooks see in the same run."""
     with torch.no_grad(), Seen(model) as seen, xcheck.hook(model, out, **options):
         run(model)
     return Reader(out), seen

@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 
 SIGMAS = 8.0
+PATIENCE = 10  # seconds in which an idle evaluator ends
 HALF_ULP = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float64: 2.0**-53}
 
 
@@ -121,7 +122,11 @@ class Worker:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def compared(value: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor, kind: str) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from .caches import watched_caches
 from .dump import Dump
 from .errors import DumpError
 from .maps import known_map, read_map
-from .modules import ModuleWatcher, is_causal
+from .modules import ModuleWatcher, autocast_type, is_causal
 from .watcher import WRAPPED, Watcher, wanted
 
 Modules = Union[bool, str, Collection[str], None]
@@ -98,7 +98,7 @@ def without_adapters(model: Any) -> Any:
 
 
 def found_in(model: Any) -> dict[str, Any]:
-    """What Dump can be told of a model by itself."""
+    """Returns the options of `Dump` that a model determines."""
     config = getattr(model, "config", None)
     package = type(model).__module__.partition(".")[0]
     torch = sys.modules["torch"]
@@ -138,14 +138,6 @@ def found_by_module(model: Any) -> dict[str, Any]:
         "architecture": getattr(config, "model_type", None) or "unknown",
         "model_class": type(model).__name__,
     }
-
-
-def autocast_type(torch: Any, weight: Any) -> str | None:
-    """What torch computes products in where this weight is, if that is a shorter type than its own."""
-    if weight is None or not torch.is_autocast_enabled(weight.device.type):
-        return None
-    name = NAMES.get(str(torch.get_autocast_dtype(weight.device.type)).replace("torch.", ""))
-    return name if name in ("bf16", "f16") else None
 
 
 def has_rope(model: Any) -> bool:

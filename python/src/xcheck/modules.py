@@ -31,6 +31,15 @@ class ModuleWatcher(Watcher):
         self.is_causal = is_causal(model)
         self.has_own_logits = False  # a module is called so
 
+    def begin(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begins a pass, and notes the type of autocast, which may have been switched on after the hook."""
+        super().begin(model, args, kwargs)
+        weight = next((weight for weight in self.model.parameters() if weight.is_floating_point()), None)
+        dtype = autocast_type(sys.modules["torch"], weight)
+        if dtype is not None and weight is not None:
+            self.dump.setting("autocast", dtype)
+            self.dump.setting("device", weight.device.type)
+
     def attach_values(self) -> Iterator[Any]:
         """Registers the hooks of all modules inside the model."""
         modules = dict(modules_of(self.model))
@@ -194,6 +203,14 @@ def is_causal(model: Any) -> bool:
 # Values.
 
 
+def autocast_type(torch: Any, weight: Any) -> str | None:
+    """Returns the type that autocast computes products in, on the device of a weight; None without autocast."""
+    if weight is None or not torch.is_autocast_enabled(weight.device.type):
+        return None
+    name = NAMES.get(str(torch.get_autocast_dtype(weight.device.type)).replace("torch.", ""))
+    return name if name in ("bf16", "f16") else None
+
+
 def is_tensor(value: Any) -> bool:
     return isinstance(value, sys.modules["torch"].Tensor)
 
@@ -207,17 +224,22 @@ def is_recorded(value: Any) -> bool:
 def value_of(result: Any) -> Any:
     """Returns the tensor that is recorded of what a module returns; None if there is none.
 
-    That is the first tensor of a tuple, and the first field of `OUTPUTS` of a dictionary. Whole numbers are ids:
-    the choices of a router, alone or with their weights. Whole numbers among others, as positions, are left out.
+    Whole numbers are ids: the choices of a router, alone or with their weights. Whole numbers among others, as
+    positions, are left out.
     """
-    if isinstance(result, Mapping):
-        named = next((result[name] for name in OUTPUTS if is_tensor(result.get(name))), None)
-        result = tuple(result.values()) if named is None else named
-    values = [value for value in (result if isinstance(result, (tuple, list)) else [result]) if is_tensor(value)]
+    values = tensors_in(result)
     if not values or not is_recorded(values[0]):
         return None
     is_choice = len(values) == 1 or any(value.is_floating_point() for value in values)
     return values[0] if values[0].is_floating_point() or is_choice else None
+
+
+def tensors_in(result: Any) -> list[Any]:
+    """Returns the tensors of a tuple, or of a dictionary the first field of `OUTPUTS`: the first one is recorded."""
+    if isinstance(result, Mapping):
+        named = next((result[name] for name in OUTPUTS if is_tensor(result.get(name))), None)
+        result = tuple(result.values()) if named is None else named
+    return [value for value in (result if isinstance(result, (tuple, list)) else [result]) if is_tensor(value)]
 
 
 def field(result: Any, name: str) -> Any:

@@ -23,7 +23,7 @@ POSITIONS = re.compile(r"(.*\.)?(rotary_emb|wpe)")  # modules that are given the
 
 
 def wanted(tap: str, only: Collection[str] | None, also: Collection[str]) -> bool:
-    """Whether a tap is to be written; of a fused projection all parts are, or none."""
+    """Returns true for a tap that is to be written: all parts of a fused projection, or none."""
     if tap in FUSED:
         return any(wanted(part, only, also) for part in FUSED[tap])
     if only is not None:
@@ -106,7 +106,7 @@ class Watcher:
         return guarded if disable is None else disable(guarded)
 
     def begin(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called: a pass begins."""
+        """Begins a pass when the model is called."""
         copied = model is not self.model and model is not self.outer  # with its hooks, as an assistant
         early = depth_of(self.model) != self.depth  # some of its layers make a draft, as another model would
         inside = self.current is not None and model is not self.caller
@@ -153,7 +153,7 @@ class Watcher:
             self.current.rows.check_position(given)
 
     def see(self, port: Port, layer: int | None, value: Any, place: int = 0) -> None:
-        """A value passes by."""
+        """Writes a value of a port."""
         if isinstance(value, (tuple, list)):
             value = value[place] if len(value) > place else None
         elif place:
@@ -207,7 +207,7 @@ class Watcher:
         """Sees the return value of the model. Taps need only its logits, which `see_logits` has written."""
 
     def is_logits(self, value: Any) -> bool:
-        """Whether an output without a name is the logits: it is as wide as the model's last matrix."""
+        """Returns true for an output without a name that is as wide as the model's last matrix: the logits."""
         head = self.model.get_output_embeddings() if hasattr(self.model, "get_output_embeddings") else None
         return head is not None and getattr(value, "ndim", 0) == 3 and value.shape[-1] == head.weight.shape[0]
 
@@ -224,7 +224,7 @@ class Watcher:
         self.open.close()
 
     def finish(self) -> None:
-        """The block ends. What was refused is, even if nobody heard of it, as of another thread."""
+        """Ends the recording, and raises an error that a hook has met, such as one in another thread."""
         if self.refused is not None:
             raise self.refused
         if self.caller is None:
@@ -246,7 +246,7 @@ def arguments_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
 
 
 def depth_of(model: Any) -> int | None:
-    """How many layers its configuration says that it runs."""
+    """Returns the number of layers in the configuration."""
     return getattr(getattr(model, "config", None), "num_hidden_layers", None)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterable
 from typing import Any, BinaryIO
@@ -13,15 +15,26 @@ from .errors import EvaluatorError
 
 LEAST_TORCH = (2, 6)
 LEAST_TRANSFORMERS = (4, 56)
+PARENT_INTERVAL = 0.5  # seconds between two looks at the parent process
 
 
 def main() -> int:
     """Answers requests until standard input ends."""
     from .protocol import claim_stdout
 
-    with contextlib.suppress(BrokenPipeError):  # the program has ended
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    try:
         serve(sys.stdin.buffer, claim_stdout())
+    except BrokenPipeError:  # the program has ended
+        os._exit(1)
     return 0
+
+
+def end_with(parent: int) -> None:
+    """Ends this process when its parent process ends, also in the middle of an answer."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_INTERVAL)
+    os._exit(1)
 
 
 def serve(requests: Iterable[bytes], stream: BinaryIO) -> None:

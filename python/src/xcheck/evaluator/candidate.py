@@ -6,7 +6,7 @@ import io
 import json
 import zipfile
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Callable
 
 import numpy as np
@@ -66,6 +66,7 @@ class Dump:
     positions: list[int]  # of the first token of each pass
     modules: set[str] = field(default_factory=set)
     taps: dict[tuple[str, int | None, int], TapRow] = field(default_factory=dict)
+    autocast: torch.dtype | None = None  # type that products are computed in
 
     def inputs(self, pass_number: int) -> dict[str, torch.Tensor]:
         """Reads the arrays that the model was given in a pass besides its tokens, by the names of the arguments."""
@@ -74,6 +75,10 @@ class Dump:
             for entry in entries if isinstance(entries, list) else [entries]:
                 if int(entry.get("pass", 0)) == pass_number:
                     found[name] = self.input(entry)
+        tokens = self.passes[pass_number]
+        given = found.get("input_ids")
+        if given is not None and tokens and given.reshape(-1).tolist() != tokens:
+            raise broken(f"inputs.input_ids: other tokens than those of pass {pass_number}, expected the same")
         return found
 
     def input(self, entry: dict[str, Any]) -> torch.Tensor:
@@ -81,7 +86,10 @@ class Dump:
         dtype = TYPES[entry["dtype"]]
         if values.dtype != dtype and values.element_size() == dtype.itemsize:
             values = values.view(dtype)
-        values = values.reshape([int(length) for length in entry["shape"]])
+        shape = [int(length) for length in entry["shape"]]
+        if values.numel() != int(np.prod(shape)):
+            raise broken(f"{entry['file']}: {values.numel()} values, expected the shape {shape}")
+        values = values.reshape(shape)
         if entry.get("type") == "bool":
             return values.bool()
         return values if values.is_floating_point() else values.long()
@@ -141,9 +149,41 @@ def parsed(manifest: dict[str, Any], read_file: Callable[[str], torch.Tensor]) -
     for tokens in passes[:-1]:
         ends.append(ends[-1] + len(tokens))
     positions = [position_of(entry, end) for entry, end in zip(manifest["passes"], ends)]
-    return Dump(
-        manifest, rows, read_file, COMPUTED[stated], passes, positions, {row.module for row in rows.values()}, taps
-    )
+    check_inputs(manifest.get("inputs", {}), len(passes))
+    modules = {row.module for row in rows.values()}
+    autocast = autocast_of(manifest.get("producer", {}))
+    return Dump(manifest, rows, read_file, COMPUTED[stated], passes, positions, modules, taps, autocast)
+
+
+def check_inputs(inputs: dict[str, Any], passes: int) -> None:
+    """Refuses other inputs of passes that do not exist."""
+    for name, entries in inputs.items():
+        for entry in entries if isinstance(entries, list) else [entries]:
+            number = int(entry.get("pass", 0))
+            if not 0 <= number < passes:
+                raise broken(f"inputs.{name}: pass {number}, expected a pass below {passes}")
+            if entry.get("dtype") not in TYPES or "file" not in entry or "shape" not in entry:
+                raise broken(f"inputs.{name}: {entry}, expected dtype ({', '.join(TYPES)}), shape and file")
+
+
+def autocast_of(producer: dict[str, Any]) -> torch.dtype | None:
+    """Returns the type of autocast. On other devices than a CPU it converts other operations, which are not known."""
+    settings = producer.get("settings", {})
+    stated = settings.get("autocast")
+    like = str(producer.get("rounding", {}).get("like", ""))
+    if stated is None and like.endswith("-autocast"):
+        stated = like.split("-")[0]
+    if stated is None:
+        return None
+    if stated not in ("bf16", "f16"):
+        raise broken(f"producer.settings.autocast: {stated!r}, expected bf16 or f16")
+    device = settings.get("device", "cpu")
+    if device != "cpu":
+        raise EvaluatorError(
+            "dump", f"the model ran with autocast on the device {device!r}, expected cpu; load the model in {stated} "
+            "and record it without autocast",
+        )  # fmt: skip
+    return COMPUTED[stated]
 
 
 def position_of(entry: dict[str, Any], default: int) -> int:
@@ -170,6 +210,9 @@ def open_container(path: Path) -> tuple[dict[str, Any], Callable[[str], torch.Te
 
 def read_member(folder: Path, name: str) -> torch.Tensor:
     """Reads an array of a directory: an .npy file, or a tensor of a .safetensors file."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+        raise broken(f"file {name!r}: outside of the dump, expected a path inside {folder}")
     if "#" in name:
         file, key = name.split("#", 1)
         header, start = read_header(folder / file)

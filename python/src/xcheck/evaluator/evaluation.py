@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from . import decompositions, products, reductions  # noqa: F401  (these register the rules)
+from .bounds import over
 from .candidate import Dump, Row, open_dump
 from .errors import EvaluatorError
 from .forcing import Forcing
@@ -23,7 +24,10 @@ from .sigma import sigma_of
 from .tap_forcing import OnMissing, OnTap, TapForcing
 from .tap_rounding import is_other_engine, with_another_rounding
 from .tap_rows import TapRow
+from .ties import Choice, Ties
 from .tracked import Settings, Tracked
+
+MASKED = -1e4  # addends of masked scores are less
 
 Send = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
@@ -36,8 +40,11 @@ class Session:
         self.dump: Dump = open_dump(dump_path)
         self.model: Any = None
         self.settings = Settings(max(2, runs))
-        self.tied: list[str] = []
+        self.ties: Ties  # choices that rounding can decide
+        self.has_taps = bool(self.dump.taps)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
+        self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound
+        self.undetermined: dict[tuple[str, int, int], torch.Tensor] = {}  # values that a choice by rounding decides
 
     def load(self) -> None:
         self.model = load(self.path, self.dump)
@@ -71,8 +78,14 @@ class Session:
             send(*self.site(row, value))
 
         with torch.no_grad(), Forcing(self.model, self.dump, evaluation, on_site) as forcing:
-            evaluation.on_tie = lambda: self.tied.append(forcing.stack[-1] if forcing.stack else "")
-            forcing.on_choices = self.forget_ties
+
+            def on_tie(choice: Choice, count: int) -> None:
+                choice.path = forcing.stack[-1] if forcing.stack else ""
+                self.ties.note(choice, count, len(self.dump.passes[forcing.pass_number]))
+
+            self.ties = Ties(self.model)
+            evaluation.on_tie = on_tie
+            forcing.on_choices, forcing.on_open = self.ties.take, self.ties.add
             forcing.on_missing = lambda row, why: send(missing(row, why), {})
             forcing.on_leave = self.progress(forcing, send)
             on_tap, on_missing = self.tap_messages(send)
@@ -94,14 +107,34 @@ class Session:
             "call": row.call,
             "pass": row.pass_number,
             "kind": "real" if real else "ids",
-            "is_choice": not real,
         }
-        if self.tied:
-            message["tie"] = True
-        self.forget_ties(row.module)
         exact = value.exact if isinstance(value, Tracked) else value.double()
-        sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
+        stored, sigma = self.dump.value(row), self.sigma(value, row.dtype)
+        exact = exact if real else self.ties.chosen(stored, exact)
+        unsure = self.ties.undetermined(row.module, value, len(self.dump.passes[row.pass_number]))
+        if self.decide(message, over(stored, exact, sigma), unsure):
+            self.wrong.add(row.site)
+        if unsure is not None:
+            self.undetermined[row.site] = unsure
+        self.ties.take(row.module)
         return message, {"exact": exact, "sigma": sigma}
+
+    def decide(self, message: dict[str, Any], above: torch.Tensor, unsure: torch.Tensor | None) -> bool:
+        """Returns true if values are wrong whatever rounding decides; else the message says that rounding decides."""
+        is_wrong = bool((above if unsure is None else above & ~unsure).any())
+        if unsure is not None and not is_wrong:
+            message["tie"] = True
+        return is_wrong
+
+    def sigma(self, value: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+        """Returns the sigma of an output; that of integers is 0."""
+        if not value.is_floating_point():
+            return torch.zeros(value.shape, dtype=torch.float64)
+        sigma = sigma_of(value, stored)
+        if self.has_taps and is_other_engine(self.dump.manifest):
+            exact = value.exact if isinstance(value, Tracked) else value.double()
+            sigma = with_another_rounding(sigma, exact, value.dtype)
+        return sigma
 
     def with_modules(self) -> Session:
         """Returns a session whose dump has the recorded taps as outputs of modules, where a tap is such an output."""
@@ -127,21 +160,16 @@ class Session:
             "message": "site",
             **row.name,
             "kind": "real" if real else "ids",
-            "is_choice": not real,
         }
-        if self.tied:
-            message["tie"] = True
+        exact = (value.exact if isinstance(value, Tracked) else value.double()).reshape(row.shape)
+        sigma = self.sigma(value, row.dtype).reshape(row.shape)
+        above = over(row.value(self.dump.read_file), exact, sigma)
+        is_wrong = self.decide(message, above, torch.ones((), dtype=torch.bool) if self.ties.open else None)
         if module is not None:
-            self.forget_ties(module)
-        exact = value.exact if isinstance(value, Tracked) else value.double()
-        sigma = sigma_of(value, row.dtype) if real else torch.zeros(exact.shape, dtype=torch.float64)
-        if real and is_other_engine(self.dump.manifest):
-            sigma = with_another_rounding(sigma, exact, value.dtype)
-        return message, {"exact": exact.reshape(row.shape), "sigma": sigma.reshape(row.shape)}
-
-    def forget_ties(self, module: str) -> None:
-        """Drops ties inside a module whose output is known from here on."""
-        self.tied = [path for path in self.tied if not is_within(path, module)]
+            self.ties.take(module)
+            if is_wrong:
+                self.wrong.add((module, 0, row.pass_number))
+        return message, {"exact": exact, "sigma": sigma}
 
     def progress(self, forcing: Forcing, send: Send) -> Callable[[str], None]:
         paths = layers(self.model)
@@ -149,17 +177,13 @@ class Session:
         count = len(paths) * len(self.dump.passes)
 
         def leave(path: str) -> None:
+            self.ties.left(path)
             if path in places:
                 done = forcing.pass_number * len(paths) + places[path]
                 what = f"layer {places[path]} of {len(paths)}"
                 send({"message": "progress", "done": done, "total": count, "what": what}, {})
 
         return leave
-
-
-def is_within(path: str, module: str) -> bool:
-    """Returns true if `module` is `path` or contains it."""
-    return module in ("", "logits") or path == module or path.startswith(module + ".")
 
 
 def missing(row: Row, why: str) -> dict[str, Any]:
@@ -178,12 +202,13 @@ def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing)
     """Runs all passes; later ones continue from the cache of the earlier ones."""
     cache: dict[str, Any] = {}
     several = any(dump.positions)
+    keeps = several or has_cache(model, dump)
     for number, tokens in enumerate(dump.passes):
         forcing.start(number)
         if dump.positions[number] == 0:
             cache.clear()
-        options: dict[str, Any] = {"use_cache": several, **cache}
-        inputs = dump.inputs(number)
+        options: dict[str, Any] = {"use_cache": keeps, **cache}
+        inputs = with_present_keys(dump.inputs(number), dump.positions[number] + len(tokens))
         rows = rows_of_logits(dump, number, len(tokens))
         if rows:
             options["logits_to_keep"] = rows
@@ -199,6 +224,23 @@ def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing)
                 "model", f"{type(model).__name__} keeps no cache, expected one for {len(dump.passes)} passes; "
                 "record the whole text in one pass",
             )  # fmt: skip
+
+
+def has_cache(model: Any, dump: Dump) -> bool:
+    """Returns true if the candidate kept a cache, whose type may round the keys and values of a single pass."""
+    stated = dump.manifest.get("producer", {}).get("settings", {}).get("kv_cache")
+    return stated is not None and bool(getattr(model.config.get_text_config(), "use_cache", False))
+
+
+def with_present_keys(inputs: dict[str, torch.Tensor], keys: int) -> dict[str, torch.Tensor]:
+    """Shortens a mask of queries and keys, which a cache of fixed size makes longer, to the keys so far."""
+    mask = inputs.get("attention_mask")
+    if mask is None or mask.dim() != 4 or not 0 < keys < mask.shape[-1]:
+        return inputs
+    rest = mask[..., keys:]
+    if bool(rest.any() if rest.dtype == torch.bool else (rest > MASKED).any()):
+        return inputs  # the candidate attends to them
+    return {**inputs, "attention_mask": mask[..., :keys]}
 
 
 def rows_of_logits(dump: Dump, number: int, tokens: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, Callable
 
 import torch
@@ -12,6 +13,7 @@ from .call import Call
 from .candidate import Dump, Row
 from .constants import UNIT, rounding_sigma
 from .model import ROOT
+from .modules import ATTENTION
 from .outputs import has_choices, recorded, replaced
 from .rounding import Evaluation
 from .tracked import Tracked, fresh
@@ -22,15 +24,17 @@ OnSite = Callable[[Row, torch.Tensor], None]
 
 
 class Forcing:
-    """Hooks on all modules that the dump has values of."""
+    """Hooks on all modules that the dump has values of, or on those within one module."""
 
-    def __init__(self, model: Any, dump: Dump, evaluation: Evaluation, on_site: OnSite):
+    def __init__(self, model: Any, dump: Dump, evaluation: Evaluation, on_site: OnSite, within: str = ""):
         self.model = model
+        self.within = within
         self.dump = dump
         self.evaluation = evaluation
         self.on_site = on_site
         self.on_missing: Callable[[Row, str], None] = lambda row, why: None
-        self.on_choices: Callable[[str], None] = lambda path: None
+        self.on_choices: Callable[[str], list[Any]] = lambda path: []  # removes and returns the open choices
+        self.on_open: Callable[[list[Any]], None] = lambda choices: None  # adds them again
         self.on_leave: Callable[[str], None] = lambda path: None
         self.calls: dict[str, int] = {}
         self.called: dict[tuple[str, int], int] = {}
@@ -39,17 +43,23 @@ class Forcing:
         self.stack: list[str] = []
         self.seen: set[tuple[str, int, int]] = set()
         self.handles: list[Any] = []
+        self.autocast = ExitStack()
         self.calls_of: dict[tuple[str, int], list[Row]] = {}
         for row in dump.rows.values():
             self.calls_of.setdefault((row.module, row.pass_number), []).append(row)
 
     def __enter__(self) -> Forcing:
-        for name, module in self.model.named_modules():
+        if self.dump.autocast is not None:
+            self.autocast.enter_context(torch.autocast("cpu", dtype=self.dump.autocast, cache_enabled=False))
+        prefix = f"{self.within}." if self.within else ""
+        for part, module in self.model.get_submodule(self.within).named_modules():
+            name = f"{prefix}{part}" if part else self.within
             self.handles.append(module.register_forward_pre_hook(self.entering(name)))
             self.handles.append(module.register_forward_hook(self.leaving(name), with_kwargs=True))
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.autocast.close()
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
@@ -124,16 +134,30 @@ class Forcing:
             self.on_missing(row, f"shape {list(row.shape)}, expected {list(value.shape)}")
             return output
         choices = has_choices(output)
-        if choices:
-            self.on_choices(row.module)
+        made = self.on_choices(row.module) if choices else []
+        if not self.is_router(row.module, value):
+            self.on_open(made)
         with _disable_current_modes():
             self.on_site(row, value)
             forced = self.forced(row, value)
         if forced is None:
             return output
-        if isinstance(forced, Tracked) and isinstance(value, Tracked) and choices:
-            output = self.chosen_again(module, args, kwargs, value, forced, output)
-        return replaced(output, forced)
+        again = None
+        if isinstance(forced, Tracked) and isinstance(value, Tracked) and choices and not self.has_recorded(row):
+            again = self.chosen_again(module, args, kwargs, value, forced)
+        if choices and again is None:
+            self.on_open(made)  # the other outputs depend on them
+        return replaced(output if again is None else again, forced)
+
+    def is_router(self, path: str, value: torch.Tensor) -> bool:
+        """Returns true for a module whose recorded output does not depend on the choices that it makes."""
+        name = type(self.model.get_submodule(path if path != "logits" else "")).__name__
+        return value.is_floating_point() and not ATTENTION.search(name)
+
+    def has_recorded(self, row: Row) -> bool:
+        """Returns true if the dump has values inside a module: its choices are made with the candidate's values."""
+        prefix = f"{row.module}."
+        return any(name.startswith(prefix) for name, number in self.calls_of if number == row.pass_number)
 
     def forced(self, row: Row, value: torch.Tensor) -> torch.Tensor | None:
         """Returns the candidate's value as a module's output."""
@@ -147,13 +171,13 @@ class Forcing:
         result.is_known = True
         return result
 
-    def chosen_again(self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked, output: Any) -> Any:
+    def chosen_again(self, module: Any, args: Any, kwargs: Any, value: Tracked, forced: Tracked) -> Any:
         """Runs a module again, with the candidate's value in place of the operation's result that it returns.
 
-        A module that is given a cache has already added to it, and is not run again.
+        Returns None for a module that is given a cache: it has already added to the cache.
         """
         if any(isinstance(arg, Cache) for arg in (*args, *kwargs.values())):
-            return output
+            return None
         results: list[Any] = []
         place: list[int] = []
 
@@ -168,11 +192,11 @@ class Forcing:
         evaluation = self.evaluation
         self.paused, old, on_tie = True, evaluation.after, evaluation.on_tie
         try:
-            evaluation.after, evaluation.on_tie = note, lambda: None
+            evaluation.after, evaluation.on_tie = note, lambda choice, count: None
             again = recorded(module.forward(*args, **kwargs))
             at = next((number for number, result in enumerate(results) if result is again), None)
             if at is None:
-                return output
+                return None
             evaluation.after, evaluation.on_tie = exchange, on_tie
             return module.forward(*args, **kwargs)
         finally:

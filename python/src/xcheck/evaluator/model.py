@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,40 @@ from .constants import COMPUTED_BUFFER, U32
 from .errors import EvaluatorError
 from .rounding import as_tracked
 from .sentence import is_sentence_model, load_sentence_model
+from .tap_rounding import SAME_CODE
 from .tracked import Tracked, fresh
 
+# Orders in which transformers runs experts, and those that compute alike on a CPU.
+EXPERTS = {
+    "eager": "eager",
+    "grouped_mm": "grouped_mm",
+    "batched_mm": "batched_mm",
+    "deepgemm": "grouped_mm",
+    "sonicmoe": "grouped_mm",
+}
 ROOT = ("", "logits")  # names of the root module's output
 
 
+def check_arguments(model: Any, dump: Dump) -> None:
+    """Refuses other inputs that no module of the model accepts."""
+    accepted: set[str] = set()
+    for module in model.modules():
+        accepted.update(inspect.signature(module.forward).parameters)
+    for name in dump.manifest.get("inputs", {}):
+        if name.partition(".")[0] not in accepted:  # a dotted name is a part of an argument
+            text = f"inputs.{name}: {type(model).__name__} has no such argument"
+            raise EvaluatorError("dump", f"{text}; record the dump again, or give the model that it was made with")
+
+
 def load(path: str, dump: Dump) -> Any:
-    """Loads a model in the type of the dump, with eager attention and eager experts."""
+    """Loads a model in the type of the dump, with eager attention and the dump's order of experts."""
+    model = load_any(path, dump)
+    check_arguments(model, dump)
+    return model
+
+
+def load_any(path: str, dump: Dump) -> Any:
+    """Loads a model by the first class that fits."""
     config = load_config(path)
     config._experts_implementation = experts_implementation(dump)
     if is_sentence_model(path, dump):
@@ -120,8 +148,14 @@ def load_config(path: str) -> Any:
 def experts_implementation(dump: Dump) -> str:
     """Returns the order in which the candidate runs experts: all at once, sorted by expert, or one after another."""
     stated = dump.manifest.get("producer", {}).get("settings", {}).get("experts")
-    if stated is not None:
-        return str(stated)
+    is_known = stated in EXPERTS
+    if stated is not None and not is_known and dump.manifest["producer"].get("name") in SAME_CODE:
+        raise EvaluatorError(
+            "dump",
+            f"producer.settings.experts: {stated!r}, expected one of {', '.join(EXPERTS)}; record the dump again",
+        )
+    if is_known:
+        return EXPERTS[str(stated)]
     inner = [row for row in dump.rows.values() if row.module.endswith(".experts.act_fn")]
     return "grouped_mm" if inner and all(row.call == 0 for row in inner) else "eager"
 

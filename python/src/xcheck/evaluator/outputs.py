@@ -6,19 +6,12 @@ from typing import Any
 
 import torch
 
-FIELDS = ("logits", "last_hidden_state", "sentence_embedding", "token_embeddings")
+from xcheck.modules import tensors_in
 
 
 def recorded(output: Any) -> torch.Tensor | None:
-    """Returns the first tensor of a tuple, or the named tensor of a model's output."""
-    if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, dict) or hasattr(output, "keys"):
-        found = next((output.get(name) for name in FIELDS if output.get(name) is not None), None)
-        return found if found is not None else next((v for v in output.values() if isinstance(v, torch.Tensor)), None)
-    if isinstance(output, (tuple, list)):
-        return next((value for value in output if isinstance(value, torch.Tensor)), None)
-    return None
+    """Returns the tensor that a hook records of what a module returns; None if there is none."""
+    return next(iter(tensors_in(output)), None)
 
 
 def replaced(output: Any, value: torch.Tensor) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from .call import Call, is_real
-from .constants import SUM_SQUARES, SUM_VALUE, U32, UNIT, K
+from .constants import LAMBDA, SUM_SQUARES, SUM_VALUE, U32, UNIT, K
 from .operations import ACCUMULATIONS, REDUCTIONS
-from .rounding import Evaluation, is_tie, rule, sources
+from .rounding import Evaluation, rule, sources
+from .ties import Choice
 from .tracked import Tracked, fresh
 
 
@@ -114,8 +115,10 @@ def choice(evaluation: Evaluation, call: Call) -> Any:
         source = fresh(source.double(), source.dtype) if is_real(source) else source
     if not isinstance(source, Tracked):
         return result
-    if call.name == "topk" and source.has_errors and cut_is_tie(source, call):
-        evaluation.on_tie()
+    if call.name == "topk" and source.has_errors:
+        tie = tied_choice(source, call, result[1])
+        if tie is not None:
+            evaluation.on_tie(*tie)
     if isinstance(result, torch.Tensor):
         return extreme_of_all(source, result) if is_real(result) else result
     values, indices = result
@@ -148,16 +151,31 @@ def gathered(
     return fresh(values, source.dtype, take(variance), [take(sample) for sample in source.samples(evaluation.settings)])
 
 
-def cut_is_tie(source: Tracked, call: Call) -> bool:
-    """Returns true if rounding can exchange the last chosen and the first rejected value."""
+def tied_choice(source: Tracked, call: Call, indices: torch.Tensor) -> tuple[Choice, int] | None:
+    """Returns a choice that rounding can decide in some row, and the number of values that it chooses from.
+
+    Rounding can exchange a chosen and a rejected value if it can exchange both with those next to the cut.
+    """
     count = call.args[1]
     dim = call.args[2] if len(call.args) > 2 else call.kwargs.get("dim", -1)
     largest = call.args[3] if len(call.args) > 3 else call.kwargs.get("largest", True)
-    if count == 0 or count >= source.exact.shape[dim]:
-        return False
-    ranked, places = source.exact.topk(count + 1, dim, largest)
-    variance = source.variance()
+    scores, variance = source.exact.movedim(dim, -1), source.variance()
     assert variance is not None
-    of_ranked = variance.gather(dim, places)
-    last, rejected = ranked.select(dim, count - 1), ranked.select(dim, count)
-    return is_tie(last, rejected, of_ranked.select(dim, count - 1) + of_ranked.select(dim, count))
+    variance = variance.movedim(dim, -1)
+    if count == 0 or count >= scores.shape[-1]:
+        return None
+    scores = scores if largest else -scores
+    ranked, places = scores.topk(count + 1, -1)
+    of_ranked = variance.gather(-1, places)
+
+    def reaches(at: int) -> torch.Tensor:
+        """Returns true for values that rounding can exchange with one at the cut."""
+        return (scores - ranked[..., at : at + 1]).abs() <= LAMBDA * (variance + of_ranked[..., at : at + 1]).sqrt()
+
+    cut = LAMBDA * (of_ranked[..., count - 1] + of_ranked[..., count]).sqrt()
+    tied = (ranked[..., count - 1] - ranked[..., count]).abs() < cut
+    if not bool(tied.any()):
+        return None
+    top = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, places[..., :count], True)
+    may = torch.where(top, reaches(count), reaches(count - 1)) & tied.unsqueeze(-1)
+    return Choice("", tied, indices.movedim(dim, -1), top & ~may, may), scores.shape[-1]

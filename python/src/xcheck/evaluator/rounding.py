@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from . import operations
 from .call import Call, is_real, wide
-from .constants import LAMBDA, LIBRARY_ULPS, U32, K, is_exact_in_f32
+from .constants import LIBRARY_ULPS, U32, K, is_exact_in_f32
 from .errors import unsupported
 from .tracked import Settings, Tracked, fresh, like
 
@@ -39,7 +39,7 @@ class Evaluation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, settings: Settings | None = None):
         super().__init__()  # type: ignore[no-untyped-call]
         self.settings = settings or Settings(4)
-        self.on_tie: Callable[[], None] = lambda: None
+        self.on_tie: Callable[[Any, int], None] = lambda choice, count: None
         self.before: Callable[[Call], Any] = lambda call: None
         self.after: Callable[[Call, Any], Any] = lambda call, result: result
 
@@ -417,9 +417,3 @@ def cloned(source: Tracked, value: torch.Tensor) -> Tracked:
     """Returns a copy, whose final rounding may still be pending."""
     variance = None if source.errors.variance is None else like(source.errors.variance, source.exact)
     return fresh(value, source.dtype, variance, source.drawn(), pending=source.errors.pending)
-
-
-def is_tie(first: torch.Tensor, second: torch.Tensor, variance: torch.Tensor) -> bool:
-    """Returns true if rounding can exchange two values."""
-    bound = LAMBDA * variance.sqrt()
-    return bool(((first - second).abs() < bound).any())

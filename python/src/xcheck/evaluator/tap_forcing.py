@@ -19,6 +19,7 @@ from .tap_places import Place, Places
 from .tap_results import choice, probabilities, same_experts, weights_of
 from .tap_rows import TapRow
 from .tap_views import View, views
+from .ties import unknown_choice
 from .tracked import Tracked, fresh
 
 OnTap = Callable[[TapRow, torch.Tensor, Optional[str]], None]
@@ -117,13 +118,15 @@ class TapForcing:
         value = recorded(output)
         if first and isinstance(value, Tracked):
             choices = has_choices(output)
-            if choices:
-                self.forcing.on_choices(path)
+            made = self.forcing.on_choices(path) if choices else []
             forced = contiguous(value)
             for row, place in first:
                 self.judge(row, place, forced)
             if choices:
-                output = self.forcing.chosen_again(module, args, kwargs, value, forced, output)
+                again = self.forcing.chosen_again(module, args, kwargs, value, forced)
+                if again is None:
+                    self.forcing.on_open(made)  # the other outputs depend on them
+                output = output if again is None else again
             output = replaced(output, forced)
         self.judge_router(output, [(row, place) for row, place in due if place.side != "output"])
         return output
@@ -171,7 +174,7 @@ class TapForcing:
             is_recorded = "last_logits" in due or ("logits" in due and due["logits"].tokens is None)
             numbers, is_tie = choice(last, is_recorded)
             if is_tie:
-                self.forcing.evaluation.on_tie()
+                self.forcing.on_open([unknown_choice("")])
             self.report(due["argmax"], numbers)
         if "probs" in due:
             temperature = float(self.dump.manifest["passes"][self.forcing.pass_number].get("temperature", 1.0))

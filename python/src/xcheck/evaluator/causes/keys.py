@@ -7,18 +7,16 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..evaluation import Session
-from ..forcing import Forcing
 from ..model import mark_computed_buffers
-from ..rounding import Evaluation
-from ..sigma import sigma_of
-from ..tracked import Settings
-from .trial import Trial, exact_of, violations
+from .change import FITTED_KEY, USUAL_KEY, Change
+from .trial import Trial
 
 SHAPES = re.compile(
     r"^(vocab_size|hidden_size|num_hidden_layers|n_layer|n_embd|intermediate_size|.*_token_id|dtype|torch_dtype|"
@@ -38,38 +36,96 @@ TYPICAL: dict[str, list[Any]] = {
     "softcapping": [None],
     "window": [None],
 }
+COUNTS = re.compile(r"window|chunk|per_tok|top_?k|topk_group|span")
+OUTSIDE = re.compile(r"window|layer_types|rope|chunk|causal|rotary")  # keys that masks and rotations depend on
 
 
 def words(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
-def changes(config: Any, source: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yields key, present value and another value for each key that the modelling code reads."""
-    defaults = defaults_of(config)
-    for key, value in config.to_dict().items():
-        if SHAPES.match(key) or not re.search(rf"\b{re.escape(key)}\b", source):
-            continue
-        if isinstance(value, dict):
-            for inner, number in value.items():
-                for other in others(inner, number, None):
-                    yield f"{key}.{inner}", number, other
-            if "rope_theta" in value and value.get("rope_type", "default") != "default":
-                yield f"{key}.rope_type", value["rope_type"], "default"
-        else:
-            for other in others(key, value, defaults.get(key)):
-                yield key, value, other
+@dataclass
+class KeyChange(Change):
+    """Another value of a key."""
+
+    made: Any = None
+    outside: bool = False
+
+    @property
+    def model(self) -> Any:
+        return self.made
+
+    @property
+    def is_deep(self) -> bool:
+        return self.outside
+
+
+def key_change(trial: Trial, path: tuple[str, ...], value: Any, other: Any, rank: int) -> KeyChange | None:
+    """Returns the change of a key; None if the weights do not fit."""
+    session = trial.session
+    try:
+        made = remade(session, changed(session.model.config, path, other))
+    except Exception:
+        return None  # the class refuses this value
+    if made is None:
+        return None
+    key = ".".join(path)
+    message = {
+        "kind": "config",
+        "what": f"the key {key} of config.json is read as {words(other)} (expected {words(value)})",
+        "key": key,
+        "expected": words(value),
+        "found": words(other),
+    }
+    return KeyChange(rank, message, made=made, outside=alters_inputs(trial, key))
+
+
+def alters_inputs(trial: Trial, key: str) -> bool:
+    """Returns true if a key may alter the mask or the rotation that the module is given."""
+    if not OUTSIDE.search(key) or not any("mask" in name or "position" in name for name in trial.kwargs):
+        return False
+    is_recorded = any("rotary" in row.module for row in trial.session.dump.rows.values())
+    return not ("rope" in key and is_recorded)
+
+
+def entries(config: Any) -> list[tuple[tuple[str, ...], Any]]:
+    """Returns the path and the value of each key of the text model."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+
+    def walk(table: dict[str, Any], above: tuple[str, ...]) -> None:
+        for key, value in table.items():
+            if SHAPES.match(str(key)) or str(key).endswith("_config"):
+                continue
+            if isinstance(value, dict):
+                walk(value, (*above, str(key)))
+            else:
+                found.append(((*above, str(key)), value))
+
+    walk(config.get_text_config().to_dict(), ())
+    return found
+
+
+def read_entries(session: Session) -> list[tuple[tuple[str, ...], Any]]:
+    """Returns those keys that the modelling code reads."""
+    source = modelling_source(session.model)
+    return [
+        (path, value)
+        for path, value in entries(session.model.config)
+        if re.search(rf"\b{re.escape(path[0])}\b", source)
+    ]
 
 
 def defaults_of(config: Any) -> dict[str, Any]:
     try:
-        return dict(type(config)().to_dict())
+        return dict(type(config.get_text_config())().to_dict())
     except Exception:
         return {}
 
 
 def others(key: str, value: Any, default: Any) -> list[Any]:
     """Returns other values of a key: the class default, the opposite, and values that other models use."""
+    if isinstance(value, list):
+        return orders(value)
     if not isinstance(value, (bool, int, float, str, type(None))):
         return []
     found: list[Any] = []
@@ -82,28 +138,47 @@ def others(key: str, value: Any, default: Any) -> list[Any]:
             found += [
                 other for other in typical if other is None or type(other) is type(value) or isinstance(value, float)
             ]
-    if isinstance(value, int) and not isinstance(value, bool) and "window" in key:
+    if isinstance(value, int) and not isinstance(value, bool) and COUNTS.search(key):
         found += [value - 1, value + 1]
+    if key == "rope_type" and value != "default":
+        found.append("default")
     unique = dict.fromkeys((type(other), other) for other in found)
     return [other for _, other in unique if other != value]
 
 
-def is_alike(other: Any, value: Any) -> bool:
-    return other is None or type(other) is type(value) or isinstance(value, float)
+def orders(value: list[Any]) -> list[list[Any]]:
+    """Returns other orders of a list of layer types, such as that of a pattern that begins one layer later."""
+    kinds = list(dict.fromkeys(value)) if all(isinstance(part, str) for part in value) else []
+    if len(kinds) < 2:
+        return []
+    found = [value[at:] + value[:at] for at in range(1, len(value))]
+    found += [value[::-1], *([kind] * len(value) for kind in kinds)]
+    if len(kinds) == 2:
+        found.append([kinds[1 - kinds.index(part)] for part in value])
+    result: list[list[Any]] = []
+    for order in found:
+        if order != value and order not in result:
+            result.append(order)
+    return result
 
 
-def changed(config: Any, key: str, value: Any) -> Any:
+def changed(config: Any, path: tuple[str, ...], value: Any) -> Any:
     """Returns a configuration with another value of one key."""
     result = copy.deepcopy(config)
-    if "." in key:
-        outer, inner = key.split(".", 1)
-        table = dict(getattr(result, outer))
-        if inner == "rope_type":
-            table = {"rope_type": value, "rope_theta": table["rope_theta"]}
-        table[inner] = value
-        setattr(result, outer, table)
-    else:
-        setattr(result, key, value)
+    inner = result.get_text_config()
+    if len(path) == 1:
+        setattr(inner, path[0], value)
+        return result
+    table = copy.deepcopy(getattr(inner, path[0]))
+    place = table
+    for name in path[1:-1]:
+        place = place[name]
+    if path[-1] == "rope_type":
+        theta = place["rope_theta"]
+        place.clear()
+        place["rope_theta"] = theta
+    place[path[-1]] = value
+    setattr(inner, path[0], table)
     return result
 
 
@@ -146,55 +221,55 @@ def remade(session: Session, config: Any) -> Any:
     return model
 
 
-def broken_sites(session: Session, model: Any) -> set[tuple[str, int, int]]:
-    """Returns the sites with values above their error bound."""
-    found = set()
-
-    def look(row: Any, value: torch.Tensor) -> None:
-        if not value.is_floating_point():
-            return
-        if violations(session.dump.value(row), exact_of(value), sigma_of(value, row.dtype)):
-            found.add(row.site)
-
-    from ..evaluation import run_passes
-
-    evaluation = Evaluation(Settings(session.settings.samples))
-    with torch.no_grad(), Forcing(model, session.dump, evaluation, look) as forcing:
-        run_passes(model, session.dump, evaluation, forcing)
-    return found
+def causes(trial: Trial) -> Iterator[Change]:
+    """Yields each key whose other value explains the output."""
+    defaults = defaults_of(trial.session.model.config)
+    for path, value in read_entries(trial.session):
+        default = defaults.get(path[0])
+        for name in path[1:]:
+            default = default.get(name) if isinstance(default, dict) else None
+        for other in others(path[-1], value, default):
+            if not trial.has_time:
+                return
+            change = key_change(trial, path, value, other, USUAL_KEY)
+            if change is not None and explains(trial, change):
+                yield change
 
 
-def causes(trial: Trial) -> Iterator[dict[str, Any]]:
-    """Yields each key whose other value explains the output, and breaks no other."""
-    session = trial.session
-    source = modelling_source(session.model)
-    base: set[tuple[str, int, int]] | None = None
-    for key, value, other in changes(session.model.config, source):
-        if not trial.has_time:
-            return
-        try:
-            model = remade(session, changed(session.model.config, key, other))
-            if model is None:
+def explains(trial: Trial, change: Change) -> bool:
+    """Returns true if a change explains every value; keeps its error."""
+    try:
+        fit = trial.explains(change)
+    except Exception:
+        return False  # the modelling code refuses the value, or the shapes do not fit
+    if fit is None:
+        return False
+    change.message["error_after"] = fit.error
+    return True
+
+
+def of_change(trial: Trial, change: Change) -> Iterator[Change]:
+    """Yields the keys that set a changed constant: the constant is the key's value, or a power of it."""
+    told = change.message
+    if told["kind"] != "constant" or "line" not in told:
+        return
+    try:
+        expected, found = float(told["expected"]), float(told["found"])
+    except ValueError:  # a range
+        return
+    for path, value in read_entries(trial.session):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0 or found <= 0:
+            continue
+        for power in (1.0, -0.5, 0.5, -1.0, 2.0):
+            if not trial.has_time or abs(float(value) ** power - expected) > 1e-5 * abs(expected):
                 continue
-            found = trial.fit(model=model)
-            fit = trial.explains(model=model) if found is not None and found.is_possible else None
-        except Exception:
-            continue  # the class refuses this value, or its shapes do not fit
-        if fit is None:
-            continue
-        base = broken_sites(session, session.model) if base is None else base
-        after = broken_sites(session, model)
-        if after - base:
-            continue
-        yield {
-            "kind": "config",
-            "what": f"the key {key} of config.json is read as {words(other)} (expected {words(value)})",
-            "key": key,
-            "expected": words(value),
-            "found": words(other),
-            "error_after": fit.error,
-            "left_over": len(after),
-        }
+            other: Any = float(f"{found ** (1 / power):.5g}")
+            if isinstance(value, int) and other == round(other):
+                other = round(other)
+            made = key_change(trial, path, value, other, FITTED_KEY)
+            if made is not None and explains(trial, made):
+                made.message.update({name: told[name] for name in ("file", "line")})
+                yield made
 
 
 def modelling_source(model: Any) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Callable
 
-import torch
-
 from ..call import Call
 from ..tracked import Settings
-from .trial import Exact, Fit, Trial, changing, place
+from .change import ROUND_CONSTANT, UNROUND, CodeChange, Place, place, role_of
+from .fit import Fitting
+from .round_numbers import NARROW
+from .trial import Exact, Trial
 
 ARITHMETIC = frozenset(
     [
@@ -37,6 +39,8 @@ ARITHMETIC = frozenset(
         "lerp",
         "logit",
         "true_divide",
+        "addmm",
+        "baddbmm",
         "add_",
         "sub_",
         "mul_",
@@ -46,21 +50,30 @@ ARITHMETIC = frozenset(
         "masked_fill",
     ]
 )
-SHORT = frozenset([torch.bfloat16, torch.float16])
 INTEGERS = frozenset(["pow", "mul", "div"])
 CLAMPS = frozenset(["clamp", "clamp_", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_", "hardtanh"])
-GRID = 36
-STEPS = 48
-SPAN = 12.0
-ROUND = 2  # digits of a round number
+ADDENDS = frozenset(["add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"])
+NAMES = {
+    "mul": "factor",
+    "div": "divisor",
+    "add": "addend",
+    "sub": "subtrahend",
+    "pow": "exponent",
+    "clamp": "limit",
+    "clamp_min": "limit",
+    "clamp_max": "limit",
+    "native_layer_norm": "epsilon",
+    "_fused_rms_norm": "epsilon",
+    "native_group_norm": "epsilon",
+}
+OTHERS = 4  # further modules whose values narrow the range of a number
 
 
 @dataclass(frozen=True)
 class Constant:
     """A number at one line of the modelling code."""
 
-    file: str
-    line: int
+    place: Place
     operation: str
     at: int  # place among the operands
     value: float
@@ -68,9 +81,8 @@ class Constant:
 
     @property
     def words(self) -> str:
-        names = {"mul": "factor", "div": "divisor", "add": "addend", "sub": "subtrahend", "pow": "exponent"}
-        names.update({"clamp": "limit", "clamp_min": "limit", "clamp_max": "limit"})
-        return names.get(self.operation.rstrip("_"), f"number in {self.operation}")
+        name = NAMES.get(self.operation.rstrip("_"), f"number in {self.operation}")
+        return f"the {name} in `{self.place.text}`"
 
 
 def numbers_of(call: Call) -> Iterator[tuple[int, float]]:
@@ -93,15 +105,15 @@ def constants_of(trial: Trial) -> list[Constant]:
 
     def look(call: Call) -> Any:
         if call.reals:
+            here = place()
             for at, value in numbers_of(call):
-                file, line = place()
-                found.setdefault(Constant(file, line, call.name, at, value))
+                found.setdefault(Constant(here, call.name, at, value))
         return None
 
     evaluation = Exact(Settings(0))
     evaluation.before = look
     trial.run(evaluation)
-    constants = [constant for constant in found if constant.file]
+    constants = [constant for constant in found if constant.place.path]
     return constants + limits(constants)
 
 
@@ -112,7 +124,7 @@ def limits(constants: list[Constant]) -> list[Constant]:
     for constant in constants:
         size = abs(constant.value)
         if constant.operation in CLAMPS and sizes.count(size) > 1 and size not in result:
-            result[size] = Constant(constant.file, constant.line, constant.operation, constant.at, size, True)
+            result[size] = Constant(constant.place, constant.operation, constant.at, size, True)
     return list(result.values())
 
 
@@ -128,7 +140,7 @@ def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
             return None
         if call.name != constant.operation or not call.reals:
             return None
-        if (constant.at, constant.value) not in list(numbers_of(call)) or place() != (constant.file, constant.line):
+        if (constant.at, constant.value) not in list(numbers_of(call)) or place() != constant.place:
             return None
         call.leaves[constant.at] = value
         call.rebuild()
@@ -137,104 +149,58 @@ def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
     return change
 
 
-def fit_with(trial: Trial, constant: Constant, value: float) -> Fit:
-    evaluation = Exact(Settings(0))
-    evaluation.before = exchange(constant, value)
-    found = trial.fit(evaluation)
-    return Fit(float("inf"), 1) if found is None or math.isnan(found.error) else found
+def changed(constant: Constant, value: float) -> CodeChange:
+    """Returns the change of a constant to a value."""
+    return CodeChange(ROUND_CONSTANT, {}, make=lambda: exchange(constant, value))
 
 
-def error_with(trial: Trial, constant: Constant, value: float) -> float:
-    return fit_with(trial, constant, value).error
-
-
-def fitted(trial: Trial, constant: Constant, before: float) -> tuple[float, float] | None:
-    """Returns the value with the least error, and the error."""
-    special = [1.0, -constant.value, constant.value**2, constant.value**0.5 if constant.value > 0 else 1.0,
-               1 / constant.value, 0.0]  # fmt: skip
-    tried = [(error_with(trial, constant, value), value) for value in dict.fromkeys(special)]
-    grid = [-SPAN + 2 * SPAN * step / (GRID - 1) for step in range(GRID)]
-    errors = []
-    for step in grid:
-        if not trial.has_time:
-            return None
-        errors.append(error_with(trial, constant, constant.value * math.exp(step)))
-    best = min(range(GRID), key=lambda at: errors[at])
-    if not math.isfinite(errors[best]) or max(errors) - min(errors) < 1e-12 * before:
-        return min(tried)[1], min(tried)[0]
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
-    step, error = golden(lambda at: error_with(trial, constant, constant.value * math.exp(at)), low, high, trial)
-    tried.append((error, constant.value * math.exp(step)))
-    error, value = min(tried)
-    return value, error
-
-
-def golden(function: Callable[[float], float], low: float, high: float, trial: Trial) -> tuple[float, float]:
-    """Returns the place and the value of a minimum."""
-    ratio = (math.sqrt(5) - 1) / 2
-    first, second = high - ratio * (high - low), low + ratio * (high - low)
-    of_first, of_second = function(first), function(second)
-    for _ in range(STEPS):
-        if not trial.has_time or high - low < 1e-9:
-            break
-        if of_first < of_second:
-            high, second, of_second = second, first, of_first
-            first = high - ratio * (high - low)
-            of_first = function(first)
-        else:
-            low, first, of_first = first, second, of_second
-            second = low + ratio * (high - low)
-            of_second = function(second)
-    return min((first, of_first), (second, of_second), key=lambda pair: pair[1])
-
-
-def rounded(trial: Trial, constant: Constant, value: float) -> float | None:
-    """Returns the shortest decimal number near a fitted value that explains every value, or None."""
-    for digits in range(1, 10):
-        short = float(f"{value:.{digits}g}")
-        if abs(short - value) > 0.02 * abs(value):
-            continue
-        possible = short != constant.value and fit_with(trial, constant, short).is_possible
-        if possible and trial.explains(changing(exchange(constant, short))) is not None:
-            return short
-    return value if trial.explains(changing(exchange(constant, value))) is not None else None
-
-
-def is_round(value: float) -> bool:
-    """Returns true if a number has few digits."""
-    return value == 0 or f"{value:.{ROUND}g}" == f"{value:.6g}" or float(f"{value:.{ROUND}g}") == value
-
-
-def is_plausible(constant: Constant, value: float, stored: torch.dtype) -> bool:
-    """Returns true if a fitted number is evidence: in a short type, many numbers explain a module equally well."""
-    return stored not in SHORT or is_round(value) or is_round(value / constant.value)
-
-
-def causes(trial: Trial) -> Iterator[dict[str, Any]]:
+def causes(trial: Trial) -> Iterator[CodeChange]:
     """Yields each constant that explains every value of the output."""
-    before = trial.before.error if trial.before is not None else 0.0
     for constant in constants_of(trial):
         if not trial.has_time:
             return
-        found = fitted(trial, constant, before)
-        if found is None or found[1] >= before:
+        fitting = Fitting(trial, lambda value, constant=constant: changed(constant, value))  # type: ignore[misc]
+        limits = fitting.range(constant.value)
+        is_addend = constant.operation.rstrip("_") in ADDENDS
+        if limits is not None and not fitting.number(constant.value, limits, is_addend).is_round:
+            limits = narrowed(trial, constant, limits)
+        if limits is None:
             continue
-        if not fit_with(trial, constant, found[0]).is_possible:
-            continue
-        value = rounded(trial, constant, found[0])
-        if value is None or not is_plausible(constant, value, trial.row.dtype):
-            continue
-        fit = trial.explains(changing(exchange(constant, value)))
+        number = fitting.number(constant.value, limits, is_addend)
+        value = number.value if number.value is not None else (number.low + number.high) / 2
+        change = changed(constant, value)
+        fit = trial.explains(change)
         if fit is None:
             continue
-        expected, actual = f"{constant.value:.6g}", f"{value:.6g}"
-        yield {
+        expected = f"{constant.value:.6g}"
+        change.rank = ROUND_CONSTANT if number.is_round else UNROUND
+        change.message = {
             "kind": "constant",
-            "what": f"the {constant.words} is {actual} (expected {expected})",
+            "what": f"{constant.words} is {number.phrase} (expected {expected})",
             "key": constant.operation,
             "expected": expected,
-            "found": actual,
-            "file": constant.file,
-            "line": constant.line,
+            "found": number.words,
+            **constant.place.fields,
             "error_after": fit.error,
         }
+        yield change
+
+
+def narrowed(trial: Trial, constant: Constant, limits: tuple[float, float]) -> tuple[float, float] | None:
+    """Returns the numbers that explain other wrong modules of the same class, too; None if there are none."""
+    low, high = limits
+    if high - low < NARROW * abs(high):
+        return limits
+    modules, role = dict(trial.session.model.named_modules()), role_of(trial.path)
+    kind = type(trial.module) if trial.root == trial.name else None
+    wrong = [site for site in sorted(trial.session.wrong) if site != trial.site]
+    others = [site for site in wrong if role_of(site[0]) == role or type(modules.get(site[0])) is kind]
+    for site in others[:: max(len(others) // OTHERS, 1)][:OTHERS]:
+        if not trial.has_time:
+            break
+        other = Trial(trial.session, *site, trial.deadline - time.monotonic())
+        fitting = Fitting(other, lambda value: changed(constant, value))
+        found = fitting.range(constant.value)
+        if found is not None:
+            low, high = max(low, found[0]), min(high, found[1])
+    return (low, high) if low <= high else None

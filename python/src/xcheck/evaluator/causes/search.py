@@ -1,34 +1,44 @@
-"""Search for the cause of a wrong output: the first kind of change that explains every value."""
+"""Search for the cause of a wrong output: all changes that explain every value, the likeliest ones first."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..evaluation import Session
-from . import inputs, keys, numbers, steps, weights
+from . import inputs, keys, numbers, rotations, steps, weights
+from .change import UNROUND, Change
+from .confirmation import SHORT, confirmed
 from .trial import Trial
 
-# Changes without a free parameter come before fitted numbers.
-KINDS = (keys.causes, weights.causes, steps.causes, inputs.causes, numbers.causes)
+KINDS = (keys.causes, weights.causes, inputs.causes, rotations.causes, steps.causes, numbers.causes)
 CLOSE = 2.0  # explanations whose errors differ by less are equally good
+SHARE = 0.8  # of the time for the search; the rest is for confirmations
 
 
 def search(session: Session, module: str, call: int, pass_number: int, seconds: float) -> list[dict[str, Any]]:
-    """Returns the causes of one output, all equally good; none if nothing explains every value."""
-    trial = Trial(session, module, call, pass_number, seconds)
-    now = trial.before
-    if now is None or now.violations == 0:
+    """Returns the causes of one output, all equally likely; none if nothing explains every value."""
+    trial = Trial(session, module, call, pass_number, SHARE * seconds)
+    if trial.before is None or trial.before.violations == 0:
         return []
-    for kind in KINDS:
-        found = list(kind(trial))
-        if found:
-            return ranked(found, now.error)
+    found = [change for kind in KINDS for change in kind(trial)]
+    found += [key for change in found for key in keys.of_change(trial, change)]
+    if not found:
+        return []
+    best = min(change.message["error_after"] for change in found)
+    close = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
+    chosen = likeliest(trial, close)
+    return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
+
+
+def likeliest(trial: Trial, found: list[Change]) -> list[Change]:
+    """Returns the confirmed changes of the best rank; of these, those that explain the most modules."""
+    for rank in sorted({change.rank for change in found}):
+        counted = [(confirmed(trial, change), change) for change in found if change.rank == rank]
+        most = max(count for count, _ in counted)
+        chosen = [change for count, change in counted if count == most and count]
+        chosen.sort(key=lambda change: change.message["error_after"])
+        if rank == UNROUND and len(chosen) > 1 and trial.row.dtype in SHORT:
+            return []  # in a short type, many numbers explain the values: none is evidence
+        if chosen:
+            return chosen
     return []
-
-
-def ranked(found: list[dict[str, Any]], before: float) -> list[dict[str, Any]]:
-    """Returns the best explanations as messages."""
-    best = min(cause["error_after"] for cause in found)
-    chosen = [cause for cause in found if cause["error_after"] <= max(CLOSE * best, 1e-12)]
-    chosen.sort(key=lambda cause: cause["error_after"])
-    return [{"message": "cause", "rank": 1, "left_over": 0, **cause, "error_before": before} for cause in chosen]

@@ -1,17 +1,22 @@
-"""Wrong operations: one that is left out, or whose operand counts twice."""
+"""Wrong operations: one that is left out, or whose operand counts twice; a module that returns its input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
 
 from ..call import Call, is_real
+from ..outputs import recorded, replaced
 from ..rounding import as_tracked
 from ..tracked import Settings, Tracked, fresh
-from .trial import Exact, Trial, changing, place
+from .change import OPERATION, Change, CodeChange, Place, Run, place
+from .keys import explains
+from .trial import Exact, Trial
+from .weights import own_modules
 
 SKIPPED = frozenset(
     [
@@ -52,8 +57,7 @@ SKIPPED = frozenset(
 class Step:
     """One operation of the modelling code, and the operand that takes the place of its result."""
 
-    file: str
-    line: int
+    place: Place
     operation: str
     ordinal: int  # number of the operation within its line
     operand: int
@@ -63,21 +67,43 @@ class Step:
     def words(self) -> str:
         operation = self.operation.strip("_")
         if self.twice:
-            return f"an operand of {operation} in {self.file}:{self.line} is added twice"
-        return f"{operation} in {self.file}:{self.line} is left out"
+            return f"an operand of {operation} in `{self.place.text}` is added twice"
+        return f"{operation} in `{self.place.text}` is left out"
 
 
 class Lines:
     """Counts the operations of each line, in each execution of the line."""
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[str, int, str], int] = {}
+        self.counts: dict[tuple[Place, str], int] = {}
 
-    def next(self, call: Call) -> tuple[str, int, int]:
-        file, line = place()
-        key = (file, line, call.name)
+    def next(self, call: Call) -> tuple[Place, int]:
+        here = place()
+        key = (here, call.name)
         self.counts[key] = self.counts.get(key, -1) + 1
-        return file, line, self.counts[key]
+        return here, self.counts[key]
+
+
+@dataclass
+class ReturnsInput(Change):
+    """A module that returns its first input."""
+
+    inside: str = ""  # path of the module within the one that is run
+
+    @contextmanager
+    def installed(self, run: Run) -> Iterator[None]:
+        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+            value = recorded(output)
+            given = next((part for part in (*args, *kwargs.values()) if is_real(part)), None)
+            if run.forcing.paused or value is None or given is None or given.shape != value.shape:
+                return None
+            return replaced(output, given.to(value.dtype).clone())
+
+        def make(path: str, module: Any) -> Any:
+            return module.get_submodule(self.inside).register_forward_hook(hook, prepend=True, with_kwargs=True)
+
+        with run.hooks(make):
+            yield
 
 
 def steps_of(trial: Trial) -> list[Step]:
@@ -88,15 +114,15 @@ def steps_of(trial: Trial) -> list[Step]:
     def look(call: Call, result: Any) -> Any:
         if call.name not in SKIPPED or not call.reals or not isinstance(result, torch.Tensor):
             return result
-        file, line, ordinal = lines.next(call)
-        if not file or ordinal > 8:
+        here, ordinal = lines.next(call)
+        if not here.path or ordinal > 8:
             return result
         numbers = [leaf for leaf in call.leaves if isinstance(leaf, float)]
         for at, leaf in enumerate(call.leaves):
             if is_real(leaf) and leaf.shape == result.shape and not (numbers and call.name in ("mul", "add", "div")):
-                found.setdefault(Step(file, line, call.name, ordinal, at))
+                found.setdefault(Step(here, call.name, ordinal, at))
                 if call.name == "add":
-                    found.setdefault(Step(file, line, call.name, ordinal, at, twice=True))
+                    found.setdefault(Step(here, call.name, ordinal, at, twice=True))
         return result
 
     evaluation = Exact(Settings(0))
@@ -112,8 +138,8 @@ def leave_out(step: Step) -> Callable[[Call], Any]:
     def change(call: Call) -> Any:
         if call.name != step.operation or not call.reals:
             return None
-        file, line, ordinal = lines.next(call)
-        if (file, line, ordinal) != (step.file, step.line, step.ordinal):
+        here, ordinal = lines.next(call)
+        if (here, ordinal) != (step.place, step.ordinal):
             return None
         operand = as_tracked(call.leaves[step.operand])
         dtype = call.dtype()
@@ -125,26 +151,20 @@ def leave_out(step: Step) -> Callable[[Call], Any]:
     return change
 
 
-def causes(trial: Trial) -> Iterator[dict[str, Any]]:
-    """Yields each left-out operation that explains every value of the output."""
+def causes(trial: Trial) -> Iterator[Change]:
+    """Yields each left-out operation or module that explains every value of the output."""
+    for path, _ in list(own_modules(trial)):
+        if not trial.has_time:
+            return
+        inside = path[len(trial.root) :].lstrip(".") if trial.root else path
+        what = {"kind": "operation", "what": f"{path or 'the model'} is left out: its output is its input", "key": path}
+        skipped = ReturnsInput(OPERATION, what, inside=inside)
+        if explains(trial, skipped):
+            yield skipped
     for step in steps_of(trial):
         if not trial.has_time:
             return
-        evaluation = Exact(Settings(0))
-        evaluation.before = leave_out(step)
-        try:
-            found = trial.fit(evaluation)
-            if found is None or not found.is_possible:
-                continue
-            fit = trial.explains(changing(leave_out(step)))
-        except (RuntimeError, ValueError, IndexError):
-            continue  # later operations need the result's type or shape
-        if fit is not None:
-            yield {
-                "kind": "operation",
-                "what": step.words,
-                "key": step.operation,
-                "file": step.file,
-                "line": step.line,
-                "error_after": fit.error,
-            }
+        what = {"kind": "operation", "what": step.words, "key": step.operation, **step.place.fields}
+        change = CodeChange(OPERATION, what, make=lambda step=step: leave_out(step))  # type: ignore[misc]
+        if explains(trial, change):
+            yield change

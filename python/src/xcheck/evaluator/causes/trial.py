@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -14,16 +13,18 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..bounds import over
 from ..call import Call, is_real
-from ..constants import LAMBDA, LEAST, UNIT
 from ..errors import EvaluatorError
 from ..evaluation import Session, run_passes
 from ..forcing import Forcing
+from ..model import mark_computed_buffers
+from ..modules import ROTARY
 from ..operations import CREATIONS
 from ..outputs import recorded
 from ..rounding import Evaluation, is_composite, is_view
-from ..sigma import sigma_of
 from ..tracked import RoundingErrors, Settings, Tracked, fresh
+from .change import Change, Run
 
 RULED = (
     frozenset(
@@ -61,6 +62,7 @@ class Fit:
 
     error: float  # relative root mean square
     violations: int
+    is_close: bool = False  # True if every value is within the bound of the present model
 
     @property
     def is_possible(self) -> bool:
@@ -94,6 +96,8 @@ class Trial:
         self.kwargs: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
         self.sigma: torch.Tensor | None = None
+        self.last_sigma: torch.Tensor | None = None  # of the last output that was judged
+        self.undetermined = session.undetermined.get(self.site, torch.tensor(False))
         self.dump_without_site = self.without_site()
         self.capture()
         self.before = self.judged()
@@ -129,9 +133,10 @@ class Trial:
                 if path == self.name and forcing.calls.get(path, 0) != self.site[1]:
                     return
                 with _disable_current_modes():
-                    if not kept or path == self.name or all_known(args, kwargs):
+                    is_known = all_known(args, kwargs) or is_rotary(module)
+                    if not kept or path == self.name or is_known:
                         kept[path] = (*copied(args, kwargs), dict(forcing.calls))
-                        known[path] = all_known(args, kwargs)
+                        known[path] = is_known
                 if path == self.name:
                     raise Reached
 
@@ -158,75 +163,101 @@ class Trial:
     @contextmanager
     def forcing(self, model: Any, evaluation: Evaluation) -> Iterator[Forcing]:
         """Replaces the outputs of modules within the module by the candidate's."""
-        with Forcing(model, self.dump_without_site, evaluation, ignore) as forcing:
+        with Forcing(model, self.dump_without_site, evaluation, ignore, self.root) as forcing:
             forcing.calls = dict(self.calls)
             forcing.pass_number = self.site[2]
             yield forcing
 
-    def run(
-        self,
-        evaluation: Evaluation,
-        model: Any = None,
-        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
-    ) -> torch.Tensor | None:
-        """Returns the module's output."""
-        model = self.session.model if model is None else model
-        args, kwargs = copied(*((self.args, self.kwargs) if inputs is None else inputs))
-        outputs: list[Any] = []
+    def run(self, evaluation: Evaluation, change: Change | None = None) -> torch.Tensor | None:
+        """Returns the module's output; None if it has another shape."""
+        change = change or Change(0, {})
+        model = change.model if change.model is not None else self.session.model
+        if change.is_deep:
+            output = self.run_from_the_start(evaluation, model)
+        else:
+            output = self.run_module(evaluation, model, change)
+        return None if output is None or tuple(output.shape) != self.row.shape else output
+
+    def run_module(self, evaluation: Evaluation, model: Any, change: Change) -> torch.Tensor | None:
+        """Runs the module on the candidate's inputs."""
+        args, kwargs = copied(self.args, self.kwargs)
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            forcing = stack.enter_context(self.forcing(model, evaluation))
+            stack.enter_context(evaluation)
+            outputs = stack.enter_context(self.kept(model, forcing))
+            stack.enter_context(change.installed(Run(model, evaluation, forcing, frozenset([self.root]))))
+            with suppress(Reached):
+                model.get_submodule(self.root)(*args, **kwargs)
+        return outputs[0] if outputs else None
+
+    def run_from_the_start(self, evaluation: Evaluation, model: Any) -> torch.Tensor | None:
+        """Runs the model up to the module."""
+        mark_computed_buffers(model)
+        forcing = Forcing(model, self.dump_without_site, evaluation, ignore)
+        with torch.no_grad(), forcing, self.kept(model, forcing) as outputs, suppress(Reached):
+            run_passes(model, self.session.dump, evaluation, forcing)
+        return outputs[0] if outputs else None
+
+    @contextmanager
+    def kept(self, model: Any, forcing: Forcing) -> Iterator[list[torch.Tensor | None]]:
+        """Keeps the output of the call in question, and ends the run there."""
+        outputs: list[torch.Tensor | None] = []
 
         def keep(module: Any, args: Any, output: Any) -> None:
-            if forcing.calls.get(self.name, 0) == self.site[1] and not forcing.paused:
+            here = forcing.calls.get(self.name, 0), forcing.pass_number
+            if here == self.site[1:] and not forcing.paused:
                 outputs.append(recorded(output))
                 raise Reached
 
-        with torch.no_grad(), self.forcing(model, evaluation) as forcing, evaluation:
-            handle = model.get_submodule(self.name).register_forward_hook(keep, prepend=True)
-            try:
-                model.get_submodule(self.root)(*args, **kwargs)
-            except Reached:
-                pass
-            finally:
-                handle.remove()
-        if not outputs or outputs[0] is None or tuple(outputs[0].shape) != self.row.shape:
-            return None
-        return outputs[0]  # type: ignore[no-any-return]
+        handle = model.get_submodule(self.name).register_forward_hook(keep, prepend=True)
+        try:
+            yield outputs
+        finally:
+            handle.remove()
 
-    def fit(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
+    def fit(self, change: Change) -> Fit | None:
         """Compares the exact output with the candidate's, with a generous bound in place of the change's own."""
-        output = self.run(evaluation or Exact(Settings(0)), **options)
+        output = self.run(Exact(Settings(0)), change)
         if output is None:
             return None
         exact = exact_of(output)
         sigma = torch.zeros_like(exact) if self.sigma is None else GENEROUS * self.sigma
-        return Fit(self.relative(exact), violations(self.stored, exact, sigma))
+        is_close = self.count(exact, sigma / GENEROUS) == 0
+        return Fit(self.relative(exact), self.count(exact, sigma), is_close)
 
-    def judged(self, evaluation: Evaluation | None = None, **options: Any) -> Fit | None:
+    def judged(self, change: Change | None = None) -> Fit | None:
         """Compares the output with the candidate's, with the error bound at each value."""
-        output = self.run(evaluation or Evaluation(Settings(self.session.settings.samples)), **options)
+        output = self.run(Evaluation(Settings(self.session.settings.samples)), change)
         if output is None:
             return None
         exact = exact_of(output)
-        sigma = sigma_of(output, self.row.dtype)
+        sigma = self.session.sigma(output, self.row.dtype)
         if self.sigma is None:
             self.sigma = sigma
-        return Fit(self.relative(exact), violations(self.stored, exact, sigma))
+        self.last_sigma = sigma
+        return Fit(self.relative(exact), self.count(exact, sigma))
+
+    def count(self, exact: torch.Tensor, sigma: torch.Tensor) -> int:
+        """Returns the number of values above their bound, apart from those that a choice by rounding decides."""
+        return int((over(self.stored, exact, sigma) & ~self.undetermined).sum())
+
+    def explains(self, change: Change) -> Fit | None:
+        """Returns the fit if every value of the output is within its bound."""
+        found = self.fit(change)
+        if found is None or not found.is_possible:
+            return None
+        found = self.judged(change)
+        return found if found is not None and found.violations == 0 else None
 
     def relative(self, exact: torch.Tensor) -> float:
         """Returns the error relative to the candidate's values, as root mean squares."""
-        seen = torch.isfinite(self.want)
+        seen = torch.isfinite(self.want) & ~self.undetermined
         error = torch.where(seen, exact - self.want, 0.0)
         size = torch.where(seen, self.want, 0.0)
         if not bool(torch.isfinite(error).all()):
             return float("inf")
         return float(error.square().mean().sqrt() / size.square().mean().sqrt().clamp(min=1e-300))
-
-    def explains(self, make: Callable[[Evaluation], Any] | None = None, **options: Any) -> Fit | None:
-        """Returns the fit if every value of the output is within its bound."""
-        evaluation = Evaluation(Settings(self.session.settings.samples))
-        if make is not None:
-            make(evaluation)
-        found = self.judged(evaluation, **options)
-        return found if found is not None and found.violations == 0 else None
 
 
 def ancestors(path: str) -> list[str]:
@@ -239,6 +270,11 @@ def all_known(args: Any, kwargs: Any) -> bool:
     """Returns true if the values that a module computes from are the candidate's."""
     tensors = [leaf for leaf in tree_leaves((args, {k: v for k, v in kwargs.items() if is_data(k)})) if is_real(leaf)]
     return all(getattr(leaf, "is_known", False) for leaf in tensors)
+
+
+def is_rotary(module: Any) -> bool:
+    """Returns true for a module that computes rotations from positions alone."""
+    return bool(ROTARY.search(type(module).__name__)) and not list(module.parameters())
 
 
 def is_data(name: str) -> bool:
@@ -257,36 +293,3 @@ def ignore(*_: Any) -> None:
 
 def exact_of(output: torch.Tensor) -> torch.Tensor:
     return output.exact if isinstance(output, Tracked) else output.double()
-
-
-def violations(stored: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor) -> int:
-    """Returns the number of values above their error bound."""
-    value = stored.double()
-    half = torch.maximum(value.abs(), exact.abs()) * UNIT.get(stored.dtype, 0.0) + LEAST.get(stored.dtype, 0.0)
-    over = (value - exact).abs() > LAMBDA * sigma + half
-    differs = ~torch.isfinite(exact) & (value != exact) & ~(value.isnan() & exact.isnan())
-    return int(((over & torch.isfinite(exact)) | (value.isnan() & torch.isfinite(exact)) | differs).sum())
-
-
-def place() -> tuple[str, int]:
-    """Returns file and line of the modelling code that runs the current operation."""
-    found = ("", 0)
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename.replace("\\", "/")
-        file = name.rsplit("/", 1)[-1]
-        if "/transformers/" in name and "/transformers/utils/" not in name and file != "modeling_layers.py":
-            return file, frame.f_lineno
-        if "/torch/nn/modules/" in name and file not in ("module.py", "container.py") and not found[0]:
-            found = file, frame.f_lineno
-        frame = frame.f_back
-    return found
-
-
-def changing(change: Callable[[Call], Any]) -> Callable[[Evaluation], None]:
-    """Returns a function that exchanges operations in an evaluation."""
-
-    def install(evaluation: Evaluation) -> None:
-        evaluation.before = change
-
-    return install

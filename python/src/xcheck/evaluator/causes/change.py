@@ -1,0 +1,135 @@
+"""A changed thing that may explain a wrong output, and the run that it is tried in."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from ..call import Call
+from ..forcing import Forcing
+from ..rounding import Evaluation
+
+# Plausibility of an explanation: smaller numbers are likelier.
+USUAL_KEY, FITTED_KEY, ROUND_CONSTANT, WEIGHT, OPERATION, INPUT, UNROUND = range(7)
+LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+SHOWN = 100  # characters of a quoted source line
+
+
+def role_of(path: str) -> str:
+    """Returns the path of a module without the number of its layer."""
+    return LAYER_NUMBER.sub(".*", path, count=1)
+
+
+@dataclass
+class Run:
+    """A run of the model, or of one module of it, in which a change is tried."""
+
+    model: Any
+    evaluation: Evaluation
+    forcing: Forcing
+    paths: frozenset[str]  # modules in which the change applies
+
+    @property
+    def applies(self) -> bool:
+        """True while one of the modules runs."""
+        return any(path in self.paths for path in self.forcing.stack)
+
+    @contextmanager
+    def hooks(self, make: Callable[[str, Any], Any]) -> Iterator[None]:
+        """Registers a hook on each module in which the change applies."""
+        handles = [make(path, self.model.get_submodule(path)) for path in sorted(self.paths)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+@dataclass
+class Change:
+    """A changed thing. `message` has the fields of the protocol's message."""
+
+    rank: int
+    message: dict[str, Any]
+    is_local: bool = False  # True for a change of one module, which does not apply in other layers
+
+    @property
+    def model(self) -> Any:
+        """Another model in place of the session's; None for the same."""
+        return None
+
+    @property
+    def is_deep(self) -> bool:
+        """True if the change may alter the inputs of the module, so that the whole model has to run."""
+        return False
+
+    def installed(self, run: Run) -> AbstractContextManager[Any]:
+        """Installs the change for the length of a run."""
+        return nullcontext()
+
+
+@dataclass
+class CodeChange(Change):
+    """A change of operations. `make` is called when a module begins in which the change applies."""
+
+    make: Callable[[], Callable[[Call], Any]] = field(default=lambda: lambda call: None)
+
+    @contextmanager
+    def installed(self, run: Run) -> Iterator[None]:
+        current = [self.make()]
+
+        def begin(module: Any, args: Any) -> None:
+            current[0] = self.make()
+
+        def before(call: Call) -> Any:
+            return current[0](call) if run.applies else None
+
+        run.evaluation.before = before
+        with run.hooks(lambda path, module: module.register_forward_pre_hook(begin)):
+            yield
+        run.evaluation.before = lambda call: None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the modelling code."""
+
+    path: str
+    line: int
+
+    @property
+    def file(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def text(self) -> str:
+        """The source line, shortened."""
+        text = linecache.getline(self.path, self.line).strip()
+        return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"file": self.file, "line": self.line}
+
+
+NOWHERE = Place("", 0)
+
+
+def place() -> Place:
+    """Returns the line of the modelling code that runs the current operation."""
+    found = NOWHERE
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename.replace("\\", "/")
+        file = name.rsplit("/", 1)[-1]
+        if "/transformers/" in name and "/transformers/utils/" not in name and file != "modeling_layers.py":
+            return Place(name, frame.f_lineno)
+        if "/torch/nn/modules/" in name and file not in ("module.py", "container.py") and found is NOWHERE:
+            found = Place(name, frame.f_lineno)
+        frame = frame.f_back
+    return found

@@ -1,0 +1,83 @@
+"""Confirmation of an explanation: it explains the same module in other layers and passes, and breaks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ..bounds import over
+from ..candidate import Row
+from ..evaluation import run_passes
+from ..forcing import Forcing
+from ..model import mark_computed_buffers
+from ..rounding import Evaluation
+from ..tracked import Settings, Tracked
+from .change import Change, Run, role_of
+from .trial import Trial
+
+SHORT = frozenset([torch.bfloat16, torch.float16])
+
+
+class Broken(Exception):
+    """Ends a run in which a right output has become wrong."""
+
+
+def confirmed(trial: Trial, change: Change) -> int:
+    """Returns the number of modules in which a change explains all wrong outputs, and leaves right ones right."""
+    return next((len(paths) for paths in scopes(trial, change) if holds(trial, change, paths)), 0)
+
+
+def scopes(trial: Trial, change: Change) -> Iterator[frozenset[str]]:
+    """Yields the modules in which a change may apply, from the most: of its class, of its role, with wrong outputs."""
+    if change.is_local:
+        yield frozenset([trial.root])
+        return
+    kind = type(trial.module)
+    modules = list(trial.session.model.named_modules())
+    layers = frozenset(path for path, _ in modules if role_of(path) == role_of(trial.root))
+    same = frozenset(path for path, module in modules if type(module) is kind)
+    if trial.root == trial.name and change.model is None and same > layers:
+        yield same
+    yield layers
+    wrong = frozenset(path for path in layers if is_wrong(trial, path))
+    is_weak = change.message["kind"] == "constant" and trial.row.dtype in SHORT
+    if wrong != layers and change.model is None and not is_weak:
+        yield wrong
+
+
+def is_wrong(trial: Trial, path: str) -> bool:
+    """Returns true if the layer of a module has a wrong output of the module in question."""
+    role = role_of(trial.path)
+    inside = trial.path[len(trial.root) :]
+    return any(role_of(site[0]) == role and site[0] == path + inside for site in trial.session.wrong)
+
+
+def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
+    """Runs all passes with the change in some modules, and judges every recorded output."""
+    session = trial.session
+    model = change.model if change.model is not None else session.model
+    if change.model is not None:
+        mark_computed_buffers(model)
+    inside = trial.path[len(trial.root) :] if trial.root else trial.path
+    demanded = {path + inside for path in paths} | {trial.path}
+
+    def look(row: Row, value: torch.Tensor) -> None:
+        may_be_wrong = row.site in session.wrong and row.module not in demanded
+        if may_be_wrong:
+            return
+        exact = value.exact if isinstance(value, Tracked) else value.double()
+        above = over(session.dump.value(row), exact, session.sigma(value, row.dtype))
+        known = session.undetermined.get(row.site)
+        if bool((above if known is None else above & ~known).any()):
+            raise Broken
+
+    evaluation = Evaluation(Settings(session.settings.samples))
+    forcing = Forcing(model, session.dump, evaluation, look)
+    run = Run(model, evaluation, forcing, paths)
+    try:
+        with torch.no_grad(), forcing, change.installed(run):
+            run_passes(model, session.dump, evaluation, forcing)
+    except Broken:
+        return False
+    return True
