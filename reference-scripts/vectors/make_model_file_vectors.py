@@ -30,6 +30,8 @@ QWEN3 = "checkpoints/tiny-qwen3/hf"
 LLAMA = "checkpoints/tiny-llama2/hf"
 BIASED = "tests/data/architectures/tiny-llama-bias/hf"
 TOKENS = [1, 5, 9, 12, 3, 7, 200, 31]
+# Longer than the original context of tiny-phi4, beyond which llama.cpp computes in its whole context.
+MORE_TOKENS = [*TOKENS, 8, 100, 17, 45]
 SHOWN = 24
 NONE = {"rope_parameters": None, "rope_theta": None, "rope_scaling": None}
 
@@ -109,6 +111,7 @@ def make_adapters(out: Path) -> None:
         (out / name / "README.md").unlink(missing_ok=True)
         config = json.loads((out / name / "adapter_config.json").read_text())
         config["base_model_name_or_path"] = LLAMA
+        config["target_modules"].sort()
         (out / name / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
@@ -167,8 +170,8 @@ def of_gguf(name: str, file: str, changes: dict) -> dict:
         writer.close()
         # ggml's type 0 is f32: an f32 cache and no flash attention, as near to exact as llama.cpp gets.
         model = Llama(str(out), n_ctx=64, logits_all=True, verbose=False, type_k=0, type_v=0, flash_attn=False)
-        model.eval(TOKENS)
-        last = np.array(model.scores[len(TOKENS) - 1])
+        model.eval(MORE_TOKENS)
+        last = np.array(model.scores[len(MORE_TOKENS) - 1])
     return {"name": name, "file": file, "changes": changes, "logits": [float(value) for value in last[:SHOWN]]}
 
 
@@ -189,7 +192,7 @@ def main() -> None:
     names = ["torch", "transformers", "peft", "llama-cpp-python", "gguf"]
     made_by = "make_model_file_vectors.py, " + ", ".join(f"{name} {version(name)}" for name in names)
     line = lambda rows: ",\n".join("  " + json.dumps(row) for row in rows)
-    head = f' "made_by": {json.dumps(made_by)},\n "tokens": {TOKENS},\n'
+    head = f' "made_by": {json.dumps(made_by)},\n "tokens": {TOKENS},\n "gguf_tokens": {MORE_TOKENS},\n'
     (out / "logits.json").write_text(f'{{\n{head} "cases": [\n{line(cases)}\n ],\n "gguf": [\n{line(files)}\n ]\n}}\n')
 
 

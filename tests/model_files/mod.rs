@@ -68,6 +68,7 @@ fn generate(loaded: &LoadedModel, prompt: &[u32], tokens: usize) -> Vec<u32> {
 #[derive(Deserialize)]
 struct Cases {
     tokens: Vec<u32>,
+    gguf_tokens: Vec<u32>,
     cases: Vec<FolderCase>,
     gguf: Vec<GgufCase>,
 }

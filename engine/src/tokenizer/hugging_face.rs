@@ -36,7 +36,7 @@ pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>>
         TokenizerClass::Llama if is_bpe_of_characters(&json) => llama_class::apply(&mut json, &settings),
         TokenizerClass::Qwen2 | TokenizerClass::Gpt2 => {
             let has_prefix = settings.flag("add_prefix_space").unwrap_or(false);
-            set_prefix(&mut json["pre_tokenizer"], has_prefix);
+            json.get_mut("pre_tokenizer").into_iter().for_each(|rule| set_prefix(rule, has_prefix));
         }
         _ => {}
     }
@@ -57,8 +57,8 @@ fn is_bpe_of_characters(json: &Value) -> bool {
 
 /// Sets whether a space is put before a text, for byte-level rules.
 fn set_prefix(rule: &mut Value, has_prefix: bool) {
-    if rule["type"] == "ByteLevel" {
-        rule["add_prefix_space"] = has_prefix.into();
+    if let Some(rule) = rule.as_object_mut().filter(|rule| rule.get("type") == Some(&"ByteLevel".into())) {
+        rule.insert("add_prefix_space".to_owned(), has_prefix.into());
     }
     let inner = rule.get_mut("pretokenizers").and_then(Value::as_array_mut);
     inner.into_iter().flatten().for_each(|rule| set_prefix(rule, has_prefix));
