@@ -232,5 +232,6 @@ fn what_gemma_3_may_ask_for_and_is_not_done_is_refused() {
 fn a_sliding_window_in_an_architecture_without_one_is_refused() {
     let kinds = vec!["sliding_attention"; 28];
     assert_refused::<Qwen3Block>(qwen3_1_7b(), "layer_types", json!(kinds), "full_attention throughout");
-    assert_refused::<Qwen3Block>(qwen3_1_7b(), "use_sliding_window", json!(true), "sliding windows");
+    let on = edited(edited(qwen3_1_7b(), "use_sliding_window", json!(true)), "sliding_window", json!(4096));
+    assert_refused::<Qwen3Block>(on, "max_window_layers", json!(27), "sliding windows");
 }

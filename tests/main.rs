@@ -83,6 +83,7 @@ mod tokenizer_files;
 mod tokenizer_llama2c;
 mod tokenizer_pre;
 mod tokenizer_real;
+mod tokenizer_settings;
 mod tokenizer_stream;
 mod tokenizer_vectors;
 mod top_logprobs;

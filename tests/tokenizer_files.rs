@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use xcheck::Error;
 use xcheck::format::FileBytes;
-use xcheck::tokenizer::{SpecialTokens, Tokenizer, TokenizerFiles};
+use xcheck::tokenizer::{SettingsFiles, SpecialTokens, Tokenizer, TokenizerFiles};
 
 use crate::common::share::share;
 
@@ -21,7 +21,7 @@ fn read(path: &Path) -> Result<Box<dyn Tokenizer>, Error> {
 
 fn model(bytes: Vec<u8>) -> Result<Box<dyn Tokenizer>, Error> {
     let model = FileBytes { path: "tokenizer.model".into(), data: bytes.into() };
-    TokenizerFiles::SentencePiece { model, config: None }.read()
+    TokenizerFiles::SentencePiece { model, settings: SettingsFiles::default() }.read()
 }
 
 fn refusal(result: Result<Box<dyn Tokenizer>, Error>) -> String {
@@ -155,7 +155,7 @@ proptest! {
 fn gpt2(pieces: &str, merges: &[u8]) -> Result<Box<dyn Tokenizer>, Error> {
     let source = |name: &str, data: &[u8]| FileBytes { path: name.into(), data: data.to_vec().into() };
     let (pieces, merges) = (source("vocab.json", pieces.as_bytes()), source("merges.txt", merges));
-    TokenizerFiles::Gpt2 { pieces, merges }.read()
+    TokenizerFiles::Gpt2 { pieces, merges, settings: SettingsFiles::default() }.read()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::common::hard_texts::Vectors;
 use crate::common::skip::skip;
 use xcheck::format::{FileBytes, Gguf};
-use xcheck::tokenizer::{SpecialTokens, Tokenizer, TokenizerFiles, from_gguf};
+use xcheck::tokenizer::{SettingsFiles, SpecialTokens, Tokenizer, TokenizerFiles, from_gguf};
 
 const PARSED: SpecialTokens = SpecialTokens { add: true, parse: true };
 const PLAIN: SpecialTokens = SpecialTokens { add: true, parse: false };
@@ -25,6 +25,12 @@ fn gguf(path: &Path) -> Box<dyn Tokenizer> {
 
 fn files(path: &str) -> Box<dyn Tokenizer> {
     TokenizerFiles::at(&root(path)).unwrap().expect("it is one").read().unwrap()
+}
+
+/// The shipped SentencePiece model without the settings beside it, which ask for transformers' rules.
+fn sentencepiece() -> Box<dyn Tokenizer> {
+    let model = FileBytes::open(&root("checkpoints/tiny-llama2/hf/tokenizer.model")).expect("it ships");
+    TokenizerFiles::SentencePiece { model, settings: SettingsFiles::default() }.read().expect("it is sound")
 }
 
 /// A real vocabulary by llama.cpp's name for it.
@@ -59,18 +65,25 @@ fn small_vocabularies_have_the_ids_that_llama_cpp_gives() {
 
 #[test]
 fn a_sentencepiece_model_has_the_ids_that_sentencepiece_gives() {
-    let tokenizer = files("checkpoints/tiny-llama2/hf/tokenizer.model");
+    let tokenizer = sentencepiece();
     assert_eq!(check("llama2", "sentencepiece", &*tokenizer), 166);
 }
 
 /// Where names are parsed, what follows one has no prefix. Before a space transformers puts none at all.
 #[test]
 fn a_sentencepiece_model_has_the_ids_that_transformers_gives_where_names_are_parsed() {
-    let tokenizer = files("checkpoints/tiny-llama2/hf/tokenizer.model");
+    let tokenizer = sentencepiece();
     let unprefixed = |text: &str| text.starts_with([' ', '▁']);
     let vectors = Vectors::read("llama2");
     let compared = vectors.check_but("transformers", unprefixed, |text| tokenizer.encode(text, true));
     assert_eq!(compared, 93);
+}
+
+#[test]
+fn a_sentencepiece_model_with_transformers_settings_has_the_ids_that_transformers_gives() {
+    let tokenizer = files("checkpoints/tiny-llama2/hf/tokenizer.model");
+    let vectors = Vectors::read("llama2");
+    assert_eq!(vectors.check_but("transformers", |_| false, |text| tokenizer.encode(text, true)), 93);
 }
 
 // ---- real vocabularies ----------------------------------------------------------------------------------
@@ -144,7 +157,7 @@ fn no_line_takes_time_that_is_quadratic() {
         gguf(&root("tests/data/tokenizers/llama3/vocabulary.gguf")),
         gguf(&root("tests/data/tokenizers/qwen2/vocabulary.gguf")),
         files("checkpoints/tiny-llama2/hf/tokenizer.json"),
-        files("checkpoints/tiny-llama2/hf/tokenizer.model"),
+        sentencepiece(),
         files("tests/data/tokenizers/llama2c/tokenizer.bin"),
     ];
     const TOKENIZER_JSON: usize = 4;

@@ -6,7 +6,7 @@ use crate::common::hard_texts::Vectors;
 use proptest::prelude::*;
 use xcheck::format::{FileBytes, Gguf};
 use xcheck::tokenizer::{
-    HuggingFaceFiles, Llama2cTokenizer, TextStream, Tokenizer, from_gguf, from_hugging_face,
+    HuggingFaceFiles, Llama2cTokenizer, SettingsFiles, TextStream, Tokenizer, from_gguf, from_hugging_face,
 };
 
 fn source(path: &str) -> FileBytes {
@@ -21,7 +21,8 @@ fn gguf(path: &str) -> Box<dyn Tokenizer> {
 fn hugging_face(folder: &str) -> Box<dyn Tokenizer> {
     let [tokenizer, config] =
         ["tokenizer.json", "tokenizer_config.json"].map(|name| source(&format!("{folder}/{name}")));
-    from_hugging_face(&HuggingFaceFiles { tokenizer, config: Some(config) }).unwrap()
+    from_hugging_face(&HuggingFaceFiles { tokenizer, settings: SettingsFiles::of_config(Some(config)) })
+        .unwrap()
 }
 
 /// One of every kind.

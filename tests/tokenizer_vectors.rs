@@ -10,10 +10,12 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use xcheck::error::{Error, KeyError, Result, TokenizerError};
+use xcheck::error::{Error, Result, TokenizerError};
 use xcheck::format::{FileBytes, Gguf};
 use xcheck::shipped_models;
-use xcheck::tokenizer::{HuggingFaceFiles, Tokenizer, from_gguf, from_hugging_face};
+use xcheck::tokenizer::{
+    HuggingFaceFiles, SettingsFiles, Tokenizer, TokenizerFiles, from_gguf, from_hugging_face,
+};
 
 const KINDS: [&str; 4] = ["gpt2", "llama3", "qwen2", "smollm"];
 
@@ -50,7 +52,7 @@ fn vectors(kind: &str) -> Vec<Vector> {
 
 fn files(kind: &str) -> HuggingFaceFiles {
     let [tokenizer, config] = ["tokenizer.json", "tokenizer_config.json"].map(|file| open(&path(kind, file)));
-    HuggingFaceFiles { tokenizer, config: Some(config) }
+    HuggingFaceFiles { tokenizer, settings: SettingsFiles::of_config(Some(config)) }
 }
 
 fn hugging_face(kind: &str) -> Box<dyn Tokenizer> {
@@ -184,11 +186,14 @@ fn edited(
 ) -> Result<Box<dyn Tokenizer>> {
     let files = files(kind);
     let (mut json, mut settings) =
-        (parsed(&files.tokenizer), parsed(files.config.as_ref().expect("it is there")));
+        (parsed(&files.tokenizer), parsed(files.settings.config.as_ref().expect("it is there")));
     tokenizer(&mut json);
     config(&mut settings);
     let config = Some(source("tokenizer_config.json", &settings));
-    from_hugging_face(&HuggingFaceFiles { tokenizer: source("tokenizer.json", &json), config })
+    from_hugging_face(&HuggingFaceFiles {
+        tokenizer: source("tokenizer.json", &json),
+        settings: SettingsFiles::of_config(config),
+    })
 }
 
 fn assert_refused(kind: &str, edit: impl FnOnce(&mut Value), part: &str) {
@@ -196,31 +201,50 @@ fn assert_refused(kind: &str, edit: impl FnOnce(&mut Value), part: &str) {
     assert!(error.to_string().contains(part), "{error}");
 }
 
-#[test]
-fn the_configuration_says_what_is_put_around_texts() {
-    let both = |config: &mut Value| {
-        config["add_bos_token"] = json!(true);
-        config["add_eos_token"] = json!(true);
+/// Asks for BOS and EOS around texts.
+fn both(config: &mut Value) {
+    config["add_bos_token"] = json!(true);
+    config["add_eos_token"] = json!(true);
+}
+
+/// GPT-2's two files, with the vocabulary and the merges of its tokenizer.json.
+fn two_files(config: impl FnOnce(&mut Value)) -> Box<dyn Tokenizer> {
+    let files = files("gpt2");
+    let (json, mut settings) =
+        (parsed(&files.tokenizer), parsed(files.settings.config.as_ref().expect("it is there")));
+    config(&mut settings);
+    let line = |pair: &Value| match pair.as_array() {
+        Some(pair) => pair.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        None => pair.as_str().unwrap_or_default().to_owned(),
     };
-    let tokenizer = edited("gpt2", |_| (), both).unwrap();
+    let mut vocab = json["model"]["vocab"].clone();
+    for token in json["added_tokens"].as_array().expect("a list") {
+        vocab[token["content"].as_str().expect("a text")] = token["id"].clone();
+    }
+    let merges: Vec<String> = json["model"]["merges"].as_array().expect("a list").iter().map(line).collect();
+    let merges = FileBytes { path: "merges.txt".into(), data: merges.join("\n").into_bytes().into() };
+    let settings = SettingsFiles::of_config(Some(source("tokenizer_config.json", &settings)));
+    TokenizerFiles::Gpt2 { pieces: source("vocab.json", &vocab), merges, settings }.read().unwrap()
+}
+
+#[test]
+fn the_configuration_says_what_is_put_around_texts_of_two_files() {
+    let tokenizer = two_files(both);
     for Vector { text, with_bos_and_eos, .. } in vectors("gpt2") {
         let expected = with_bos_and_eos.expect("GPT-2 has that column");
         assert_eq!(tokenizer.encode(&text, true).unwrap(), expected, "{text:?}");
     }
-    let none = edited("llama3", |_| (), |config| config["add_eos_token"] = json!(false)).unwrap();
-    let [with, without] =
-        [hugging_face("llama3"), none].map(|tokenizer| tokenizer.encode("Lily", true).unwrap());
-    assert_eq!(with[1..], without, "what tokenizer.json adds no longer counts");
 }
 
+/// As in transformers 5, which no longer reads these settings beside a `tokenizer.json`.
 #[test]
-fn a_token_to_be_added_must_be_one() {
-    let unknown = |config: &mut Value| {
-        config["add_bos_token"] = json!(true);
-        config["bos_token"] = json!({"content": "<nobody>"});
-    };
-    let Err(error) = edited("gpt2", |_| (), unknown) else { panic!("this must be refused") };
-    assert!(matches!(&error, Error::Key(KeyError::Bad { key, .. }) if key == "bos_token"), "{error}");
+fn tokenizer_json_alone_says_what_is_put_around_texts() {
+    for kind in ["gpt2", "llama3"] {
+        let tokenizer = edited(kind, |_| (), both).unwrap();
+        for Vector { text, transformers, .. } in vectors(kind) {
+            assert_eq!(tokenizer.encode(&text, true).unwrap(), transformers, "{kind}: {text:?}");
+        }
+    }
 }
 
 #[test]
@@ -252,7 +276,9 @@ fn tokenizers_that_would_fail_later_are_refused() {
     assert_refused("gpt2", |json| json["model"] = json!({"type": "Nobody"}), "tokenizer.json");
     assert_refused("gpt2", |json| *json = json!([]), "tokenizer.json: not a valid tokenizer file");
     let text = FileBytes { path: "tokenizer.json".into(), data: "{\"model\"".into() };
-    let Err(error) = from_hugging_face(&HuggingFaceFiles { tokenizer: text, config: None }) else {
+    let Err(error) =
+        from_hugging_face(&HuggingFaceFiles { tokenizer: text, settings: SettingsFiles::default() })
+    else {
         panic!("half a file is refused");
     };
     assert!(error.to_string().contains("tokenizer.json"), "{error}");
@@ -273,7 +299,7 @@ proptest! {
             bytes.truncate(end.index(bytes.len()));
         }
         let tokenizer = FileBytes { path: "tokenizer.json".into(), data: bytes.into() };
-        if let Ok(tokenizer) = from_hugging_face(&HuggingFaceFiles { tokenizer, config: None }) {
+        if let Ok(tokenizer) = from_hugging_face(&HuggingFaceFiles { tokenizer, settings: SettingsFiles::default() }) {
             let _ = tokenizer.encode("Lily's 3 <|endoftext|> dogs.\n", true).map(|ids| tokenizer.decode(&ids));
         }
     }

@@ -13,7 +13,7 @@ use xcheck::map::NameMap;
 use xcheck::measure::Prediction;
 use xcheck::model::ModelFiles;
 use xcheck::ratchet::Baseline;
-use xcheck::tokenizer::{HuggingFaceFiles, TokenizerFiles};
+use xcheck::tokenizer::{HuggingFaceFiles, SettingsFiles, TokenizerFiles};
 
 use super::build;
 
@@ -167,8 +167,12 @@ pub fn stream(data: &[u8]) -> bool {
 
 /// `tokenizer.json`, and bytes as `tokenizer.model`.
 pub fn tokenizer(data: &[u8]) -> bool {
-    let json = HuggingFaceFiles { tokenizer: source("tokenizer.json", data), config: None };
-    let model = TokenizerFiles::SentencePiece { model: source("tokenizer.model", data), config: None };
+    let json =
+        HuggingFaceFiles { tokenizer: source("tokenizer.json", data), settings: SettingsFiles::default() };
+    let model = TokenizerFiles::SentencePiece {
+        model: source("tokenizer.model", data),
+        settings: SettingsFiles::default(),
+    };
     let mut is_read = false;
     for files in
         [TokenizerFiles::HuggingFace(json), model, TokenizerFiles::Llama2c(source("tokenizer.bin", data))]

@@ -279,8 +279,8 @@ impl ComparisonContext<'_> {
 
     /// Returns the arguments of `command` that repeat the comparison.
     pub fn again(&self, command: &str, with: impl IntoIterator<Item = String>) -> Vec<String> {
-        let model = [command, "--model", &self.target.typed].map(str::to_owned);
-        let mut words: Vec<String> = model.into_iter().chain(with).collect();
+        let model = [command.to_owned()].into_iter().chain(self.target.words());
+        let mut words: Vec<String> = model.chain(with).collect();
         words.extend(self.options.numerics.words());
         words.extend(self.options.model.words());
         words.extend(self.options.mode.words());

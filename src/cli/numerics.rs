@@ -78,8 +78,16 @@ impl NumericsOptions {
         }
     }
 
-    /// Returns the numerics, or an error if `--strict` is given and they would decode quantised weights.
+    /// Returns the numerics, or an error if `--strict` is given and they would decode quantised weights, or if they round
+    /// the weights of a merged adapter.
     fn strictly(&self, model: &dyn Model, numerics: Box<dyn Numerics>) -> Result<Box<dyn Numerics>> {
+        let dtype = numerics.activation_type();
+        if model.has_adapter() && dtype != DType::F32 {
+            return Err(Error::Usage(format!(
+                "a model with a LoRA adapter is judged in f32 only, not in {dtype}: engines that keep the adapter apart \
+                 round otherwise than those that merge it; use a run in f32, or a model merged with peft's merge_and_unload"
+            )));
+        }
         if self.strict {
             engine::check_native(model, &*numerics)?;
         }

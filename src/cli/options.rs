@@ -138,18 +138,23 @@ pub struct RequestedModelOptions {
     /// Download model files missing from the Hugging Face cache
     #[arg(long)]
     download: bool,
+    /// LoRA adapter of PEFT for the model: a folder [default: one beside the weights]
+    ///
+    /// The adapter is merged into the weights in f32. Dumps of such a model can be judged in f32 only.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
 }
 
 impl RequestedModelOptions {
     /// Makes options for a local model.
     pub fn of(model: &str) -> Self {
-        Self { model: model.to_owned(), download: false }
+        Self { model: model.to_owned(), ..Self::default() }
     }
 
     /// Makes options for a model that may be downloaded from the hub.
     #[cfg(feature = "hub")]
     pub fn downloadable(model: &str, download: bool) -> Self {
-        Self { model: model.to_owned(), download }
+        Self { model: model.to_owned(), download, adapter: None }
     }
 
     /// Finds the model and its formats.
@@ -157,7 +162,14 @@ impl RequestedModelOptions {
     /// # Errors
     /// If the model does not exist, or files are missing and may not be downloaded.
     pub fn find(&self) -> Result<RequestedModel> {
-        RequestedModel::find(&self.model, self.download)
+        self.with_adapter(RequestedModel::find(&self.model, self.download)?)
+    }
+
+    fn with_adapter(&self, model: RequestedModel) -> Result<RequestedModel> {
+        match &self.adapter {
+            Some(folder) => model.with_adapter(folder),
+            None => Ok(model),
+        }
     }
 
     /// Finds every model of a list separated by commas; `all` is every shipped model on this machine.
@@ -175,7 +187,8 @@ impl RequestedModelOptions {
         if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
             return Err(Error::Usage(format!("--model lists '{twice}' twice")));
         }
-        names.into_iter().map(|name| RequestedModel::find(name, self.download)).collect()
+        let find = |name| self.with_adapter(RequestedModel::find(name, self.download)?);
+        names.into_iter().map(find).collect()
     }
 }
 

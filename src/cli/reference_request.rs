@@ -53,6 +53,7 @@ impl<'t> ReferencePlan<'t> {
     /// # Errors
     /// If the engine does not support the model or an option, or the model is damaged or not on this machine.
     pub fn of(target: &'t RequestedModel, wish: &ReferenceRequest) -> Result<Self> {
+        target.refuse_adapter("a reference of another engine")?;
         if target.is_elsewhere() {
             let name = &target.typed;
             return Err(Error::Usage(format!(

@@ -12,8 +12,9 @@ use crate::cli::remote_files::remote;
 use crate::cli::terminal::tell;
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, HubError, ModelError, Result};
+use crate::format::Disk;
 use crate::hub::{self, HubModel, HubSettings, VerifiedModel};
-use crate::model::{LoadedModel, ModelFiles};
+use crate::model::{AdapterFiles, LoadedModel, ModelFiles};
 use crate::remote::Url;
 use crate::report::ModelRecord;
 use crate::shipped_models::{self, ShippedModel};
@@ -41,6 +42,8 @@ pub struct RequestedModel {
     /// Formats of the model, the original first.
     pub variants: Vec<ModelVariant>,
     home: ModelLocation,
+    /// Folder of an adapter given with `--adapter`.
+    adapter: Option<PathBuf>,
     /// Tokenizer, loaded on first use.
     tokenizer: OnceCell<Arc<dyn Tokenizer>>,
 }
@@ -79,6 +82,43 @@ impl RequestedModel {
         }
     }
 
+    /// Merges the adapter of a folder into each of the model's Hugging Face directories; other formats are dropped.
+    ///
+    /// # Errors
+    /// If there is no adapter in the folder, or the model has no Hugging Face directory.
+    pub fn with_adapter(mut self, folder: &Path) -> Result<Self> {
+        let adapter = AdapterFiles::open(&Disk, folder)?;
+        let has_directory = self.variants.iter().any(|variant| is_directory(&variant.files));
+        self.variants.retain(|variant| !has_directory || is_directory(&variant.files));
+        for variant in &mut self.variants {
+            variant.files = variant.files.clone().with_adapter(adapter.clone())?;
+        }
+        self.adapter = Some(folder.to_owned());
+        Ok(self)
+    }
+
+    /// Returns the arguments that select the model again.
+    pub fn words(&self) -> Vec<String> {
+        let adapter =
+            self.adapter.iter().map(|folder| ["--adapter".to_owned(), folder.display().to_string()]);
+        ["--model".to_owned(), self.typed.clone()].into_iter().chain(adapter.flatten()).collect()
+    }
+
+    /// Returns an error if an adapter is merged into the model, for uses in which other programs load it.
+    ///
+    /// # Errors
+    /// Names the model and the use.
+    pub fn refuse_adapter(&self, place: &str) -> Result<()> {
+        match self.variants.iter().any(|variant| has_adapter(&variant.files)) {
+            false => Ok(()),
+            true => Err(Error::Usage(format!(
+                "{}: the model has a LoRA adapter, which {place} does not support; merge it with peft's merge_and_unload \
+                 and use that model",
+                self.typed
+            ))),
+        }
+    }
+
     /// Returns the first tokenizer among the model's files, if there is one.
     ///
     /// # Errors
@@ -92,7 +132,7 @@ impl RequestedModel {
     }
 
     fn new(typed: String, name: String, variants: Vec<ModelVariant>, home: ModelLocation) -> Self {
-        Self { typed, name, variants, home, tokenizer: OnceCell::new() }
+        Self { typed, name, variants, home, adapter: None, tokenizer: OnceCell::new() }
     }
 
     fn shipped(name: &str) -> Result<Option<Self>> {
@@ -285,6 +325,14 @@ impl ModelVariant {
             first.path.display()
         )))
     }
+}
+
+fn has_adapter(files: &ModelFiles) -> bool {
+    matches!(files, ModelFiles::HuggingFace { adapter: Some(_), .. })
+}
+
+fn is_directory(files: &ModelFiles) -> bool {
+    matches!(files, ModelFiles::HuggingFace { .. })
 }
 
 /// Returns a hub model; missing files are downloaded if that is allowed.

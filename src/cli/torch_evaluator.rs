@@ -67,6 +67,7 @@ impl EvaluatorOptions {
     pub fn judge(&self, judging: &ComparisonContext, named: &NamedDump) -> Result<Comparison> {
         let started = SystemTime::now();
         refuse_options_of_our_engine(judging)?;
+        judging.target.refuse_adapter("--evaluator torch")?;
         let folder = folder(judging.target)?;
         let workplace = ReferenceFolder::in_kept(&DiskCache::from_env()?)?;
         let progress = RefCell::new(ProgramProgress::new(false));

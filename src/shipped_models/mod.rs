@@ -12,7 +12,7 @@ use crate::dump::Dump;
 use crate::error::{Error, ModelError, Result};
 use crate::format::FileBytes;
 use crate::model::ModelFiles;
-use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
+use crate::tokenizer::{HuggingFaceFiles, SettingsFiles, TokenizerFiles};
 
 /// A shipped model in all its formats, with dumps of real engines.
 pub struct ShippedModel {
@@ -230,8 +230,9 @@ impl ShippedModel {
         }
         let tokenizer = tokenizer(files)?;
         let generation = files.open(&format!("{folder}/generation_config.json"))?;
-        let (chat, aside) = (None, None);
-        let files = ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, aside };
+        let (chat, adapter, aside) = (None, None, None);
+        let files =
+            ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, adapter, aside };
         Ok(Some((format!("{}-{folder}", self.name), files)))
     }
 
@@ -255,6 +256,6 @@ impl ShippedModel {
 
 fn tokenizer(files: &ShippedFiles) -> Result<Option<TokenizerFiles>> {
     let Some(tokenizer) = files.open("hf/tokenizer.json")? else { return Ok(None) };
-    let config = files.open("hf/tokenizer_config.json")?;
-    Ok(Some(TokenizerFiles::HuggingFace(HuggingFaceFiles { tokenizer, config })))
+    let settings = SettingsFiles::of_config(files.open("hf/tokenizer_config.json")?);
+    Ok(Some(TokenizerFiles::HuggingFace(HuggingFaceFiles { tokenizer, settings })))
 }

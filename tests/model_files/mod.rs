@@ -1,14 +1,17 @@
 //! Files around the weights of a model, and other layouts of the weights: each against the real library's answer.
 
+mod adapters;
 mod end_tokens;
+mod layouts;
 mod split_gguf;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use tempfile::TempDir;
-use xcheck::engine::{Generation, Request, Sampling, generate_all};
+use xcheck::engine::{Engine, Generation, Request, Sampling, generate_all};
 use xcheck::error::Result;
 use xcheck::model::{LoadedModel, ModelFiles};
 use xcheck::numerics::F32;
@@ -59,4 +62,48 @@ fn generate(loaded: &LoadedModel, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let mut one = [Generation::new(&*loaded.model, &F32, request).expect("a sound request")];
     generate_all(&mut one, |_, _| true).expect("it generates");
     one[0].generated().to_vec()
+}
+
+/// Content of the file that `make_model_file_vectors.py` wrote.
+#[derive(Deserialize)]
+struct Cases {
+    tokens: Vec<u32>,
+    gguf_tokens: Vec<u32>,
+    cases: Vec<FolderCase>,
+    gguf: Vec<GgufCase>,
+}
+
+#[derive(Deserialize)]
+struct FolderCase {
+    name: String,
+    source: String,
+    config: Value,
+    adapter: Option<String>,
+    #[serde(default)]
+    names: Vec<String>,
+    logits: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct GgufCase {
+    name: String,
+    file: String,
+    changes: Map<String, Value>,
+    logits: Vec<f32>,
+}
+
+fn read_cases() -> Cases {
+    serde_json::from_value(json(&root("tests/data/model-files/logits.json"))).expect("its fields")
+}
+
+/// Returns the logits of the last token in f32.
+fn last_logits(loaded: &LoadedModel, tokens: &[u32]) -> Vec<f32> {
+    let mut engine = Engine::new(&*loaded.model, &F32, tokens.len()).expect("it fits");
+    engine.read(tokens, &mut ()).expect("it computes").data().to_vec()
+}
+
+fn assert_close(own: &[f32], real: &[f32], name: &str) {
+    for (own, real) in own.iter().zip(real) {
+        assert!((own - real).abs() < 1e-3, "{name}: {own}, expected {real}");
+    }
 }

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile, gguf};
+use crate::model::adapter::AdapterFiles;
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Decoder, DecoderBlock};
 use crate::model::dequantisation::Dequantisation;
@@ -28,7 +29,7 @@ use crate::model::qwen3_moe::Qwen3MoeBlock;
 use crate::model::smollm3::SmolLm3Block;
 use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
-use crate::model::{Model, shards};
+use crate::model::{Model, adapter, shards, wrapper_names};
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 
@@ -45,6 +46,9 @@ const CONFIG: &str = "config.json";
 
 /// File with the end tokens of a generation, which counts before `config.json`.
 const GENERATION: &str = "generation_config.json";
+
+/// Configuration of Meta's original files, which are not supported.
+const META: &str = "params.json";
 
 /// File of the chat template, if `tokenizer_config.json` has none.
 const TEMPLATE: &str = "chat_template.jinja";
@@ -91,6 +95,8 @@ pub enum ModelFiles {
         chat: Option<FileBytes>,
         /// `generation_config.json`, if there is one.
         generation: Option<FileBytes>,
+        /// LoRA adapter that is merged into the weights, if there is one.
+        adapter: Option<AdapterFiles>,
         /// Name of an unsharded file with the same weights, which is ignored.
         aside: Option<&'static str>,
     },
@@ -159,6 +165,7 @@ impl ModelFiles {
                     tokenizer,
                     chat,
                     generation,
+                    adapter: None,
                     aside: None,
                 })
             }
@@ -196,6 +203,7 @@ impl ModelFiles {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
         let generation = place.find(&config.path.with_file_name(GENERATION))?;
+        let adapter = AdapterFiles::find(place, config.path.parent().unwrap_or(Path::new("")))?;
         if !held.path.to_string_lossy().ends_with(INDEX) {
             let weights = vec![held];
             return Ok(ModelFiles::HuggingFace {
@@ -205,6 +213,7 @@ impl ModelFiles {
                 tokenizer,
                 chat,
                 generation,
+                adapter,
                 aside: None,
             });
         }
@@ -217,7 +226,26 @@ impl ModelFiles {
             }
         }
         let index = Some(held);
-        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, aside })
+        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, adapter, aside })
+    }
+
+    /// Merges an adapter when the model is loaded, in place of one beside the weights.
+    ///
+    /// # Errors
+    /// If the model is not a Hugging Face directory.
+    pub fn with_adapter(mut self, files: AdapterFiles) -> Result<Self> {
+        let path = self.weights()[0].path.display().to_string();
+        match &mut self {
+            ModelFiles::HuggingFace { adapter, .. } => {
+                *adapter = Some(files);
+                Ok(self)
+            }
+            _ => Err(ModelError::NoModel {
+                name: path,
+                problem: "adapters of PEFT need a Hugging Face directory as their base".to_owned(),
+            }
+            .into()),
+        }
     }
 
     /// Returns the weight files, in file-name order.
@@ -253,7 +281,10 @@ impl ModelFiles {
         let files: Vec<&FileBytes> = match self {
             ModelFiles::Gguf(_) | ModelFiles::GgufParts(_) | ModelFiles::Llama2c { .. } => Vec::new(),
             ModelFiles::GgufWithKernels { kernels, .. } => vec![kernels],
-            ModelFiles::HuggingFace { config, index, .. } => [config].into_iter().chain(index).collect(),
+            ModelFiles::HuggingFace { config, index, adapter, .. } => {
+                let adapter = adapter.iter().flat_map(|adapter| [&adapter.config, &adapter.weights]);
+                [config].into_iter().chain(index).chain(adapter).collect()
+            }
         };
         let mut digest = Sha256::new();
         for file in files {
@@ -321,13 +352,22 @@ impl ModelFiles {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
             ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2cFile::read(model)?),
-            ModelFiles::HuggingFace { config, index, weights, generation, aside, .. } => {
+            ModelFiles::HuggingFace { config, index, weights, generation, adapter, aside, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
                     None => TensorFile::read(&weights[0])?,
                 };
+                let tensors = wrapper_names::without_wrappers(tensors)?;
+                let tensors = match adapter {
+                    Some(adapter) => adapter.merge(tensors)?,
+                    None => tensors,
+                };
                 let mut loaded =
                     load_hugging_face(config, generation.as_ref(), &tensors, Format::detect(&weights[0])?)?;
+                if let Some(adapter) = adapter {
+                    let note = adapter.mark(&mut *loaded.model)?;
+                    loaded.notes.push(note);
+                }
                 loaded.notes.extend(aside.map(|whole| {
                     format!("the folder has both {whole} and an index of shards: the shards are used; give the path of \
                              {whole} to use that file")
@@ -342,6 +382,12 @@ impl ModelFiles {
 fn no_directory(place: &dyn FileStore, path: &Path, missing: &str) -> Error {
     let why =
         place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
+    if missing == CONFIG && place.find(&path.join(META)).is_ok_and(|found| found.is_some()) {
+        let problem = "it is a folder of Meta's original files (params.json, consolidated.*.pth), expected a Hugging Face \
+                       directory; convert it with transformers' convert_llama_weights_to_hf.py"
+            .to_owned();
+        return ModelError::NoModel { name: path.display().to_string(), problem }.into();
+    }
     let problem = format!(
         "{missing} is missing; a model directory needs config.json and model.safetensors or pytorch_model.bin (or \
          shards and their index); for GGUF give the path of the file{why}"
@@ -444,6 +490,7 @@ fn loader_of(
 
 fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
+    adapter::refuse_gguf_adapter(&file)?;
     let loader = loader_of(file.tensors.path(), KEY, file.require(KEY)?, |loader| loader.gguf_names)?;
     let precision = main_type(&file.tensors);
     file.tensors = ternary.unpacked(file.tensors)?;

@@ -54,7 +54,7 @@ impl DecoderBlock for Gemma2Block {
                 set: |config, cap| config.logits_cap = Some(cap),
             },
         ],
-        sliding: Some(SlidingDefaults { full_every: Some(2), theta: None }),
+        sliding: Some(SlidingDefaults { full_every: Some(2), ..SlidingDefaults::ALL }),
         config_defaults,
         biases: BiasRules::NONE,
         ..Gemma3Block::FAMILY

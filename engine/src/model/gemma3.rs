@@ -51,7 +51,7 @@ impl DecoderBlock for Gemma3Block {
         gain: Gain::OnePlusWeight,
         embed_scale: |c| Some(Multiplier::Element((c.hidden_size as f32).sqrt())),
         attn_scale: |c| attn_scale(c, 62),
-        sliding: Some(SlidingDefaults { full_every: Some(6), theta: Some(10_000.0) }),
+        sliding: Some(SlidingDefaults { full_every: Some(6), theta: Some(10_000.0), ..SlidingDefaults::ALL }),
         config_defaults,
         layer_names: &[
             ("post_attention_norm", "post_attention_layernorm"),

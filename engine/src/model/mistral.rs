@@ -23,7 +23,7 @@ impl DecoderBlock for MistralBlock {
     const FAMILY: Family = Family {
         gguf_names: &[],
         model_types: &["mistral"],
-        sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        sliding: Some(SlidingDefaults::ALL),
         biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY
     };

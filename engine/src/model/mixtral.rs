@@ -33,7 +33,7 @@ pub struct MixtralBlock {
 impl DecoderBlock for MixtralBlock {
     const FAMILY: Family = Family {
         model_types: &["mixtral"],
-        sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        sliding: Some(SlidingDefaults::ALL),
         config_defaults,
         experts: Some(ExpertFiles {
             ffn_size: ["intermediate_size", "feed_forward_length"],

@@ -1,5 +1,6 @@
 //! Models: configuration, weights, and one forward pass for each architecture.
 
+mod adapter;
 mod attention;
 pub mod bitnet;
 mod cache;
@@ -28,7 +29,9 @@ pub mod smollm3;
 mod special_ids;
 mod ternary;
 mod weights;
+mod wrapper_names;
 
+pub use adapter::AdapterFiles;
 pub use cache::{KvLayer, LayerState, ModelState};
 pub use files::{LoadedModel, ModelFiles, architectures, is_known_model_type};
 pub use json::Config;
@@ -125,6 +128,16 @@ pub trait Model: Send + Sync {
 
     /// Sets the form of GELU, whatever the files state; returns `false` if the model has no GELU.
     fn set_gelu(&mut self, form: Activation) -> bool;
+
+    /// Returns true if the weights contain a merged adapter, so that only arithmetic in `f32` is the same for all engines.
+    fn has_adapter(&self) -> bool {
+        false
+    }
+
+    /// Records that the weights contain a merged adapter; returns `false` if the architecture does not support one.
+    fn set_adapter(&mut self) -> bool {
+        false
+    }
 
     /// Returns the sequence length beyond which all tokens must be recomputed, because LongRoPE switches to its long
     /// factors. `None` if the KV cache stays valid at every length.

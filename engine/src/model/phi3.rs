@@ -29,7 +29,7 @@ impl DecoderBlock for Phi3Block {
         model_types: &["phi3"],
         gguf_pairing: RopePairing::Half,
         attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
-        sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        sliding: Some(SlidingDefaults { is_off_in_gguf: true, ..SlidingDefaults::ALL }),
         rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
         config_defaults,
         layer_names: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],

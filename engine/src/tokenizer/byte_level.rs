@@ -241,13 +241,14 @@ impl PreTokenizer {
         names.join(", ")
     }
 
-    fn pre_tokenizer(&self) -> Result<PreTokenizerWrapper> {
+    /// Returns the library's rule. With `has_prefix`, every word without a leading space gets one.
+    fn pre_tokenizer(&self, has_prefix: bool) -> Result<PreTokenizerWrapper> {
         let cut = |pattern: &&str| {
             let pattern = SplitPattern::Regex((*pattern).to_owned());
             caught(|| Split::new(pattern, SplitDelimiterBehavior::Isolated, false)).map(Into::into)
         };
         let mut steps = self.patterns.iter().map(cut).collect::<Result<Vec<PreTokenizerWrapper>>>()?;
-        steps.push(ByteLevel::new(false, true, false).into());
+        steps.push(ByteLevel::new(has_prefix, true, false).into());
         Ok(Sequence::new(steps).into())
     }
 }
@@ -269,6 +270,15 @@ pub(super) fn tokenizer(
     before: Option<u32>,
     after: Option<u32>,
 ) -> Result<Library> {
+    Ok(Library::new(build(vocabulary, words, false)?, before, after))
+}
+
+/// Checks a vocabulary and creates the library's tokenizer.
+pub(super) fn build(
+    vocabulary: &BpeVocabulary,
+    words: &PreTokenizer,
+    has_prefix: bool,
+) -> Result<tokenizers::Tokenizer> {
     let BpeVocabulary { pieces, types, merges } = vocabulary;
     if types.len() != pieces.len() {
         return Err(refuse(format!("{} pieces, but {} types", pieces.len(), types.len())));
@@ -280,9 +290,9 @@ pub(super) fn tokenizer(
     let bpe = BPE::builder().vocab_and_merges(vocab, merges);
     let model = caught(|| bpe.ignore_merges(words.ignore_merges).build())?;
     let mut inner = tokenizers::Tokenizer::new(model);
-    inner.with_pre_tokenizer(Some(words.pre_tokenizer()?)).with_decoder(Some(ByteLevel::default()));
+    inner.with_pre_tokenizer(Some(words.pre_tokenizer(has_prefix)?)).with_decoder(Some(ByteLevel::default()));
     caught(|| inner.add_tokens(special_tokens(pieces, types)))?;
-    Ok(Library::new(inner, before, after))
+    Ok(inner)
 }
 
 /// Returns the ids of the pieces. A duplicate piece is an error, as in llama.cpp.

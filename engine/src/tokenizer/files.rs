@@ -4,7 +4,9 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::format::{Disk, FileBytes, FileStore};
-use crate::tokenizer::{HuggingFaceFiles, Llama2cTokenizer, Tokenizer, gpt2, hugging_face, model_proto};
+use crate::tokenizer::{
+    HuggingFaceFiles, Llama2cTokenizer, SettingsFiles, Tokenizer, gpt2, hugging_face, model_proto,
+};
 
 /// Files of a tokenizer, if they are separate from the model's file.
 #[derive(Clone, Debug)]
@@ -15,15 +17,17 @@ pub enum TokenizerFiles {
     SentencePiece {
         /// SentencePiece model.
         model: FileBytes,
-        /// `tokenizer_config.json`, if there is one.
-        config: Option<FileBytes>,
+        /// Files beside it.
+        settings: SettingsFiles,
     },
-    /// Pieces and merges of byte-level BPE, in the format of GPT-2's release.
+    /// Pieces and merges of byte-level BPE, in the format of GPT-2's release, also of Qwen 2.
     Gpt2 {
         /// `vocab.json` or `encoder.json`.
         pieces: FileBytes,
         /// `merges.txt` or `vocab.bpe`.
         merges: FileBytes,
+        /// Files beside them.
+        settings: SettingsFiles,
     },
     /// llama2.c's `tokenizer.bin`.
     Llama2c(FileBytes),
@@ -39,16 +43,16 @@ impl TokenizerFiles {
     /// If a file cannot be opened.
     pub fn in_folder(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
         let open = |name: &str| place.find(&folder.join(name));
-        let config = open("tokenizer_config.json")?;
+        let settings = SettingsFiles::in_folder(place, folder)?;
         if let Some(tokenizer) = open("tokenizer.json")? {
-            return Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, config })));
+            return Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, settings })));
         }
         if let Some(model) = open("tokenizer.model")? {
-            return Ok(Some(Self::SentencePiece { model, config }));
+            return Ok(Some(Self::SentencePiece { model, settings }));
         }
         for (pieces, merges) in GPT2 {
             if let (Some(pieces), Some(merges)) = (open(pieces)?, open(merges)?) {
-                return Ok(Some(Self::Gpt2 { pieces, merges }));
+                return Ok(Some(Self::Gpt2 { pieces, merges, settings }));
             }
         }
         Ok(open("tokenizer.bin")?.map(Self::Llama2c))
@@ -67,15 +71,14 @@ impl TokenizerFiles {
         if GPT2.iter().any(|&(pieces, merges)| name == pieces || name == merges) {
             return Self::in_folder(&Disk, path.parent().unwrap_or(Path::new(".")));
         }
-        let beside = path.with_file_name("tokenizer_config.json");
-        let config = || beside.is_file().then(|| FileBytes::open(&beside)).transpose();
+        let beside = || SettingsFiles::in_folder(&Disk, path.parent().unwrap_or(Path::new("")));
         match name.rsplit('.').next() {
             Some("model") => {
-                Ok(Some(Self::SentencePiece { model: FileBytes::open(path)?, config: config()? }))
+                Ok(Some(Self::SentencePiece { model: FileBytes::open(path)?, settings: beside()? }))
             }
             Some("json") => {
                 let tokenizer = FileBytes::open(path)?;
-                Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, config: config()? })))
+                Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, settings: beside()? })))
             }
             Some("bin") if name.starts_with("tok") => Ok(Some(Self::Llama2c(FileBytes::open(path)?))),
             _ => Ok(None),
@@ -85,10 +88,10 @@ impl TokenizerFiles {
     /// Returns `tokenizer_config.json`, if the folder has one.
     pub fn config(&self) -> Option<&FileBytes> {
         match self {
-            Self::HuggingFace(HuggingFaceFiles { config, .. }) | Self::SentencePiece { config, .. } => {
-                config.as_ref()
-            }
-            Self::Gpt2 { .. } | Self::Llama2c(_) => None,
+            Self::HuggingFace(HuggingFaceFiles { settings, .. })
+            | Self::SentencePiece { settings, .. }
+            | Self::Gpt2 { settings, .. } => settings.config.as_ref(),
+            Self::Llama2c(_) => None,
         }
     }
 
@@ -99,8 +102,8 @@ impl TokenizerFiles {
     pub fn read(&self) -> Result<Box<dyn Tokenizer>> {
         let (file, read): (_, Result<Box<dyn Tokenizer>>) = match self {
             Self::HuggingFace(files) => (&files.tokenizer, hugging_face::from_hugging_face(files)),
-            Self::SentencePiece { model, config } => (model, model_proto::read(model, config.as_ref())),
-            Self::Gpt2 { pieces, merges } => (pieces, gpt2::read(pieces, merges)),
+            Self::SentencePiece { model, settings } => (model, model_proto::read(model, settings)),
+            Self::Gpt2 { pieces, merges, settings } => (pieces, gpt2::read(pieces, merges, settings)),
             Self::Llama2c(source) => {
                 (source, Llama2cTokenizer::read(source, None).map(|read| Box::new(read) as _))
             }

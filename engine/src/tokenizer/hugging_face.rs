@@ -1,43 +1,74 @@
-//! Tokenizers of Hugging Face directories: `tokenizer.json`, read by the `tokenizers` library.
+//! Tokenizers of Hugging Face directories: `tokenizer.json`, read by the `tokenizers` library, and the settings beside
+//! it.
 //!
-//! Like in transformers, `add_bos_token` and `add_eos_token` of `tokenizer_config.json` override the special tokens that
-//! `tokenizer.json` adds to texts. Truncation and padding of `tokenizer.json` are ignored, which is transformers'
-//! default.
+//! Like in transformers 5, `tokenizer.json` alone states which special tokens are put around texts: `add_bos_token` and
+//! `add_eos_token` of `tokenizer_config.json` are ignored. Truncation and padding of `tokenizer.json` are ignored, which
+//! is transformers' default.
 
 use std::fmt::Display;
 
 use serde_json::Value;
-use tokenizers::PostProcessorWrapper;
 
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 use crate::tokenizer::library::{Library, caught, check_merge};
-use crate::tokenizer::{Tokenizer, bounds, refuse};
+use crate::tokenizer::settings::{SettingsFiles, TokenizerClass, TokenizerSettings};
+use crate::tokenizer::{Tokenizer, bounds, llama_class, refuse};
 
 /// Files of a Hugging Face tokenizer.
 #[derive(Clone, Debug)]
 pub struct HuggingFaceFiles {
     /// `tokenizer.json`.
     pub tokenizer: FileBytes,
-    /// `tokenizer_config.json`, if there is one.
-    pub config: Option<FileBytes>,
+    /// Files beside it.
+    pub settings: SettingsFiles,
 }
 
 /// Reads a tokenizer.
 ///
 /// # Errors
-/// If a file is damaged, or contradicts itself or the other file.
+/// If a file is damaged, or contradicts itself or another file.
 pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>> {
-    let mut inner = read(&files.tokenizer)?;
-    let (before, after) = match &files.config {
-        Some(config) => apply(config, &parse(config)?, &mut inner)?,
-        None => (None, None),
-    };
-    Ok(Box::new(Library::new(inner, before, after).of(&files.tokenizer.path)))
+    let source = &files.tokenizer;
+    let mut json: Value = serde_json::from_slice(&source.data).map_err(|error| bad_file(source, error))?;
+    let settings = TokenizerSettings::read(&files.settings)?;
+    match settings.class {
+        TokenizerClass::Llama if is_bpe_of_characters(&json) => llama_class::apply(&mut json, &settings),
+        TokenizerClass::Qwen2 | TokenizerClass::Gpt2 => {
+            let has_prefix = settings.flag("add_prefix_space").unwrap_or(false);
+            json.get_mut("pre_tokenizer").into_iter().for_each(|rule| set_prefix(rule, has_prefix));
+        }
+        _ => {}
+    }
+    let mut inner = build(source, json)?;
+    settings.apply(&mut inner)?;
+    Ok(Box::new(Library::new(inner, None, None).of(&source.path)))
 }
 
-fn read(source: &FileBytes) -> Result<tokenizers::Tokenizer> {
-    let json = parse(source)?;
+/// Returns true for BPE that does not work with bytes: for other files transformers uses no class.
+fn is_bpe_of_characters(json: &Value) -> bool {
+    let is_bytes = |rule: &Value| rule["type"] == "ByteLevel";
+    let has = |rule: &Value, list: &str| {
+        is_bytes(rule) || rule[list].as_array().is_some_and(|all| all.iter().any(is_bytes))
+    };
+    let is_bpe = json["model"]["type"] == "BPE" || json["model"].get("merges").is_some();
+    is_bpe && !has(&json["pre_tokenizer"], "pretokenizers") && !has(&json["decoder"], "decoders")
+}
+
+/// Sets whether a space is put before a text, for byte-level rules.
+fn set_prefix(rule: &mut Value, has_prefix: bool) {
+    if let Some(rule) = rule.as_object_mut().filter(|rule| rule.get("type") == Some(&"ByteLevel".into())) {
+        rule.insert("add_prefix_space".to_owned(), has_prefix.into());
+    }
+    let inner = rule.get_mut("pretokenizers").and_then(Value::as_array_mut);
+    inner.into_iter().flatten().for_each(|rule| set_prefix(rule, has_prefix));
+}
+
+/// Creates the library's tokenizer from the content of a `tokenizer.json`.
+///
+/// # Errors
+/// If the library rejects it, or it would fail in use.
+pub(super) fn build(source: &FileBytes, json: Value) -> Result<tokenizers::Tokenizer> {
     check_model(&json["model"])?;
     bounds::check(&json)?;
     let read = caught(|| serde_json::from_value::<tokenizers::Tokenizer>(json));
@@ -71,40 +102,6 @@ fn pair(merge: &Value) -> Option<(&str, &str)> {
         Value::Array(pair) => Some((pair.first()?.as_str()?, pair.get(1)?.as_str()?)),
         _ => None,
     }
-}
-
-/// Applies the special tokens that `tokenizer_config.json` adds before and after texts, instead of those of
-/// `tokenizer.json`. Without such settings, `tokenizer.json` applies.
-fn apply(
-    source: &FileBytes,
-    config: &Value,
-    inner: &mut tokenizers::Tokenizer,
-) -> Result<(Option<u32>, Option<u32>)> {
-    let [bos, eos] = ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool());
-    if bos.is_none() && eos.is_none() {
-        return Ok((None, None));
-    }
-    inner.with_post_processor(None::<PostProcessorWrapper>);
-    let before = special_id(source, config, "bos_token", bos, inner)?;
-    Ok((before, special_id(source, config, "eos_token", eos, inner)?))
-}
-
-/// Returns the id of a token that is added to texts. As in transformers, a token without a name is not added.
-fn special_id(
-    source: &FileBytes,
-    config: &Value,
-    key: &str,
-    is_added: Option<bool>,
-    tokenizer: &tokenizers::Tokenizer,
-) -> Result<Option<u32>> {
-    let named = config[key].as_str().or_else(|| config[key]["content"].as_str());
-    let Some(name) = named.filter(|_| is_added == Some(true)) else { return Ok(None) };
-    let id = tokenizer.token_to_id(name);
-    id.map(Some).ok_or_else(|| Error::bad_key(&source.path, key, name, "a token of tokenizer.json"))
-}
-
-fn parse(source: &FileBytes) -> Result<Value> {
-    serde_json::from_slice(&source.data).map_err(|error| bad_file(source, error))
 }
 
 fn bad_file(source: &FileBytes, error: impl Display) -> Error {

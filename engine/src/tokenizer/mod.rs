@@ -9,9 +9,11 @@ mod gpt2;
 mod hugging_face;
 mod library;
 mod llama2c;
+mod llama_class;
 mod merge;
 mod model_proto;
 mod sentencepiece;
+mod settings;
 mod stream;
 #[cfg(feature = "templates")]
 mod template;
@@ -22,6 +24,7 @@ pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
 pub use llama2c::Llama2cTokenizer;
 pub use sentencepiece::{PieceVocabulary, SentencePiece, SentencePieceSettings, TokenizerRules};
+pub use settings::SettingsFiles;
 pub use stream::TextStream;
 #[cfg(feature = "templates")]
 pub use template::{ChatTemplate, Conversation};

@@ -2,14 +2,17 @@
 //! numbers and defaults are those of sentencepiece's `sentencepiece_model.proto`.
 
 use prost::Message;
-use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
+use crate::tokenizer::library::Library;
 use crate::tokenizer::sentencepiece::TokenizerRules;
-use crate::tokenizer::{PieceVocabulary, SentencePiece, SentencePieceSettings, Tokenizer};
+use crate::tokenizer::settings::{SettingsFiles, TokenizerClass, TokenizerSettings};
+use crate::tokenizer::{
+    PieceVocabulary, SentencePiece, SentencePieceSettings, Tokenizer, hugging_face, llama_class,
+};
 
-#[derive(Message)]
+#[derive(Clone, Message)]
 struct ModelProto {
     #[prost(message, repeated, tag = "1")]
     pieces: Vec<PieceProto>,
@@ -21,7 +24,7 @@ struct ModelProto {
     denormalizer: Option<Normalizer>,
 }
 
-#[derive(Message)]
+#[derive(Clone, Message)]
 struct PieceProto {
     #[prost(string, optional, tag = "1")]
     piece: Option<String>,
@@ -31,7 +34,7 @@ struct PieceProto {
     kind: Option<i32>,
 }
 
-#[derive(Message)]
+#[derive(Clone, Message)]
 struct Trainer {
     #[prost(int32, optional, tag = "3", default = "1")]
     model_type: Option<i32>,
@@ -43,7 +46,7 @@ struct Trainer {
     eos_piece: Option<String>,
 }
 
-#[derive(Message)]
+#[derive(Clone, Message)]
 struct Normalizer {
     #[prost(string, optional, tag = "1")]
     name: Option<String>,
@@ -62,17 +65,48 @@ const CONTROL: i32 = 3;
 const BPE: i32 = 2;
 const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "char"];
 
-/// Reads a SentencePiece model. `tokenizer_config.json` states whether BOS and EOS are added to texts. By default, BOS
-/// is added if the vocabulary has one, as for Llama.
+/// Reads a SentencePiece model. If the settings name transformers' `LlamaTokenizer`, its rules apply, otherwise those of
+/// the sentencepiece library.
 ///
 /// # Errors
 /// If the model is damaged, is not a BPE model, or normalises texts.
-pub fn read(model: &FileBytes, config: Option<&FileBytes>) -> Result<Box<dyn Tokenizer>> {
+pub fn read(model: &FileBytes, files: &SettingsFiles) -> Result<Box<dyn Tokenizer>> {
     let proto = ModelProto::decode(&*model.data).map_err(|error| bad_file(model, &error.to_string()))?;
-    let trainer = proto.trainer.unwrap_or_default();
-    let normalizer = proto.normalizer.unwrap_or_default();
-    check(model, &trainer, &normalizer, proto.denormalizer.unwrap_or_default())?;
-    let (add_bos, add_eos) = asked_for(config)?;
+    let trainer = proto.trainer.clone().unwrap_or_default();
+    let normalizer = proto.normalizer.clone().unwrap_or_default();
+    check(model, &trainer, &normalizer, proto.denormalizer.clone().unwrap_or_default())?;
+    let settings = TokenizerSettings::read(files)?;
+    match settings.class {
+        TokenizerClass::Llama => with_library(model, &proto, &settings),
+        _ => with_sentencepiece(proto, &trainer, &normalizer, &settings),
+    }
+}
+
+/// Creates the tokenizer that transformers makes of the model's pieces. BOS and EOS are added only on request.
+fn with_library(
+    model: &FileBytes,
+    proto: &ModelProto,
+    settings: &TokenizerSettings,
+) -> Result<Box<dyn Tokenizer>> {
+    let pieces: Vec<_> = proto.pieces.iter().map(|piece| (piece.piece().to_owned(), piece.kind())).collect();
+    let mut json = llama_class::from_pieces(&pieces)?;
+    llama_class::apply(&mut json, settings);
+    let mut inner = hugging_face::build(model, json)?;
+    settings.apply(&mut inner)?;
+    let [before, after] = settings.around(&inner);
+    Ok(Box::new(Library::new(inner, before, after).of(&model.path)))
+}
+
+/// Creates a tokenizer with the rules of the sentencepiece library. By default, BOS is added if the vocabulary has one,
+/// as for Llama.
+fn with_sentencepiece(
+    proto: ModelProto,
+    trainer: &Trainer,
+    normalizer: &Normalizer,
+    settings: &TokenizerSettings,
+) -> Result<Box<dyn Tokenizer>> {
+    settings.check_all_known(|text| proto.pieces.iter().any(|piece| piece.piece() == text))?;
+    let (add_bos, add_eos) = (settings.flag("add_bos_token"), settings.flag("add_eos_token"));
     let find = |is_it: &dyn Fn(&PieceProto) -> bool| (0..).zip(&proto.pieces).find(|(_, piece)| is_it(piece));
     let control = |name: &str| find(&|piece| piece.kind() == CONTROL && piece.piece() == name);
     let bos = control(trainer.bos_piece()).map(|(id, _)| id);
@@ -121,14 +155,6 @@ fn check(
         return bad("trainer_spec.treat_whitespace_as_suffix", "true", expected);
     }
     Ok(())
-}
-
-/// Returns the settings of `tokenizer_config.json` for adding BOS and EOS.
-fn asked_for(config: Option<&FileBytes>) -> Result<(Option<bool>, Option<bool>)> {
-    let Some(source) = config else { return Ok((None, None)) };
-    let config: Value =
-        serde_json::from_slice(&source.data).map_err(|error| bad_file(source, &error.to_string()))?;
-    Ok((config["add_bos_token"].as_bool(), config["add_eos_token"].as_bool()))
 }
 
 fn bad_file(source: &FileBytes, problem: &str) -> Error {

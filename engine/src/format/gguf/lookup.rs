@@ -16,6 +16,11 @@ pub trait MetadataType<'a>: Sized {
 }
 
 impl Gguf {
+    /// Returns true if a key has an array of numbers or bools, such as one value for each layer.
+    pub fn is_array(&self, key: &str) -> bool {
+        matches!(self.metadata.get(key), Some(GgufValue::Numbers(_) | GgufValue::Bools(_)))
+    }
+
     /// Returns the value of a required key.
     ///
     /// # Errors

@@ -64,6 +64,8 @@ pub struct DecoderConfig {
     pub biases: BiasFlags,
     /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
     pub experts: Option<ExpertsConfig>,
+    /// True if the weights contain a merged LoRA adapter.
+    pub has_adapter: bool,
 }
 
 /// Flags of the matrices that have a bias.

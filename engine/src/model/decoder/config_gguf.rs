@@ -21,7 +21,8 @@ impl DecoderConfig {
         let path = file.tensors.path();
         refuse_extensions(file, architecture, family)?;
         let hidden_size = file.require::<usize>(&key("embedding_length"))?;
-        let n_heads = file.require::<usize>(&key("attention.head_count"))?;
+        let n_layers = file.require(&key("block_count"))?;
+        let n_heads = require_same(file, &key("attention.head_count"), n_layers)?;
         let head_dim = match file.optional(&key("attention.key_length"))? {
             Some(head_dim) => head_dim,
             None => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
@@ -35,11 +36,14 @@ impl DecoderConfig {
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
-            ffn_size: file
-                .require(&key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])))?,
-            n_layers: file.require(&key("block_count"))?,
+            ffn_size: require_same(
+                file,
+                &key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])),
+                n_layers,
+            )?,
+            n_layers,
             n_heads,
-            n_kv_heads: file.optional(&key("attention.head_count_kv"))?.unwrap_or(n_heads),
+            n_kv_heads: optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
             head_dim,
             context_length: file.require(&key("context_length"))?,
             norm_eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
@@ -64,6 +68,7 @@ impl DecoderConfig {
             biases: biases(file, family),
             linear_class: None,
             experts: family.experts.map(|known| experts(file, architecture, &known)).transpose()?,
+            has_adapter: false,
         };
         config.check(path)?;
         config.unrotated = family.unrotated(None, config.n_layers, None);
@@ -77,7 +82,7 @@ impl DecoderConfig {
                     .map_err(|expected| Error::bad_key(path, &key, number, expected))?;
             }
         }
-        if let Some(defaults) = &family.sliding {
+        if let Some(defaults) = family.sliding.as_ref().filter(|defaults| !defaults.is_off_in_gguf) {
             config.sliding = config.sliding_window(file, architecture, defaults)?;
         }
         config.check(path)?;
@@ -99,14 +104,27 @@ impl DecoderConfig {
             return Ok(None);
         };
         let pattern_key = key("attention.sliding_window_pattern");
-        let pattern = file.optional(&pattern_key)?.or(defaults.full_every);
-        if pattern == Some(0) {
-            return Err(Error::bad_key(file.tensors.path(), &pattern_key, 0, "1 or more layers"));
-        }
+        let layers = self.sliding_layers(file, &pattern_key, defaults)?;
         let theta = file.optional(&key("rope.freq_base_swa"))?.or(defaults.theta).unwrap_or(self.rope.theta);
         let scaling = if defaults.theta.is_some() { RopeScaling::None } else { self.rope.scaling.clone() };
         let rope = Rope { theta, scaling, ..self.rope };
-        Ok(Some(SlidingWindow { window, rope, layers: SlidingWindow::every(pattern, self.n_layers) }))
+        Ok(Some(SlidingWindow { window, rope, layers }))
+    }
+
+    /// Reads the sliding layers: a bool for each layer, or the interval of layers with full attention.
+    fn sliding_layers(&self, file: &Gguf, key: &str, defaults: &SlidingDefaults) -> Result<Vec<bool>> {
+        if file.is_array(key) {
+            let slides: Vec<bool> = file.require(key)?;
+            return match slides.len() == self.n_layers {
+                true => Ok(slides),
+                false => Err(per_layer_count(file, key, slides.len(), self.n_layers)),
+            };
+        }
+        let pattern = file.optional(key)?.or(defaults.full_every);
+        if pattern == Some(0) {
+            return Err(Error::bad_key(file.tensors.path(), key, 0, "1 or more layers"));
+        }
+        Ok(SlidingWindow::every(pattern, self.n_layers))
     }
 
     /// Checks that redundant keys agree with the values that follow from other keys.
@@ -132,6 +150,35 @@ impl DecoderConfig {
         }
         Ok(())
     }
+}
+
+/// Reads a size that a file may state once or for each layer. Layers of different sizes are not supported.
+fn optional_same(file: &Gguf, key: &str, n_layers: usize) -> Result<Option<usize>> {
+    if !file.is_array(key) {
+        return file.optional(key);
+    }
+    let sizes: Vec<usize> = file.require(key)?;
+    if sizes.len() != n_layers {
+        return Err(per_layer_count(file, key, sizes.len(), n_layers));
+    }
+    match sizes.iter().find(|size| **size != sizes[0]) {
+        None => Ok(sizes.first().copied()),
+        Some(other) => {
+            let expected =
+                format!("{} in every layer (layers of different sizes are not supported)", sizes[0]);
+            Err(Error::bad_key(file.tensors.path(), key, other, expected))
+        }
+    }
+}
+
+/// Reads a size that a file must state, see [`optional_same`].
+fn require_same(file: &Gguf, key: &str, n_layers: usize) -> Result<usize> {
+    optional_same(file, key, n_layers)?.map_or_else(|| file.require(key), Ok)
+}
+
+fn per_layer_count(file: &Gguf, key: &str, found: usize, n_layers: usize) -> Error {
+    let (found, expected) = (format!("{found} entries"), format!("one for each of {n_layers} layers"));
+    Error::bad_key(file.tensors.path(), key, found, expected)
 }
 
 /// Returns the architecture's name in the file.

@@ -60,6 +60,7 @@ impl DecoderConfig {
             biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
             experts: family.experts.map(|known| experts(file, &known)).transpose()?,
+            has_adapter: false,
         };
         config.check(file.path())?;
         config.unrotated = unrotated(file, config.n_layers, family)?;
@@ -145,35 +146,47 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
 }
 
 /// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
-/// for layers with full attention, `rope_scaling`. If a file has both, transformers uses `rope_scaling` unless it is
-/// empty.
-fn rope(
-    file: &Config,
+/// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
+/// `rope_parameters`, its base included; where layers of several kinds have bases of their own, it only adds to them.
+fn rope<'f>(
+    file: &Config<'f>,
     family: &Family,
     kind: &str,
     (theta_key, default): (&str, f32),
     head_dim: usize,
 ) -> Result<Rope> {
-    let new = match file.object("rope_parameters")? {
-        Some(all) => all.object(kind)?.or(Some(all).filter(|_| kind == FULL)),
-        None => None,
+    let of_kind = |all: Config<'f>| -> Result<Option<Config<'f>>> {
+        Ok(all.object(kind)?.or(Some(all).filter(|_| kind == FULL)))
     };
-    let theta = new.as_ref().map_or(Ok(None), |new| new.optional_f32("rope_theta"))?;
-    let theta = theta.map_or_else(|| file.optional_f32(theta_key), |theta| Ok(Some(theta)))?;
-    let width = width(file, new.as_ref(), family, head_dim)?;
-    let old = if kind == FULL { file.object("rope_scaling")?.filter(|old| !old.is_empty()) } else { None };
-    let scaling = match old.or(new) {
-        Some(parameters) => scaling(file, &parameters, family)?,
+    let new = file.object("rope_parameters")?.map_or(Ok(None), of_kind)?;
+    let old = match file.object("rope_scaling")?.filter(|old| !old.is_empty()) {
+        Some(old) if kind == FULL => of_kind(old)?,
+        _ => None,
+    };
+    let has_kinds = family.sliding.as_ref().is_some_and(|sliding| sliding.theta.is_some());
+    let new = new.filter(|_| old.is_none() || has_kinds);
+    let places: Vec<Config> = old.into_iter().chain(new).collect();
+    let stated = |key: &str| places.iter().find(|place| place.get(key).is_some());
+    let theta = match stated("rope_theta") {
+        Some(place) => place.optional_f32("rope_theta")?,
+        None => file.optional_f32(theta_key)?,
+    };
+    let width = width(file, stated(PARTIAL), family, head_dim)?;
+    let scaling = match places.first() {
+        Some(parameters) => scaling(file, parameters, family)?,
         None => RopeScaling::None,
     };
     let (theta, pairing) = (theta.unwrap_or(default), RopePairing::Half);
     Ok(Rope { theta, width, pairing, scaling, is_unrounded: family.rope.is_unrounded })
 }
 
+/// Key of the part of a head that rotates.
+const PARTIAL: &str = "partial_rotary_factor";
+
 /// Reads the number of values of a head that rotate.
-fn width(file: &Config, new: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
-    const KEY: &str = "partial_rotary_factor";
-    let place = new.filter(|new| new.get(KEY).is_some()).unwrap_or(file);
+fn width(file: &Config, stated: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
+    const KEY: &str = PARTIAL;
+    let place = stated.unwrap_or(file);
     let part = place.optional_f32(KEY)?.unwrap_or(1.0);
     if part != 1.0 && !family.rope.may_be_partial {
         return Err(place.bad_key(KEY, part, "1 (partial rotation is not supported)"));
@@ -221,9 +234,11 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
         Some("llama3") => llama3(parameters),
         Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
         Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
+        // Scales only sequences that are longer than the model's context, and these are refused.
+        Some("dynamic") => parameters.require_f32("factor").map(|_| RopeScaling::None),
         Some(found) => {
-            let expected =
-                "\"default\", \"linear\", \"llama3\" or \"yarn\" (other RoPE scaling is not supported)";
+            let expected = "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\" (other RoPE scaling is not \
+                            supported)";
             Err(parameters.bad_key(kind, found, expected))
         }
     }
@@ -334,6 +349,25 @@ fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
     }
 }
 
+/// Checks that no layer slides in a model whose file only switches windows on. As in transformers, layers from
+/// `max_window_layers` on slide if `layer_types` does not list them.
+fn check_sliding_window(file: &Config) -> Result<()> {
+    const SWITCH: &str = "use_sliding_window";
+    const FIRST: &str = "max_window_layers";
+    const FIRST_BY_DEFAULT: usize = 28;
+    let is_listed = file.get("layer_types").is_some();
+    if file.optional_bool(SWITCH)? != Some(true) || is_listed || file.get("sliding_window").is_none() {
+        return Ok(());
+    }
+    let n_layers = file.require_usize("num_hidden_layers")?;
+    let first = file.optional_usize(FIRST)?.unwrap_or(FIRST_BY_DEFAULT);
+    if first >= n_layers {
+        return Ok(());
+    }
+    let expected = format!("{n_layers} or more, so that no layer slides (sliding windows are not supported)");
+    Err(file.bad_key(FIRST, first, expected))
+}
+
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     let no = [Value::from(false)];
@@ -342,7 +376,7 @@ fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
         Activation::SquaredRelu => "relu2",
         _ => "gelu_pytorch_tanh",
     };
-    file.only("use_sliding_window", &no, "false (sliding windows are not supported)")?;
+    check_sliding_window(file)?;
     file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
     let numbers = [
         ("attn_logit_softcapping", "softcapping is not supported"),

@@ -48,6 +48,7 @@ impl DecoderConfig {
             biases: BiasFlags::default(),
             linear_class: None,
             experts: None,
+            has_adapter: false,
             tied_output: h.shared_classifier,
         };
         config.check(file.tensors.path())?;

@@ -150,6 +150,13 @@ pub struct SlidingDefaults {
     pub full_every: Option<usize>,
     /// RoPE base of sliding-window layers; `None` for the model's base.
     pub theta: Option<f32>,
+    /// True if llama.cpp computes without the window that a GGUF file states.
+    pub is_off_in_gguf: bool,
+}
+
+impl SlidingDefaults {
+    /// Every layer slides if the file states a window.
+    pub const ALL: Self = Self { full_every: None, theta: None, is_off_in_gguf: false };
 }
 
 /// Returns the usual scale, 1 / √D, applied to the products.

@@ -49,9 +49,9 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
-/// Prefixes of a decoder's tensor names: a text model, or the text part of a multimodal model in transformers 4.x and
-/// 5.x.
-const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
+/// Prefixes of a decoder's tensor names: a text model, the text part of a multimodal model in transformers 4.x and
+/// 5.x, or a text model that was saved without its head.
+const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// Prefixes of the non-text parts of a model.
 const OTHER_PARTS: [&str; 4] =

@@ -127,6 +127,15 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         self.config.activation.replace_gelu(form)
     }
 
+    fn has_adapter(&self) -> bool {
+        self.config.has_adapter
+    }
+
+    fn set_adapter(&mut self) -> bool {
+        self.config.has_adapter = true;
+        true
+    }
+
     fn rereads_beyond(&self) -> Option<usize> {
         self.config.rope.long_beyond()
     }
