@@ -217,6 +217,9 @@ fn write_torch(file: &Path, stored: &StoredTensor) {
     fs::write(file, bytes).expect("it is written");
 }
 
+/// Writes an array as a file of a tool.
+type ArrayWriter = fn(&Path, &StoredTensor);
+
 fn with_wrong_values(stored: &StoredTensor) -> StoredTensor {
     StoredTensor { data: wrong(&stored.data[..]).into(), ..stored.clone() }
 }
@@ -224,7 +227,7 @@ fn with_wrong_values(stored: &StoredTensor) -> StoredTensor {
 /// transformers' debugger for new models writes safetensors, msprobe torch's files: each with the inputs and outputs of modules.
 #[test]
 fn folders_with_one_file_per_module_are_read() {
-    let tools: [(&str, fn(&Path, &StoredTensor), &str); 2] = [
+    let tools: [(&str, ArrayWriter, &str); 2] = [
         (
             "debugger",
             write_safetensors,
@@ -395,4 +398,8 @@ fn files_that_are_not_read_are_refused_with_the_way_to_convert_them() {
         fs::write(&file, bytes).expect("it is written");
         refused(&file, expected);
     }
+    let folder = terminal.path().join("debugger");
+    fs::create_dir(&folder).expect("it is made");
+    fs::write(folder.join("LlamaForCausalLM_debug_tree_FULL_TENSORS.json"), tree).expect("it is written");
+    refused(&folder, "use_repr=False");
 }

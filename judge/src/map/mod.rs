@@ -9,9 +9,9 @@ mod pattern;
 mod processed_weights;
 mod rule;
 mod shape;
+mod shape_names;
 mod stream;
 mod tokens;
-mod unnamed;
 
 pub use tokens::tokens_of;
 
@@ -255,7 +255,7 @@ impl NameMap {
 pub fn by_shipped(arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
     let by_best =
         |arrays: &Arrays| by_best(NameMap::shipped(), "no map was given", "no shipped map", arrays, known);
-    by_best(arrays).or_else(|error| match unnamed::named(arrays, known) {
+    by_best(arrays).or_else(|error| match shape_names::named(arrays, known) {
         Some((arrays, note)) => by_best(&arrays).map(|reading| reading.told_first(note)),
         None => Err(error),
     })
