@@ -231,9 +231,9 @@ fn folders_with_one_file_per_module_are_read() {
         (
             "debugger",
             write_safetensors,
-            "MistralForCausalLM.model.layers.0.self_attn.o_proj_outputs.safetensors",
+            "MistralForCausalLM.model.layers.0.self_attn.k_proj_outputs.safetensors",
         ),
-        ("msprobe", write_torch, "Module.model.layers.0.self_attn.o_proj.Linear.forward.0.output.0.pt"),
+        ("msprobe", write_torch, "Module.model.layers.0.self_attn.k_proj.Linear.forward.0.output.0.pt"),
     ];
     for (tool, write, fault) in tools {
         let terminal = Terminal::new();
