@@ -1,7 +1,8 @@
 //! Activation files without a manifest, read with a name map.
 
 use std::cell::OnceCell;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -198,9 +199,23 @@ fn is_folder_of_arrays(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let files = array_files(path)?.unwrap_or_default();
+    if files.is_empty() {
+        check_index(path)?;
+    }
     // The files of a folder are of one kind.
     let first = files.first().map(|file| is_dump(&FileBytes::open(file)?));
     Ok(!first.transpose()?.unwrap_or(true))
+}
+
+/// Refuses a folder in which a tool wrote its index without the arrays, with the way to get them.
+fn check_index(folder: &Path) -> Result<()> {
+    let entries = fs::read_dir(folder).map_err(Error::io("list", folder))?;
+    let is_index = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name == "dump.json" || name.ends_with("_debug_tree_FULL_TENSORS.json")
+    };
+    let mut indices = entries.flatten().map(|entry| entry.path()).filter(is_index);
+    indices.try_for_each(|path| is_array_file(&FileBytes::open(&path)?).map(drop))
 }
 
 /// Returns true if a file has a manifest.

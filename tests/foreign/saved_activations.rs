@@ -217,6 +217,9 @@ fn write_torch(file: &Path, stored: &StoredTensor) {
     fs::write(file, bytes).expect("it is written");
 }
 
+/// Writes an array as a file of a tool.
+type ArrayWriter = fn(&Path, &StoredTensor);
+
 fn with_wrong_values(stored: &StoredTensor) -> StoredTensor {
     StoredTensor { data: wrong(&stored.data[..]).into(), ..stored.clone() }
 }
@@ -224,13 +227,13 @@ fn with_wrong_values(stored: &StoredTensor) -> StoredTensor {
 /// transformers' debugger for new models writes safetensors, msprobe torch's files: each with the inputs and outputs of modules.
 #[test]
 fn folders_with_one_file_per_module_are_read() {
-    let tools: [(&str, fn(&Path, &StoredTensor), &str); 2] = [
+    let tools: [(&str, ArrayWriter, &str); 2] = [
         (
             "debugger",
             write_safetensors,
-            "MistralForCausalLM.model.layers.0.self_attn.o_proj_outputs.safetensors",
+            "MistralForCausalLM.model.layers.0.self_attn.k_proj_outputs.safetensors",
         ),
-        ("msprobe", write_torch, "Module.model.layers.0.self_attn.o_proj.Linear.forward.0.output.0.pt"),
+        ("msprobe", write_torch, "Module.model.layers.0.self_attn.k_proj.Linear.forward.0.output.0.pt"),
     ];
     for (tool, write, fault) in tools {
         let terminal = Terminal::new();
@@ -395,4 +398,8 @@ fn files_that_are_not_read_are_refused_with_the_way_to_convert_them() {
         fs::write(&file, bytes).expect("it is written");
         refused(&file, expected);
     }
+    let folder = terminal.path().join("debugger");
+    fs::create_dir(&folder).expect("it is made");
+    fs::write(folder.join("LlamaForCausalLM_debug_tree_FULL_TENSORS.json"), tree).expect("it is written");
+    refused(&folder, "use_repr=False");
 }

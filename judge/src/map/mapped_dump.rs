@@ -46,6 +46,8 @@ pub struct MappedDump {
     pub dump: Dump,
     /// Number of arrays with a site.
     pub placed: usize,
+    /// Number of arrays that should have a site: all except those that the map knows to have no tap.
+    asked: usize,
     /// Notes for the report on how the file was read.
     pub notes: Vec<String>,
     /// Arrays without a site that are not ignored.
@@ -63,6 +65,11 @@ impl MappedDump {
                 .collect()
         };
         places(self) == places(other)
+    }
+
+    /// Returns true if half of the arrays have a site.
+    pub(super) fn is_half(&self) -> bool {
+        self.placed > 0 && 2 * self.placed >= self.asked
     }
 
     /// Returns the message for a file whose names match a map but whose shapes do not.
@@ -145,12 +152,15 @@ impl NameMap {
             *used = *used || tokens.array.as_deref() == Some(name);
         }
         note_twins(arrays, &mut used);
+        let names = arrays.tensors.iter().map(|(name, _)| name);
+        let known_others = names.zip(&used).filter(|(name, used)| **used || self.is_no_tap(name)).count();
+        let asked = arrays.tensors.len() + count - known_others;
         let unplaced = self.left(arrays, &used, &tokens, (&misfits, &ignored));
         let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", EscapedText(name)));
         notes.extend(self.idle(&matched));
         let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
         let dump = dump_of(arrays, manifest, placed)?;
-        Ok(MappedDump { dump, placed: count, notes, unplaced, misfit })
+        Ok(MappedDump { dump, placed: count, asked, notes, unplaced, misfit })
     }
 
     fn manifest(

@@ -9,9 +9,9 @@ mod pattern;
 mod processed_weights;
 mod rule;
 mod shape;
+mod shape_names;
 mod stream;
 mod tokens;
-mod unnamed;
 
 pub use tokens::tokens_of;
 
@@ -255,7 +255,7 @@ impl NameMap {
 pub fn by_shipped(arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
     let by_best =
         |arrays: &Arrays| by_best(NameMap::shipped(), "no map was given", "no shipped map", arrays, known);
-    by_best(arrays).or_else(|error| match unnamed::named(arrays, known) {
+    by_best(arrays).or_else(|error| match shape_names::named(arrays, known) {
         Some((arrays, note)) => by_best(&arrays).map(|reading| reading.told_first(note)),
         None => Err(error),
     })
@@ -293,7 +293,7 @@ fn by_best(
             }
         };
         counts.push(format!("{}: {}", map.name, reading.placed));
-        let matched = if 2 * reading.placed < arrays.tensors.len() { map.matches(arrays, known) } else { 0 };
+        let matched = if reading.is_half() { 0 } else { map.matches(arrays, known) };
         if matched > unlike.as_ref().map_or(reading.placed, |(matched, _)| *matched) {
             unlike = Some((matched, reading.unlike(&map.name, matched)));
         }
@@ -308,10 +308,11 @@ fn by_best(
     let (path, total) = (arrays.tensors.path(), arrays.tensors.len());
     // Report the problem of the map that matches the most names.
     let placed = best.as_ref().map_or(0, |(_, reading)| reading.placed);
+    let is_half = best.as_ref().is_some_and(|(_, reading)| reading.is_half());
     if let Some((_, error)) = problem.filter(|(matched, _)| *matched * 2 >= total && *matched > placed) {
         return Err(error);
     }
-    if let Some((_, what)) = unlike.filter(|(matched, _)| *matched * 2 >= total && placed * 2 < total) {
+    if let Some((_, what)) = unlike.filter(|(matched, _)| *matched * 2 >= total && !is_half) {
         return Err(Error::dump(path, what));
     }
     let found = || {
@@ -323,10 +324,10 @@ fn by_best(
     };
     let how = "choose a map with --map (a file, or one of these), or find the taps with xcheck identify";
     match (best, rival) {
-        (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
+        (Some((map, reading)), None) if is_half => {
             Ok(reading.told_first(format!("{why}; {} matches most array names", map.name)))
         }
-        (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
+        (Some((map, _)), Some(rival)) if is_half => Err(Error::dump(
             path,
             format!(
                 "no manifest, and the maps {} and {rival} match equally many arrays ({}): {how}",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::checkpoint::TapScope;
+use crate::checkpoint::{Point, TapScope};
 use crate::format::EscapedText;
 use crate::map::matched_array::MatchedArray;
 use crate::map::rule::{FusedForm, MapRule};
@@ -34,10 +34,11 @@ pub(super) fn spread(matched: Vec<MatchedArray>, layers: Option<usize>) -> Vec<M
 
 /// Returns a note on the hidden states, since their names do not tell that the last one is normed.
 pub(super) fn note(matched: &[MatchedArray]) -> Option<String> {
-    let entries: Vec<&MatchedArray> =
-        matched.iter().filter(|one| is_stream(one.rule) && one.problem.is_none() && one.pass == 0).collect();
-    let (first, last) = (entries.first()?, entries.last()?);
-    let taps = [first, last].map(|one| one.taps[0]);
+    let entries = matched.iter().filter(|one| is_stream(one.rule) && one.problem.is_none() && one.pass == 0);
+    let of = |tap: Point| entries.clone().filter(move |one| one.taps[0] == tap).max_by_key(|one| one.layer);
+    let taps = &entries.clone().next()?.rule.taps;
+    let taps = [taps.first().copied()?, taps.last().copied()?];
+    let (first, last) = (of(taps[0])?, of(taps[1])?);
     Some(format!(
         "hidden states are read as transformers saves them: '{}' is {}, '{}' is {}, and entry i is block_out of \
          layer i - 1; if yours differ, name their taps in a map",

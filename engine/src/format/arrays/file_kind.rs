@@ -70,8 +70,12 @@ enum Mark {
 fn is_marked(start: &[u8], mark: &Mark) -> bool {
     match mark {
         Mark::Start(bytes) => start.starts_with(bytes),
-        Mark::Text(text) => holds(start, text),
+        Mark::Text(text) => is_text(start) && holds(start, text),
     }
+}
+
+fn is_text(start: &[u8]) -> bool {
+    start.iter().take(64).all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
 }
 
 fn holds(bytes: &[u8], part: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! Names and calls that a pickle may use: classes and functions of tensors, their storages and dicts.
 
 use super::super::escape::EscapedText;
-use super::machine::{Machine, PickleContent};
+use super::machine::{Machine, PicklePurpose};
 use super::value::{Global, PickleTensor, PickleValue, Storage, StridedAxis};
 use crate::error::{Error, FormatError, Result};
 
@@ -22,9 +22,9 @@ impl<'p> Machine<'p> {
     }
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<()> {
-        let known = match self.content {
-            PickleContent::StateDict => Global::of(module, name),
-            PickleContent::Activations => Global::of_activations(module, name),
+        let known = match self.purpose {
+            PicklePurpose::StateDict => Global::of(module, name),
+            PicklePurpose::Activations => Global::of_activations(module, name),
         };
         match known {
             Some(global) => self.push(PickleValue::Global(global)),
@@ -32,7 +32,7 @@ impl<'p> Machine<'p> {
                 file: self.reader.source().path.clone(),
                 offset: self.reader.at() as u64,
                 name: EscapedText(&format!("{module}.{name}")).to_string(),
-                expected: self.content.expected(),
+                expected: self.purpose.expected(),
             })),
         }
     }

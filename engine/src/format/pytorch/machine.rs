@@ -6,10 +6,9 @@ use std::fmt::Display;
 
 use super::super::escape::EscapedText;
 use super::FileBytes;
-use super::numpy::NumpyValues;
 use super::opcode::Opcode;
 use super::reader::Reader;
-use super::value::{PickleTensor, PickleValue, Storage};
+use super::value::{NumpyValues, PickleTensor, PickleValue, Storage};
 use crate::error::{Error, Result};
 
 /// Maximum number of values on the stack; Python's pickler pushes at most a thousand dict entries at once.
@@ -19,13 +18,13 @@ const MOST_KEPT: usize = 1 << 22;
 
 /// Returns the tensors of the dict that the pickle creates, in order.
 pub(super) fn run(pickle: &FileBytes) -> Result<Vec<(&str, PickleTensor<'_>)>> {
-    let (machine, result) = result(pickle, PickleContent::StateDict)?;
+    let (machine, result) = result(pickle, PicklePurpose::StateDict)?;
     machine.state_dict(result)
 }
 
 /// Runs a pickle and returns its result, with the machine that contains the result's items.
-pub(super) fn result(pickle: &FileBytes, content: PickleContent) -> Result<(Machine<'_>, PickleValue<'_>)> {
-    let mut machine = Machine::new(pickle, content);
+pub(super) fn result(pickle: &FileBytes, purpose: PicklePurpose) -> Result<(Machine<'_>, PickleValue<'_>)> {
+    let mut machine = Machine::new(pickle, purpose);
     loop {
         match machine.reader.opcode()? {
             Opcode::Stop => break,
@@ -38,22 +37,22 @@ pub(super) fn result(pickle: &FileBytes, content: PickleContent) -> Result<(Mach
 
 /// Kind of content that a pickle should have; it decides which classes the pickle may name.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum PickleContent {
+pub(super) enum PicklePurpose {
     /// A dict of a model's tensors.
     StateDict,
     /// Activations: tensors in containers, or the results of transformers.
     Activations,
 }
 
-impl PickleContent {
+impl PicklePurpose {
     /// Returns what to save in place of an unknown class, for messages.
     pub fn expected(self) -> &'static str {
         match self {
-            PickleContent::StateDict => {
+            PicklePurpose::StateDict => {
                 "which a state dict of tensors does not need; xcheck never runs code from a pickle; save only \
                  model.state_dict(), or, if you trust the file, convert it to safetensors"
             }
-            PickleContent::Activations => {
+            PicklePurpose::Activations => {
                 "which a file of activations does not need; xcheck never runs code from a pickle; save a dict of \
                  tensors by name: torch.save({name: tensor.detach().cpu(), ...}, FILE)"
             }
@@ -62,7 +61,7 @@ impl PickleContent {
 }
 
 pub(super) struct Machine<'p> {
-    pub(super) content: PickleContent,
+    pub(super) purpose: PicklePurpose,
     pub reader: Reader<'p>,
     stack: Vec<PickleValue<'p>>,
     /// Stack heights at the marks.
@@ -80,9 +79,9 @@ pub(super) struct Machine<'p> {
 }
 
 impl<'p> Machine<'p> {
-    fn new(pickle: &'p FileBytes, content: PickleContent) -> Self {
+    fn new(pickle: &'p FileBytes, purpose: PicklePurpose) -> Self {
         Self {
-            content,
+            purpose,
             reader: Reader::new(pickle),
             stack: Vec::new(),
             marks: Vec::new(),

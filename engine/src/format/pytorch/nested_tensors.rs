@@ -1,7 +1,7 @@
 //! Tensors in nested dicts, lists and tuples, as users save the outputs of hooks.
 
 use super::FileBytes;
-use super::machine::{self, Machine, PickleContent};
+use super::machine::{self, Machine, PicklePurpose};
 use super::value::{PickleTensor, PickleValue};
 use crate::error::Result;
 use crate::weight::StoredTensor;
@@ -28,7 +28,7 @@ pub(in super::super) struct PickleContents<'p> {
 
 /// Returns the tensors anywhere in the dicts, lists and tuples that a pickle creates, in order.
 pub(super) fn run(pickle: &FileBytes) -> Result<PickleContents<'_>> {
-    let (machine, result) = machine::result(pickle, PickleContent::Activations)?;
+    let (machine, result) = machine::result(pickle, PicklePurpose::Activations)?;
     found(&machine, result)
 }
 

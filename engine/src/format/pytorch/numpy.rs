@@ -9,17 +9,6 @@ use crate::error::Result;
 use crate::lazy_bytes::LazyBytes;
 use crate::weight::{DType, StoredTensor};
 
-/// Bytes, types and arrays, as the pickle describes them.
-#[derive(Default)]
-pub(super) struct NumpyValues {
-    blobs: Vec<LazyBytes>,
-    types: Vec<DType>,
-    /// Arrays; `None` until the pickle gives the values.
-    pub arrays: Vec<Option<StoredTensor>>,
-    /// Bytes that texts were encoded to.
-    encoded: usize,
-}
-
 /// Type codes of NumPy.
 const TYPES: &[(&str, DType)] = &[
     ("f8", DType::F64),

@@ -1,6 +1,7 @@
 //! Values that a pickle may contain, and names that it may reference.
 
-use crate::weight::DType;
+use crate::lazy_bytes::LazyBytes;
+use crate::weight::{DType, StoredTensor};
 
 /// A value on the stack. Containers are indices into tables of the machine, so copies are cheap and nothing recurses,
 /// however deeply a pickle nests or shares values.
@@ -82,6 +83,17 @@ pub(super) struct PickleTensor<'p> {
     pub offset: usize,
     /// Axes, outermost first.
     pub axes: Vec<StridedAxis>,
+}
+
+/// Bytes, types and arrays, as the pickle describes them.
+#[derive(Default)]
+pub(super) struct NumpyValues {
+    pub blobs: Vec<LazyBytes>,
+    pub types: Vec<DType>,
+    /// Arrays; `None` until the pickle gives the values.
+    pub arrays: Vec<Option<StoredTensor>>,
+    /// Bytes that texts were encoded to.
+    pub encoded: usize,
 }
 
 /// Names that a pickle may reference. No function is called; the machine does the equivalent.
