@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from xcheck.evaluator.outputs import recorded
+from xcheck.follow import CACHES
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int64: "i32"}
 
@@ -50,7 +51,7 @@ def record(
             calls.clear()
             with torch.no_grad():
                 output = model(input_ids=torch.tensor([tokens]), use_cache=len(passes) > 1, **cache, **options)
-            for key in ("past_key_values", "cache_params"):
+            for key in CACHES:
                 if len(passes) > 1 and getattr(output, key, None) is not None:
                     cache[key] = getattr(output, key)
             listed.append({"position": position, "tokens": tokens})

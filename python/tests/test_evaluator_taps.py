@@ -14,6 +14,7 @@ import tiny  # noqa: E402
 import xcheck  # noqa: E402
 from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
+from xcheck.follow import CACHES  # noqa: E402
 from xcheck.guess import guess_norms  # noqa: E402
 
 torch.set_num_threads(1)
@@ -67,7 +68,7 @@ def record(model, out, passes=PASSES, change=None, extra=None, only=None, **opti
                 see("logits", None, output.logits)
                 if extra is not None:
                     extra(dump)
-            cache = output.past_key_values
+            cache = output[next(name for name in CACHES if name in output)]
         for handle in handles:
             handle.remove()
     return out

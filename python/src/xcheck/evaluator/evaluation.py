@@ -12,6 +12,8 @@ from typing import Any, Callable
 import torch
 import transformers
 
+from xcheck.follow import CACHES
+
 from . import decompositions, products, reductions  # noqa: F401  (these register the rules)
 from .bounds import over
 from .candidate import Dump, Row, open_dump
@@ -215,7 +217,7 @@ def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing)
         with evaluation:
             output = call(model, tokens, inputs, **options)
         forcing.end()
-        for name in ("past_key_values", "cache_params", "mems", "state"):
+        for name in (*CACHES, "mems", "state"):
             found = getattr(output, name, None)
             if several and found is not None:
                 cache[name] = found
