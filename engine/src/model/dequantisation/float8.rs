@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::float4;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::view::float8_values;
 use crate::weight::DType;
 
@@ -31,7 +31,11 @@ impl WeightFormat for Float8 {
         self.tensors
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::InverseScales, WeightReading::TransposedScales]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [rows, cols]) = module.matrix("weight", TYPES)?;
         let grid = self.group.grid(rows, cols);
         let scales = match self.has_exponents {
@@ -43,7 +47,8 @@ impl WeightFormat for Float8 {
         };
         let (numbers, codes): (_, &[u8]) = (float8_values(codes.dtype), &codes.data);
         let value = move |row: usize, col: usize| {
-            numbers[usize::from(codes[row * cols + col])] as f32 * scales[grid.at(row, col)]
+            let scale = grid.scale(&scales, grid.at(row, col), reading);
+            numbers[usize::from(codes[row * cols + col])] as f32 * scale
         };
         Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })
     }
