@@ -11,12 +11,19 @@ use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use xcheck::engine::RunInput;
 use xcheck::format::{FileBytes, TensorFile};
 use xcheck::model::dequantisation::Dequantisation;
 use xcheck::model::{Config, ModelFiles};
-use xcheck::weight::{DType, StoredTensor};
+use xcheck::numerics::Transformers;
+use xcheck::quant::decode_matrix_row;
+use xcheck::tensor::Tensor;
+use xcheck::weight::{DType, Matrix, StoredTensor};
 
+use crate::common::faulty::{Base, Faulty};
 use crate::common::terminal::Terminal;
+use crate::judge::clay::Clay;
+use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
 const MODELS: [&str; 7] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic"];
@@ -163,6 +170,37 @@ fn the_same_dumps_fail_with_a_fault_in_the_format() {
         let (code, report) = verdict(wrong.path(), &folder(name).join("dump.safetensors"));
         assert_eq!(code, 1, "{name}: {report:#}");
     }
+}
+
+/// A dump by an engine in f16 whose products do not round the weights that it decodes.
+fn by_whole_weights(linear: fn(&Tensor, &Matrix) -> Tensor) -> (i32, Value) {
+    let model = ModelFiles::open(&folder("awq")).expect("it is a model").load().expect("it loads").model;
+    let numerics = Faulty { base: Base(&Transformers::F16), linear: Some(linear), ..Faulty::default() };
+    let dump = recorded(&*model, &numerics, "f16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    verdict(&folder("awq"), &file)
+}
+
+fn product(x: &Tensor, w: &Matrix, factor: f64) -> Tensor {
+    let mut rows = vec![vec![0.0f32; w.cols]; w.rows];
+    rows.iter_mut().enumerate().for_each(|(row, weights)| decode_matrix_row(w, row, weights));
+    let times = |x: &[f32], w: &[f32]| -> f32 {
+        let sum: f64 = x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+        f16::from_f64(sum * factor).to_f32()
+    };
+    let data = x.data().chunks(w.cols).flat_map(|x| rows.iter().map(move |w| times(x, w))).collect();
+    Tensor::new(&[x.rows(), w.rows], data)
+}
+
+#[test]
+fn kernels_that_do_not_round_decoded_weights_pass_and_wrong_ones_fail() {
+    let (code, report) = by_whole_weights(|x, w| product(x, w, 1.0));
+    assert_eq!(code, 0, "{report:#}");
+    assert!(report.to_string().contains("decoded weights are not rounded"), "{report:#}");
+    let (code, report) = by_whole_weights(|x, w| product(x, w, 1.004));
+    assert_eq!(code, 1, "{report:#}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::weight::DType;
 pub(super) const TYPES: &[DType] = &[DType::F8_E4M3, DType::F8_E5M2];
 
 /// Weights of 8-bit floats.
-pub(super) struct Float8 {
+pub(super) struct Float8Weights {
     /// Name of the scales, and of the other tensors.
     pub tensors: &'static [&'static str],
     pub group: ScaleGroup,
@@ -26,7 +26,7 @@ pub(super) const FINE_GRAINED: &[&str] = &["weight_scale_inv", "weight", "activa
 /// Tensors of AutoFP8.
 pub(super) const AUTO_FP8: &[&str] = &["weight_scale", "weight", "input_scale"];
 
-impl WeightFormat for Float8 {
+impl WeightFormat for Float8Weights {
     fn tensors(&self) -> &'static [&'static str] {
         self.tensors
     }

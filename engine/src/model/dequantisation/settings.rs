@@ -7,7 +7,7 @@ use crate::model::dequantisation::activations::ActivationScheme;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::awq::Awq;
 use crate::model::dequantisation::bitsandbytes::{EightBits, FourBits};
-use crate::model::dequantisation::float8::{self, Float8};
+use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
@@ -228,7 +228,7 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     let activations = Some(ActivationScheme::fine_grained(settings, scheme, inputs));
     Ok(one_group(
         format!("FP8, {}", group.name()),
-        Float8 { tensors, group, has_exponents },
+        Float8Weights { tensors, group, has_exponents },
         activations,
         filter,
     ))
