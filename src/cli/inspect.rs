@@ -44,9 +44,9 @@ pub struct InspectArgs {
     /// Forward passes to show; 0 is the prompt [default: all]
     #[arg(long, short, value_name = "LIST", allow_negative_numbers = true, help_heading = "Dumps")]
     pass: Option<Ranges>,
-    /// Unquantised model that PATH was made of: compares every quantised weight with it
+    /// Unquantised model to compare the weights with
     ///
-    /// PATH is a quantised Hugging Face model folder. Exits with 1 if a weight differs by more than its format explains.
+    /// PATH is a quantised Hugging Face model folder that was made of this model. Exits with 1 if a weight differs by more than its format explains.
     #[arg(long, value_name = "ORIGINAL", help_heading = "Quantised checkpoints")]
     verify: Option<PathBuf>,
     #[command(flatten)]
