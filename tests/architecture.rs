@@ -41,6 +41,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "parallel",
             "tokenizer",
             "lazy_bytes",
+            "memory",
+            "view",
             "numerics",
             "ops",
             "quant",

@@ -11,12 +11,19 @@ use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use xcheck::engine::RunInput;
 use xcheck::format::{FileBytes, TensorFile};
 use xcheck::model::dequantisation::Dequantisation;
 use xcheck::model::{Config, ModelFiles};
-use xcheck::weight::{DType, StoredTensor};
+use xcheck::numerics::Transformers;
+use xcheck::quant::decode_matrix_row;
+use xcheck::tensor::Tensor;
+use xcheck::weight::{DType, Matrix, StoredTensor};
 
+use crate::common::faulty::{Base, Faulty};
 use crate::common::terminal::Terminal;
+use crate::judge::clay::Clay;
+use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
 const MODELS: [&str; 7] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic"];
@@ -66,8 +73,9 @@ fn differing(decoded: &TensorFile, facts: &Value) -> Vec<String> {
 }
 
 fn every_folder() -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder("")).expect("it is there").map(|entry| entry.expect("it is there").path());
-    let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    let entries =
+        fs::read_dir(folder("")).expect("it is there").map(|entry| entry.expect("it is there").path());
+    let mut folders: Vec<PathBuf> = entries.filter(|path| path.join("decoded.json").is_file()).collect();
     folders.sort();
     assert!(folders.len() >= 25, "all are tested");
     folders
@@ -104,25 +112,26 @@ fn changed(name: &str, config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mu
 }
 
 /// Changes the bytes of every tensor with that ending.
-fn each(tensors: &mut Tensors, ending: &str, change: fn(&mut Vec<u8>)) {
+fn each(tensors: &mut Tensors, ending: &str, change: fn(&mut [u8])) {
     let named = tensors.iter_mut().filter(|(name, _)| name.ends_with(ending));
     assert!(named.map(|(_, (_, _, data))| change(data)).count() > 0, "there is one");
 }
 
-fn add_one_to_each_nibble(data: &mut Vec<u8>) {
-    data.iter_mut().for_each(|byte| *byte = (*byte & 0xf0).wrapping_add(0x10) | (*byte & 0xf).wrapping_add(1) & 0xf);
+fn add_one_to_each_nibble(data: &mut [u8]) {
+    data.iter_mut()
+        .for_each(|byte| *byte = (*byte & 0xf0).wrapping_add(0x10) | (*byte & 0xf).wrapping_add(1) & 0xf);
 }
 
-fn swap_nibbles(data: &mut Vec<u8>) {
+fn swap_nibbles(data: &mut [u8]) {
     data.iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
 }
 
-fn inverted(data: &mut Vec<u8>) {
+fn inverted(data: &mut [u8]) {
     let (numbers, _) = data.as_chunks_mut::<4>();
     numbers.iter_mut().for_each(|number| *number = (1.0 / f32::from_le_bytes(*number)).to_le_bytes());
 }
 
-fn reversed(data: &mut Vec<u8>) {
+fn reversed(data: &mut [u8]) {
     // Pairs of scales of two bytes change their places, too.
     let (numbers, _) = data.as_chunks_mut::<4>();
     numbers.reverse();
@@ -145,7 +154,7 @@ fn dumps_of_the_libraries_pass_at_every_site() {
 #[test]
 fn the_same_dumps_fail_with_a_fault_in_the_format() {
     let unchanged = |_: &mut Value| ();
-    type Fault = (&'static str, &'static str, fn(&mut Vec<u8>));
+    type Fault = (&'static str, &'static str, fn(&mut [u8]));
     let faults: [Fault; 7] = [
         ("awq", "qzeros", add_one_to_each_nibble),
         ("gptq", "qzeros", add_one_to_each_nibble),
@@ -163,6 +172,37 @@ fn the_same_dumps_fail_with_a_fault_in_the_format() {
     }
 }
 
+/// A dump by an engine in f16 whose products do not round the weights that it decodes.
+fn by_whole_weights(linear: fn(&Tensor, &Matrix) -> Tensor) -> (i32, Value) {
+    let model = ModelFiles::open(&folder("awq")).expect("it is a model").load().expect("it loads").model;
+    let numerics = Faulty { base: Base(&Transformers::F16), linear: Some(linear), ..Faulty::default() };
+    let dump = recorded(&*model, &numerics, "f16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    verdict(&folder("awq"), &file)
+}
+
+fn product(x: &Tensor, w: &Matrix, factor: f64) -> Tensor {
+    let mut rows = vec![vec![0.0f32; w.cols]; w.rows];
+    rows.iter_mut().enumerate().for_each(|(row, weights)| decode_matrix_row(w, row, weights));
+    let times = |x: &[f32], w: &[f32]| -> f32 {
+        let sum: f64 = x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+        f16::from_f64(sum * factor).to_f32()
+    };
+    let data = x.data().chunks(w.cols).flat_map(|x| rows.iter().map(move |w| times(x, w))).collect();
+    Tensor::new(&[x.rows(), w.rows], data)
+}
+
+#[test]
+fn kernels_that_do_not_round_decoded_weights_pass_and_wrong_ones_fail() {
+    let (code, report) = by_whole_weights(|x, w| product(x, w, 1.0));
+    assert_eq!(code, 0, "{report:#}");
+    assert!(report.to_string().contains("decoded weights are not rounded"), "{report:#}");
+    let (code, report) = by_whole_weights(|x, w| product(x, w, 1.004));
+    assert_eq!(code, 1, "{report:#}");
+}
+
 #[test]
 fn settings_that_change_the_weights_are_read() {
     let cases: [(&str, &str, Value); 4] = [
@@ -174,7 +214,9 @@ fn settings_that_change_the_weights_are_read() {
     for (name, key, value) in cases {
         let copy = changed(name, |config| config["quantization_config"][key] = value, |_| ());
         match decoded(copy.path()) {
-            Ok(decoded) => assert_ne!(differing(&decoded, &json_of(&folder(name).join("decoded.json"))).len(), 0),
+            Ok(decoded) => {
+                assert_ne!(differing(&decoded, &json_of(&folder(name).join("decoded.json"))).len(), 0)
+            }
             Err(error) => assert!(error.contains(key), "{error}"),
         }
     }
@@ -212,7 +254,10 @@ fn settings_beyond_these_are_refused_with_their_key() {
             }
             settings[key] = value;
         };
-        assert_refused(&changed(name, change, |_| ()), &[&format!("quantization_config.{key}"), "config.json"]);
+        assert_refused(
+            &changed(name, change, |_| ()),
+            &[&format!("quantization_config.{key}"), "config.json"],
+        );
     }
 }
 
@@ -316,7 +361,10 @@ fn tensors_of_other_shapes_or_types_are_refused() {
                 let flat = shape.iter().product::<usize>();
                 (*dtype, *data) = (Dtype::U16, vec![0; 2 * flat]);
             };
-            assert!(decoded(changed(&name, |_| (), halved).path()).is_err(), "{name}: {part} of another shape");
+            assert!(
+                decoded(changed(&name, |_| (), halved).path()).is_err(),
+                "{name}: {part} of another shape"
+            );
             assert!(decoded(changed(&name, |_| (), other).path()).is_err(), "{name}: {part} of another type");
         }
     }
@@ -330,7 +378,8 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         }
     };
     let keep = |_: &mut Tensors| ();
-    let static_scheme = |config: &mut Value| config["quantization_config"]["activation_scheme"] = json!("static");
+    let static_scheme =
+        |config: &mut Value| config["quantization_config"]["activation_scheme"] = json!("static");
     let cases = [
         (changed("nf4", |_| (), keep), "load_in_4bit"),
         (changed("bnb-int8", |_| (), keep), "load_in_8bit"),
@@ -346,6 +395,77 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         assert!(error.to_string().contains(&format!("{key}' is")), "{error}");
         assert!(decoded(copy.path()).is_ok(), "{key}: the weights are still decoded");
     }
+}
+
+/// What `inspect --verify` says of a quantised folder.
+fn verified(quantised: &Path, original: &Path) -> (i32, Value) {
+    let (quantised, original) = (quantised.display().to_string(), original.display().to_string());
+    let (code, json) = Terminal::new().json(&["inspect", &quantised, "--verify", &original]);
+    (code, json["verification"].clone())
+}
+
+/// The findings of `inspect --verify`, without those of weights that fit.
+fn faults(verification: &Value) -> Vec<String> {
+    let all = verification.as_array().expect("a list").iter();
+    let wrong = all.filter(|weight| weight["fits"] == json!(false));
+    wrong.map(|weight| weight["finding"].as_str().expect("a text").to_owned()).collect()
+}
+
+#[test]
+fn quantised_weights_are_verified_against_their_original() {
+    let original = folder("original");
+    for folder in every_folder() {
+        let (code, verification) = verified(&folder, &original);
+        assert_eq!((code, faults(&verification)), (0, Vec::new()), "{}: {verification:#}", folder.display());
+        assert_ne!(verification, json!([]), "{}", folder.display());
+    }
+}
+
+#[test]
+fn faults_of_conversions_are_named_from_the_files_alone() {
+    type Fault = (&'static str, &'static str, fn(&mut [u8]), &'static str);
+    let faults_of_files: [Fault; 8] = [
+        ("awq", "qzeros", add_one_to_each_nibble, "zero points are larger by 1"),
+        ("gptq", "qzeros", add_one_to_each_nibble, "zero points are larger by 1"),
+        ("gptq-8-bits", "qzeros", subtract_one_from_each_byte, "zero points are smaller by 1"),
+        ("w4a16", "weight_packed", swap_nibbles, "another order"),
+        ("nvfp4", "weight_packed", swap_nibbles, "another order"),
+        ("nf4", "weight", swap_nibbles, "another order"),
+        ("nvfp4", "weight_global_scale", inverted, "the scale of the whole matrix is inverted"),
+        ("fp8", "weight_scale_inv", inverted, "scales are inverted"),
+    ];
+    for (name, tensor, change, fault) in faults_of_files {
+        let ending = format!("proj.{tensor}");
+        let wrong = changed(name, |_| (), |tensors| each(tensors, &ending, change));
+        let (code, verification) = verified(wrong.path(), &folder("original"));
+        assert_eq!(code, 1, "{name}");
+        let found = faults(&verification);
+        let all = verification.as_array().expect("a list").len();
+        assert_eq!(found.len(), all, "{name}: {verification:#}");
+        assert!(found.iter().all(|found| found.contains(fault)), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn other_weights_are_not_verified() {
+    let other = |tensors: &mut Tensors| {
+        each(tensors, "proj.weight", |data| {
+            data.rotate_left(300);
+        });
+    };
+    let wrong = changed("original", |_| (), other);
+    let (code, verification) = verified(&folder("w4a16"), wrong.path());
+    assert_eq!(code, 1);
+    assert!(faults(&verification).iter().all(|finding| finding.contains("fits in no known reading")));
+    let missing =
+        changed("original", |_| (), |tensors| tensors.retain(|name, _| !name.contains("down_proj")));
+    let (code, verification) = verified(&folder("w4a16"), missing.path());
+    assert_eq!((code, faults(&verification).len()), (1, 1));
+    assert!(faults(&verification)[0].contains("no weight of this name"));
+}
+
+fn subtract_one_from_each_byte(data: &mut [u8]) {
+    data.iter_mut().for_each(|byte| *byte = byte.wrapping_sub(1));
 }
 
 #[test]

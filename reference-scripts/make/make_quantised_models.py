@@ -2,7 +2,7 @@
 """Makes tests/data/quantised: a small random Llama, quantised by the real libraries, with the SHA-256 of the weights that each
 library decodes, and dumps of transformers with the quantised weights.
 
-Folders of `MODELS` are whole models with a dump. Folders of `WEIGHTS` have the tensors of one module. The versions of the
+`original` is the unquantised model. Folders of `MODELS` are whole models with a dump. Folders of `WEIGHTS` have the tensors of one module. The versions of the
 libraries are in each `decoded.json`. GPTQModel is not built: its source folder is enough.
 
     PYTHONPATH=python/src:gptqmodel-7.7.0 python reference-scripts/make/make_quantised_models.py tests/data/quantised [awq ...]
@@ -394,8 +394,17 @@ def dump(folder, made, dtype, modules, decoded):
         made.generate(TOKENS, attention_mask=mask, max_new_tokens=2, min_new_tokens=2, do_sample=False)
 
 
+def save_original(folder):
+    """The model before it is quantised."""
+    made = model(torch.bfloat16)
+    folder.mkdir(parents=True, exist_ok=True)
+    made.save_pretrained(folder)
+
+
 def main():
     out, *wanted = sys.argv[1:]
+    if not wanted or "original" in wanted:
+        save_original(Path(out) / "original")
     for name, (dtype, config, way) in (MODELS | WEIGHTS).items():
         if not wanted or name in wanted:
             print(name, flush=True)

@@ -15,6 +15,7 @@ use crate::cli::prompt::token_id;
 use crate::cli::remote_files::{refuse_loose_arrays, remote};
 use crate::cli::sequence::{asked_for, parts_of};
 use crate::cli::terminal::plain_table;
+use crate::cli::weight_verification::verify;
 use crate::dump::{ArrayValues, Dump};
 use crate::error::{Error, Result};
 use crate::format::{
@@ -43,6 +44,11 @@ pub struct InspectArgs {
     /// Forward passes to show; 0 is the prompt [default: all]
     #[arg(long, short, value_name = "LIST", allow_negative_numbers = true, help_heading = "Dumps")]
     pass: Option<Ranges>,
+    /// Unquantised model to compare the weights with
+    ///
+    /// PATH is a quantised Hugging Face model folder that was made of this model. Exits with 1 if a weight differs by more than its format explains.
+    #[arg(long, value_name = "ORIGINAL", help_heading = "Quantised checkpoints")]
+    verify: Option<PathBuf>,
     #[command(flatten)]
     map: MapOptions,
     /// Model that computed the activations
@@ -80,6 +86,11 @@ impl InspectArgs {
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &InspectArgs) -> Result<Verdict> {
+    if let Some(original) = &args.verify {
+        let (verdict, found) = verify(&args.path, original, args.output)?;
+        args.output.document(|| found);
+        return Ok(verdict);
+    }
     let found = look(args)?;
     args.output.document(|| json!({"found": found}));
     Ok(Verdict::Pass)

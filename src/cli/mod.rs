@@ -65,6 +65,7 @@ mod torch_evaluator;
 mod unique_names;
 mod unstated_properties;
 mod unstated_quantisation;
+mod weight_verification;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

@@ -258,6 +258,26 @@ impl ModelFiles {
         }
     }
 
+    /// Returns the tensors of all weight files, as they are stored.
+    ///
+    /// # Errors
+    /// If a file is damaged or contradicts the index of shards.
+    pub fn tensors(&self) -> Result<TensorFile> {
+        match self {
+            ModelFiles::HuggingFace { index: Some(index), weights, .. } => shards::read(index, weights),
+            _ => TensorFile::read(&self.weights()[0]),
+        }
+    }
+
+    /// Returns the quantisation that the `config.json` of a Hugging Face model states.
+    ///
+    /// # Errors
+    /// If the file is not JSON, or asks for something that is not supported.
+    pub fn dequantisation(&self) -> Result<Option<Dequantisation>> {
+        let ModelFiles::HuggingFace { config, .. } = self else { return Ok(None) };
+        Dequantisation::read(&Config::new(&config.path, &json_of(config)?))
+    }
+
     /// Returns the number of tensors whose hash is stated in the index of shards.
     ///
     /// # Errors
@@ -352,12 +372,8 @@ impl ModelFiles {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
             ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2cFile::read(model)?),
-            ModelFiles::HuggingFace { config, index, weights, generation, adapter, aside, .. } => {
-                let tensors = match index {
-                    Some(index) => shards::read(index, weights)?,
-                    None => TensorFile::read(&weights[0])?,
-                };
-                let tensors = wrapper_names::without_wrappers(tensors)?;
+            ModelFiles::HuggingFace { config, weights, generation, adapter, aside, .. } => {
+                let tensors = wrapper_names::without_wrappers(self.tensors()?)?;
                 let tensors = match adapter {
                     Some(adapter) => adapter.merge(tensors)?,
                     None => tensors,
@@ -528,11 +544,7 @@ fn load_hugging_face(
     format: Format,
 ) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
-    let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
-        file: config.path.clone(),
-        format: "JSON",
-        problem: error.to_string(),
-    })?;
+    let json = json_of(config)?;
     let config = Config::new(&config.path, &json);
     let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.model_types)?;
     if let Some(text) = config.object("text_config")?
@@ -563,6 +575,15 @@ fn load_hugging_face(
         (None, other) => other,
     };
     Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
+}
+
+/// Parses a `config.json`.
+fn json_of(config: &FileBytes) -> Result<Value> {
+    serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
+        file: config.path.clone(),
+        format: "JSON",
+        problem: error.to_string(),
+    })
 }
 
 /// Returns the type that a `config.json` names; F32 for unknown names.

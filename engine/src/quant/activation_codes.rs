@@ -147,9 +147,8 @@ impl ActivationCodes {
         let quotient = self.quotients.round_wide(quotient);
         match self.codes {
             ActivationCodeType::Int8 => quotient.round_ties_even().clamp(least.into(), most.into()),
-            ActivationCodeType::F8E4m3 => {
-                f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8)).clamp(least.into(), most.into())
-            }
+            ActivationCodeType::F8E4m3 => f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8))
+                .clamp(least.into(), most.into()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Grids of scales: the part of a matrix in which all codes share a scale.
 
 use crate::error::Result;
+use crate::model::dequantisation::WeightReading;
 use crate::model::dequantisation::module_tensors::ModuleTensors;
 use crate::weight::DType;
 
@@ -56,6 +57,17 @@ impl ScaleGrid {
     /// Returns the index of the scale of an element.
     pub fn at(&self, row: usize, col: usize) -> usize {
         row / self.block[0] * self.shape[1] + col / self.block[1]
+    }
+
+    /// Returns the scale at an index, in a reading.
+    pub fn scale(&self, scales: &[f32], at: usize, reading: WeightReading) -> f32 {
+        let [rows, cols] = self.shape;
+        match reading {
+            WeightReading::InverseScales => 1.0 / scales[at],
+            // The stored array has the axes of the grid, but is filled along the other one.
+            WeightReading::TransposedScales => scales[at % cols * rows + at / cols],
+            _ => scales[at],
+        }
     }
 
     /// Returns the scales of a tensor. A single scale may have any number of axes; scales of channels may lack the

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::model::dequantisation::codes::word_at;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::weight_matrix::round_to;
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
 /// Codes in a word.
@@ -27,7 +27,11 @@ impl WeightFormat for Awq {
         &["qweight", "qzeros", "scales"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::ZeroAbove, WeightReading::ZeroBelow, WeightReading::OtherOrder]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [cols, words]) = module.matrix("qweight", &[DType::I32])?;
         let group = self.group.unwrap_or(cols);
         let groups = cols.div_ceil(group);
@@ -38,12 +42,13 @@ impl WeightFormat for Awq {
             scales.iter_mut().for_each(|scale| *scale = round_to(dtype, *scale));
         }
         let (codes, zeros): (&[u8], &[u8]) = (&codes.data, &zeros.data);
+        let order = if reading == WeightReading::OtherOrder { [0, 1, 2, 3, 4, 5, 6, 7] } else { ORDER };
         let code = move |bytes: &[u8], line: usize, row: usize| {
-            word_at(bytes, line * words + row / CODES) >> (4 * ORDER[row % CODES]) & 15
+            word_at(bytes, line * words + row / CODES) >> (4 * order[row % CODES]) & 15
         };
         let value = move |row: usize, col: usize| {
             let group = col / group;
-            let code = code(codes, col, row) as f32 - code(zeros, group, row) as f32;
+            let code = code(codes, col, row) as f32 - code(zeros, group, row) as f32 - reading.zero();
             code * scales[group * rows + row]
         };
         Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })

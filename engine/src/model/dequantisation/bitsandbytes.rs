@@ -3,9 +3,9 @@
 use serde::Deserialize;
 
 use crate::error::Result;
-use crate::model::dequantisation::module_tensors::{ModuleTensors, FLOATS};
+use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::weight_matrix::round_to;
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
 /// Weights of 4 bits.
@@ -52,7 +52,15 @@ impl WeightFormat for FourBits {
         }
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn has_few_bits(&self) -> bool {
+        true
+    }
+
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::OtherOrder]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (state, dtype) = state(module)?;
         let &[rows, cols] = state.shape.as_slice() else {
             return Err(module.bad(format!("shape is {:?}, expected two sizes", state.shape)));
@@ -61,14 +69,15 @@ impl WeightFormat for FourBits {
         let stored = module.require("weight", &types)?;
         let elements = rows.checked_mul(cols).filter(|&elements| elements > 0);
         if elements.map(|elements| elements.div_ceil(2)) != Some(stored.data.len()) || state.blocksize == 0 {
-            let problem = format!("{} bytes of codes do not fit its shape {rows} x {cols}", stored.data.len());
+            let problem =
+                format!("{} bytes of codes do not fit its shape {rows} x {cols}", stored.data.len());
             return Err(module.bad(problem));
         }
         let blocks = BlockScales::read(module, &state, (rows * cols).div_ceil(state.blocksize))?;
         let (codes, block): (&[u8], usize) = (&stored.data, state.blocksize);
         let value = move |row: usize, col: usize| {
             let at = row * cols + col;
-            let code = codes[at / 2] >> (4 * (1 - at % 2)) & 15;
+            let code = codes[at / 2] >> (4 * (1 - reading.index(at) % 2)) & 15;
             round_to(dtype, blocks.codes[usize::from(code)] * blocks.scales[at / block])
         };
         Ok(WeightMatrix { dtype, rows, cols, value: Box::new(value) })
@@ -103,7 +112,9 @@ impl BlockScales {
                 let nested = |(at, &code): (usize, &u8)| map[usize::from(code)] * outer[at / size] + offset;
                 stored.data.iter().enumerate().map(nested).collect()
             }
-            _ => return Err(module.bad("nested_blocksize and nested_offset contradict each other".to_owned())),
+            _ => {
+                return Err(module.bad("nested_blocksize and nested_offset contradict each other".to_owned()));
+            }
         };
         Ok(Self { codes, scales })
     }
@@ -117,11 +128,17 @@ impl WeightFormat for EightBits {
         &["SCB", "weight", "weight_format"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, _: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [rows, cols]) = module.matrix("weight", &[DType::I8])?;
         let largest = module.numbers("SCB", &[DType::F32], &[rows])?;
         if module.get("weight_format").is_some_and(|format| format.data.iter().any(|&byte| byte != 0)) {
-            return Err(module.bad("weight_format is not 0 (row-major); save the checkpoint again".to_owned()));
+            return Err(
+                module.bad("weight_format is not 0 (row-major); save the checkpoint again".to_owned())
+            );
         }
         let codes: &[u8] = &codes.data;
         let value = move |row: usize, col: usize| {

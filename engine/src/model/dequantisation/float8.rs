@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::float4;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::view::float8_values;
 use crate::weight::DType;
 
@@ -12,7 +12,7 @@ use crate::weight::DType;
 pub(super) const TYPES: &[DType] = &[DType::F8_E4M3, DType::F8_E5M2];
 
 /// Weights of 8-bit floats.
-pub(super) struct Float8 {
+pub(super) struct Float8Weights {
     /// Name of the scales, and of the other tensors.
     pub tensors: &'static [&'static str],
     pub group: ScaleGroup,
@@ -26,12 +26,16 @@ pub(super) const FINE_GRAINED: &[&str] = &["weight_scale_inv", "weight", "activa
 /// Tensors of AutoFP8.
 pub(super) const AUTO_FP8: &[&str] = &["weight_scale", "weight", "input_scale"];
 
-impl WeightFormat for Float8 {
+impl WeightFormat for Float8Weights {
     fn tensors(&self) -> &'static [&'static str] {
         self.tensors
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::InverseScales, WeightReading::TransposedScales]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [rows, cols]) = module.matrix("weight", TYPES)?;
         let grid = self.group.grid(rows, cols);
         let scales = match self.has_exponents {
@@ -43,7 +47,8 @@ impl WeightFormat for Float8 {
         };
         let (numbers, codes): (_, &[u8]) = (float8_values(codes.dtype), &codes.data);
         let value = move |row: usize, col: usize| {
-            numbers[usize::from(codes[row * cols + col])] as f32 * scales[grid.at(row, col)]
+            let scale = grid.scale(&scales, grid.at(row, col), reading);
+            numbers[usize::from(codes[row * cols + col])] as f32 * scale
         };
         Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })
     }

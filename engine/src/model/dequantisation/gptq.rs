@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::model::dequantisation::codes::{PackedCodes, words_for};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::weight_matrix::round_to;
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::{DType, StoredTensor};
 
 /// GPTQ with 2, 3, 4 or 8 bits.
@@ -27,12 +27,18 @@ impl WeightFormat for Gptq {
         &["qweight", "qzeros", "scales", "g_idx"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::ZeroAbove, WeightReading::ZeroBelow, WeightReading::WithoutIndices]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let bits = self.bits;
         let (codes, [words, rows]) = module.matrix("qweight", &[DType::I32])?;
         let cols = words.saturating_mul(32) / bits;
         if words_for(cols, bits) != Some(words) {
-            return Err(module.bad(format!("it has {words} words for each output, expected a multiple of {bits}")));
+            return Err(
+                module.bad(format!("it has {words} words for each output, expected a multiple of {bits}"))
+            );
         }
         let groups = cols.div_ceil(self.group.unwrap_or(cols));
         let width = words_for(rows, bits).unwrap_or(0);
@@ -41,11 +47,11 @@ impl WeightFormat for Gptq {
         if let Some(dtype) = self.scales {
             scales.iter_mut().for_each(|scale| *scale = round_to(dtype, *scale));
         }
-        let group_of = self.groups(module, cols, groups)?;
+        let group_of = self.groups(module, cols, groups, reading)?;
         let codes = PackedCodes::along_columns(&codes.data, rows, bits);
         let value = move |row: usize, col: usize| {
             let at = group_of[col] * rows + row;
-            (codes.get(row, col) as f32 - f32::from(zeros[at])) * scales[at]
+            (codes.get(row, col) as f32 - f32::from(zeros[at]) - reading.zero()) * scales[at]
         };
         Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })
     }
@@ -64,7 +70,9 @@ impl Gptq {
         let mut data = stored.data.to_vec();
         if adds_words {
             let (words, _) = data.as_chunks_mut::<4>();
-            words.iter_mut().for_each(|word| *word = u32::from_le_bytes(*word).wrapping_add(ones).to_le_bytes());
+            words
+                .iter_mut()
+                .for_each(|word| *word = u32::from_le_bytes(*word).wrapping_add(ones).to_le_bytes());
         }
         let codes = PackedCodes::along_rows(&data, width, bits);
         let more = u32::from(self.is_v1 && !adds_words);
@@ -73,9 +81,16 @@ impl Gptq {
     }
 
     /// Returns the group of every input.
-    fn groups(&self, module: &ModuleTensors, cols: usize, groups: usize) -> Result<Vec<usize>> {
+    fn groups(
+        &self,
+        module: &ModuleTensors,
+        cols: usize,
+        groups: usize,
+        reading: WeightReading,
+    ) -> Result<Vec<usize>> {
         let size = self.group.unwrap_or(cols);
-        if !self.by_activation && module.get("g_idx").is_none() {
+        let is_absent = !self.by_activation && module.get("g_idx").is_none();
+        if is_absent || reading == WeightReading::WithoutIndices {
             return Ok((0..cols).map(|col| col / size).collect());
         }
         group_indices(module, "g_idx", cols, groups)

@@ -5,7 +5,7 @@ use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::codes::{PackedCodes, words_for};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::weight_matrix::round_to;
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
 /// Codes of MLX's affine mode.
@@ -20,7 +20,11 @@ impl WeightFormat for Mlx {
         &["scales", "weight", "biases"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::ZeroAbove, WeightReading::ZeroBelow]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [rows, words]) = module.matrix("weight", &[DType::U32])?;
         let cols = words.saturating_mul(32) / self.bits;
         if words_for(cols, self.bits) != Some(words) || !cols.is_multiple_of(self.group) {
@@ -37,7 +41,10 @@ impl WeightFormat for Mlx {
         let codes = PackedCodes::along_rows(&codes.data, words, self.bits);
         let value = move |row: usize, col: usize| {
             let at = grid.at(row, col);
-            round_to(dtype, round_to(dtype, codes.get(row, col) as f32 * scales[at]) + biases[at])
+            round_to(
+                dtype,
+                round_to(dtype, (codes.get(row, col) as f32 - reading.zero()) * scales[at]) + biases[at],
+            )
         };
         Ok(WeightMatrix { dtype, rows, cols, value: Box::new(value) })
     }

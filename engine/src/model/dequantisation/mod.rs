@@ -17,10 +17,14 @@ mod mlx;
 mod module_filter;
 mod module_tensors;
 mod settings;
+mod verification;
 mod weight_matrix;
+mod weight_reading;
 
 pub use activations::ActivationScheme;
+pub use verification::{WeightFinding, WeightFit};
 pub use weight_matrix::WeightMatrix;
+pub use weight_reading::WeightReading;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -37,11 +41,19 @@ trait WeightFormat: Send + Sync {
     /// quantised module and in no other.
     fn tensors(&self) -> &'static [&'static str];
 
-    /// Returns the decoder of a module's weight.
+    /// Returns true if a code has fewer than 8 bits.
+    fn has_few_bits(&self) -> bool {
+        false
+    }
+
+    /// Returns the readings that faults of conversions call for.
+    fn readings(&self) -> &'static [WeightReading];
+
+    /// Returns the decoder of a module's weight, in one of [`WeightFormat::readings`] or as the format says.
     ///
     /// # Errors
     /// If a tensor is missing, has another type or shape than the format, or a scale is not a number.
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>>;
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>>;
 }
 
 /// Quantisation of a checkpoint, as its configuration states it.
@@ -78,7 +90,10 @@ impl Dequantisation {
     /// # Errors
     /// Names the key that asks for another quantisation.
     pub fn check_activations(&self) -> Result<()> {
-        self.groups.iter().filter_map(|group| group.activations.as_ref()).try_for_each(ActivationScheme::check)
+        self.groups
+            .iter()
+            .filter_map(|group| group.activations.as_ref())
+            .try_for_each(ActivationScheme::check)
     }
 
     /// Returns true if engines may quantise activations before products with quantised weights.
@@ -100,7 +115,7 @@ impl Dequantisation {
                     Conversion::Group(wanted) if wanted != index => {}
                     Conversion::Excluded(why) => return Err(tensors.bad(excluded(&why))),
                     Conversion::Group(_) | Conversion::Either(_) => {
-                        weights.insert(module, group.format.weight(&tensors)?);
+                        weights.insert(module, group.format.weight(&tensors, WeightReading::Stated)?);
                     }
                 }
             }
@@ -136,7 +151,8 @@ impl Dequantisation {
     /// Checks that modules without a quantised weight may be unquantised.
     fn check_rest(&self, file: &TensorFile, weights: &BTreeMap<&str, WeightMatrix>) -> Result<()> {
         for (name, tensor) in file.iter().filter(|(_, tensor)| tensor.shape.len() == 2) {
-            let Some(module) = name.strip_suffix(".weight").filter(|module| !weights.contains_key(module)) else {
+            let Some(module) = name.strip_suffix(".weight").filter(|module| !weights.contains_key(module))
+            else {
                 continue;
             };
             if let Conversion::Group(group) = self.filter.conversion(module)

@@ -127,7 +127,6 @@ fn is_embedding(module: &str) -> bool {
 }
 
 fn regex(config: &Config, key: &str, text: &str, pattern: &str) -> Result<Regex> {
-    Regex::new(pattern).map_err(|error| {
-        config.bad_key(key, format!("{text:?}"), format!("regular expressions ({error})"))
-    })
+    Regex::new(pattern)
+        .map_err(|error| config.bad_key(key, format!("{text:?}"), format!("regular expressions ({error})")))
 }

@@ -49,7 +49,8 @@ impl<'f> ModuleTensors<'f> {
             return Ok(stored);
         }
         let (file, tensor) = (self.file.path().into(), self.name(tensor));
-        Err(ModelError::WrongShape { file, tensor, found: stored.shape.clone(), expected: shape.to_vec() }.into())
+        Err(ModelError::WrongShape { file, tensor, found: stored.shape.clone(), expected: shape.to_vec() }
+            .into())
     }
 
     /// Returns the rows and columns of a tensor of one of these types.

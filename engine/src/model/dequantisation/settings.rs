@@ -7,7 +7,7 @@ use crate::model::dequantisation::activations::ActivationScheme;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::awq::Awq;
 use crate::model::dequantisation::bitsandbytes::{EightBits, FourBits};
-use crate::model::dequantisation::float8::{self, Float8};
+use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
@@ -66,9 +66,19 @@ fn one_group(
 }
 
 fn awq(config: &Config, settings: &Config) -> Result<Dequantisation> {
-    let ignored = ["backend", "do_fuse", "exllama_config", "fuse_max_seq_len", "meta", "desc_act", "sym", "lm_head"];
-    let read =
-        ["quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format", UNCONVERTED];
+    let ignored =
+        ["backend", "do_fuse", "exllama_config", "fuse_max_seq_len", "meta", "desc_act", "sym", "lm_head"];
+    let read = [
+        "quant_method",
+        "bits",
+        "w_bit",
+        "group_size",
+        "q_group_size",
+        "zero_point",
+        "version",
+        "format",
+        UNCONVERTED,
+    ];
     settings.only_keys(&[&read[..], &ignored].concat())?;
     for key in ["bits", "w_bit"] {
         settings.only(key, &[4.into()], "4")?;
@@ -88,56 +98,60 @@ fn awq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     Ok(one_group(format!("AWQ, 4 bits, {}", inputs(group)), format, None, filter))
 }
 
+/// Keys of GPTQ that decide about the weights.
+const GPTQ_KEYS: &[&str] = &[
+    "quant_method",
+    "bits",
+    "group_size",
+    "desc_act",
+    "checkpoint_format",
+    "format",
+    "pack_dtype",
+    "dynamic",
+    "adapter",
+    "is_marlin_format",
+    "modules_in_block_to_quantize",
+    UNCONVERTED,
+];
+
+/// Keys of GPTQ about how the checkpoint was made or is run.
+const GPTQ_UNUSED: &[&str] = &[
+    "meta",
+    "damp_percent",
+    "damp_auto_increment",
+    "true_sequential",
+    "static_groups",
+    "model_name_or_path",
+    "model_file_base_name",
+    "sym",
+    "lm_head",
+    "tokenizer",
+    "dataset",
+    "backend",
+    "act_group_aware",
+    "model_seqlen",
+    "block_name_to_quantize",
+    "module_name_preceding_first_block",
+    "batch_size",
+    "pad_token_id",
+    "max_input_length",
+    "cache_block_outputs",
+    "use_cuda_fp16",
+    "use_exllama",
+    "exllama_config",
+    "disable_exllama",
+    "mse",
+    "parallel_packing",
+    "quantizer",
+    "method",
+    "offload_to_disk",
+    "offload_to_disk_path",
+    "pack_impl",
+    "hyb_act",
+];
+
 fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
-    let ignored = [
-        "meta",
-        "damp_percent",
-        "damp_auto_increment",
-        "true_sequential",
-        "static_groups",
-        "model_name_or_path",
-        "model_file_base_name",
-        "sym",
-        "lm_head",
-        "tokenizer",
-        "dataset",
-        "backend",
-        "act_group_aware",
-        "model_seqlen",
-        "block_name_to_quantize",
-        "module_name_preceding_first_block",
-        "batch_size",
-        "pad_token_id",
-        "max_input_length",
-        "cache_block_outputs",
-        "use_cuda_fp16",
-        "use_exllama",
-        "exllama_config",
-        "disable_exllama",
-        "mse",
-        "parallel_packing",
-        "quantizer",
-        "method",
-        "offload_to_disk",
-        "offload_to_disk_path",
-        "pack_impl",
-        "hyb_act",
-    ];
-    let read = [
-        "quant_method",
-        "bits",
-        "group_size",
-        "desc_act",
-        "checkpoint_format",
-        "format",
-        "pack_dtype",
-        "dynamic",
-        "adapter",
-        "is_marlin_format",
-        "modules_in_block_to_quantize",
-        UNCONVERTED,
-    ];
-    settings.only_keys(&[&read[..], &ignored].concat())?;
+    settings.only_keys(&[GPTQ_KEYS, GPTQ_UNUSED].concat())?;
     let bits = settings.require_usize("bits")?;
     if ![2, 3, 4, 8].contains(&bits) {
         return Err(settings.bad_key("bits", bits, "2, 3, 4 or 8"));
@@ -197,7 +211,11 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     filter.exclude_listed(settings, key)?;
     let scheme = settings.optional_str("activation_scheme")?.unwrap_or("dynamic");
     if !["dynamic", "static"].contains(&scheme) {
-        return Err(settings.bad_key("activation_scheme", format!("{scheme:?}"), "\"dynamic\" or \"static\""));
+        return Err(settings.bad_key(
+            "activation_scheme",
+            format!("{scheme:?}"),
+            "\"dynamic\" or \"static\"",
+        ));
     }
     let (group, tensors) = match settings.get("weight_block_size") {
         Some(_) => (ScaleGroup::Block(settings.pair("weight_block_size")?), float8::FINE_GRAINED),
@@ -208,7 +226,12 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
         _ => None,
     };
     let activations = Some(ActivationScheme::fine_grained(settings, scheme, inputs));
-    Ok(one_group(format!("FP8, {}", group.name()), Float8 { tensors, group, has_exponents }, activations, filter))
+    Ok(one_group(
+        format!("FP8, {}", group.name()),
+        Float8Weights { tensors, group, has_exponents },
+        activations,
+        filter,
+    ))
 }
 
 fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::compressed_tensors::with_inputs;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::{WeightFormat, WeightMatrix, float4};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading, float4};
 use crate::view::float8_values;
 use crate::weight::DType;
 
@@ -20,7 +20,11 @@ impl WeightFormat for DenseWeights {
         with_inputs!["weight_scale", "weight", "weight_zero_point"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::InverseScales, WeightReading::TransposedScales]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let types = [DType::I8, DType::F8_E4M3, DType::F8_E5M2];
         let (codes, [rows, cols]) = module.matrix("weight", &types)?;
         let grid = self.group.grid(rows, cols);
@@ -42,8 +46,9 @@ impl WeightFormat for DenseWeights {
         let codes: &[u8] = &codes.data;
         let value = move |row: usize, col: usize| {
             let at = grid.at(row, col);
+            let scale = grid.scale(&scales, at, reading);
             let zero = zeros.as_ref().map_or(0.0, |zeros| zeros[at]);
-            (numbers[usize::from(codes[row * cols + col])] - zero) * scales[at]
+            (numbers[usize::from(codes[row * cols + col])] - zero) * scale
         };
         Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })
     }

@@ -5,7 +5,7 @@ use crate::model::dequantisation::affine::{ScaleGrid, ScaleGroup};
 use crate::model::dequantisation::compressed_tensors::with_inputs;
 use crate::model::dequantisation::float4::{self, e2m1};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
 /// Numbers of 4 bits.
@@ -21,13 +21,26 @@ impl WeightFormat for Float4Weights {
         with_inputs!["weight_packed", "weight_scale", "weight_global_scale"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn has_few_bits(&self) -> bool {
+        true
+    }
+
+    fn readings(&self) -> &'static [WeightReading] {
+        match self.has_global_scale {
+            true => &[WeightReading::InverseGlobalScale, WeightReading::OtherOrder],
+            false => &[WeightReading::OtherOrder],
+        }
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [rows, bytes]) = module.matrix("weight_packed", &[DType::U8])?;
         let cols = bytes.saturating_mul(2);
         let grid = self.group.grid(rows, cols);
-        let scales = self.scales(module, &grid)?;
+        let scales = self.scales(module, &grid, reading)?;
         let codes: &[u8] = &codes.data;
-        let value = move |row: usize, col: usize| e2m1(codes, row * cols + col) * scales[grid.at(row, col)];
+        let value = move |row: usize, col: usize| {
+            e2m1(codes, reading.index(row * cols + col)) * scales[grid.at(row, col)]
+        };
         let dtype = if self.has_global_scale { DType::F32 } else { DType::BF16 };
         Ok(WeightMatrix { dtype, rows, cols, value: Box::new(value) })
     }
@@ -35,7 +48,7 @@ impl WeightFormat for Float4Weights {
 
 impl Float4Weights {
     /// Returns the factor of every group.
-    fn scales(&self, module: &ModuleTensors, grid: &ScaleGrid) -> Result<Vec<f32>> {
+    fn scales(&self, module: &ModuleTensors, grid: &ScaleGrid, reading: WeightReading) -> Result<Vec<f32>> {
         if !self.has_global_scale {
             let stored = module.shaped("weight_scale", &[DType::U8], &grid.shape())?;
             return float4::powers(module, "weight_scale", stored);
@@ -45,9 +58,12 @@ impl Float4Weights {
         let global = module.number("weight_global_scale", FLOATS)?;
         if global == 0.0 {
             let name = module.name("weight_global_scale");
-            return Err(module.bad(format!("'{name}' is 0, but weights are divided by it; the file is damaged")));
+            return Err(
+                module.bad(format!("'{name}' is 0, but weights are divided by it; the file is damaged"))
+            );
         }
-        scales.iter_mut().for_each(|scale| *scale /= global);
+        let divisor = if reading == WeightReading::InverseGlobalScale { 1.0 / global } else { global };
+        scales.iter_mut().for_each(|scale| *scale /= divisor);
         Ok(scales)
     }
 }

@@ -6,7 +6,7 @@ use crate::model::dequantisation::codes::{PackedCodes, words_for};
 use crate::model::dequantisation::compressed_tensors::with_inputs;
 use crate::model::dequantisation::gptq::group_indices;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::{WeightFormat, WeightMatrix};
+use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::{DType, StoredTensor};
 
 /// Packed integers.
@@ -21,7 +21,11 @@ impl WeightFormat for PackedWeights {
         with_inputs!["weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"]
     }
 
-    fn weight<'f>(&self, module: &ModuleTensors<'f>) -> Result<WeightMatrix<'f>> {
+    fn readings(&self) -> &'static [WeightReading] {
+        &[WeightReading::ZeroAbove, WeightReading::ZeroBelow, WeightReading::OtherOrder]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
         let (codes, [lines, words]) = module.matrix("weight_packed", &[DType::I32])?;
         let [rows, cols] = shape(module)?;
         if rows != lines || words_for(cols, self.bits) != Some(words) {
@@ -44,7 +48,8 @@ impl WeightFormat for PackedWeights {
                 None => grid.at(row, col),
             };
             let zero = zeros.as_ref().map_or(offset, |zeros| zeros[at]);
-            (codes.get(row, col) as i32 - zero) as f32 * scales[at]
+            let code = codes.get(row, reading.index(col).min(cols - 1)) as i32;
+            ((code - zero) as f32 - reading.zero()) * scales[at]
         };
         Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })
     }

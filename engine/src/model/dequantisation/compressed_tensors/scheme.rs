@@ -53,9 +53,17 @@ const ARGUMENTS: &[&str] = &[
 pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequantisation> {
     config.only_keys(KEYS)?;
     let empty = Value::Object(serde_json::Map::new());
-    config.only("kv_cache_scheme", &[empty.clone()], "absent (quantised KV caches are not supported)")?;
-    config.only("transform_config", &[empty.clone()], "absent (rotations are not supported)")?;
-    config.only("moe_sparsity_config", &[empty.clone()], "absent (pruned experts are not supported)")?;
+    config.only(
+        "kv_cache_scheme",
+        std::slice::from_ref(&empty),
+        "absent (quantised KV caches are not supported)",
+    )?;
+    config.only("transform_config", std::slice::from_ref(&empty), "absent (rotations are not supported)")?;
+    config.only(
+        "moe_sparsity_config",
+        std::slice::from_ref(&empty),
+        "absent (pruned experts are not supported)",
+    )?;
     config.only("quantization_status", &["compressed".into()], "\"compressed\"")?;
     if let Some(sparsity) = config.object("sparsity_config")? {
         sparsity.only("format", &["dense".into()], "\"dense\" (sparse formats are not supported)")?;
@@ -96,7 +104,8 @@ fn format_group(config: &Config, group: &Config) -> Result<(FormatGroup, String)
         ("pack-quantized", "int", bits) => {
             Box::new(PackedWeights { bits, group: weights.group, is_symmetric: weights.is_symmetric })
         }
-        ("int-quantized" | "naive-quantized", "int", 8) | ("float-quantized" | "naive-quantized", "float", 8) => {
+        ("int-quantized" | "naive-quantized", "int", 8)
+        | ("float-quantized" | "naive-quantized", "float", 8) => {
             Box::new(DenseWeights { group: weights.group, has_exponents: false })
         }
         ("mxfp8-quantized", "float", 8) => {
@@ -172,7 +181,8 @@ fn group(arguments: &Config) -> Result<ScaleGroup> {
         },
         (Some("block"), _) => Ok(ScaleGroup::Block(arguments.pair("block_structure")?)),
         (Some(other), _) => {
-            let expected = "\"tensor\", \"channel\", \"group\" or \"tensor_group\" with a group_size, or \"block\"";
+            let expected =
+                "\"tensor\", \"channel\", \"group\" or \"tensor_group\" with a group_size, or \"block\"";
             Err(arguments.bad_key("strategy", format!("{other:?}"), expected))
         }
     }

@@ -1,0 +1,185 @@
+//! Comparison of quantised weights with the weights that they were made of.
+
+use crate::error::Result;
+use crate::format::TensorFile;
+use crate::model::dequantisation::module_filter::Conversion;
+use crate::model::dequantisation::module_tensors::ModuleTensors;
+use crate::model::dequantisation::{Dequantisation, WeightFormat, WeightMatrix, WeightReading};
+use crate::view::View;
+use crate::weight::StoredTensor;
+
+/// Largest number of rows of a matrix that are compared, spread over the matrix.
+const ROWS: usize = 256;
+
+/// Ratio of errors from which another reading fits much better.
+const BETTER: f64 = 2.0;
+
+/// Largest ratio of the error and the error of rounding to the nearest code. GPTQ's error is larger than rounding's.
+const CODES: f64 = 2.5;
+
+/// Largest error of formats without steps of equal size.
+const FLOATS: f64 = 0.1;
+const FEW_BITS: f64 = 0.5;
+
+/// Result for one quantised weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightFit {
+    /// Name of the module.
+    pub module: String,
+    /// Root mean square of the difference, relative to the original.
+    pub error: f64,
+    /// Largest error that the format explains.
+    pub largest: f64,
+    /// Conclusion.
+    pub finding: WeightFinding,
+}
+
+/// Conclusion about one quantised weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WeightFinding {
+    /// The weight is the original up to the error of its format.
+    Fits,
+    /// The weight is the original with a factor for each input, which AWQ and SmoothQuant move to another layer.
+    FitsWithFactors,
+    /// The weight fits in another reading, with this error.
+    FitsIn(WeightReading, f64),
+    /// The weight is not that of the original.
+    Differs,
+    /// The original has no such weight, or one of another shape.
+    HasNoOriginal,
+}
+
+impl WeightFinding {
+    /// Returns true if the weight is right.
+    pub fn is_right(self) -> bool {
+        matches!(self, WeightFinding::Fits | WeightFinding::FitsWithFactors)
+    }
+}
+
+impl Dequantisation {
+    /// Compares every quantised weight of a file with the weight of the same name in the original.
+    ///
+    /// # Errors
+    /// See [`Dequantisation::weights`].
+    pub fn compare(&self, file: &TensorFile, original: &TensorFile) -> Result<Vec<WeightFit>> {
+        let weights = self.weights(file)?;
+        let compared = |(module, weight): (&&str, &WeightMatrix)| {
+            let unknown = || WeightFit {
+                module: (*module).to_owned(),
+                error: f64::NAN,
+                largest: f64::NAN,
+                finding: WeightFinding::HasNoOriginal,
+            };
+            let group = match self.filter.conversion(module) {
+                Conversion::Group(group) | Conversion::Either(group) => &self.groups[group],
+                Conversion::Excluded(_) => return Ok(unknown()),
+            };
+            let tensors = ModuleTensors { file, module, main: group.format.tensors()[0] };
+            match original.get(&format!("{module}.weight")).and_then(|tensor| rows_of(tensor, weight)) {
+                Some(original) => fit(&*group.format, &tensors, weight, &original),
+                None => Ok(unknown()),
+            }
+        };
+        weights.iter().map(compared).collect()
+    }
+}
+
+/// Rows of the original, with their indices.
+struct OriginalRows {
+    rows: Vec<(usize, Vec<f32>)>,
+}
+
+/// Returns some rows of an original of the same shape in a plain type.
+fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix) -> Option<OriginalRows> {
+    let view = View::stored(&tensor.shape, tensor.dtype, tensor.data.clone())?;
+    if tensor.shape != [weight.rows, weight.cols] {
+        return None;
+    }
+    let step = weight.rows.div_ceil(ROWS);
+    let row = |row: usize| {
+        let mut values = vec![0.0; weight.cols];
+        view.read_rounded(row, 0..weight.cols, &mut values);
+        (row, values)
+    };
+    Some(OriginalRows { rows: (0..weight.rows).step_by(step).map(row).collect() })
+}
+
+impl OriginalRows {
+    /// Returns the relative error of a weight, times a factor for each input.
+    fn error(&self, weight: &WeightMatrix, factor: impl Fn(usize) -> f64) -> f64 {
+        let (mut difference, mut size) = (0.0, 0.0);
+        for (row, values) in &self.rows {
+            for (col, &value) in values.iter().enumerate() {
+                let (found, value) = (f64::from((weight.value)(*row, col)) * factor(col), f64::from(value));
+                difference += (found - value).powi(2);
+                size += value * value;
+            }
+        }
+        (difference / size).sqrt()
+    }
+
+    /// Returns the factor of each input that brings a weight nearest to the original.
+    fn factors(&self, weight: &WeightMatrix) -> Vec<f64> {
+        let factor = |col: usize| {
+            let pairs = self.rows.iter().map(|(row, values)| ((weight.value)(*row, col), values[col]));
+            let (products, squares) = pairs.fold((0.0, 0.0), |(products, squares), (found, value)| {
+                let (found, value) = (f64::from(found), f64::from(value));
+                (products + found * value, squares + found * found)
+            });
+            if squares > 0.0 { products / squares } else { 1.0 }
+        };
+        (0..weight.cols).map(factor).collect()
+    }
+}
+
+/// Compares one weight with its original.
+fn fit(
+    format: &dyn WeightFormat,
+    module: &ModuleTensors,
+    weight: &WeightMatrix,
+    original: &OriginalRows,
+) -> Result<WeightFit> {
+    let error = original.error(weight, |_| 1.0);
+    let (mut best, mut largest) = (None, if format.has_few_bits() { FEW_BITS } else { FLOATS });
+    for &reading in format.readings() {
+        let other = format.weight(module, reading)?;
+        if reading == WeightReading::ZeroAbove {
+            largest = CODES * step(original, weight, &other) / 12f64.sqrt();
+        }
+        let error = original.error(&other, |_| 1.0);
+        if best.is_none_or(|(_, least)| error < least) {
+            best = Some((reading, error));
+        }
+    }
+    let finding = match best {
+        Some((reading, least)) if BETTER * least < error && least <= largest => {
+            WeightFinding::FitsIn(reading, least)
+        }
+        _ if error <= largest => WeightFinding::Fits,
+        _ if has_factors(original, weight, largest) => WeightFinding::FitsWithFactors,
+        _ => WeightFinding::Differs,
+    };
+    Ok(WeightFit { module: module.module.to_owned(), error, largest, finding })
+}
+
+/// Returns the root mean square of the distance between codes, relative to the original.
+fn step(original: &OriginalRows, weight: &WeightMatrix, above: &WeightMatrix) -> f64 {
+    let rows = original.rows.iter().map(|(row, _)| {
+        let stated = (0..weight.cols).map(|col| (weight.value)(*row, col)).collect();
+        (*row, stated)
+    });
+    let stated = OriginalRows { rows: rows.collect() };
+    let size = |rows: &OriginalRows| -> f64 {
+        rows.rows.iter().flat_map(|(_, values)| values).map(|&value| f64::from(value).powi(2)).sum()
+    };
+    stated.error(above, |_| 1.0) * (size(&stated) / size(original)).sqrt()
+}
+
+/// Returns true if a weight is the original with a factor for each input, not all alike.
+fn has_factors(original: &OriginalRows, weight: &WeightMatrix, largest: f64) -> bool {
+    let factors = original.factors(weight);
+    let (low, high) = factors
+        .iter()
+        .fold((f64::INFINITY, 0.0f64), |(low, high), &factor| (low.min(factor), high.max(factor)));
+    low > 0.0 && high > 1.1 * low && original.error(weight, |col| factors[col]) <= largest
+}

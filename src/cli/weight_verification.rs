@@ -1,0 +1,65 @@
+//! `xcheck inspect --verify`: compares the weights of a quantised checkpoint with those it was made of.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::cli::options::FormatOptions;
+use crate::cli::terminal::plain_table;
+use crate::error::{Error, Result};
+use crate::format::plain;
+use crate::model::ModelFiles;
+use crate::model::dequantisation::{WeightFinding, WeightFit};
+use crate::verdict::Verdict;
+
+/// Compares every quantised weight of a Hugging Face directory with the original's.
+///
+/// # Errors
+/// If one of the two is no model, or the first is not quantised.
+pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Result<(Verdict, Value)> {
+    let (quantised, plain_files) = (ModelFiles::open(path)?, ModelFiles::open(original)?);
+    let Some(settings) = quantised.dequantisation()? else {
+        let problem = "--verify needs a Hugging Face directory with quantization_config in config.json";
+        return Err(Error::Usage(format!("{}: {problem}", path.display())));
+    };
+    let fits = settings.compare(&quantised.tensors()?, &plain_files.tensors()?)?;
+    output.line(format_args!("{}: {}", path.display(), plain(settings.name())));
+    let mut table = plain_table(&["weight", "error", "largest", "finding"]);
+    for fit in &fits {
+        let numbers = [fit.error, fit.largest].map(|number| format!("{number:.2e}"));
+        let [error, largest] = numbers;
+        table.add_row([plain(&fit.module), error, largest, finding(fit)]);
+    }
+    output.line(table.trim_fmt());
+    let wrong = fits.iter().filter(|fit| !fit.finding.is_right()).count();
+    let verdict = match (fits.len(), wrong) {
+        (0, _) => Verdict::Inconclusive,
+        (_, 0) => Verdict::Pass,
+        _ => Verdict::Fail,
+    };
+    output.line(format_args!("{wrong} of {} quantised weights differ from the original", fits.len()));
+    Ok((verdict, json!({"verification": fits.iter().map(of_fit).collect::<Vec<_>>()})))
+}
+
+fn finding(fit: &WeightFit) -> String {
+    match fit.finding {
+        WeightFinding::Fits => "fits".to_owned(),
+        WeightFinding::FitsWithFactors => "fits with a factor for each input (AWQ, SmoothQuant)".to_owned(),
+        WeightFinding::FitsIn(reading, error) => {
+            format!("{} (then the error is {error:.2e})", reading.fault())
+        }
+        WeightFinding::Differs => "differs, and fits in no known reading".to_owned(),
+        WeightFinding::HasNoOriginal => "the original has no weight of this name and shape".to_owned(),
+    }
+}
+
+fn of_fit(fit: &WeightFit) -> Value {
+    let number = |number: f64| if number.is_finite() { json!(number) } else { Value::Null };
+    json!({
+        "weight": fit.module,
+        "error": number(fit.error),
+        "largest": number(fit.largest),
+        "fits": fit.finding.is_right(),
+        "finding": finding(fit),
+    })
+}
