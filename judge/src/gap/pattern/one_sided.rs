@@ -1,0 +1,97 @@
+//! One side normalises over fewer tokens: all its log-probabilities are too large.
+//!
+//! After top-p or top-k, the log-probabilities of the kept tokens are renormalised, and a token that is kept alone has
+//! exactly 0. A log-sum-exp over a part of the vocabulary, or over padding, has no such zeros.
+
+use serde_json::json;
+
+use crate::gap::field_names::PolicySide;
+use crate::gap::finding::GapFinding;
+use crate::gap::pair_view::PairView;
+
+/// Smallest share of the squared differences that have one sign.
+const SHARE: f64 = 0.97;
+/// Smallest share of tokens that are alone after top-p.
+const ALONE: f64 = 0.01;
+/// Largest difference of log-sum-exps over vocabulary ranges.
+const FARTHEST: f64 = 1.5;
+/// Smallest mean in standard errors over sequences.
+const SIGMAS: f64 = 5.0;
+
+/// Finds a side whose log-probabilities are renormalised.
+pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
+    let tokens = &pair.sample.tokens;
+    let square = |sign: f64| tokens.iter().map(|token| (sign * token.delta()).max(0.0).powi(2)).sum::<f64>();
+    let (above, below) = (square(1.0), square(-1.0));
+    let (larger, share) = match above > below {
+        true => (PolicySide::Rollout, above / (above + below)),
+        false => (PolicySide::Trainer, below / (above + below)),
+    };
+    let is_systematic = mean_in_errors(pair) > SIGMAS && above + below > 0.0 && share >= SHARE;
+    if !is_systematic || tokens.len() < 100 {
+        return None;
+    }
+    let farthest = tokens.iter().map(|token| token.delta().abs()).fold(0.0, f64::max);
+    let values = tokens.iter().map(|token| match larger {
+        PolicySide::Rollout => (f64::from(token.rollout), f64::from(token.trainer)),
+        PolicySide::Trainer => (f64::from(token.trainer), f64::from(token.rollout)),
+    });
+    let alone: Vec<f64> = values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other).collect();
+    let kept = alone.iter().copied().fold(0.0, f64::min);
+    let is_sampled = alone.len() as f64 >= ALONE * tokens.len() as f64 && farthest <= 1.2 * -kept + 0.05;
+    if is_sampled {
+        return Some(processed(larger, farthest, alone.len()));
+    }
+    (farthest <= FARTHEST && alone.is_empty() && is_range(pair)).then(|| range(larger, farthest, share))
+}
+
+/// Log-probabilities after top-p or top-k.
+fn processed(side: PolicySide, farthest: f64, alone: usize) -> GapFinding {
+    let kept = (-farthest).exp();
+    let text = format!(
+        "processed against raw log-probabilities: the {}'s are renormalised after top-p, top-k or min-p; {alone} tokens \
+         are alone there, with a log-probability of 0, and the kept tokens have a probability of at least {kept:.2}. \
+         Use raw log-probabilities (vLLM: logprobs_mode raw_logprobs), or apply the same filter on both sides",
+        side.name()
+    );
+    let value = json!({"side": side.name(), "least_kept": (1e4 * kept).round() / 1e4});
+    GapFinding::fault("processed", text).with("renormalised", value)
+}
+
+/// A log-sum-exp over fewer entries.
+fn range(side: PolicySide, farthest: f64, share: f64) -> GapFinding {
+    let text = format!(
+        "log-sum-exp over another range of the vocabulary: the {}'s log-probabilities are larger ({:.1} % of the \
+         squared differences, at most {farthest:.3} nats), so it sums over fewer entries than the {}'s (added tokens, \
+         or padding of the vocabulary)",
+        side.name(),
+        100.0 * share,
+        side.other().name()
+    );
+    GapFinding::fault("vocabulary-range", text).with("fewer_entries", side.name())
+}
+
+/// Returns true if the differences are a shift of log-sum-exp: they do not depend on the token's own probability.
+fn is_range(pair: &PairView) -> bool {
+    let mean = |is_in: &dyn Fn(f64) -> bool| {
+        let chosen = pair.sample.tokens.iter().filter(|token| is_in(token.logprob()));
+        let (sum, count) = chosen.fold((0.0, 0usize), |(sum, count), token| (sum + token.delta().abs(), count + 1));
+        (count >= 10).then(|| sum / count as f64)
+    };
+    let (likely, unlikely) = (mean(&|logprob| logprob > -1.5), mean(&|logprob| logprob < -3.0));
+    // Weights that differ, dropout or masks move unlikely tokens several times as far as likely ones.
+    match (likely, unlikely) {
+        (Some(likely), Some(unlikely)) => unlikely < 3.0 * likely,
+        _ => false,
+    }
+}
+
+/// Returns the mean difference in standard errors over sequences.
+fn mean_in_errors(pair: &PairView) -> f64 {
+    let sums: Vec<f64> =
+        pair.sequences().map(|(_, tokens)| tokens.iter().map(|token| token.delta()).sum::<f64>()).collect();
+    let mean = sums.iter().sum::<f64>() / sums.len().max(1) as f64;
+    let variance = sums.iter().map(|sum| (sum - mean).powi(2)).sum::<f64>() / sums.len().saturating_sub(1).max(1) as f64;
+    let error = (variance / sums.len().max(1) as f64).sqrt();
+    if sums.len() < 5 { 0.0 } else { mean.abs() / error.max(f64::MIN_POSITIVE) }
+}

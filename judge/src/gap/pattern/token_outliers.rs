@@ -1,0 +1,61 @@
+//! Single tokens far off, in sequences that differ by rounding otherwise.
+
+use serde_json::json;
+
+use crate::gap::field_names::PolicySide;
+use crate::gap::finding::{GapFinding, counted};
+use crate::gap::pair_view::PairView;
+
+/// Smallest difference of a token far off, in standard deviations.
+const SIGMAS: f64 = 12.0;
+/// Largest share of tokens far off.
+const MOST: f64 = 0.1;
+/// Fewest tokens that are no chance.
+const LEAST: usize = 3;
+/// Share of the tokens with the same sign.
+const ONE_SIDED: f64 = 0.9;
+
+/// Finds single tokens far off.
+pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
+    let scale = pair.typical.min(pair.limit()).max(pair.limit() / SIGMAS);
+    let is_far = |index: usize| {
+        let token = &pair.sample.tokens[index];
+        let sigma = pair.error.sigma(token, scale).max(pair.error.sigma(token, pair.limit()) / 2.0);
+        token.delta().abs() > SIGMAS * sigma
+    };
+    let far: Vec<usize> = (0..pair.sample.tokens.len()).filter(|&index| is_far(index)).collect();
+    let is_few = far.len() as f64 <= MOST * pair.sample.tokens.len() as f64;
+    if far.is_empty() || !is_few || pair.typical > pair.limit() {
+        return None;
+    }
+    let is_there = |index: usize| far.binary_search(&index).is_ok();
+    let share = pair.share(is_there);
+    let above = far.iter().filter(|&&index| pair.sample.tokens[index].delta() > 0.0).count();
+    let one_sided = above.max(far.len() - above) as f64 / far.len() as f64;
+    let sequences: Vec<usize> = pair
+        .sample
+        .sequences
+        .iter()
+        .filter(|sequence| sequence.tokens.clone().any(is_there))
+        .map(|sequence| sequence.index)
+        .collect();
+    let larger = if 2 * above > far.len() { PolicySide::Rollout } else { PolicySide::Trainer };
+    let count = counted(far.len(), "token");
+    let of = pair.sample.tokens.len();
+    let farthest = far.iter().map(|&index| pair.sample.tokens[index].delta().abs()).fold(0.0, f64::max);
+    let finding = if far.len() >= LEAST && one_sided >= ONE_SIDED {
+        let text = format!(
+            "log-probabilities of other tokens than the sampled ones: {count} of {of} are up to {farthest:.2} nats off, \
+             the others differ by rounding, and the {}'s are the larger ones",
+            larger.name()
+        );
+        GapFinding::fault("other-token", text).with("larger", larger.name())
+    } else {
+        let text = format!(
+            "{count} of {of} are up to {farthest:.2} nats off, to both sides, and the others differ by rounding; in a \
+             mixture of experts, routes that flip do this"
+        );
+        GapFinding::doubt("far-tokens", text)
+    };
+    Some(finding.with("tokens", json!(far.len())).at(sequences, share))
+}
