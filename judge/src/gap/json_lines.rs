@@ -152,8 +152,9 @@ fn read<'de, A: MapAccess<'de>>(
         Field::Version => stated.version = map.next_value_seed(NamedValue::<Version>::of(key))?.0,
         Field::Dtype => stated.dtype = map.next_value_seed(NamedValue::of(key))?,
         Field::Mask => {
-            let numbers = map.next_value_seed(NamedValue::<Numbers>::of(key))?.0;
-            stated.mask = Some(numbers.iter().map(|number| number.is_some_and(|number| number != 0.0)).collect());
+            let flags = map.next_value_seed(NamedValue::<Vec<serde_json::Value>>::of(key))?;
+            let is_set = |flag: &serde_json::Value| flag.as_bool().unwrap_or_else(|| flag.as_f64().is_some_and(|flag| flag != 0.0));
+            stated.mask = Some(flags.iter().map(is_set).collect());
         }
         Field::Length => drop(map.next_value::<IgnoredAny>()?),
     }

@@ -59,9 +59,10 @@ impl NumberGrid {
     }
 }
 
-/// Returns the absolute error of a difference z - lse in a short type: its smallest result is one step.
+/// Returns the absolute error of a difference z - lse in a short type: its smallest result is one step of
+/// the smaller operand.
 fn absolute(least: f64) -> f64 {
-    if least > 1e-4 { least } else { 0.0 }
+    if least > 1e-4 { 2.0 * least } else { 0.0 }
 }
 
 fn has_decimals(value: f32, digits: u32) -> bool {

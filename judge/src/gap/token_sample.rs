@@ -41,8 +41,8 @@ pub struct SampleSequence {
     pub index: usize,
     /// Tokens of the sequence.
     pub tokens: Range<usize>,
-    /// Difference between the sides' training steps, if both are stated, or the step that one side states.
-    pub version: Option<i64>,
+    /// Stated training steps of the weights.
+    pub versions: [Option<i64>; 2],
     /// Stated divisors of the logits.
     pub temperatures: [Option<f64>; 2],
 }
@@ -76,16 +76,12 @@ impl TokenSample {
             position: at as u32,
             id: pair.tokens.get(at).copied().unwrap_or(u32::MAX),
         }));
-        let version = match pair.versions {
-            [Some(rollout), Some(trainer)] => Some((trainer - rollout).abs()),
-            [one, other] => one.or(other),
-        };
         if self.tokens.len() > from {
             let tokens = from..self.tokens.len();
             self.sequences.push(SampleSequence {
                 index: pair.index,
                 tokens,
-                version,
+                versions: pair.versions,
                 temperatures: pair.temperatures,
             });
         }

@@ -24,7 +24,7 @@ pub(super) fn patterns(pair: &PairView) -> Vec<GapFinding> {
     if let Some(found) = versions::find(pair) {
         return vec![found];
     }
-    // Sequences that are wrong as a whole hide a step of all sequences, and single tokens.
-    let places = [sequence_outliers::find, positions::find, token_outliers::find];
+    // Single tokens far off look like a step, if they are in all sequences.
+    let places = [token_outliers::find, sequence_outliers::find, positions::find];
     places.into_iter().find_map(|find| find(pair)).into_iter().collect()
 }

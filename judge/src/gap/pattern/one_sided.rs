@@ -8,9 +8,12 @@ use serde_json::json;
 use crate::gap::field_names::PolicySide;
 use crate::gap::finding::GapFinding;
 use crate::gap::pair_view::PairView;
+use crate::gap::token_sample::ScoredToken;
 
-/// Smallest share of the squared differences that have one sign.
-const SHARE: f64 = 0.97;
+/// Smallest mean difference in units of the root mean square.
+const SHARE: f64 = 0.3;
+/// Largest share of tokens that differ to the other side by more than rounding.
+const OPPOSITE: f64 = 0.002;
 /// Smallest share of tokens that are alone after top-p.
 const ALONE: f64 = 0.01;
 /// Largest difference of log-sum-exps over vocabulary ranges.
@@ -21,14 +24,13 @@ const SIGMAS: f64 = 5.0;
 /// Finds a side whose log-probabilities are renormalised.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let tokens = &pair.sample.tokens;
-    let square = |sign: f64| tokens.iter().map(|token| (sign * token.delta()).max(0.0).powi(2)).sum::<f64>();
-    let (above, below) = (square(1.0), square(-1.0));
-    let (larger, share) = match above > below {
-        true => (PolicySide::Rollout, above / (above + below)),
-        false => (PolicySide::Trainer, below / (above + below)),
-    };
-    let is_systematic = mean_in_errors(pair) > SIGMAS && above + below > 0.0 && share >= SHARE;
-    if !is_systematic || tokens.len() < 100 {
+    let sum: f64 = tokens.iter().map(ScoredToken::delta).sum();
+    let (larger, sign) = if sum > 0.0 { (PolicySide::Rollout, 1.0) } else { (PolicySide::Trainer, -1.0) };
+    let opposite = tokens.iter().filter(|token| sign * token.delta() < 0.0 && !pair.is_rounding(token)).count();
+    let square: f64 = tokens.iter().map(|token| token.delta().powi(2)).sum();
+    let mean = sum.abs() / tokens.len().max(1) as f64;
+    let is_systematic = mean > SHARE * (square / tokens.len().max(1) as f64).sqrt() && mean_in_errors(pair) > SIGMAS;
+    if !is_systematic || tokens.len() < 100 || opposite as f64 > OPPOSITE * tokens.len() as f64 {
         return None;
     }
     let farthest = tokens.iter().map(|token| token.delta().abs()).fold(0.0, f64::max);
@@ -38,16 +40,20 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     });
     let alone: Vec<f64> = values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other).collect();
     let kept = alone.iter().copied().fold(0.0, f64::min);
-    let is_sampled = alone.len() as f64 >= ALONE * tokens.len() as f64 && farthest <= 1.2 * -kept + 0.05;
+    // Without the part that the filter removes, all tokens differ by rounding.
+    let is_bounded = |token: &ScoredToken| {
+        token.delta().abs() <= -1.2 * kept + 6.0 * pair.error.sigma(token, pair.limit())
+    };
+    let is_sampled = alone.len() as f64 >= ALONE * tokens.len() as f64 && tokens.iter().all(is_bounded);
     if is_sampled {
-        return Some(processed(larger, farthest, alone.len()));
+        return Some(processed(larger, kept, alone.len()));
     }
-    (farthest <= FARTHEST && alone.is_empty() && is_range(pair)).then(|| range(larger, farthest, share))
+    (farthest <= FARTHEST && alone.is_empty() && is_range(pair)).then(|| range(larger, farthest, mean))
 }
 
 /// Log-probabilities after top-p or top-k.
-fn processed(side: PolicySide, farthest: f64, alone: usize) -> GapFinding {
-    let kept = (-farthest).exp();
+fn processed(side: PolicySide, kept: f64, alone: usize) -> GapFinding {
+    let kept = kept.exp();
     let text = format!(
         "processed against raw log-probabilities: the {}'s are renormalised after top-p, top-k or min-p; {alone} tokens \
          are alone there, with a log-probability of 0, and the kept tokens have a probability of at least {kept:.2}. \
@@ -59,13 +65,12 @@ fn processed(side: PolicySide, farthest: f64, alone: usize) -> GapFinding {
 }
 
 /// A log-sum-exp over fewer entries.
-fn range(side: PolicySide, farthest: f64, share: f64) -> GapFinding {
+fn range(side: PolicySide, farthest: f64, mean: f64) -> GapFinding {
     let text = format!(
-        "log-sum-exp over another range of the vocabulary: the {}'s log-probabilities are larger ({:.1} % of the \
-         squared differences, at most {farthest:.3} nats), so it sums over fewer entries than the {}'s (added tokens, \
+        "log-sum-exp over another range of the vocabulary: the {}'s log-probabilities are larger (by {mean:.3} on \
+         average, at most {farthest:.3} nats), so it sums over fewer entries than the {}'s (added tokens, \
          or padding of the vocabulary)",
         side.name(),
-        100.0 * share,
         side.other().name()
     );
     GapFinding::fault("vocabulary-range", text).with("fewer_entries", side.name())

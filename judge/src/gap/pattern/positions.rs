@@ -2,7 +2,8 @@
 
 use crate::gap::change_point::ChangePoint;
 use crate::gap::finding::GapFinding;
-use crate::gap::pair_view::PairView;
+use crate::gap::logprob_error::median;
+use crate::gap::pair_view::{PairView, rms};
 
 /// Longest sequence whose positions are told apart.
 const MOST_POSITIONS: usize = 1 << 22;
@@ -25,7 +26,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     }
     let step = ChangePoint::of(&groups, LEAST)?;
     let is_step = step.before <= pair.limit() && step.after > (RATIO * step.before).max(1.5 * pair.limit());
-    if !is_step || !are_most_different(pair, step.at) {
+    if !is_step || !are_usual(pair, step.at) || !are_most_different(pair, step.at) {
         return None;
     }
     let share = pair.share(|index| position(index) >= step.at);
@@ -38,6 +39,16 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(GapFinding::fault("position-step", text).with("from_position", step.at).at(sequences, share))
 }
 
+/// Returns true if the usual differences are larger after the step, too, and not only those of single tokens.
+fn are_usual(pair: &PairView, step: usize) -> bool {
+    let tokens = pair.sample.tokens.iter().zip(&pair.scaled);
+    let [before, after] = [false, true].map(|is_after| {
+        let there = tokens.clone().filter(|(token, _)| (token.position as usize >= step) == is_after);
+        median(there.map(|(_, scaled)| scaled.abs()))
+    });
+    after > 2.0 * before
+}
+
 /// Returns true if most sequences that reach the step differ after it.
 fn are_most_different(pair: &PairView, step: usize) -> bool {
     let (mut reached, mut wrong) = (0, 0);
@@ -46,7 +57,7 @@ fn are_most_different(pair: &PairView, step: usize) -> bool {
         let after = &pair.scaled_of(sequence)[first..];
         if after.len() >= 4 {
             reached += 1;
-            wrong += usize::from(crate::gap::pair_view::rms(after) > pair.limit());
+            wrong += usize::from(rms(after) > pair.limit());
         }
     }
     2 * wrong > reached

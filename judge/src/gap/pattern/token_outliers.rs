@@ -4,10 +4,13 @@ use serde_json::json;
 
 use crate::gap::field_names::PolicySide;
 use crate::gap::finding::{GapFinding, counted};
-use crate::gap::pair_view::PairView;
+use crate::gap::logprob_error::median;
+use crate::gap::pair_view::{PairView, rms};
 
-/// Smallest difference of a token far off, in standard deviations.
+/// Smallest difference of a token far off, in standard deviations of the other tokens.
 const SIGMAS: f64 = 12.0;
+/// The same in standard deviations of the largest rounding.
+const LARGEST_SIGMAS: f64 = 8.0;
 /// Largest share of tokens far off.
 const MOST: f64 = 0.1;
 /// Fewest tokens that are no chance.
@@ -17,15 +20,15 @@ const ONE_SIDED: f64 = 0.9;
 
 /// Finds single tokens far off.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
-    let scale = pair.typical.min(pair.limit()).max(pair.limit() / SIGMAS);
-    let is_far = |index: usize| {
-        let token = &pair.sample.tokens[index];
-        let sigma = pair.error.sigma(token, scale).max(pair.error.sigma(token, pair.limit()) / 2.0);
-        token.delta().abs() > SIGMAS * sigma
+    let usual = 1.5 * median(pair.scaled.iter().map(|scaled| scaled.abs()));
+    let is_far = |index: &usize| {
+        let token = &pair.sample.tokens[*index];
+        let rounding = LARGEST_SIGMAS * pair.error.sigma(token, pair.limit());
+        token.delta().abs() > rounding.max(SIGMAS * pair.error.sigma(token, usual))
     };
-    let far: Vec<usize> = (0..pair.sample.tokens.len()).filter(|&index| is_far(index)).collect();
+    let far: Vec<usize> = (0..pair.sample.tokens.len()).filter(is_far).collect();
     let is_few = far.len() as f64 <= MOST * pair.sample.tokens.len() as f64;
-    if far.is_empty() || !is_few || pair.typical > pair.limit() {
+    if far.is_empty() || !is_few || !are_others_right(pair, &far) {
         return None;
     }
     let is_there = |index: usize| far.binary_search(&index).is_ok();
@@ -58,4 +61,14 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         GapFinding::doubt("far-tokens", text)
     };
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
+}
+
+/// Returns true if all sequences differ by little more than rounding without the tokens far off.
+fn are_others_right(pair: &PairView, far: &[usize]) -> bool {
+    pair.sample.sequences.iter().all(|sequence| {
+        let others = sequence.tokens.clone().filter(|index| far.binary_search(index).is_err());
+        let others: Vec<f64> = others.map(|index| pair.scaled[index]).collect();
+        let uncertainty = 1.0 + 3.0 / (others.len().max(1) as f64).sqrt();
+        rms(&others) <= 2.0 * uncertainty * pair.limit()
+    })
 }

@@ -15,8 +15,9 @@ const RATIO: f64 = 3.0;
 /// Finds differences that grow with the stated versions.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let mut versions: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
-    for sequence in &pair.sample.sequences {
-        versions.entry(sequence.version?).or_default().extend(pair.scaled_of(sequence));
+    let steps = steps(pair);
+    for (sequence, step) in pair.sample.sequences.iter().zip(&steps) {
+        versions.entry((*step)?).or_default().extend(pair.scaled_of(sequence));
     }
     let scales: Vec<(i64, f64)> =
         versions.iter().filter(|(_, values)| values.len() >= LEAST).map(|(&version, values)| (version, rms(values))).collect();
@@ -25,22 +26,29 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     if !grows(&ordered) {
         ordered.reverse();
     }
-    let (&(fresh, least), &(stale, largest)) = (ordered.first()?, ordered.last()?);
+    let (&(fresh, least), &(oldest, largest)) = (ordered.first()?, ordered.last()?);
     let is_stale = grows(&ordered) && largest > pair.limit().max(RATIO * least) && least <= pair.limit();
     if scales.len() < 3 || !is_stale {
         return None;
     }
     let text = format!(
         "weights of different training steps: the differences grow with the version, from a scale of {least:.3} at \
-         version {fresh} (rounding) to {largest:.3} at version {stale}"
+         version {fresh} (rounding) to {largest:.3} at version {oldest}"
     );
-    let wrong = |version: Option<i64>| version != Some(fresh);
-    let indices = pair.sample.sequences.iter().filter(|sequence| wrong(sequence.version));
-    let indices: Vec<usize> = indices.map(|sequence| sequence.index).collect();
+    let stale = || pair.sample.sequences.iter().zip(&steps).filter(|(_, step)| **step != Some(fresh));
+    let indices: Vec<usize> = stale().map(|(sequence, _)| sequence.index).collect();
     let mut is_wrong = vec![false; pair.sample.tokens.len()];
-    for sequence in pair.sample.sequences.iter().filter(|sequence| wrong(sequence.version)) {
-        is_wrong[sequence.tokens.clone()].fill(true);
-    }
+    stale().for_each(|(sequence, _)| is_wrong[sequence.tokens.clone()].fill(true));
     let by_version: Vec<_> = scales.iter().map(|(version, scale)| json!({"version": version, "scale": scale})).collect();
     Some(GapFinding::fault("stale-weights", text).with("versions", by_version).at(indices, pair.share(|at| is_wrong[at])))
+}
+
+/// Returns the training steps between both sides; the stated version, if only one side states it or both state the same.
+fn steps(pair: &PairView) -> Vec<Option<i64>> {
+    let versions = || pair.sample.sequences.iter().map(|sequence| sequence.versions);
+    let between = |[rollout, trainer]: [Option<i64>; 2]| trainer?.checked_sub(rollout?).map(i64::saturating_abs);
+    match versions().any(|both| between(both).is_some_and(|steps| steps > 0)) {
+        true => versions().map(between).collect(),
+        false => versions().map(|[rollout, trainer]| rollout.or(trainer)).collect(),
+    }
 }
