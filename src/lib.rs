@@ -89,6 +89,6 @@ pub use xcheck_engine::{
     quant, shutdown, tap, tensor, tokenizer, tracing, view, weight,
 };
 pub use xcheck_judge::{
-    align, check, diagnose, dump, evaluator, gap, identify, kld, map, noise, plan, ratchet, report, selfcheck,
-    selftest, verdict,
+    align, check, diagnose, dump, evaluator, gap, identify, kld, map, noise, plan, ratchet, report,
+    selfcheck, selftest, verdict,
 };

@@ -151,7 +151,7 @@ def each(runs: list[list[int]], of: Callable[[list[int]], torch.Tensor]) -> list
     return [of(tokens).tolist() for tokens in runs]
 
 
-def faults(subject: Subject, runs: list[list[int]], prompts: list[int]) -> dict[str, list[list[float]]]:
+def faults(subject: Subject, runs: list[list[int]]) -> dict[str, list[list[float]]]:
     """Columns of a bf16 trainer with one fault each."""
     columns: dict[str, list[list[float]]] = {}
     model = subject.model("bf16")
@@ -235,7 +235,8 @@ def rope_base(model: torch.nn.Module, runs: list[list[int]]) -> list[list[float]
     return found
 
 
-def write(subject: Subject, out: Path, steps: int, sequences: int) -> None:
+def write(subject: Subject, out: Path, steps: int, sequences: int, wanted: list[str]) -> None:
+    """Writes the file; `wanted` are its columns, all if empty."""
     rolls: dict[str, list[list[float]]] = {}
     runs: list[list[int]] = []
     for at in range(0, sequences, 8):
@@ -244,16 +245,16 @@ def write(subject: Subject, out: Path, steps: int, sequences: int) -> None:
     for dtype in DTYPES:
         rolls[f"{dtype}_cache"] = [row for at in range(0, sequences, 8) for row in replay(subject, dtype, runs, at)]
     starts = [len(p) for p in subject.prompts[:sequences]]
-    columns = {**correct(subject, runs), **faults(subject, runs, starts)}
+    columns = {**correct(subject, runs), **faults(subject, runs)}
     with open(out / f"{subject.name}.jsonl", "w") as file:
         for n, tokens in enumerate(runs):
             line = {"tokens": tokens, "prompt_length": starts[n], "version": n % 4}
             for name, rows in {**rolls, **columns}.items():
-                if rows:
+                if rows and (not wanted or name in wanted):
                     line[name] = shown(rows[n][-steps:])
             file.write(json.dumps(line) + "\n")
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    (out / f"{subject.name}.versions.json").write_text(json.dumps(versions) + "\n")
+    released = {"torch": torch.__version__, "transformers": transformers.__version__}
+    (out / f"{subject.name}.versions.json").write_text(json.dumps(released) + "\n")
 
 
 @torch.no_grad()
@@ -287,11 +288,12 @@ def main() -> None:
     parser.add_argument("--gguf", help="file of the model in the folder, if it is GGUF")
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--columns", help="columns to write, separated by commas; default: all")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     subject = Subject(options.name, options.folder, options.gguf, options.sequences)
-    write(subject, options.out, options.steps, options.sequences)
+    write(subject, options.out, options.steps, options.sequences, (options.columns or "").split(",") if options.columns else [])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::{Value, json};
 
-use crate::cli::options::FormatOptions;
+use crate::cli::gap_model::{ModelAssessments, against_model};
+use crate::cli::options::{
+    FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
+};
 use crate::error::{Error, Result};
-use crate::gap::{GapOptions, PolicySide, RecordSource, RoundingScale, SequenceJoin, assess, gap_table};
+use crate::gap::{
+    GapAssessment, GapOptions, PolicySide, RecordSource, RoundingScale, SequenceJoin, assess, gap_table,
+};
 use crate::verdict::Verdict;
 
 /// Arguments of `xcheck gap`.
@@ -30,17 +36,58 @@ pub struct GapArgs {
     /// Importance ratios farther than this from 1 are clipped
     #[arg(long, value_name = "EPSILON", default_value_t = 0.2)]
     clip: f64,
+    /// Model of both sides: says which side is off
+    ///
+    /// Our engine computes the log-probabilities of the first sequences in f32.
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// Number of tokens that our engine reads
+    #[arg(long, value_name = "N", default_value_t = 2048, requires = "model")]
+    model_tokens: usize,
     #[command(flatten)]
     output: FormatOptions,
+    #[command(flatten)]
+    suppose: SuppositionOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
 }
 
 /// Compares both files and prints the report.
 pub fn run(args: &GapArgs) -> Result<Verdict> {
-    let join = args.join()?;
-    let found = assess(join, &GapOptions { dtypes: args.dtypes()?, clip: args.clip })?;
+    if !(args.clip > 0.0) {
+        return Err(Error::Usage(format!("--clip {}: expected a number above 0", args.clip)));
+    }
+    let options = GapOptions { dtypes: args.dtypes()?, clip: args.clip };
+    let found = assess(args.join()?, &options)?;
+    let of_model = args.model.as_deref().map(|model| args.against(model, &found)).transpose()?;
     args.output.line(gap_table(&found).trim_end());
-    args.output.document(|| serde_json::to_value(&found).unwrap_or_default());
-    Ok(found.verdict)
+    if let Some(of_model) = &of_model {
+        args.output.line(format_args!("\nModel: {}", of_model.sentence()));
+        for (side, one) in [PolicySide::Rollout, PolicySide::Trainer].into_iter().zip(&of_model.sides) {
+            args.output.line(format_args!("  {:<8} {}  {}", side.name(), one.verdict.name(), one.sentence));
+        }
+    }
+    let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
+    let verdict = verdicts.fold(found.verdict, Ord::max);
+    args.output.document(|| document(&found, of_model.as_ref(), verdict));
+    Ok(verdict)
+}
+
+fn document(found: &GapAssessment, of_model: Option<&ModelAssessments>, verdict: Verdict) -> Value {
+    let mut document = json!(found);
+    document["verdict"] = json!(verdict.name());
+    if let Some(of_model) = of_model {
+        let [rollout, trainer] = &of_model.sides;
+        document["model"] = json!({
+            "sentence": of_model.sentence(),
+            "sequences": of_model.sequences,
+            "rollout": rollout,
+            "trainer": trainer,
+        });
+    }
+    document
 }
 
 impl GapArgs {
@@ -61,9 +108,21 @@ impl GapArgs {
         Ok(SequenceJoin::new(rollout, RecordSource::open(other, PolicySide::Trainer, trainer)?))
     }
 
+    /// Holds both sides against a model, in the types that the files state.
+    fn against(&self, model: &str, found: &GapAssessment) -> Result<ModelAssessments> {
+        let target = RequestedModelOptions::of(model).find()?;
+        let loaded = self.model_options.load(&target.variants[0])?;
+        let options = GapOptions { dtypes: found.dtypes.clone(), clip: self.clip };
+        let supposed = self.suppose.suppositions(None);
+        against_model(self.join()?, &*loaded.model, &supposed, (&options, self.model_tokens))
+    }
+
     fn dtypes(&self) -> Result<[Option<String>; 2]> {
         if let Some(unknown) = self.dtype.iter().find(|dtype| RoundingScale::named(dtype).is_none()) {
-            return Err(Error::Usage(format!("--dtype {unknown}: unknown type, expected {}", RoundingScale::names())));
+            return Err(Error::Usage(format!(
+                "--dtype {unknown}: unknown type, expected {}",
+                RoundingScale::names()
+            )));
         }
         match self.dtype.as_slice() {
             [] => Ok([None, None]),

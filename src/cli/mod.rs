@@ -15,6 +15,7 @@ mod engine_arithmetic;
 mod environment;
 mod fingerprint;
 mod gap;
+mod gap_model;
 mod generate;
 mod generation_output;
 mod identify;
@@ -309,6 +310,7 @@ impl Cli {
             Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
             Command::Kld(args) => args.threads.count(),
+            Command::Gap(args) => args.threads.count(),
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             #[cfg(feature = "serve")]

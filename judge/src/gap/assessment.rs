@@ -82,7 +82,7 @@ fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok,
 /// If a file cannot be read, a sequence is invalid, or a type has no measured size of rounding.
 pub fn assess(mut join: SequenceJoin, options: &GapOptions) -> Result<GapAssessment> {
     let mut tally = PairTally::new(options);
-    while let Some(pair) = join.next()? {
+    while let Some(pair) = join.read()? {
         tally.add(&pair);
     }
     Ok(tally.assessment(join.counts()))
@@ -179,14 +179,22 @@ impl PairTally {
         let mut found = Vec::new();
         found.extend(coarse(&self.dtypes, grids));
         let rms = pair.rms();
-        let excess = pair.scale.or_else(|| RoundingScale::named("bf16")).map_or(f64::INFINITY, |scale| scale.excess);
+        let excess =
+            pair.scale.or_else(|| RoundingScale::named("bf16")).map_or(f64::INFINITY, |scale| scale.excess);
         let limit = pair.limit();
-        if rms > excess && found.is_empty() {
-            let (ratio, nearest) = (rms / limit, RoundingScale::nearest(rms));
-            let looks = nearest.map_or(String::new(), |nearest| format!("; it is that of {nearest} on one side"));
+        let shorter = RoundingScale::nearest(rms).filter(|_| rms > excess && pair.scale.is_some());
+        if let Some(shorter) = shorter.filter(|_| found.is_empty()) {
             let text = format!(
-                "the differences are {ratio:.0} times as large as rounding gives in these types (scale {rms:.2e}, at most \
-                 {limit:.2e}), and no known pattern explains them{looks}"
+                "the differences are as large as rounding of {shorter} gives, and {:.0} times as large as in the stated \
+                 types (scale {rms:.2e}, at most {limit:.2e}): one side computes in a shorter type (TF32, bf16, f16)",
+                rms / limit
+            );
+            found.push(GapFinding::fault("shorter-type", text));
+        } else if rms > excess && found.is_empty() {
+            let text = format!(
+                "the differences are {:.0} times as large as rounding gives in these types (scale {rms:.2e}, at most \
+                 {limit:.2e}), and no known pattern explains them",
+                rms / limit
             );
             found.push(GapFinding::fault("unexplained-size", text));
         } else if rms > limit {
@@ -266,7 +274,8 @@ fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Optio
 
 /// A mean difference that rounding does not give: the tokens' KL divergence alone shifts the mean.
 fn bias(pair: &PairView) -> Option<GapFinding> {
-    let deltas = |range: std::ops::Range<usize>| pair.sample.tokens[range].iter().map(super::ScoredToken::delta);
+    let deltas =
+        |range: std::ops::Range<usize>| pair.sample.tokens[range].iter().map(super::ScoredToken::delta);
     let count = pair.sample.tokens.len();
     let sums: Vec<f64> = pair.sample.sequences.iter().map(|one| deltas(one.tokens.clone()).sum()).collect();
     let mean = sums.iter().sum::<f64>() / count.max(1) as f64;

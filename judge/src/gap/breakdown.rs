@@ -40,7 +40,11 @@ pub(super) fn classes(pair: &PairView) -> Vec<TokenClass> {
     let by_position = (0..RANGES).filter_map(|range| {
         let bounds = range * width..((range + 1) * width).min(farthest);
         let name = format!("positions {} to {}", bounds.start, bounds.end.saturating_sub(1));
-        class(pair, name, (0..tokens.len()).filter(|&at| bounds.contains(&(tokens[at].position as usize))).collect())
+        class(
+            pair,
+            name,
+            (0..tokens.len()).filter(|&at| bounds.contains(&(tokens[at].position as usize))).collect(),
+        )
     });
     by_probability.chain(by_position).collect()
 }

@@ -33,9 +33,9 @@ impl PolicySide {
         match self {
             Self::Rollout => &[
                 "rollout_logprobs",
-                "rollout_log_probs",       // verl, OpenRLHF, slime
+                "rollout_log_probs",        // verl, OpenRLHF, slime
                 "sampling_per_token_logps", // TRL
-                "generation_logprobs",     // NeMo-RL
+                "generation_logprobs",      // NeMo-RL
                 "logprobs",
             ],
             Self::Trainer => &[
@@ -100,7 +100,9 @@ impl SequenceField {
             Self::PromptLength => &["prompt_length"],
             Self::CompletionLength => &["response_length"],
             Self::Length => &["lengths", "input_lengths"],
-            Self::Mask => &["mask", "completion_mask", "response_mask", "token_mask", "action_mask", "loss_mask"],
+            Self::Mask => {
+                &["mask", "completion_mask", "response_mask", "token_mask", "action_mask", "loss_mask"]
+            }
             Self::Temperature => &["temperature"],
             Self::Version => &["version", "weight_version"],
             Self::Dtype => &["dtype"],

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, Deserialize, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 
 use super::field_names::{PolicySide, SequenceField};
 use super::record::{FieldProblem, SequenceRecord, StatedSequence};
@@ -59,7 +59,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If a line is not an object of JSON with valid fields.
-    pub(super) fn next(&mut self) -> Result<Option<SequenceRecord>> {
+    pub(super) fn read(&mut self) -> Result<Option<SequenceRecord>> {
         while self.read_line()? {
             if !self.line.trim_ascii().is_empty() {
                 return self.parsed().map(Some);
@@ -74,19 +74,24 @@ impl JsonLines {
         let mut limited = (&mut self.file).take(LONGEST_LINE);
         let read = limited.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
         if read as u64 == LONGEST_LINE {
-            return Err(self.bad(format!("longer than {LONGEST_LINE} bytes, expected one sequence in a line")));
+            return Err(
+                self.bad(format!("longer than {LONGEST_LINE} bytes, expected one sequence in a line"))
+            );
         }
         Ok(read > 0)
     }
 
     fn parsed(&self) -> Result<SequenceRecord> {
         let mut json = serde_json::Deserializer::from_slice(&self.line);
-        let found = StatedVisitor(&self.wanted).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+        let found =
+            StatedVisitor(&self.wanted).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
         let (stated, has_logprobs) = found.map_err(|error| self.bad(described(&error)))?;
         if !has_logprobs {
             return Err(self.bad(format!("no field {}; name it with --columns", self.wanted.listed())));
         }
-        stated.aligned().map_err(|FieldProblem(field, problem)| self.bad(format!("field `{field}`: {problem}")))
+        stated
+            .aligned()
+            .map_err(|FieldProblem(field, problem)| self.bad(format!("field `{field}`: {problem}")))
     }
 
     fn bad(&self, problem: String) -> Error {
@@ -98,7 +103,10 @@ impl JsonLines {
 fn described(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or(&text);
-    format!("column {}: {text}; expected a JSON object with tokens and logprobs (null where not scored)", error.column())
+    format!(
+        "column {}: {text}; expected a JSON object with tokens and logprobs (null where not scored)",
+        error.column()
+    )
 }
 
 /// Reads the known fields of an object and skips the others.
@@ -127,7 +135,7 @@ impl<'de> Visitor<'de> for StatedVisitor<'_> {
                     stated.logprobs = map.next_value_seed(NamedValue::<Numbers>::of(&key))?.0;
                     best = rank;
                 }
-                (_, Some(field)) => read(&mut stated, field, &key, &mut map)?,
+                (_, Some(field)) => read_field(&mut stated, field, &key, &mut map)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -135,7 +143,7 @@ impl<'de> Visitor<'de> for StatedVisitor<'_> {
     }
 }
 
-fn read<'de, A: MapAccess<'de>>(
+fn read_field<'de, A: MapAccess<'de>>(
     stated: &mut StatedSequence,
     field: SequenceField,
     key: &str,
@@ -153,7 +161,9 @@ fn read<'de, A: MapAccess<'de>>(
         Field::Dtype => stated.dtype = map.next_value_seed(NamedValue::of(key))?,
         Field::Mask => {
             let flags = map.next_value_seed(NamedValue::<Vec<serde_json::Value>>::of(key))?;
-            let is_set = |flag: &serde_json::Value| flag.as_bool().unwrap_or_else(|| flag.as_f64().is_some_and(|flag| flag != 0.0));
+            let is_set = |flag: &serde_json::Value| {
+                flag.as_bool().unwrap_or_else(|| flag.as_f64().is_some_and(|flag| flag != 0.0))
+            };
             stated.mask = Some(flags.iter().map(is_set).collect());
         }
         Field::Length => drop(map.next_value::<IgnoredAny>()?),
@@ -180,7 +190,6 @@ impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for NamedValue<'_, T> {
 
 /// A list of numbers or null, or one number.
 struct Numbers(Vec<Option<f64>>);
-
 
 impl<'de> Deserialize<'de> for Numbers {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -33,14 +33,22 @@ pub struct LogprobError {
 impl LogprobError {
     /// Creates the model of a type. Without a type, the scale of the differences themselves is used.
     pub(super) fn new(sample: &TokenSample, scale: Option<RoundingScale>, storage: StorageError) -> Self {
-        let own = || median(sample.tokens.iter().filter(|token| rest(token) > 1e-2).map(|token| log_odds(token).abs()));
+        let own = || {
+            median(
+                sample
+                    .tokens
+                    .iter()
+                    .filter(|token| rest(token) > 1e-2)
+                    .map(|token| log_odds(token, storage.absolute).abs()),
+            )
+        };
         let scale = scale.map_or_else(|| own().max(1e-7), |scale| scale.largest);
         Self { scale, storage }
     }
 
     /// Returns the difference of the log-odds, less where storage errors dominate.
     pub fn scaled(&self, token: &ScoredToken) -> f64 {
-        log_odds(token) * self.share(token)
+        log_odds(token, self.storage.absolute) * self.share(token)
     }
 
     /// Returns true if logit errors are visible in a token: its storage error is smaller.
@@ -63,15 +71,16 @@ impl LogprobError {
     }
 }
 
-/// Returns the difference of the log-odds, rollout - trainer.
-pub fn log_odds(token: &ScoredToken) -> f64 {
-    log_odds_of(token.rollout) - log_odds_of(token.trainer)
+/// Returns the difference of the log-odds, rollout - trainer. `least` is the smallest visible probability of all
+/// other tokens.
+pub fn log_odds(token: &ScoredToken, least: f64) -> f64 {
+    log_odds_of(token.rollout, least) - log_odds_of(token.trainer, least)
 }
 
-/// Returns log(p / (1 - p)).
-pub fn log_odds_of(logprob: f32) -> f64 {
+/// Returns log(p / (1 - p)), with 1 - p of at least `least`.
+pub fn log_odds_of(logprob: f32, least: f64) -> f64 {
     let logprob = f64::from(logprob).min(0.0);
-    logprob - (-logprob.exp_m1()).max(LEAST_REST).ln()
+    logprob - (-logprob.exp_m1()).max(least.max(LEAST_REST)).ln()
 }
 
 /// Returns the probability of all other tokens, the larger one of both sides.
@@ -100,9 +109,6 @@ impl StorageError {
 
     /// Returns both errors together.
     pub fn with(self, other: Self) -> Self {
-        Self {
-            absolute: self.absolute.hypot(other.absolute),
-            relative: self.relative.hypot(other.relative),
-        }
+        Self { absolute: self.absolute.hypot(other.absolute), relative: self.relative.hypot(other.relative) }
     }
 }

@@ -42,7 +42,9 @@ impl NumberGrid {
     /// Returns the error of rounding to the grid.
     pub fn error(self) -> StorageError {
         match self {
-            Self::Decimals(digits) => StorageError { absolute: 0.29 * 10f64.powi(-(digits as i32)), relative: 0.0 },
+            Self::Decimals(digits) => {
+                StorageError { absolute: 0.29 * 10f64.powi(-(digits as i32)), relative: 0.0 }
+            }
             Self::Bf16(least) => StorageError { absolute: absolute(least), relative: 2f64.powi(-9) },
             Self::F16(least) => StorageError { absolute: absolute(least), relative: 2f64.powi(-12) },
         }

@@ -73,22 +73,26 @@ impl StatedSequence {
     fn all_tokens(&self) -> Result<(Vec<u32>, Option<usize>), FieldProblem> {
         let (tokens, mut prompt) = match (&self.tokens, &self.prompt, &self.completion) {
             (Some(tokens), prompt, _) => (tokens.clone(), prompt.as_ref().map(Vec::len)),
-            (None, Some(prompt), Some(completion)) => ([&prompt[..], completion].concat(), Some(prompt.len())),
+            (None, Some(prompt), Some(completion)) => {
+                ([&prompt[..], completion].concat(), Some(prompt.len()))
+            }
             (None, None, Some(completion)) => (completion.clone(), None),
             _ => (Vec::new(), None),
         };
         if let Some(completion) = self.completion_length {
             let length = if tokens.is_empty() { self.logprobs.len() } else { tokens.len() };
             let left = length.checked_sub(completion);
-            let problem = || FieldProblem("response_length", format!("{completion}, expected at most {length}"));
+            let problem =
+                || FieldProblem("response_length", format!("{completion}, expected at most {length}"));
             prompt = Some(left.ok_or_else(problem)?);
         }
         let prompt = self.prompt_length.or(prompt);
         let length = if tokens.is_empty() { self.logprobs.len() } else { tokens.len() };
         match prompt.filter(|&prompt| prompt > length) {
-            Some(long) => {
-                Err(FieldProblem("prompt_length", format!("{long}, expected at most {length}, the number of tokens")))
-            }
+            Some(long) => Err(FieldProblem(
+                "prompt_length",
+                format!("{long}, expected at most {length}, the number of tokens"),
+            )),
             None => Ok((tokens, prompt)),
         }
     }
@@ -104,7 +108,10 @@ fn start(length: usize, logprobs: usize, prompt: Option<usize>) -> Result<usize,
         (Some(left), None) if logprobs > 0 => Ok(left),
         _ => {
             let completion = prompt.map_or(String::new(), |prompt| format!(" or {}", length - prompt));
-            Err(FieldProblem("logprobs", format!("{logprobs} values, expected {length}{completion}, one for each token")))
+            Err(FieldProblem(
+                "logprobs",
+                format!("{logprobs} values, expected {length}{completion}, one for each token"),
+            ))
         }
     }
 }
@@ -116,7 +123,10 @@ fn masked(mask: &[bool], length: usize, start: usize) -> Result<Vec<bool>, Field
         Some(left) if left == start || left == 1 => left,
         _ => {
             let found = mask.len();
-            return Err(FieldProblem("mask", format!("{found} values, expected {length}, one for each token")));
+            return Err(FieldProblem(
+                "mask",
+                format!("{found} values, expected {length}, one for each token"),
+            ));
         }
     };
     Ok([&vec![false; at][..], mask].concat())

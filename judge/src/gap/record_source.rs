@@ -36,10 +36,10 @@ impl RecordSource {
     ///
     /// # Errors
     /// If the sequence is invalid; the message names the line and the field.
-    pub fn next(&mut self) -> Result<Option<SequenceRecord>> {
+    pub fn read(&mut self) -> Result<Option<SequenceRecord>> {
         match &mut self.0 {
-            Reader::Lines(lines) => lines.next(),
-            Reader::Batch(batch) => batch.next(),
+            Reader::Lines(lines) => lines.read(),
+            Reader::Batch(batch) => batch.read(),
         }
     }
 }
@@ -53,7 +53,9 @@ fn is_json(path: &Path) -> Result<bool> {
     let first = start.iter().copied().find(|byte| !byte.is_ascii_whitespace());
     match first {
         None => Err(Error::dump(path, "no sequences, expected JSONL, .npz or .pt")),
-        Some(b'[') => Err(Error::dump(path, "a JSON list, expected JSONL: one object in a line (jq -c '.[]')")),
+        Some(b'[') => {
+            Err(Error::dump(path, "a JSON list, expected JSONL: one object in a line (jq -c '.[]')"))
+        }
         Some(first) => Ok(first == b'{'),
     }
 }

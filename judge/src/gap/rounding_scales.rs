@@ -47,7 +47,8 @@ impl RoundingScale {
 
     /// Returns the name of the finest type whose rounding gives a scale.
     pub fn nearest(scale: f64) -> Option<String> {
-        let mut fitting: Vec<_> = table().dtype.into_iter().filter(|known| scale <= MARGIN * known.largest).collect();
+        let mut fitting: Vec<_> =
+            table().dtype.into_iter().filter(|known| scale <= MARGIN * known.largest).collect();
         fitting.sort_by(|one, other| one.largest.total_cmp(&other.largest));
         fitting.into_iter().next().map(|known| known.name)
     }

@@ -25,7 +25,9 @@ impl GapAssessment {
             (Verdict::Fail, Some(finding)) if finding.share < 1.0 => {
                 let place = match (finding.sequences.len(), finding.values.get("from_position")) {
                     (0, Some(position)) => format!("from position {position} on"),
-                    (count, Some(position)) => format!("in {} from position {position} on", some(count, finding)),
+                    (count, Some(position)) => {
+                        format!("in {} from position {position} on", some(count, finding))
+                    }
                     (count, None) => format!("in {}", some(count, finding)),
                 };
                 format!("{percent:.1} % of the gap is {rounding}; {:.1} % is {place}", 100.0 - percent)

@@ -72,7 +72,7 @@ impl SequenceJoin {
     ///
     /// # Errors
     /// If a sequence is invalid, or too many sequences wait for their partner.
-    pub fn next(&mut self) -> Result<Option<SequencePair>> {
+    pub fn read(&mut self) -> Result<Option<SequencePair>> {
         loop {
             if let Some(pair) = self.ready.pop_front() {
                 return Ok(Some(pair));
@@ -94,10 +94,10 @@ impl SequenceJoin {
         let index = self.next;
         self.next += 1;
         let mut found = [None, None];
-        for side in 0..2 {
-            if !self.ended[side] {
-                found[side] = self.sources[side].next()?;
-                self.ended[side] = found[side].is_none();
+        for ((found, source), ended) in found.iter_mut().zip(&mut self.sources).zip(&mut self.ended) {
+            if !*ended {
+                *found = source.read()?;
+                *ended = found.is_none();
             }
         }
         match found {

@@ -11,7 +11,11 @@ pub fn gap_table(found: &GapAssessment) -> String {
         let _ = writeln!(text, "  {}: {}", finding.cause, finding.text);
     }
     let values = &found.values;
-    let _ = writeln!(text, "\n{} sequences, {} tokens, {} informative", found.sequences, values.compared, found.informative);
+    let _ = writeln!(
+        text,
+        "\n{} sequences, {} tokens, {} informative",
+        found.sequences, values.compared, found.informative
+    );
     let counts = [
         (values.only[0], "tokens that only the rollout scores"),
         (values.only[1], "tokens that only the trainer scores"),
@@ -41,7 +45,11 @@ pub fn gap_table(found: &GapAssessment) -> String {
             100.0 * training.effective_sample_size
         );
     }
-    let _ = writeln!(text, "\n{:<24}{:>9}  {:>9}  {:>10}  {:>9}", "Tokens", "count", "scale", "mean Δ", "max |Δ|");
+    let _ = writeln!(
+        text,
+        "\n{:<24}{:>9}  {:>9}  {:>10}  {:>9}",
+        "Tokens", "count", "scale", "mean Δ", "max |Δ|"
+    );
     for class in &found.classes {
         let _ = writeln!(
             text,
@@ -51,7 +59,8 @@ pub fn gap_table(found: &GapAssessment) -> String {
     }
     let limit = found.rounding_scale.map_or(String::new(), |limit| format!(" (rounding: up to {limit:.2e})"));
     let _ = writeln!(text, "all: scale {:.2e}{limit}", found.scale);
-    let worst: Vec<_> = found.worst_sequences.iter().map(|(index, scale)| format!("{index} ({scale:.2e})")).collect();
+    let worst: Vec<_> =
+        found.worst_sequences.iter().map(|(index, scale)| format!("{index} ({scale:.2e})")).collect();
     let _ = writeln!(text, "worst sequences: {}", worst.join(", "));
     text
 }

@@ -32,10 +32,13 @@ impl TensorBatch {
                 continue;
             }
             let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
-            let problem = || format!("array '{}': dtype {}, expected numbers", EscapedText(name), stored.dtype);
+            let problem =
+                || format!("array '{}': dtype {}, expected numbers", EscapedText(name), stored.dtype);
             let view = view.ok_or_else(|| Error::dump(path, problem()))?;
             match (rank, field) {
-                (Some(rank), _) if best.as_ref().is_none_or(|(known, _)| rank < *known) => best = Some((rank, view)),
+                (Some(rank), _) if best.as_ref().is_none_or(|(known, _)| rank < *known) => {
+                    best = Some((rank, view))
+                }
                 (None, Some(field)) => fields.push((field, view)),
                 _ => {}
             }
@@ -59,7 +62,9 @@ impl TensorBatch {
             if found != rows && !(self.is_scalar(*field) && found == 1) {
                 let name = field.names()[0];
                 let shape = view.shape();
-                return Err(self.bad(format!("{name}: shape {shape:?}, expected {rows} sequences, as logprobs has")));
+                return Err(
+                    self.bad(format!("{name}: shape {shape:?}, expected {rows} sequences, as logprobs has"))
+                );
             }
         }
         Ok(())
@@ -76,20 +81,29 @@ impl TensorBatch {
 
     fn is_scalar(&self, field: SequenceField) -> bool {
         use SequenceField as Field;
-        matches!(field, Field::PromptLength | Field::CompletionLength | Field::Length | Field::Temperature | Field::Version)
+        matches!(
+            field,
+            Field::PromptLength
+                | Field::CompletionLength
+                | Field::Length
+                | Field::Temperature
+                | Field::Version
+        )
     }
 
     /// Reads the next sequence; `None` after the last row.
     ///
     /// # Errors
     /// If a row has invalid values.
-    pub(super) fn next(&mut self) -> Result<Option<SequenceRecord>> {
+    pub(super) fn read(&mut self) -> Result<Option<SequenceRecord>> {
         if self.row == self.rows() {
             return Ok(None);
         }
         let stated = self.stated()?;
         let record = stated.aligned();
-        let record = record.map_err(|FieldProblem(field, problem)| self.bad(format!("row {}: `{field}`: {problem}", self.row)))?;
+        let record = record.map_err(|FieldProblem(field, problem)| {
+            self.bad(format!("row {}: `{field}`: {problem}", self.row))
+        })?;
         self.row += 1;
         Ok(Some(record))
     }

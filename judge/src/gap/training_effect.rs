@@ -42,7 +42,17 @@ pub struct TrainingEffect {
 impl RatioSums {
     pub(super) fn new(clip: f64) -> Self {
         let zero = 0.0;
-        Self { clip, tokens: 0, clipped: 0, ratio: zero, square: zero, k1: zero, k3: zero, delta: zero, largest: zero }
+        Self {
+            clip,
+            tokens: 0,
+            clipped: 0,
+            ratio: zero,
+            square: zero,
+            k1: zero,
+            k3: zero,
+            delta: zero,
+            largest: zero,
+        }
     }
 
     /// Adds a token.

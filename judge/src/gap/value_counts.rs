@@ -66,9 +66,12 @@ impl ValueCounts {
     /// Returns the findings about invalid values.
     pub(super) fn findings(&self) -> Vec<GapFinding> {
         let mut found = Vec::new();
-        for (side, name) in [PolicySide::Rollout, PolicySide::Trainer].map(PolicySide::name).into_iter().enumerate() {
+        for (side, name) in
+            [PolicySide::Rollout, PolicySide::Trainer].map(PolicySide::name).into_iter().enumerate()
+        {
             if self.nan[side] > 0 {
-                let text = format!("{} of the {name} are NaN", counted(self.nan[side], "log-probability value"));
+                let text =
+                    format!("{} of the {name} are NaN", counted(self.nan[side], "log-probability value"));
                 found.push(GapFinding::fault("nan", text));
             }
             if self.infinite[side] > 0 {
@@ -97,7 +100,8 @@ impl ValueCounts {
             return None;
         }
         let is_zero = if least == 0.0 { " (were they filled in?)" } else { "" };
-        let text = format!("all log-probabilities of the {name} are {least}{is_zero}, so nothing was compared");
+        let text =
+            format!("all log-probabilities of the {name} are {least}{is_zero}, so nothing was compared");
         Some(GapFinding::fault("constant", text))
     }
 }

@@ -9,14 +9,16 @@ use crate::gap::token_sample::ScoredToken;
 
 /// Shortest run of zeros that is not chance.
 const LEAST: usize = 2;
-/// A token with a smaller log-probability cannot be 0 by rounding.
-const UNLIKELY: f64 = -0.5;
+/// Smallest share of the zeros that rounding cannot give.
+const WRONG: f64 = 0.1;
+/// Smallest share of the squared differences at the zeros.
+const SHARE: f64 = 0.9;
 
 /// Finds runs of exact zeros at the start or the end of sequences, where the other side has other values.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
-    [PolicySide::Rollout, PolicySide::Trainer].into_iter().find_map(|side| {
-        run(pair, side, false).or_else(|| run(pair, side, true))
-    })
+    [PolicySide::Rollout, PolicySide::Trainer]
+        .into_iter()
+        .find_map(|side| run(pair, side, false).or_else(|| run(pair, side, true)))
 }
 
 fn run(pair: &PairView, side: PolicySide, at_end: bool) -> Option<GapFinding> {
@@ -31,7 +33,13 @@ fn run(pair: &PairView, side: PolicySide, at_end: bool) -> Option<GapFinding> {
         }
     }
     let share = pair.share(|index| ranges.iter().any(|range: &Range<usize>| range.contains(&index)));
-    if indices.is_empty() || share < 0.9 {
+    let wrong = ranges
+        .iter()
+        .cloned()
+        .flatten()
+        .filter(|&index| !pair.is_rounding(&pair.sample.tokens[index]))
+        .count();
+    if indices.is_empty() || share < SHARE || (wrong as f64) < WRONG * tokens as f64 {
         return None;
     }
     let (cause, name, edge) = match at_end {
@@ -48,13 +56,11 @@ fn run(pair: &PairView, side: PolicySide, at_end: bool) -> Option<GapFinding> {
     Some(GapFinding::fault(cause, text).at(indices, share))
 }
 
-/// Returns the length of the run of zeros of a side, if the other side has probable tokens in at most half of it.
+/// Returns the length of the run of zeros of a side.
 fn zeros<'t>(tokens: impl Iterator<Item = &'t ScoredToken>, side: PolicySide) -> usize {
-    let values = |token: &ScoredToken| match side {
-        PolicySide::Rollout => [token.rollout, token.trainer],
-        PolicySide::Trainer => [token.trainer, token.rollout],
+    let own = |token: &ScoredToken| match side {
+        PolicySide::Rollout => token.rollout,
+        PolicySide::Trainer => token.trainer,
     };
-    let run: Vec<[f32; 2]> = tokens.map(values).take_while(|[own, _]| *own == 0.0).collect();
-    let unlikely = run.iter().filter(|[_, other]| f64::from(*other) < UNLIKELY).count();
-    if 2 * unlikely >= run.len() { run.len() } else { 0 }
+    tokens.map(own).take_while(|own| *own == 0.0).count()
 }

@@ -26,10 +26,12 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let tokens = &pair.sample.tokens;
     let sum: f64 = tokens.iter().map(ScoredToken::delta).sum();
     let (larger, sign) = if sum > 0.0 { (PolicySide::Rollout, 1.0) } else { (PolicySide::Trainer, -1.0) };
-    let opposite = tokens.iter().filter(|token| sign * token.delta() < 0.0 && !pair.is_rounding(token)).count();
+    let opposite =
+        tokens.iter().filter(|token| sign * token.delta() < 0.0 && !pair.is_rounding(token)).count();
     let square: f64 = tokens.iter().map(|token| token.delta().powi(2)).sum();
     let mean = sum.abs() / tokens.len().max(1) as f64;
-    let is_systematic = mean > SHARE * (square / tokens.len().max(1) as f64).sqrt() && mean_in_errors(pair) > SIGMAS;
+    let is_systematic =
+        mean > SHARE * (square / tokens.len().max(1) as f64).sqrt() && mean_in_errors(pair) > SIGMAS;
     if !is_systematic || tokens.len() < 100 || opposite as f64 > OPPOSITE * tokens.len() as f64 {
         return None;
     }
@@ -38,7 +40,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         PolicySide::Rollout => (f64::from(token.rollout), f64::from(token.trainer)),
         PolicySide::Trainer => (f64::from(token.trainer), f64::from(token.rollout)),
     });
-    let alone: Vec<f64> = values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other).collect();
+    let alone: Vec<f64> =
+        values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other).collect();
     let kept = alone.iter().copied().fold(0.0, f64::min);
     // Without the part that the filter removes, all tokens differ by rounding.
     let is_bounded = |token: &ScoredToken| {
@@ -80,7 +83,8 @@ fn range(side: PolicySide, farthest: f64, mean: f64) -> GapFinding {
 fn is_range(pair: &PairView) -> bool {
     let mean = |is_in: &dyn Fn(f64) -> bool| {
         let chosen = pair.sample.tokens.iter().filter(|token| is_in(token.logprob()));
-        let (sum, count) = chosen.fold((0.0, 0usize), |(sum, count), token| (sum + token.delta().abs(), count + 1));
+        let (sum, count) =
+            chosen.fold((0.0, 0usize), |(sum, count), token| (sum + token.delta().abs(), count + 1));
         (count >= 10).then(|| sum / count as f64)
     };
     let (likely, unlikely) = (mean(&|logprob| logprob > -1.5), mean(&|logprob| logprob < -3.0));
@@ -96,7 +100,8 @@ fn mean_in_errors(pair: &PairView) -> f64 {
     let sums: Vec<f64> =
         pair.sequences().map(|(_, tokens)| tokens.iter().map(|token| token.delta()).sum::<f64>()).collect();
     let mean = sums.iter().sum::<f64>() / sums.len().max(1) as f64;
-    let variance = sums.iter().map(|sum| (sum - mean).powi(2)).sum::<f64>() / sums.len().saturating_sub(1).max(1) as f64;
+    let variance =
+        sums.iter().map(|sum| (sum - mean).powi(2)).sum::<f64>() / sums.len().saturating_sub(1).max(1) as f64;
     let error = (variance / sums.len().max(1) as f64).sqrt();
     if sums.len() < 5 { 0.0 } else { mean.abs() / error.max(f64::MIN_POSITIVE) }
 }

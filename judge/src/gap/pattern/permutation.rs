@@ -15,12 +15,15 @@ const SHARE: f64 = 0.8;
 
 /// Finds sequences that agree with another sequence of the trainer and not with their own.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
-    let sequences: Vec<_> = pair.sequences().filter(|(_, tokens)| tokens.len() >= LEAST).take(MOST_AMONG).collect();
-    let wrong: Vec<usize> = (0..sequences.len()).filter(|&at| !agree(pair, sequences[at].1, sequences[at].1)).collect();
+    let sequences: Vec<_> =
+        pair.sequences().filter(|(_, tokens)| tokens.len() >= LEAST).take(MOST_AMONG).collect();
+    let wrong: Vec<usize> =
+        (0..sequences.len()).filter(|&at| !agree(pair, sequences[at].1, sequences[at].1)).collect();
     let (mut found, mut partners) = (0, Vec::new());
     let looked_for = wrong.len().min(MOST_LOOKED_FOR);
     for &at in &wrong[..looked_for] {
-        let partner = wrong.iter().find(|&&other| other != at && agree(pair, sequences[at].1, sequences[other].1));
+        let partner =
+            wrong.iter().find(|&&other| other != at && agree(pair, sequences[at].1, sequences[other].1));
         if let Some(&other) = partner {
             found += 1;
             partners.push((sequences[at].0.index, sequences[other].0.index));

@@ -19,7 +19,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     }
     let plain = typical(pair, 0);
     let shifts = (-FARTHEST..=FARTHEST).filter(|&by| by != 0);
-    let (by, left) = shifts.map(|by| (by, typical(pair, by))).min_by(|one, other| one.1.total_cmp(&other.1))?;
+    let (by, left) =
+        shifts.map(|by| (by, typical(pair, by))).min_by(|one, other| one.1.total_cmp(&other.1))?;
     if left > RATIO * plain {
         return None;
     }

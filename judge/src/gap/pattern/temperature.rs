@@ -31,7 +31,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     // The slope is that of (1 - r) over (1 + r) / 2, where r is the ratio of trainer to rollout.
     let ratio = (1.0 - line.slope / 2.0) / (1.0 + line.slope / 2.0);
     let temperature = 1.0 / ratio;
-    let stated = pair.sample.sequences.iter().flat_map(|sequence| sequence.temperatures.into_iter().flatten());
+    let stated =
+        pair.sample.sequences.iter().flat_map(|sequence| sequence.temperatures.into_iter().flatten());
     let stated = stated.map(|stated| if stated > 0.0 { stated } else { 1.0 });
     let near = |side: f64| move |stated: &f64| (stated / side - 1.0).abs() < 0.05;
     let is_stated = stated.clone().any(|one| near(temperature)(&one) || near(1.0 / temperature)(&one));
@@ -69,8 +70,8 @@ impl Line {
     fn of(pair: &PairView) -> Option<Self> {
         let informative = |index: usize| {
             let token = &pair.sample.tokens[index];
-            let log_odds = 0.5 * (log_odds_of(token.rollout) + log_odds_of(token.trainer));
-            pair.error.is_informative(token).then(|| (log_odds, log_odds_of(token.rollout) - log_odds_of(token.trainer)))
+            let [one, other] = [token.rollout, token.trainer].map(|logprob| log_odds_of(logprob, 0.0));
+            pair.error.is_informative(token).then(|| (0.5 * (one + other), one - other))
         };
         let of = |range: std::ops::Range<usize>| range.filter_map(informative).collect::<Vec<_>>();
         let sequences: Vec<Vec<(f64, f64)>> =
@@ -90,7 +91,8 @@ impl Line {
         let score = |sequence: &Vec<(f64, f64)>| -> f64 {
             sequence.iter().map(|point| (point.0 - x) * (point.1 - intercept - slope * point.0)).sum()
         };
-        let error = sequences.iter().map(|sequence| score(sequence).powi(2)).sum::<f64>().sqrt() / (count as f64 * spread);
+        let error = sequences.iter().map(|sequence| score(sequence).powi(2)).sum::<f64>().sqrt()
+            / (count as f64 * spread);
         (spread > 0.0 && total > 0.0).then(|| Self {
             slope,
             intercept,

@@ -28,7 +28,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     };
     let far: Vec<usize> = (0..pair.sample.tokens.len()).filter(is_far).collect();
     let is_few = far.len() as f64 <= MOST * pair.sample.tokens.len() as f64;
-    if far.is_empty() || !is_few || !are_others_right(pair, &far) {
+    let is_stretch = far.len() >= LEAST && !are_scattered(pair, &far);
+    if far.is_empty() || !is_few || is_stretch || !are_others_right(pair, &far) {
         return None;
     }
     let is_there = |index: usize| far.binary_search(&index).is_ok();
@@ -55,12 +56,22 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         GapFinding::fault("other-token", text).with("larger", larger.name())
     } else {
         let text = format!(
-            "{count} of {of} are up to {farthest:.2} nats off, to both sides, and the others differ by rounding; in a \
+            "{count} of {of} are up to {farthest:.2} nats off, and the others differ by rounding; in a \
              mixture of experts, routes that flip do this"
         );
         GapFinding::doubt("far-tokens", text)
     };
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
+}
+
+/// Returns true if the tokens are not next to each other, as those of a wrong stretch are.
+fn are_scattered(pair: &PairView, far: &[usize]) -> bool {
+    let most = pair.sample.sequences.iter().map(|sequence| {
+        far.partition_point(|&index| index < sequence.tokens.end)
+            - far.partition_point(|&index| index < sequence.tokens.start)
+    });
+    let adjacent = far.windows(2).filter(|both| both[1] - both[0] <= 2).count();
+    5 * adjacent <= far.len() && 2 * most.max().unwrap_or(0) <= far.len().max(4)
 }
 
 /// Returns true if all sequences differ by little more than rounding without the tokens far off.

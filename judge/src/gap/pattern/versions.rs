@@ -19,8 +19,11 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     for (sequence, step) in pair.sample.sequences.iter().zip(&steps) {
         versions.entry((*step)?).or_default().extend(pair.scaled_of(sequence));
     }
-    let scales: Vec<(i64, f64)> =
-        versions.iter().filter(|(_, values)| values.len() >= LEAST).map(|(&version, values)| (version, rms(values))).collect();
+    let scales: Vec<(i64, f64)> = versions
+        .iter()
+        .filter(|(_, values)| values.len() >= LEAST)
+        .map(|(&version, values)| (version, rms(values)))
+        .collect();
     let grows = |scales: &[(i64, f64)]| scales.windows(2).all(|pair| pair[1].1 > pair[0].1);
     let mut ordered = scales.clone();
     if !grows(&ordered) {
@@ -39,14 +42,20 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let indices: Vec<usize> = stale().map(|(sequence, _)| sequence.index).collect();
     let mut is_wrong = vec![false; pair.sample.tokens.len()];
     stale().for_each(|(sequence, _)| is_wrong[sequence.tokens.clone()].fill(true));
-    let by_version: Vec<_> = scales.iter().map(|(version, scale)| json!({"version": version, "scale": scale})).collect();
-    Some(GapFinding::fault("stale-weights", text).with("versions", by_version).at(indices, pair.share(|at| is_wrong[at])))
+    let by_version: Vec<_> =
+        scales.iter().map(|(version, scale)| json!({"version": version, "scale": scale})).collect();
+    Some(
+        GapFinding::fault("stale-weights", text)
+            .with("versions", by_version)
+            .at(indices, pair.share(|at| is_wrong[at])),
+    )
 }
 
 /// Returns the training steps between both sides; the stated version, if only one side states it or both state the same.
 fn steps(pair: &PairView) -> Vec<Option<i64>> {
     let versions = || pair.sample.sequences.iter().map(|sequence| sequence.versions);
-    let between = |[rollout, trainer]: [Option<i64>; 2]| trainer?.checked_sub(rollout?).map(i64::saturating_abs);
+    let between =
+        |[rollout, trainer]: [Option<i64>; 2]| trainer?.checked_sub(rollout?).map(i64::saturating_abs);
     match versions().any(|both| between(both).is_some_and(|steps| steps > 0)) {
         true => versions().map(between).collect(),
         false => versions().map(|[rollout, trainer]| rollout.or(trainer)).collect(),
