@@ -283,7 +283,8 @@ fn bias(pair: &PairView) -> Option<GapFinding> {
     let spread: f64 = sums.iter().zip(lengths).map(|(sum, length)| (sum - mean * length).powi(2)).sum();
     let error = spread.sqrt() / count.max(1) as f64;
     let square = deltas(0..count).map(|delta| delta * delta).sum::<f64>() / count.max(1) as f64;
-    let is_bias = sums.len() >= 8 && mean.abs() > square + BIAS * square.sqrt() + SIGMAS * error;
+    let by_chance = square + BIAS * square.sqrt() + SIGMAS * error;
+    let is_bias = sums.len() >= 8 && mean.abs() > by_chance.max(pair.largest_bias());
     is_bias.then(|| {
         let (larger, smaller) = if mean > 0.0 { ("rollout", "trainer") } else { ("trainer", "rollout") };
         let text = format!(

@@ -45,6 +45,13 @@ impl<'s> PairView<'s> {
         token.delta().abs() <= 6.0 * self.error.sigma(token, self.limit())
     }
 
+    /// Returns the largest mean difference that the rounding of one step, the same for all tokens, can give.
+    pub(super) fn largest_bias(&self) -> f64 {
+        let sigma = |token: &ScoredToken| self.error.sigma(token, self.limit()).powi(2);
+        let square: f64 = self.sample.tokens.iter().map(sigma).sum();
+        0.5 * (square / self.sample.tokens.len().max(1) as f64).sqrt()
+    }
+
     /// Returns the share of the squared differences in some tokens.
     pub(super) fn share(&self, is_there: impl Fn(usize) -> bool) -> f64 {
         let square = |index: usize| self.sample.tokens[index].delta().powi(2);

@@ -17,7 +17,14 @@ use super::pair_view::PairView;
 
 /// Returns the patterns of a pair, the best explanation first.
 pub(super) fn patterns(pair: &PairView) -> Vec<GapFinding> {
-    let whole = [shift::find, permutation::find, first_tokens::find, temperature::find, one_sided::find];
+    let whole = [
+        shift::find,
+        permutation::find,
+        first_tokens::find,
+        one_sided::find_processed,
+        temperature::find,
+        one_sided::find_range,
+    ];
     if let Some(found) = whole.into_iter().find_map(|find| find(pair)) {
         return vec![found];
     }

@@ -21,37 +21,46 @@ const FARTHEST: f64 = 1.5;
 /// Smallest mean in standard errors over sequences.
 const SIGMAS: f64 = 5.0;
 
-/// Finds a side whose log-probabilities are renormalised.
-pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
+/// Finds log-probabilities that are renormalised after top-p or top-k.
+pub(super) fn find_processed(pair: &PairView) -> Option<GapFinding> {
+    let (larger, _) = larger_side(pair)?;
     let tokens = &pair.sample.tokens;
-    let sum: f64 = tokens.iter().map(ScoredToken::delta).sum();
-    let (larger, sign) = if sum > 0.0 { (PolicySide::Rollout, 1.0) } else { (PolicySide::Trainer, -1.0) };
-    let opposite =
-        tokens.iter().filter(|token| sign * token.delta() < 0.0 && !pair.is_rounding(token)).count();
-    let square: f64 = tokens.iter().map(|token| token.delta().powi(2)).sum();
-    let mean = sum.abs() / tokens.len().max(1) as f64;
-    let is_systematic =
-        mean > SHARE * (square / tokens.len().max(1) as f64).sqrt() && mean_in_errors(pair) > SIGMAS;
-    if !is_systematic || tokens.len() < 100 || opposite as f64 > OPPOSITE * tokens.len() as f64 {
-        return None;
-    }
-    let farthest = tokens.iter().map(|token| token.delta().abs()).fold(0.0, f64::max);
     let values = tokens.iter().map(|token| match larger {
         PolicySide::Rollout => (f64::from(token.rollout), f64::from(token.trainer)),
         PolicySide::Trainer => (f64::from(token.trainer), f64::from(token.rollout)),
     });
-    let alone: Vec<f64> =
-        values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other).collect();
+    let alone = values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other);
+    let alone: Vec<f64> = alone.collect();
     let kept = alone.iter().copied().fold(0.0, f64::min);
     // Without the part that the filter removes, all tokens differ by rounding.
     let is_bounded = |token: &ScoredToken| {
         token.delta().abs() <= -1.2 * kept + 6.0 * pair.error.sigma(token, pair.limit())
     };
     let is_sampled = alone.len() as f64 >= ALONE * tokens.len() as f64 && tokens.iter().all(is_bounded);
-    if is_sampled {
-        return Some(processed(larger, kept, alone.len()));
-    }
-    (farthest <= FARTHEST && alone.is_empty() && is_range(pair)).then(|| range(larger, farthest, mean))
+    is_sampled.then(|| processed(larger, kept, alone.len()))
+}
+
+/// Finds a log-sum-exp over fewer entries of the vocabulary.
+pub(super) fn find_range(pair: &PairView) -> Option<GapFinding> {
+    let (larger, mean) = larger_side(pair)?;
+    let farthest = pair.sample.tokens.iter().map(|token| token.delta().abs()).fold(0.0, f64::max);
+    (farthest <= FARTHEST && is_range(pair)).then(|| range(larger, farthest, mean))
+}
+
+/// Returns the side whose log-probabilities are systematically larger, by more than rounding can give, and the mean
+/// difference.
+fn larger_side(pair: &PairView) -> Option<(PolicySide, f64)> {
+    let tokens = &pair.sample.tokens;
+    let sum: f64 = tokens.iter().map(ScoredToken::delta).sum();
+    let (larger, sign) = if sum > 0.0 { (PolicySide::Rollout, 1.0) } else { (PolicySide::Trainer, -1.0) };
+    let count = tokens.len().max(1) as f64;
+    let opposite =
+        tokens.iter().filter(|token| sign * token.delta() < 0.0 && !pair.is_rounding(token)).count();
+    let square = tokens.iter().map(|token| token.delta().powi(2)).sum::<f64>() / count;
+    let mean = sum.abs() / count;
+    let is_systematic =
+        mean > (SHARE * square.sqrt()).max(pair.largest_bias()) && mean_in_errors(pair) > SIGMAS;
+    (is_systematic && tokens.len() >= 100 && opposite as f64 <= OPPOSITE * count).then_some((larger, mean))
 }
 
 /// Log-probabilities after top-p or top-k.

@@ -18,6 +18,11 @@ const LEAST: usize = 3;
 /// Share of the tokens with the same sign.
 const ONE_SIDED: f64 = 0.9;
 
+/// Smallest excess of smaller differences to the same side, for each token far off.
+const LEAN: f64 = 0.4;
+/// Smallest excess in standard deviations.
+const LEAN_SIGMAS: f64 = 3.5;
+
 /// Finds single tokens far off.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let usual = 1.5 * median(pair.scaled.iter().map(|scaled| scaled.abs()));
@@ -47,7 +52,15 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let count = counted(far.len(), "token");
     let of = pair.sample.tokens.len();
     let farthest = far.iter().map(|&index| pair.sample.tokens[index].delta().abs()).fold(0.0, f64::max);
-    let finding = if far.len() >= LEAST && one_sided >= ONE_SIDED {
+    let is_pattern = far.len() >= LEAST && one_sided >= ONE_SIDED;
+    let finding = if is_pattern && is_tail(pair, far.len(), usual, larger) {
+        let text = format!(
+            "{count} of {of} are up to {farthest:.2} nats off, the {}'s are the larger ones, and smaller differences lean \
+             to that side, too; no known pattern explains them. Candidate: a log-sum-exp over padding of the vocabulary",
+            larger.name()
+        );
+        GapFinding::fault("one-sided-tail", text).with("larger", larger.name())
+    } else if is_pattern {
         let text = format!(
             "log-probabilities of other tokens than the sampled ones: {count} of {of} are up to {farthest:.2} nats off, \
              the others differ by rounding, and the {}'s are the larger ones",
@@ -62,6 +75,16 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         GapFinding::doubt("far-tokens", text)
     };
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
+}
+
+/// Returns true if the differences between rounding and far off lean to the same side: they have a tail, while another
+/// token's log-probability is far off or right.
+fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool {
+    let sign = if larger == PolicySide::Rollout { 1.0 } else { -1.0 };
+    let sigmas = pair.sample.tokens.iter().map(|token| sign * token.delta() / pair.error.sigma(token, usual));
+    let between: Vec<f64> = sigmas.filter(|sigmas| (2.0..SIGMAS).contains(&sigmas.abs())).collect();
+    let lean: f64 = between.iter().map(|sigmas| sigmas.signum()).sum();
+    lean > (LEAN * far as f64).max(LEAN_SIGMAS * (between.len() as f64).sqrt())
 }
 
 /// Returns true if the tokens are not next to each other, as those of a wrong stretch are.
