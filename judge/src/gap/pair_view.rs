@@ -1,5 +1,7 @@
 //! A sample with its error model: the input of all tests.
 
+use std::ops::Range;
+
 use super::logprob_error::{LogprobError, median};
 use super::rounding_scales::RoundingScale;
 use super::token_sample::{SampleSequence, ScoredToken, TokenSample};
@@ -58,6 +60,13 @@ impl<'s> PairView<'s> {
         let all: f64 = (0..self.sample.tokens.len()).map(square).sum();
         let there: f64 = (0..self.sample.tokens.len()).filter(|&index| is_there(index)).map(square).sum();
         if all > 0.0 { there / all } else { 0.0 }
+    }
+
+    /// Returns the share of the squared differences in ranges of tokens.
+    pub(super) fn share_of(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> f64 {
+        let mut is_there = vec![false; self.sample.tokens.len()];
+        ranges.into_iter().for_each(|range| is_there[range].fill(true));
+        self.share(|index| is_there[index])
     }
 
     /// Returns the sequences with their tokens.

@@ -32,7 +32,7 @@ fn run(pair: &PairView, side: PolicySide, at_end: bool) -> Option<GapFinding> {
             tokens += zeros;
         }
     }
-    let share = pair.share(|index| ranges.iter().any(|range: &Range<usize>| range.contains(&index)));
+    let share = pair.share_of(ranges.iter().cloned());
     let wrong = ranges
         .iter()
         .cloned()

@@ -39,8 +39,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         counted(wrong.len(), "sequence")
     );
     let indices: Vec<usize> = wrong.iter().map(|&at| sequences[at].0.index).collect();
-    let places = wrong.iter().map(|&at| sequences[at].0.tokens.clone()).collect::<Vec<_>>();
-    let share = pair.share(|index| places.iter().any(|range| range.contains(&index)));
+    let share = pair.share_of(wrong.iter().map(|&at| sequences[at].0.tokens.clone()));
     Some(GapFinding::fault("permuted", text).at(indices, share))
 }
 

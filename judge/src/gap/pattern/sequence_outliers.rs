@@ -21,11 +21,9 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     if outliers.is_empty() || !is_few || pair.typical > pair.limit() || pair.sample.sequences.len() < 4 {
         return None;
     }
-    let mut is_wrong = vec![false; pair.sample.tokens.len()];
-    outliers.iter().for_each(|sequence| is_wrong[sequence.tokens.clone()].fill(true));
     let scale = median(outliers.iter().map(|sequence| rms(pair.scaled_of(sequence))));
     let indices: Vec<usize> = outliers.iter().map(|sequence| sequence.index).collect();
-    let share = pair.share(|at| is_wrong[at]);
+    let share = pair.share_of(outliers.iter().map(|sequence| sequence.tokens.clone()));
     let start = steps(pair, &outliers);
     let from = start.map_or(String::new(), |start| format!(" from position {start} on"));
     let text = format!(

@@ -18,10 +18,9 @@ const LEAST: usize = 3;
 /// Share of the tokens with the same sign.
 const ONE_SIDED: f64 = 0.9;
 
-/// Smallest excess of smaller differences to the same side, for each token far off.
-const LEAN: f64 = 0.4;
-/// Smallest excess in standard deviations.
-const LEAN_SIGMAS: f64 = 3.5;
+/// Largest excess of smaller differences to the same side without a tail, for each token far off, beside one standard
+/// deviation.
+const LEAN: f64 = 0.25;
 
 /// Finds single tokens far off.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
@@ -56,7 +55,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let finding = if is_pattern && is_tail(pair, far.len(), usual, larger) {
         let text = format!(
             "{count} of {of} are up to {farthest:.2} nats off, the {}'s are the larger ones, and smaller differences lean \
-             to that side, too; no known pattern explains them. Candidate: a log-sum-exp over padding of the vocabulary",
+             to that side, too; no known pattern explains them. Candidates: a log-sum-exp over \
+             padding of the vocabulary, other tokens than the sampled ones",
             larger.name()
         );
         GapFinding::fault("one-sided-tail", text).with("larger", larger.name())
@@ -84,7 +84,7 @@ fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool 
     let sigmas = pair.sample.tokens.iter().map(|token| sign * token.delta() / pair.error.sigma(token, usual));
     let between: Vec<f64> = sigmas.filter(|sigmas| (2.0..SIGMAS).contains(&sigmas.abs())).collect();
     let lean: f64 = between.iter().map(|sigmas| sigmas.signum()).sum();
-    lean > (LEAN * far as f64).max(LEAN_SIGMAS * (between.len() as f64).sqrt())
+    lean > LEAN * far as f64 + (between.len() as f64).sqrt()
 }
 
 /// Returns true if the tokens are not next to each other, as those of a wrong stretch are.

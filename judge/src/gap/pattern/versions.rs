@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::gap::finding::GapFinding;
+use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 
-/// Fewest tokens of a version that count.
-const LEAST: usize = 30;
+/// Fewest sequences of a version that count.
+const LEAST: usize = 3;
 /// Smallest ratio of the largest to the smallest scale.
 const RATIO: f64 = 3.0;
 
@@ -17,13 +18,13 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let mut versions: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
     let steps = steps(pair);
     for (sequence, step) in pair.sample.sequences.iter().zip(&steps) {
-        versions.entry((*step)?).or_default().extend(pair.scaled_of(sequence));
+        versions.entry((*step)?).or_default().push(rms(pair.scaled_of(sequence)));
     }
-    let scales: Vec<(i64, f64)> = versions
-        .iter()
-        .filter(|(_, values)| values.len() >= LEAST)
-        .map(|(&version, values)| (version, rms(values)))
-        .collect();
+    // The middle sequence of each version: single sequences with another fault do not count.
+    let usual = |(version, scales): (i64, Vec<f64>)| {
+        (scales.len() >= LEAST).then(|| (version, median(scales.into_iter())))
+    };
+    let scales: Vec<(i64, f64)> = versions.into_iter().filter_map(usual).collect();
     let grows = |scales: &[(i64, f64)]| scales.windows(2).all(|pair| pair[1].1 > pair[0].1);
     let mut ordered = scales.clone();
     if !grows(&ordered) {
@@ -40,15 +41,10 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     );
     let stale = || pair.sample.sequences.iter().zip(&steps).filter(|(_, step)| **step != Some(fresh));
     let indices: Vec<usize> = stale().map(|(sequence, _)| sequence.index).collect();
-    let mut is_wrong = vec![false; pair.sample.tokens.len()];
-    stale().for_each(|(sequence, _)| is_wrong[sequence.tokens.clone()].fill(true));
+    let share = pair.share_of(stale().map(|(sequence, _)| sequence.tokens.clone()));
     let by_version: Vec<_> =
         scales.iter().map(|(version, scale)| json!({"version": version, "scale": scale})).collect();
-    Some(
-        GapFinding::fault("stale-weights", text)
-            .with("versions", by_version)
-            .at(indices, pair.share(|at| is_wrong[at])),
-    )
+    Some(GapFinding::fault("stale-weights", text).with("versions", by_version).at(indices, share))
 }
 
 /// Returns the training steps between both sides; the stated version, if only one side states it or both state the same.
