@@ -44,6 +44,7 @@
 //! - [`noise`]: noise floors, measured with perturbed runs
 //! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
 //! - [`diagnose`]: judges a whole dump, against our engine or a second dump: the first wrong operation and its cause
+//! - [`gap`]: log-probabilities of a rollout engine and a trainer: rounding or a fault?
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
@@ -88,6 +89,6 @@ pub use xcheck_engine::{
     quant, shutdown, tap, tensor, tokenizer, tracing, view, weight,
 };
 pub use xcheck_judge::{
-    align, check, diagnose, dump, evaluator, identify, kld, map, noise, plan, ratchet, report, selfcheck,
-    selftest, verdict,
+    align, check, diagnose, dump, evaluator, gap, identify, kld, map, noise, plan, ratchet, report,
+    selfcheck, selftest, verdict,
 };

@@ -32,6 +32,7 @@ mod flash_attention;
 mod foreign;
 mod format;
 mod formats;
+mod gap;
 mod generate;
 mod greedy_ties;
 mod hashes;

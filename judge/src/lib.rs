@@ -13,6 +13,7 @@
 //! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
 //! - [`diagnose`]: judges a whole dump, against our engine or a second dump: the first wrong operation and its cause
 //! - [`evaluator`]: judges outputs of modules, for models that torch evaluates in place of our engine
+//! - [`gap`]: log-probabilities of a rollout engine and a trainer: rounding or a fault?
 //! - [`selfcheck`]: tests of the reference engine against itself
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
@@ -26,6 +27,7 @@ pub mod check;
 pub mod diagnose;
 pub mod dump;
 pub mod evaluator;
+pub mod gap;
 pub mod identify;
 pub mod kld;
 pub mod map;

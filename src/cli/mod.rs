@@ -14,6 +14,8 @@ mod dump_hash;
 mod engine_arithmetic;
 mod environment;
 mod fingerprint;
+mod gap;
+mod gap_model;
 mod generate;
 mod generation_output;
 mod identify;
@@ -102,7 +104,7 @@ Exit codes: 0 pass, 1 divergence, 2 bad input or usage, 3 inconclusive";
 
 /// The groups of commands in `xcheck --help`.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Judge", &["run", "check", "audit", "compare", "kld", "matrix", "diff", "merge", "plan"]),
+    ("Judge", &["run", "check", "audit", "compare", "kld", "gap", "matrix", "diff", "merge", "plan"]),
     ("Produce", &["dump", "reference", "generate", "serve"]),
     ("Servers", &["probe", "record"]),
     ("Inspect", &["identify", "inspect", "tokenize", "models", "checkpoints", "causes"]),
@@ -168,6 +170,10 @@ enum Command {
     ///
     /// Compares two log-probability files or dumps, or one of these with a model.
     Kld(kld::KldArgs),
+    /// Compare log-probabilities of a rollout engine and a trainer
+    ///
+    /// Says whether the difference is rounding or a fault, where it is, and what it means for training.
+    Gap(gap::GapArgs),
     /// Split a comparison into shards for a scheduler
     Plan(plan::PlanArgs),
     /// Merge the reports of shards into one report
@@ -305,6 +311,7 @@ impl Cli {
             Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
             Command::Kld(args) => args.threads.count(),
+            Command::Gap(args) => args.threads.count(),
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             #[cfg(feature = "serve")]
@@ -324,6 +331,7 @@ impl Cli {
             Command::Audit(args) => audit::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Kld(args) => kld::run(args),
+            Command::Gap(args) => gap::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
             Command::Diff(args) => diff::run(args),

@@ -11,6 +11,7 @@ with xcheck.Dump("out.safetensors", producer="my-engine", architecture="llama", 
 from .checked import Checked, checked
 from .dump import Dump
 from .errors import DumpError, DumpWarning, UsageError, VerdictError
+from .gap import GapReport, gap
 from .guess import guess_map
 from .hook import hook
 from .judge import check, compare, identify, probe, run
@@ -25,6 +26,7 @@ __all__ = [
     "Dump",
     "DumpError",
     "DumpWarning",
+    "GapReport",
     "Report",
     "UsageError",
     "VerdictError",
@@ -32,6 +34,7 @@ __all__ = [
     "check",
     "checked",
     "compare",
+    "gap",
     "guess_map",
     "hook",
     "identify",

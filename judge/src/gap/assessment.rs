@@ -1,0 +1,323 @@
+//! The verdict about a pair: rounding, a fault, or undetermined.
+
+use serde::Serialize;
+
+use super::breakdown::{TokenClass, classes};
+use super::finding::{GapFinding, counted};
+use super::logprob_error::{LogprobError, StorageError};
+use super::number_grid::NumberGrid;
+use super::pair_view::{PairView, rms};
+use super::pattern::patterns;
+use super::rounding_scales::RoundingScale;
+use super::sequence_join::{JoinCounts, SequenceJoin};
+use super::token_sample::TokenSample;
+use super::training_effect::{RatioSums, TrainingEffect};
+use super::value_counts::ValueCounts;
+use crate::error::Result;
+use crate::verdict::Verdict;
+
+/// Fewest informative tokens that pass.
+const LEAST_INFORMATIVE: usize = 100;
+/// Largest share of the squared differences that one sign may have without a bias.
+const BIAS: f64 = 0.25;
+/// Smallest mean difference in standard errors over sequences that is a bias.
+const SIGMAS: f64 = 5.0;
+/// Number of sequences listed as the worst ones.
+const WORST: usize = 5;
+
+/// Facts about the two sides that their files need not state.
+#[derive(Clone, Debug, Default)]
+pub struct GapOptions {
+    /// Types of the arithmetic of rollout and trainer.
+    pub dtypes: [Option<String>; 2],
+    /// Ratios farther than this from 1 are clipped.
+    pub clip: f64,
+}
+
+/// The verdict about a pair of files, and its numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct GapAssessment {
+    /// The verdict.
+    #[serde(serialize_with = "verdict_name")]
+    pub verdict: Verdict,
+    /// One sentence about the whole difference.
+    pub sentence: String,
+    /// Findings, the cause first.
+    pub findings: Vec<GapFinding>,
+    /// Types of the arithmetic, as given or stated in the files.
+    pub dtypes: [Option<String>; 2],
+    /// Number of sequences that were compared.
+    pub sequences: usize,
+    /// Sequences without a partner.
+    pub join: JoinCounts,
+    /// Counts of tokens and of invalid values.
+    pub values: ValueCounts,
+    /// Tokens in which logit errors are visible: other tokens have some probability.
+    pub informative: usize,
+    /// Tokens that were not tested for patterns, for lack of memory.
+    pub not_tested: usize,
+    /// Root mean square difference of the log-odds.
+    pub scale: f64,
+    /// The same of the middle sequence.
+    pub typical_scale: f64,
+    /// Largest scale that rounding gives in these types.
+    pub rounding_scale: Option<f64>,
+    /// Share of the squared differences that rounding explains.
+    pub explained: f64,
+    /// Effect on training.
+    pub training: Option<TrainingEffect>,
+    /// Scales by probability and position.
+    pub classes: Vec<TokenClass>,
+    /// Sequences with the largest scales: index, scale.
+    pub worst_sequences: Vec<(usize, f64)>,
+}
+
+fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(verdict.name())
+}
+
+/// Compares the log-probabilities of two files.
+///
+/// # Errors
+/// If a file cannot be read, a sequence is invalid, or a type has no measured size of rounding.
+pub fn assess(mut join: SequenceJoin, options: &GapOptions) -> Result<GapAssessment> {
+    let mut tally = PairTally::new(options);
+    while let Some(pair) = join.read()? {
+        tally.add(&pair);
+    }
+    Ok(tally.assessment(join.counts()))
+}
+
+/// Everything that is gathered while the pairs are read.
+pub struct PairTally {
+    sample: TokenSample,
+    values: ValueCounts,
+    ratios: RatioSums,
+    dtypes: [Option<String>; 2],
+    sequences: usize,
+}
+
+impl PairTally {
+    /// Creates an empty tally.
+    pub fn new(options: &GapOptions) -> Self {
+        Self {
+            sample: TokenSample::default(),
+            values: ValueCounts::default(),
+            ratios: RatioSums::new(options.clip),
+            dtypes: options.dtypes.clone(),
+            sequences: 0,
+        }
+    }
+
+    /// Adds a pair of sequences.
+    pub fn add(&mut self, pair: &super::SequencePair) {
+        self.sample.add(pair);
+        self.values.add(pair);
+        self.sequences += 1;
+        let first = pair.prompt_length.unwrap_or(0);
+        let scored = pair.logprobs[0].iter().zip(&pair.logprobs[1]).skip(first);
+        for (&rollout, &trainer) in scored.filter(|(one, other)| one.is_finite() && other.is_finite()) {
+            self.ratios.add(rollout, trainer);
+        }
+        for (known, stated) in self.dtypes.iter_mut().zip(&pair.dtypes) {
+            if known.is_none() {
+                known.clone_from(stated);
+            }
+        }
+    }
+
+    /// Judges the pairs.
+    pub fn assessment(self, join: JoinCounts) -> GapAssessment {
+        let scale = self.scale();
+        let grids = [
+            NumberGrid::of(self.sample.tokens.iter().map(|token| token.rollout)),
+            NumberGrid::of(self.sample.tokens.iter().map(|token| token.trainer)),
+        ];
+        let storage = grids.iter().flatten().fold(StorageError::F32, |sum, grid| sum.with(grid.error()));
+        let pair = PairView::new(&self.sample, LogprobError::new(&self.sample, scale, storage), scale);
+        let informative = self.sample.tokens.iter().filter(|token| pair.error.is_informative(token)).count();
+        let mut findings = self.values.findings();
+        if findings.is_empty() {
+            findings = patterns(&pair);
+        }
+        if !findings.iter().any(|finding| finding.verdict == Verdict::Fail) {
+            findings.extend(self.structure(&pair, grids));
+            findings.extend(self.doubts(join, informative));
+        }
+        let explained = explained(&pair, &findings);
+        let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Pass);
+        let mut found = GapAssessment {
+            verdict,
+            sentence: String::new(),
+            sequences: self.sequences,
+            join,
+            informative,
+            not_tested: self.sample.left_out,
+            scale: pair.rms(),
+            typical_scale: pair.typical,
+            rounding_scale: scale.map(|scale| scale.largest),
+            explained,
+            training: self.ratios.effect(explained),
+            classes: classes(&pair),
+            worst_sequences: worst(&pair),
+            findings,
+            values: self.values,
+            dtypes: self.dtypes,
+        };
+        found.sentence = found.said();
+        found
+    }
+
+    /// Returns the size of rounding in both types; `None` if a type is not stated or not measured.
+    fn scale(&self) -> Option<RoundingScale> {
+        let [one, other] = [0, 1].map(|side| self.dtypes[side].as_deref().and_then(RoundingScale::named));
+        Some(RoundingScale::of_both(one?, other?))
+    }
+
+    /// Returns findings about the size and the sign of the differences.
+    fn structure(&self, pair: &PairView, grids: [Option<NumberGrid>; 2]) -> Vec<GapFinding> {
+        let mut found = Vec::new();
+        found.extend(coarse(&self.dtypes, grids));
+        let rms = pair.rms();
+        let excess =
+            pair.scale.or_else(|| RoundingScale::named("bf16")).map_or(f64::INFINITY, |scale| scale.excess);
+        let limit = pair.limit();
+        let shorter = RoundingScale::nearest(rms).filter(|_| rms > excess && pair.scale.is_some());
+        if let Some(shorter) = shorter.filter(|_| found.is_empty()) {
+            let text = format!(
+                "the differences are as large as rounding of {shorter} gives, and {:.0} times as large as in the stated \
+                 types (scale {rms:.2e}, at most {limit:.2e}): one side computes in a shorter type (TF32, bf16, f16)",
+                rms / limit
+            );
+            found.push(GapFinding::fault("shorter-type", text));
+        } else if rms > excess && found.is_empty() {
+            let text = format!(
+                "the differences are {:.0} times as large as rounding gives in these types (scale {rms:.2e}, at most \
+                 {limit:.2e}), and no known pattern explains them",
+                rms / limit
+            );
+            found.push(GapFinding::fault("unexplained-size", text));
+        } else if rms > limit {
+            let text = format!(
+                "the differences are {:.1} times as large as any rounding that was measured in these types (scale \
+                 {rms:.2e}, at most {limit:.2e}), and no known pattern explains them",
+                rms / limit
+            );
+            found.push(GapFinding::doubt("large-size", text));
+        }
+        found.extend(bias(pair));
+        found
+    }
+
+    /// Returns findings about data that is missing.
+    fn doubts(&self, join: JoinCounts, informative: usize) -> Vec<GapFinding> {
+        let mut found = Vec::new();
+        let alone = join.only_rollout + join.only_trainer;
+        if alone > 0 {
+            let text = format!("{} without a partner of the same tokens", counted(alone, "sequence"));
+            found.push(GapFinding::doubt("unmatched", text));
+        }
+        if self.values.compared == 0 {
+            let text = "no token is scored by both sides".to_owned();
+            found.push(GapFinding::doubt("nothing-compared", text));
+        } else if informative < LEAST_INFORMATIVE {
+            let text = format!(
+                "only {informative} of {} tokens show logit errors (in the others p is 1 up to rounding), expected at \
+                 least {LEAST_INFORMATIVE}",
+                self.values.compared
+            );
+            found.push(GapFinding::doubt("too-few-tokens", text));
+        }
+        for (side, dtype) in self.dtypes.iter().enumerate() {
+            let name = ["rollout", "trainer"][side];
+            let problem = match dtype.as_deref() {
+                None => format!("the {name}'s type is not stated"),
+                Some(dtype) if RoundingScale::named(dtype).is_none() => {
+                    format!("no rounding was measured for the {name}'s type {dtype}")
+                }
+                Some(_) => continue,
+            };
+            let text = format!("{problem}; use --dtype ROLLOUT,TRAINER with {}", RoundingScale::names());
+            found.push(GapFinding::doubt("unknown-type", text));
+            break;
+        }
+        found
+    }
+}
+
+/// Values of a shorter type than the stated one, or with few decimals.
+fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Option<GapFinding> {
+    for (side, grid) in grids.into_iter().enumerate() {
+        let name = ["rollout", "trainer"][side];
+        let stated = dtypes[side].as_deref().and_then(RoundingScale::named);
+        let Some(grid) = grid else { continue };
+        let stored = match grid {
+            NumberGrid::Decimals(digits) if digits <= 3 => 0.3 * 10f64.powi(-(digits as i32)),
+            NumberGrid::Decimals(_) => continue,
+            NumberGrid::Bf16(_) => RoundingScale::named("bf16")?.largest,
+            NumberGrid::F16(_) => RoundingScale::named("f16")?.largest,
+        };
+        if stated.is_some_and(|stated| stored > 1.1 * stated.largest) {
+            let text = format!(
+                "coarse numbers: all log-probabilities of the {name} are numbers of {}, and {} is stated",
+                grid.name(),
+                dtypes[side].as_deref().unwrap_or_default()
+            );
+            return Some(match grid {
+                NumberGrid::Decimals(_) => GapFinding::doubt("coarse-numbers", text),
+                _ => GapFinding::fault("coarse-numbers", text),
+            });
+        }
+    }
+    None
+}
+
+/// A mean difference that rounding does not give: the tokens' KL divergence alone shifts the mean.
+fn bias(pair: &PairView) -> Option<GapFinding> {
+    let deltas =
+        |range: std::ops::Range<usize>| pair.sample.tokens[range].iter().map(super::ScoredToken::delta);
+    let count = pair.sample.tokens.len();
+    let sums: Vec<f64> = pair.sample.sequences.iter().map(|one| deltas(one.tokens.clone()).sum()).collect();
+    let mean = sums.iter().sum::<f64>() / count.max(1) as f64;
+    let lengths = pair.sample.sequences.iter().map(|one| one.tokens.len() as f64);
+    let spread: f64 = sums.iter().zip(lengths).map(|(sum, length)| (sum - mean * length).powi(2)).sum();
+    let error = spread.sqrt() / count.max(1) as f64;
+    let square = deltas(0..count).map(|delta| delta * delta).sum::<f64>() / count.max(1) as f64;
+    let by_chance = square + BIAS * square.sqrt() + SIGMAS * error;
+    let is_bias = sums.len() >= 8 && mean.abs() > by_chance.max(pair.largest_bias());
+    is_bias.then(|| {
+        let (larger, smaller) = if mean > 0.0 { ("rollout", "trainer") } else { ("trainer", "rollout") };
+        let text = format!(
+            "the {larger}'s log-probabilities are larger than the {smaller}'s by {:.2e} on average ({:.0} standard errors); \
+             rounding has no such bias",
+            mean.abs(),
+            mean.abs() / error.max(f64::MIN_POSITIVE)
+        );
+        match pair.rms() > pair.limit() {
+            true => GapFinding::fault("bias", text),
+            false => GapFinding::doubt("bias", text),
+        }
+    })
+}
+
+/// Returns the share of the squared differences that rounding explains.
+fn explained(pair: &PairView, findings: &[GapFinding]) -> f64 {
+    let tokens = &pair.sample.tokens;
+    let square: f64 = tokens.iter().map(|token| token.delta().powi(2)).sum();
+    let most: f64 = tokens.iter().map(|token| pair.error.sigma(token, pair.limit()).powi(2)).sum();
+    let place = findings.iter().find(|finding| finding.verdict == Verdict::Fail || finding.share < 1.0);
+    match place {
+        Some(place) if place.share < 1.0 => 1.0 - place.share,
+        _ if square == 0.0 => 1.0,
+        // What rounding of the usual size can give; a fault of all tokens has no part without it.
+        _ => (most / square).min(1.0),
+    }
+}
+
+fn worst(pair: &PairView) -> Vec<(usize, f64)> {
+    let scale = |one: &super::SampleSequence| (one.index, rms(pair.scaled_of(one)));
+    let mut all: Vec<_> = pair.sample.sequences.iter().map(scale).collect();
+    all.sort_by(|one, other| other.1.total_cmp(&one.1));
+    all.truncate(WORST);
+    all
+}

@@ -1,0 +1,40 @@
+//! A step in the size of differences.
+
+/// Fewest tokens before and after a step of one sequence.
+pub(super) const LEAST_SIDE: usize = 4;
+
+/// A step in the size of differences along an axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChangePoint {
+    /// Index of the first group after the step.
+    pub at: usize,
+    /// Root mean square before it.
+    pub before: f64,
+    /// Root mean square after it.
+    pub after: f64,
+}
+
+impl ChangePoint {
+    /// Finds the most likely step. Each group is a sum of squares and its count; both sides have at least `least`
+    /// values.
+    pub(super) fn of(groups: &[(f64, usize)], least: usize) -> Option<Self> {
+        let (all, count) =
+            groups.iter().fold((0.0, 0), |(sum, count), group| (sum + group.0, count + group.1));
+        let (mut sum, mut before, mut best) = (0.0, 0, None::<(f64, Self)>);
+        for (at, group) in groups.iter().enumerate() {
+            let after = count - before;
+            if before >= least && after >= least {
+                let [one, other] =
+                    [(sum, before), (all - sum, after)].map(|(sum, count)| (sum / count as f64).max(1e-30));
+                let likelihood = -(before as f64) * one.ln() - after as f64 * other.ln();
+                let step = Self { at, before: one.sqrt(), after: other.sqrt() };
+                if best.as_ref().is_none_or(|(known, _)| likelihood > *known) {
+                    best = Some((likelihood, step));
+                }
+            }
+            sum += group.0;
+            before += group.1;
+        }
+        best.map(|(_, step)| step)
+    }
+}

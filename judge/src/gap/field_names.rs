@@ -1,0 +1,116 @@
+//! Names of the fields of a sequence in the files of rollout engines and trainers.
+
+/// The file whose log-probabilities are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicySide {
+    /// The engine that sampled the tokens.
+    Rollout,
+    /// The program that computes gradients.
+    Trainer,
+}
+
+impl PolicySide {
+    /// Returns the name in messages and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rollout => "rollout",
+            Self::Trainer => "trainer",
+        }
+    }
+
+    /// Returns the other side.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Rollout => Self::Trainer,
+            Self::Trainer => Self::Rollout,
+        }
+    }
+
+    /// Returns the names of this side's log-probabilities, the most specific ones first.
+    ///
+    /// TRL 1.16.0, verl 0.9.1, OpenRLHF 0.11.2, NeMo-RL and slime of 2026.
+    pub fn logprobs(self) -> &'static [&'static str] {
+        match self {
+            Self::Rollout => &[
+                "rollout_logprobs",
+                "rollout_log_probs",        // verl, OpenRLHF, slime
+                "sampling_per_token_logps", // TRL
+                "generation_logprobs",      // NeMo-RL
+                "logprobs",
+            ],
+            Self::Trainer => &[
+                "trainer_logprobs",
+                "old_log_probs",       // verl
+                "old_per_token_logps", // TRL
+                "prev_logprobs",       // NeMo-RL
+                "action_log_probs",    // OpenRLHF
+                "log_probs",           // slime
+                "logprobs",
+            ],
+        }
+    }
+}
+
+/// A field of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceField {
+    /// Ids of the prompt and of the completion.
+    Tokens,
+    /// Ids of the prompt alone.
+    Prompt,
+    /// Ids of the completion alone.
+    Completion,
+    /// Number of tokens of the prompt.
+    PromptLength,
+    /// Number of tokens of the completion.
+    CompletionLength,
+    /// Number of tokens without padding.
+    Length,
+    /// Ones at the tokens that are scored.
+    Mask,
+    /// Divisor of the logits.
+    Temperature,
+    /// Training step of the weights.
+    Version,
+    /// Type of the side's arithmetic.
+    Dtype,
+}
+
+impl SequenceField {
+    /// All fields.
+    pub const ALL: [Self; 10] = [
+        Self::Tokens,
+        Self::Prompt,
+        Self::Completion,
+        Self::PromptLength,
+        Self::CompletionLength,
+        Self::Length,
+        Self::Mask,
+        Self::Temperature,
+        Self::Version,
+        Self::Dtype,
+    ];
+
+    /// Returns the names of the field: ours first, then those of the libraries.
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Tokens => &["tokens", "input_ids", "sequences"],
+            Self::Prompt => &["prompt_ids", "prompts"],
+            Self::Completion => &["completion_ids", "responses"],
+            Self::PromptLength => &["prompt_length"],
+            Self::CompletionLength => &["response_length"],
+            Self::Length => &["lengths", "input_lengths"],
+            Self::Mask => {
+                &["mask", "completion_mask", "response_mask", "token_mask", "action_mask", "loss_mask"]
+            }
+            Self::Temperature => &["temperature"],
+            Self::Version => &["version", "weight_version"],
+            Self::Dtype => &["dtype"],
+        }
+    }
+
+    /// Returns the field with a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|field| field.names().contains(&name))
+    }
+}

@@ -1,0 +1,64 @@
+//! A finding about a pair: the cause, and where it is.
+
+use serde::Serialize;
+
+use crate::verdict::Verdict;
+
+/// A finding about a pair of files.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GapFinding {
+    /// Name of the cause or of the structure.
+    pub cause: &'static str,
+    /// One sentence with the numbers.
+    pub text: String,
+    /// Further values by name, such as the temperature.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub values: serde_json::Map<String, serde_json::Value>,
+    /// Indices of the affected sequences, if not all are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sequences: Vec<usize>,
+    /// Share of the squared differences at the finding's place.
+    pub share: f64,
+    /// Fail, or inconclusive if a correct engine can cause it.
+    #[serde(serialize_with = "verdict_name")]
+    pub verdict: Verdict,
+}
+
+fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(verdict.name())
+}
+
+impl GapFinding {
+    /// Creates a fault that concerns all sequences.
+    pub(super) fn fault(cause: &'static str, text: String) -> Self {
+        let values = serde_json::Map::new();
+        Self { cause, text, values, sequences: Vec::new(), share: 1.0, verdict: Verdict::Fail }
+    }
+
+    /// Creates a finding that decides nothing.
+    pub(super) fn doubt(cause: &'static str, text: String) -> Self {
+        Self { verdict: Verdict::Inconclusive, ..Self::fault(cause, text) }
+    }
+
+    /// Sets a value.
+    pub(super) fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.values.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Sets the place.
+    pub(super) fn at(self, sequences: Vec<usize>, share: f64) -> Self {
+        Self { sequences, share, ..self }
+    }
+}
+
+/// Lists indices for a message, at most six.
+pub(super) fn listed(indices: &[usize]) -> String {
+    let shown = indices.iter().take(6).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if indices.len() > 6 { format!("{shown}, …") } else { shown }
+}
+
+/// Counts things: "1 sequence", "3 sequences".
+pub(super) fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,236 @@
+//! Sequences of a JSONL file, one in a line.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserializer;
+use serde::de::{Deserialize, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+
+use super::field_names::{PolicySide, SequenceField};
+use super::record::{FieldProblem, SequenceRecord, StatedSequence};
+use crate::error::{Error, Result};
+use crate::input;
+
+/// Maximum length of a line, in bytes: some 8 million tokens.
+const LONGEST_LINE: u64 = 1 << 28;
+
+/// Reader of a JSONL file.
+pub(super) struct JsonLines {
+    path: PathBuf,
+    file: BufReader<File>,
+    wanted: LogprobNames,
+    line: Vec<u8>,
+    number: usize,
+}
+
+/// Names under which log-probabilities are looked for, the best one first.
+#[derive(Clone, Debug)]
+pub(super) struct LogprobNames(Vec<String>);
+
+impl LogprobNames {
+    /// Returns the usual names of a side, or the column that the user names.
+    pub(super) fn of(side: PolicySide, column: Option<&str>) -> Self {
+        match column {
+            Some(column) => Self(vec![column.to_owned()]),
+            None => Self(side.logprobs().iter().map(|&name| name.to_owned()).collect()),
+        }
+    }
+
+    pub(super) fn rank(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|known| known == name)
+    }
+
+    /// Lists the names for a message.
+    pub(super) fn listed(&self) -> String {
+        self.0.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+    }
+}
+
+impl JsonLines {
+    pub(super) fn open(path: &Path, wanted: LogprobNames) -> Result<Self> {
+        input::regular(path)?;
+        let file = BufReader::with_capacity(1 << 18, File::open(path).map_err(Error::io("open", path))?);
+        Ok(Self { path: path.to_owned(), file, wanted, line: Vec::new(), number: 0 })
+    }
+
+    /// Reads the next sequence; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// If a line is not an object of JSON with valid fields.
+    pub(super) fn read(&mut self) -> Result<Option<SequenceRecord>> {
+        while self.read_line()? {
+            if !self.line.trim_ascii().is_empty() {
+                return self.parsed().map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_line(&mut self) -> Result<bool> {
+        self.line.clear();
+        self.number += 1;
+        let mut limited = (&mut self.file).take(LONGEST_LINE);
+        let read = limited.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
+        if read as u64 == LONGEST_LINE {
+            return Err(
+                self.bad(format!("longer than {LONGEST_LINE} bytes, expected one sequence in a line"))
+            );
+        }
+        Ok(read > 0)
+    }
+
+    fn parsed(&self) -> Result<SequenceRecord> {
+        let mut json = serde_json::Deserializer::from_slice(&self.line);
+        let found =
+            StatedVisitor(&self.wanted).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+        let (stated, has_logprobs) = found.map_err(|error| self.bad(described(&error)))?;
+        if !has_logprobs {
+            return Err(self.bad(format!("no field {}; name it with --columns", self.wanted.listed())));
+        }
+        stated
+            .aligned()
+            .map_err(|FieldProblem(field, problem)| self.bad(format!("field `{field}`: {problem}")))
+    }
+
+    fn bad(&self, problem: String) -> Error {
+        Error::dump(&self.path, format!("line {}: {problem}", self.number))
+    }
+}
+
+/// Describes an error of JSON by its column, since each line is parsed by itself.
+fn described(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" at line ").next().unwrap_or(&text);
+    format!(
+        "column {}: {text}; expected a JSON object with tokens and logprobs (null where not scored)",
+        error.column()
+    )
+}
+
+/// Reads the known fields of an object and skips the others.
+struct StatedVisitor<'n>(&'n LogprobNames);
+
+impl<'de> DeserializeSeed<'de> for StatedVisitor<'_> {
+    type Value = (StatedSequence, bool);
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for StatedVisitor<'_> {
+    type Value = (StatedSequence, bool);
+
+    fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        to.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut stated, mut best) = (StatedSequence::default(), usize::MAX);
+        while let Some(key) = map.next_key::<String>()? {
+            match (self.0.rank(&key), SequenceField::named(&key)) {
+                (Some(rank), _) if rank < best => {
+                    stated.logprobs = map.next_value_seed(NamedValue::<Numbers>::of(&key))?.0;
+                    best = rank;
+                }
+                (_, Some(field)) => read_field(&mut stated, field, &key, &mut map)?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok((stated, best != usize::MAX))
+    }
+}
+
+fn read_field<'de, A: MapAccess<'de>>(
+    stated: &mut StatedSequence,
+    field: SequenceField,
+    key: &str,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    use SequenceField as Field;
+    match field {
+        Field::Tokens => stated.tokens = map.next_value_seed(NamedValue::of(key))?,
+        Field::Prompt => stated.prompt = map.next_value_seed(NamedValue::of(key))?,
+        Field::Completion => stated.completion = map.next_value_seed(NamedValue::of(key))?,
+        Field::PromptLength => stated.prompt_length = map.next_value_seed(NamedValue::of(key))?,
+        Field::CompletionLength => stated.completion_length = map.next_value_seed(NamedValue::of(key))?,
+        Field::Temperature => stated.temperature = map.next_value_seed(NamedValue::of(key))?,
+        Field::Version => stated.version = map.next_value_seed(NamedValue::<Version>::of(key))?.0,
+        Field::Dtype => stated.dtype = map.next_value_seed(NamedValue::of(key))?,
+        Field::Mask => {
+            let flags = map.next_value_seed(NamedValue::<Vec<serde_json::Value>>::of(key))?;
+            let is_set = |flag: &serde_json::Value| {
+                flag.as_bool().unwrap_or_else(|| flag.as_f64().is_some_and(|flag| flag != 0.0))
+            };
+            stated.mask = Some(flags.iter().map(is_set).collect());
+        }
+        Field::Length => drop(map.next_value::<IgnoredAny>()?),
+    }
+    Ok(())
+}
+
+/// Reads a value and names its field in errors.
+struct NamedValue<'k, T>(&'k str, std::marker::PhantomData<T>);
+
+impl<'k, T> NamedValue<'k, T> {
+    fn of(key: &'k str) -> Self {
+        Self(key, std::marker::PhantomData)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for NamedValue<'_, T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
+        T::deserialize(from).map_err(|error| serde::de::Error::custom(format!("field `{}`: {error}", self.0)))
+    }
+}
+
+/// A list of numbers or null, or one number.
+struct Numbers(Vec<Option<f64>>);
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct NumbersVisitor;
+        impl<'de> Visitor<'de> for NumbersVisitor {
+            type Value = Numbers;
+
+            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+                to.write_str("a list of numbers or null")
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Numbers, E> {
+                Ok(Numbers(vec![Some(value)]))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Numbers, E> {
+                Ok(Numbers(vec![Some(value as f64)]))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Numbers, E> {
+                Ok(Numbers(vec![Some(value as f64)]))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Numbers, A::Error> {
+                let mut numbers = Vec::new();
+                while let Some(element) = list.next_element::<Option<f64>>()? {
+                    numbers.push(element);
+                }
+                Ok(Numbers(numbers))
+            }
+        }
+        from.deserialize_any(NumbersVisitor)
+    }
+}
+
+/// A version: a number, or a text such as "12".
+struct Version(Option<i64>);
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let element = serde_json::Value::deserialize(from)?;
+        Ok(Self(element.as_i64().or_else(|| element.as_str()?.parse().ok())))
+    }
+}

@@ -1,0 +1,36 @@
+//! Log-probabilities of the same tokens by two programs, such as the rollout engine and the trainer of reinforcement
+//! learning: is their difference rounding or a fault, where is it, and what does it look like?
+
+mod assessment;
+mod breakdown;
+mod change_point;
+mod field_names;
+mod finding;
+mod json_lines;
+mod logprob_error;
+mod number_grid;
+mod pair_view;
+mod pattern;
+mod record;
+mod record_source;
+mod rounding_scales;
+mod sentence;
+mod sequence_join;
+mod table;
+mod tensor_batch;
+mod token_sample;
+mod training_effect;
+mod value_counts;
+
+pub use assessment::{GapAssessment, GapOptions, PairTally, assess};
+pub use breakdown::TokenClass;
+pub use field_names::{PolicySide, SequenceField};
+pub use finding::GapFinding;
+pub use record::SequenceRecord;
+pub use record_source::RecordSource;
+pub use rounding_scales::RoundingScale;
+pub use sequence_join::{JoinCounts, SequenceJoin, SequencePair};
+pub use table::gap_table;
+pub use token_sample::{SampleSequence, ScoredToken};
+pub use training_effect::TrainingEffect;
+pub use value_counts::ValueCounts;

@@ -1,0 +1,74 @@
+//! Recognises log-probabilities that are stored with few digits.
+
+use super::logprob_error::StorageError;
+
+/// Number of values that are looked at.
+const MOST: usize = 200_000;
+/// Fewest different values that prove a grid.
+const LEAST: usize = 16;
+
+/// The numbers of which a side's log-probabilities are taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NumberGrid {
+    /// Multiples of a power of ten.
+    Decimals(u32),
+    /// Numbers of bf16; the smallest one that is not 0.
+    Bf16(f64),
+    /// Numbers of f16; the smallest one that is not 0.
+    F16(f64),
+}
+
+impl NumberGrid {
+    /// Returns the coarsest grid on which all values are. `None` if they have the digits of f32.
+    pub fn of(values: impl Iterator<Item = f32>) -> Option<Self> {
+        let mut values: Vec<f32> = values.filter(|value| *value != 0.0).take(MOST).collect();
+        values.sort_by(f32::total_cmp);
+        values.dedup();
+        if values.len() < LEAST {
+            return None;
+        }
+        let all = |is_on: &dyn Fn(f32) -> bool| values.iter().all(|&value| is_on(value));
+        let least = || values.iter().map(|value| f64::from(value.abs())).fold(f64::INFINITY, f64::min);
+        if all(&|value| value.to_bits() & 0xffff == 0) {
+            return Some(Self::Bf16(least()));
+        }
+        if all(&|value| half::f16::from_f32(value).to_f32() == value) {
+            return Some(Self::F16(least()));
+        }
+        let decimals = (1..=4).find(|&digits| all(&|value| has_decimals(value, digits)))?;
+        Some(Self::Decimals(decimals))
+    }
+
+    /// Returns the error of rounding to the grid.
+    pub fn error(self) -> StorageError {
+        match self {
+            Self::Decimals(digits) => {
+                StorageError { absolute: 0.29 * 10f64.powi(-(digits as i32)), relative: 0.0 }
+            }
+            Self::Bf16(least) => StorageError { absolute: absolute(least), relative: 2f64.powi(-9) },
+            Self::F16(least) => StorageError { absolute: absolute(least), relative: 2f64.powi(-12) },
+        }
+    }
+
+    /// Describes the grid.
+    pub fn name(self) -> String {
+        match self {
+            Self::Decimals(1) => "1 decimal".to_owned(),
+            Self::Decimals(digits) => format!("{digits} decimals"),
+            Self::Bf16(_) => "bf16".to_owned(),
+            Self::F16(_) => "f16".to_owned(),
+        }
+    }
+}
+
+/// Returns the absolute error of a difference z - lse in a short type: its smallest result is one step of
+/// the smaller operand.
+fn absolute(least: f64) -> f64 {
+    if least > 1e-4 { 2.0 * least } else { 0.0 }
+}
+
+fn has_decimals(value: f32, digits: u32) -> bool {
+    let scaled = f64::from(value) * 10f64.powi(digits as i32);
+    // An f32 is within half a step of the decimal number that it stands for.
+    (scaled - scaled.round()).abs() <= scaled.abs() * 1e-7
+}

@@ -1,0 +1,37 @@
+//! Patterns of differences that rounding cannot give, one file each.
+//!
+//! A pattern is named only if it explains the differences: without it, little is left.
+
+mod first_tokens;
+mod one_sided;
+mod permutation;
+mod positions;
+mod sequence_outliers;
+mod shift;
+mod temperature;
+mod token_outliers;
+mod versions;
+
+use super::finding::GapFinding;
+use super::pair_view::PairView;
+
+/// Returns the patterns of a pair, the best explanation first.
+pub(super) fn patterns(pair: &PairView) -> Vec<GapFinding> {
+    let whole = [
+        shift::find,
+        permutation::find,
+        first_tokens::find,
+        one_sided::find_processed,
+        temperature::find,
+        one_sided::find_range,
+    ];
+    if let Some(found) = whole.into_iter().find_map(|find| find(pair)) {
+        return vec![found];
+    }
+    if let Some(found) = versions::find(pair) {
+        return vec![found];
+    }
+    // Single tokens far off look like a step, if they are in all sequences.
+    let places = [token_outliers::find, sequence_outliers::find, positions::find];
+    places.into_iter().find_map(|find| find(pair)).into_iter().collect()
+}

@@ -1,0 +1,116 @@
+//! One side normalises over fewer tokens: all its log-probabilities are too large.
+//!
+//! After top-p or top-k, the log-probabilities of the kept tokens are renormalised, and a token that is kept alone has
+//! exactly 0. A log-sum-exp over a part of the vocabulary, or over padding, has no such zeros.
+
+use serde_json::json;
+
+use crate::gap::field_names::PolicySide;
+use crate::gap::finding::GapFinding;
+use crate::gap::pair_view::PairView;
+use crate::gap::token_sample::ScoredToken;
+
+/// Smallest mean difference in units of the root mean square.
+const SHARE: f64 = 0.3;
+/// Largest share of tokens that differ to the other side by more than rounding.
+const OPPOSITE: f64 = 0.002;
+/// Smallest share of tokens that are alone after top-p.
+const ALONE: f64 = 0.01;
+/// Largest difference of log-sum-exps over vocabulary ranges.
+const FARTHEST: f64 = 1.5;
+/// Smallest mean in standard errors over sequences.
+const SIGMAS: f64 = 5.0;
+
+/// Finds log-probabilities that are renormalised after top-p or top-k.
+pub(super) fn find_processed(pair: &PairView) -> Option<GapFinding> {
+    let (larger, _) = larger_side(pair)?;
+    let tokens = &pair.sample.tokens;
+    let values = tokens.iter().map(|token| match larger {
+        PolicySide::Rollout => (f64::from(token.rollout), f64::from(token.trainer)),
+        PolicySide::Trainer => (f64::from(token.trainer), f64::from(token.rollout)),
+    });
+    let alone = values.filter(|(own, other)| *own > -1e-6 && *other < -1e-3).map(|(_, other)| other);
+    let alone: Vec<f64> = alone.collect();
+    let kept = alone.iter().copied().fold(0.0, f64::min);
+    // Without the part that the filter removes, all tokens differ by rounding.
+    let is_bounded = |token: &ScoredToken| {
+        token.delta().abs() <= -1.2 * kept + 6.0 * pair.error.sigma(token, pair.limit())
+    };
+    let is_sampled = alone.len() as f64 >= ALONE * tokens.len() as f64 && tokens.iter().all(is_bounded);
+    is_sampled.then(|| processed(larger, kept, alone.len()))
+}
+
+/// Finds a log-sum-exp over fewer entries of the vocabulary.
+pub(super) fn find_range(pair: &PairView) -> Option<GapFinding> {
+    let (larger, mean) = larger_side(pair)?;
+    let farthest = pair.sample.tokens.iter().map(|token| token.delta().abs()).fold(0.0, f64::max);
+    (farthest <= FARTHEST && is_range(pair)).then(|| range(larger, farthest, mean))
+}
+
+/// Returns the side whose log-probabilities are systematically larger, by more than rounding can give, and the mean
+/// difference.
+fn larger_side(pair: &PairView) -> Option<(PolicySide, f64)> {
+    let tokens = &pair.sample.tokens;
+    let sum: f64 = tokens.iter().map(ScoredToken::delta).sum();
+    let (larger, sign) = if sum > 0.0 { (PolicySide::Rollout, 1.0) } else { (PolicySide::Trainer, -1.0) };
+    let count = tokens.len().max(1) as f64;
+    let opposite =
+        tokens.iter().filter(|token| sign * token.delta() < 0.0 && !pair.is_rounding(token)).count();
+    let square = tokens.iter().map(|token| token.delta().powi(2)).sum::<f64>() / count;
+    let mean = sum.abs() / count;
+    let is_systematic =
+        mean > (SHARE * square.sqrt()).max(pair.largest_bias()) && mean_in_errors(pair) > SIGMAS;
+    (is_systematic && tokens.len() >= 100 && opposite as f64 <= OPPOSITE * count).then_some((larger, mean))
+}
+
+/// Log-probabilities after top-p or top-k.
+fn processed(side: PolicySide, kept: f64, alone: usize) -> GapFinding {
+    let kept = kept.exp();
+    let text = format!(
+        "processed against raw log-probabilities: the {}'s are renormalised after top-p, top-k or min-p; {alone} tokens \
+         are alone there, with a log-probability of 0, and the kept tokens have a probability of at least {kept:.2}. \
+         Use raw log-probabilities (vLLM: logprobs_mode raw_logprobs), or apply the same filter on both sides",
+        side.name()
+    );
+    let value = json!({"side": side.name(), "least_kept": (1e4 * kept).round() / 1e4});
+    GapFinding::fault("processed", text).with("renormalised", value)
+}
+
+/// A log-sum-exp over fewer entries.
+fn range(side: PolicySide, farthest: f64, mean: f64) -> GapFinding {
+    let text = format!(
+        "log-sum-exp over another range of the vocabulary: the {}'s log-probabilities are larger (by {mean:.3} on \
+         average, at most {farthest:.3} nats), so it sums over fewer entries than the {}'s (added tokens, \
+         or padding of the vocabulary)",
+        side.name(),
+        side.other().name()
+    );
+    GapFinding::fault("vocabulary-range", text).with("fewer_entries", side.name())
+}
+
+/// Returns true if the differences are a shift of log-sum-exp: they do not depend on the token's own probability.
+fn is_range(pair: &PairView) -> bool {
+    let mean = |is_in: &dyn Fn(f64) -> bool| {
+        let chosen = pair.sample.tokens.iter().filter(|token| is_in(token.logprob()));
+        let (sum, count) =
+            chosen.fold((0.0, 0usize), |(sum, count), token| (sum + token.delta().abs(), count + 1));
+        (count >= 10).then(|| sum / count as f64)
+    };
+    let (likely, unlikely) = (mean(&|logprob| logprob > -1.5), mean(&|logprob| logprob < -3.0));
+    // Weights that differ, dropout or masks move unlikely tokens several times as far as likely ones.
+    match (likely, unlikely) {
+        (Some(likely), Some(unlikely)) => unlikely < 3.0 * likely,
+        _ => false,
+    }
+}
+
+/// Returns the mean difference in standard errors over sequences.
+fn mean_in_errors(pair: &PairView) -> f64 {
+    let sums: Vec<f64> =
+        pair.sequences().map(|(_, tokens)| tokens.iter().map(|token| token.delta()).sum::<f64>()).collect();
+    let mean = sums.iter().sum::<f64>() / sums.len().max(1) as f64;
+    let variance =
+        sums.iter().map(|sum| (sum - mean).powi(2)).sum::<f64>() / sums.len().saturating_sub(1).max(1) as f64;
+    let error = (variance / sums.len().max(1) as f64).sqrt();
+    if sums.len() < 5 { 0.0 } else { mean.abs() / error.max(f64::MIN_POSITIVE) }
+}

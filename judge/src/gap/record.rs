@@ -1,0 +1,133 @@
+//! A sequence of tokens with one side's log-probabilities.
+
+/// A sequence of tokens with one side's log-probabilities.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SequenceRecord {
+    /// Token ids; empty if the file has none.
+    pub tokens: Vec<u32>,
+    /// Log-probability of each token. NaN marks a token that is not scored.
+    pub logprobs: Vec<f64>,
+    /// Number of tokens of the prompt, if stated.
+    pub prompt_length: Option<usize>,
+    /// Stated divisor of the logits.
+    pub temperature: Option<f64>,
+    /// Stated training step of the weights.
+    pub version: Option<i64>,
+    /// Stated type of the arithmetic.
+    pub dtype: Option<String>,
+    /// Number of scored tokens whose log-probability is NaN.
+    pub nan: usize,
+}
+
+/// The fields of a sequence as a file states them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StatedSequence {
+    pub tokens: Option<Vec<u32>>,
+    pub prompt: Option<Vec<u32>>,
+    pub completion: Option<Vec<u32>>,
+    /// `None` is a token that is not scored.
+    pub logprobs: Vec<Option<f64>>,
+    pub mask: Option<Vec<bool>>,
+    pub prompt_length: Option<usize>,
+    pub completion_length: Option<usize>,
+    pub temperature: Option<f64>,
+    pub version: Option<i64>,
+    pub dtype: Option<String>,
+}
+
+/// The problem with a field of a sequence: its name, and the value with the expected one.
+#[derive(Debug)]
+pub(super) struct FieldProblem(pub &'static str, pub String);
+
+impl StatedSequence {
+    /// Aligns log-probabilities, mask and tokens.
+    pub(super) fn aligned(self) -> Result<SequenceRecord, FieldProblem> {
+        let (tokens, prompt_length) = self.all_tokens()?;
+        let length = if tokens.is_empty() { self.logprobs.len() } else { tokens.len() };
+        let start = start(length, self.logprobs.len(), prompt_length)?;
+        let mut record = SequenceRecord {
+            tokens,
+            logprobs: vec![f64::NAN; length],
+            prompt_length,
+            temperature: self.temperature,
+            version: self.version,
+            dtype: self.dtype,
+            nan: 0,
+        };
+        let mask = match &self.mask {
+            None => None,
+            Some(mask) => Some(masked(mask, length, start)?),
+        };
+        for (index, logprob) in self.logprobs.iter().enumerate() {
+            let at = start + index;
+            let is_scored = mask.as_ref().is_none_or(|mask| mask[at]);
+            if let Some(value) = logprob.filter(|_| is_scored) {
+                record.nan += usize::from(value.is_nan());
+                record.logprobs[at] = value;
+            }
+        }
+        Ok(record)
+    }
+
+    /// Returns the tokens of prompt and completion, and the prompt's length.
+    fn all_tokens(&self) -> Result<(Vec<u32>, Option<usize>), FieldProblem> {
+        let (tokens, mut prompt) = match (&self.tokens, &self.prompt, &self.completion) {
+            (Some(tokens), prompt, _) => (tokens.clone(), prompt.as_ref().map(Vec::len)),
+            (None, Some(prompt), Some(completion)) => {
+                ([&prompt[..], completion].concat(), Some(prompt.len()))
+            }
+            (None, None, Some(completion)) => (completion.clone(), None),
+            _ => (Vec::new(), None),
+        };
+        if let Some(completion) = self.completion_length {
+            let length = if tokens.is_empty() { self.logprobs.len() } else { tokens.len() };
+            let left = length.checked_sub(completion);
+            let problem =
+                || FieldProblem("response_length", format!("{completion}, expected at most {length}"));
+            prompt = Some(left.ok_or_else(problem)?);
+        }
+        let prompt = self.prompt_length.or(prompt);
+        let length = if tokens.is_empty() { self.logprobs.len() } else { tokens.len() };
+        match prompt.filter(|&prompt| prompt > length) {
+            Some(long) => Err(FieldProblem(
+                "prompt_length",
+                format!("{long}, expected at most {length}, the number of tokens"),
+            )),
+            None => Ok((tokens, prompt)),
+        }
+    }
+}
+
+/// Returns the position of the first log-probability: that of the first token, the second one, or the first one
+/// of the completion.
+fn start(length: usize, logprobs: usize, prompt: Option<usize>) -> Result<usize, FieldProblem> {
+    match (length.checked_sub(logprobs), prompt) {
+        (Some(0), _) => Ok(0),
+        (Some(left), Some(prompt)) if left == prompt => Ok(prompt),
+        (Some(1), _) => Ok(1),
+        (Some(left), None) if logprobs > 0 => Ok(left),
+        _ => {
+            let completion = prompt.map_or(String::new(), |prompt| format!(" or {}", length - prompt));
+            Err(FieldProblem(
+                "logprobs",
+                format!("{logprobs} values, expected {length}{completion}, one for each token"),
+            ))
+        }
+    }
+}
+
+/// Returns the mask of all tokens.
+fn masked(mask: &[bool], length: usize, start: usize) -> Result<Vec<bool>, FieldProblem> {
+    let at = match length.checked_sub(mask.len()) {
+        Some(0) => 0,
+        Some(left) if left == start || left == 1 => left,
+        _ => {
+            let found = mask.len();
+            return Err(FieldProblem(
+                "mask",
+                format!("{found} values, expected {length}, one for each token"),
+            ));
+        }
+    };
+    Ok([&vec![false; at][..], mask].concat())
+}

@@ -1,0 +1,64 @@
+//! Sizes of rounding, measured with real pairs of each type.
+
+use serde::Deserialize;
+
+/// Pairs whose scale is up to this many times the largest measured one are explained by rounding.
+const MARGIN: f64 = 1.25;
+/// Pairs whose scale is this many times the largest measured one are not explained by rounding.
+const EXCESS: f64 = 10.0;
+
+/// Size of rounding in a type, in log-odds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundingScale {
+    /// The largest scale that rounding is known to give, with a margin.
+    pub largest: f64,
+    /// The scale from which on rounding is no explanation.
+    pub excess: f64,
+}
+
+#[derive(Deserialize)]
+struct ScaleTable {
+    dtype: Vec<MeasuredScale>,
+}
+
+#[derive(Deserialize)]
+struct MeasuredScale {
+    name: String,
+    largest: f64,
+}
+
+impl RoundingScale {
+    /// Returns the scale of a type; `None` if no pair was measured.
+    pub fn named(dtype: &str) -> Option<Self> {
+        let name = match dtype {
+            "float32" | "fp32" | "float" => "f32",
+            "bfloat16" => "bf16",
+            "float16" | "fp16" | "half" => "f16",
+            other => other,
+        };
+        let found = table().dtype.into_iter().find(|scale| scale.name == name)?;
+        Some(Self { largest: MARGIN * found.largest, excess: EXCESS * found.largest })
+    }
+
+    /// Returns the scale of two sides: that of the coarser type.
+    pub fn of_both(one: Self, other: Self) -> Self {
+        if one.largest >= other.largest { one } else { other }
+    }
+
+    /// Returns the name of the finest type whose rounding gives a scale.
+    pub fn nearest(scale: f64) -> Option<String> {
+        let mut fitting: Vec<_> =
+            table().dtype.into_iter().filter(|known| scale <= MARGIN * known.largest).collect();
+        fitting.sort_by(|one, other| one.largest.total_cmp(&other.largest));
+        fitting.into_iter().next().map(|known| known.name)
+    }
+
+    /// Lists the types.
+    pub fn names() -> String {
+        table().dtype.into_iter().map(|scale| scale.name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn table() -> ScaleTable {
+    toml::from_str(include_str!("rounding_scales.toml")).expect("the table ships")
+}

@@ -1,0 +1,194 @@
+//! Sequences of a batch of tensors: `.npz`, `.pt`, `.safetensors`.
+
+use std::path::{Path, PathBuf};
+
+use super::field_names::SequenceField;
+use super::json_lines::LogprobNames;
+use super::record::{FieldProblem, SequenceRecord, StatedSequence};
+use crate::error::{Error, Result};
+use crate::format::{Arrays, EscapedText};
+use crate::view::View;
+
+/// Reader of a batch of tensors, one sequence in a row.
+pub(super) struct TensorBatch {
+    path: PathBuf,
+    logprobs: View<'static>,
+    fields: Vec<(SequenceField, View<'static>)>,
+    row: usize,
+}
+
+impl TensorBatch {
+    /// Opens a file and finds its tensors by their names.
+    ///
+    /// # Errors
+    /// If the file has no tensor of log-probabilities, or the shapes contradict each other.
+    pub(super) fn open(path: &Path, wanted: &LogprobNames) -> Result<Self> {
+        let arrays = Arrays::open(path)?;
+        let (mut best, mut fields) = (None::<(usize, View<'static>)>, Vec::new());
+        for (name, stored) in arrays.tensors.iter() {
+            let last = name.rsplit(['.', '/']).next().unwrap_or(name);
+            let (rank, field) = (wanted.rank(last), SequenceField::named(last));
+            if rank.is_none() && field.is_none() {
+                continue;
+            }
+            let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
+            let problem =
+                || format!("array '{}': dtype {}, expected numbers", EscapedText(name), stored.dtype);
+            let view = view.ok_or_else(|| Error::dump(path, problem()))?;
+            match (rank, field) {
+                (Some(rank), _) if best.as_ref().is_none_or(|(known, _)| rank < *known) => {
+                    best = Some((rank, view))
+                }
+                (None, Some(field)) => fields.push((field, view)),
+                _ => {}
+            }
+        }
+        let listed = || format!("no array {}; name it with --columns", wanted.listed());
+        let (_, logprobs) = best.ok_or_else(|| Error::dump(path, listed()))?;
+        let batch = Self { path: path.to_owned(), logprobs, fields, row: 0 };
+        batch.check()?;
+        Ok(batch)
+    }
+
+    fn check(&self) -> Result<()> {
+        let rows = self.rows();
+        if self.logprobs.shape().len() > 2 || self.logprobs.shape().is_empty() {
+            let shape = self.logprobs.shape();
+            return Err(self.bad(format!("logprobs: shape {shape:?}, expected [sequences, tokens]")));
+        }
+        for (field, view) in &self.fields {
+            let found = if self.is_scalar(*field) { view.len() } else { self.rows_of(view) };
+            // A scalar, such as a temperature, is that of all sequences.
+            if found != rows && !(self.is_scalar(*field) && found == 1) {
+                let name = field.names()[0];
+                let shape = view.shape();
+                return Err(
+                    self.bad(format!("{name}: shape {shape:?}, expected {rows} sequences, as logprobs has"))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> usize {
+        self.rows_of(&self.logprobs)
+    }
+
+    /// Returns the number of sequences of an array; an array with one axis is one sequence.
+    fn rows_of(&self, view: &View) -> usize {
+        if view.shape().len() == 1 { 1 } else { view.shape()[..view.shape().len() - 1].iter().product() }
+    }
+
+    fn is_scalar(&self, field: SequenceField) -> bool {
+        use SequenceField as Field;
+        matches!(
+            field,
+            Field::PromptLength
+                | Field::CompletionLength
+                | Field::Length
+                | Field::Temperature
+                | Field::Version
+        )
+    }
+
+    /// Reads the next sequence; `None` after the last row.
+    ///
+    /// # Errors
+    /// If a row has invalid values.
+    pub(super) fn read(&mut self) -> Result<Option<SequenceRecord>> {
+        if self.row == self.rows() {
+            return Ok(None);
+        }
+        let stated = self.stated()?;
+        let record = stated.aligned();
+        let record = record.map_err(|FieldProblem(field, problem)| {
+            self.bad(format!("row {}: `{field}`: {problem}", self.row))
+        })?;
+        self.row += 1;
+        Ok(Some(record))
+    }
+
+    fn stated(&self) -> Result<StatedSequence> {
+        use SequenceField as Field;
+        let length = self.count(Field::Length)?;
+        let mut stated = StatedSequence {
+            logprobs: self.row_of(&self.logprobs).into_iter().map(Some).collect(),
+            tokens: self.ids(Field::Tokens)?,
+            prompt: self.ids(Field::Prompt)?,
+            completion: self.ids(Field::Completion)?,
+            mask: self.values(Field::Mask).map(|mask| mask.into_iter().map(|one| one != 0.0).collect()),
+            prompt_length: self.count(Field::PromptLength)?,
+            completion_length: self.count(Field::CompletionLength)?,
+            temperature: self.scalar(Field::Temperature),
+            version: self.scalar(Field::Version).map(|version| version as i64),
+            dtype: None,
+        };
+        if let Some(length) = length {
+            stated.cut(length).map_err(|problem| self.bad(format!("row {}: {problem}", self.row)))?;
+        }
+        Ok(stated)
+    }
+
+    fn view(&self, field: SequenceField) -> Option<&View<'static>> {
+        self.fields.iter().find(|(known, _)| *known == field).map(|(_, view)| view)
+    }
+
+    fn row_of(&self, view: &View) -> Vec<f64> {
+        let mut values = vec![0.0; view.width()];
+        view.read(self.row, 0..view.width(), &mut values);
+        values
+    }
+
+    fn values(&self, field: SequenceField) -> Option<Vec<f64>> {
+        self.view(field).map(|view| self.row_of(view))
+    }
+
+    fn scalar(&self, field: SequenceField) -> Option<f64> {
+        self.view(field).map(|view| view.get(if view.len() == 1 { 0 } else { self.row }))
+    }
+
+    fn count(&self, field: SequenceField) -> Result<Option<usize>> {
+        let Some(value) = self.scalar(field) else { return Ok(None) };
+        match value as usize {
+            count if count as f64 == value => Ok(Some(count)),
+            _ => {
+                let name = field.names()[0];
+                Err(self.bad(format!("row {}: {name}: {value}, expected a number of tokens", self.row)))
+            }
+        }
+    }
+
+    fn ids(&self, field: SequenceField) -> Result<Option<Vec<u32>>> {
+        let Some(values) = self.values(field) else { return Ok(None) };
+        let id = |value: f64| match value as u32 {
+            id if f64::from(id) == value => Ok(id),
+            // Some libraries pad with -1 or -100.
+            _ if value < 0.0 && value.fract() == 0.0 => Ok(u32::MAX),
+            _ => Err(self.bad(format!("row {}: {}: invalid token id {value}", self.row, field.names()[0]))),
+        };
+        values.into_iter().map(id).collect::<Result<_>>().map(Some)
+    }
+
+    fn bad(&self, problem: String) -> Error {
+        Error::dump(&self.path, problem)
+    }
+}
+
+impl StatedSequence {
+    /// Cuts right padding.
+    fn cut(&mut self, length: usize) -> Result<(), String> {
+        let tokens = self.tokens.as_ref().map_or(self.logprobs.len(), Vec::len);
+        let Some(padding) = tokens.checked_sub(length) else {
+            return Err(format!("length {length}, expected at most {tokens}"));
+        };
+        if let Some(tokens) = &mut self.tokens {
+            tokens.truncate(length);
+        }
+        let left = |len: usize| len.saturating_sub(padding);
+        self.logprobs.truncate(left(self.logprobs.len()));
+        if let Some(mask) = &mut self.mask {
+            mask.truncate(left(mask.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The compared tokens in memory, for tests that look at all of them at once.
+
+use std::ops::Range;
+
+use super::sequence_join::SequencePair;
+
+/// Maximum number of tokens in memory: 128 MB.
+const MOST_TOKENS: usize = 8_000_000;
+/// Maximum number of sequences whose place is kept.
+const MOST_SEQUENCES: usize = 1_000_000;
+
+/// A compared token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoredToken {
+    /// Log-probability of the rollout.
+    pub rollout: f32,
+    /// Log-probability of the trainer.
+    pub trainer: f32,
+    /// Position in the sequence.
+    pub position: u32,
+    /// Token id.
+    pub id: u32,
+}
+
+impl ScoredToken {
+    /// Returns rollout - trainer.
+    pub fn delta(&self) -> f64 {
+        f64::from(self.rollout) - f64::from(self.trainer)
+    }
+
+    /// Returns the mean of both log-probabilities.
+    pub fn logprob(&self) -> f64 {
+        0.5 * (f64::from(self.rollout) + f64::from(self.trainer))
+    }
+}
+
+/// A sequence of the sample.
+#[derive(Clone, Debug)]
+pub struct SampleSequence {
+    /// Index in the rollout's file.
+    pub index: usize,
+    /// Tokens of the sequence.
+    pub tokens: Range<usize>,
+    /// Stated training steps of the weights.
+    pub versions: [Option<i64>; 2],
+    /// Stated divisors of the logits.
+    pub temperatures: [Option<f64>; 2],
+}
+
+/// The compared tokens, up to a limit of memory.
+#[derive(Clone, Debug, Default)]
+pub struct TokenSample {
+    /// Tokens that both sides score.
+    pub tokens: Vec<ScoredToken>,
+    /// Sequences with at least one such token.
+    pub sequences: Vec<SampleSequence>,
+    /// Number of tokens that did not fit.
+    pub left_out: usize,
+}
+
+impl TokenSample {
+    /// Adds the tokens of a pair from its first completion token on.
+    pub(super) fn add(&mut self, pair: &SequencePair) {
+        let from = self.tokens.len();
+        let first = pair.prompt_length.unwrap_or(0);
+        let [rollout, trainer] = &pair.logprobs;
+        let scored = rollout.iter().zip(trainer).enumerate().skip(first);
+        let scored = scored.filter(|(_, (rollout, trainer))| rollout.is_finite() && trainer.is_finite());
+        if from + rollout.len() > MOST_TOKENS || self.sequences.len() == MOST_SEQUENCES {
+            self.left_out += scored.count();
+            return;
+        }
+        self.tokens.extend(scored.map(|(at, (&rollout, &trainer))| ScoredToken {
+            rollout: rollout as f32,
+            trainer: trainer as f32,
+            position: at as u32,
+            id: pair.tokens.get(at).copied().unwrap_or(u32::MAX),
+        }));
+        if self.tokens.len() > from {
+            let tokens = from..self.tokens.len();
+            self.sequences.push(SampleSequence {
+                index: pair.index,
+                tokens,
+                versions: pair.versions,
+                temperatures: pair.temperatures,
+            });
+        }
+    }
+
+    /// Returns the tokens of a sequence.
+    pub fn of(&self, sequence: &SampleSequence) -> &[ScoredToken] {
+        &self.tokens[sequence.tokens.clone()]
+    }
+}

@@ -1,0 +1,134 @@
+//! `xcheck gap`: log-probabilities of a rollout engine against those of a trainer.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::cli::gap_model::{ModelAssessments, against_model};
+use crate::cli::options::{
+    FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
+};
+use crate::error::{Error, Result};
+use crate::gap::{
+    GapAssessment, GapOptions, PolicySide, RecordSource, RoundingScale, SequenceJoin, assess, gap_table,
+};
+use crate::verdict::Verdict;
+
+/// Arguments of `xcheck gap`.
+#[derive(Debug, Args)]
+pub struct GapArgs {
+    /// Log-probabilities of the rollout engine: JSONL, .npz, .pt or .safetensors
+    ///
+    /// JSONL has one sequence in a line: {"tokens": [...], "logprobs": [null, ...]}, and optionally prompt_length,
+    /// temperature, version and dtype. Field names of TRL, verl, OpenRLHF, NeMo-RL and slime are known.
+    rollout: PathBuf,
+    /// Log-probabilities of the trainer for the same tokens
+    ///
+    /// Without it, ROLLOUT has both, as --columns or the usual names say.
+    trainer: Option<PathBuf>,
+    /// Fields with the log-probabilities of rollout and trainer
+    #[arg(long, value_name = "ROLLOUT,TRAINER", value_delimiter = ',', num_args = 1)]
+    columns: Vec<String>,
+    /// Type of the arithmetic: of both, or of rollout and trainer
+    #[arg(long, value_name = "TYPE[,TYPE]", value_delimiter = ',', num_args = 1)]
+    dtype: Vec<String>,
+    /// Importance ratios farther than this from 1 are clipped
+    #[arg(long, value_name = "EPSILON", default_value_t = 0.2)]
+    clip: f64,
+    /// Model of both sides: says which side is off
+    ///
+    /// Our engine computes the log-probabilities of the first sequences in f32.
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// Number of tokens that our engine reads
+    #[arg(long, value_name = "N", default_value_t = 2048, requires = "model")]
+    model_tokens: usize,
+    #[command(flatten)]
+    output: FormatOptions,
+    #[command(flatten)]
+    suppose: SuppositionOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+}
+
+/// Compares both files and prints the report.
+pub fn run(args: &GapArgs) -> Result<Verdict> {
+    if !(args.clip > 0.0) {
+        return Err(Error::Usage(format!("--clip {}: expected a number above 0", args.clip)));
+    }
+    let options = GapOptions { dtypes: args.dtypes()?, clip: args.clip };
+    let found = assess(args.join()?, &options)?;
+    let of_model = args.model.as_deref().map(|model| args.against(model, &found)).transpose()?;
+    args.output.line(gap_table(&found).trim_end());
+    if let Some(of_model) = &of_model {
+        args.output.line(format_args!("\nModel: {}", of_model.sentence()));
+        for (side, one) in [PolicySide::Rollout, PolicySide::Trainer].into_iter().zip(&of_model.sides) {
+            args.output.line(format_args!("  {:<8} {}  {}", side.name(), one.verdict.name(), one.sentence));
+        }
+    }
+    let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
+    let verdict = verdicts.fold(found.verdict, Ord::max);
+    args.output.document(|| document(&found, of_model.as_ref(), verdict));
+    Ok(verdict)
+}
+
+fn document(found: &GapAssessment, of_model: Option<&ModelAssessments>, verdict: Verdict) -> Value {
+    let mut document = json!(found);
+    document["verdict"] = json!(verdict.name());
+    if let Some(of_model) = of_model {
+        let [rollout, trainer] = &of_model.sides;
+        document["model"] = json!({
+            "sentence": of_model.sentence(),
+            "sequences": of_model.sequences,
+            "rollout": rollout,
+            "trainer": trainer,
+        });
+    }
+    document
+}
+
+impl GapArgs {
+    fn join(&self) -> Result<SequenceJoin> {
+        let (rollout, trainer) = match self.columns.as_slice() {
+            [] => (None, None),
+            [rollout, trainer] if rollout != trainer => (Some(rollout.as_str()), Some(trainer.as_str())),
+            _ => return Err(Error::Usage("--columns: expected two different names, ROLLOUT,TRAINER".into())),
+        };
+        let other = self.trainer.as_ref().unwrap_or(&self.rollout);
+        if other == &self.rollout && rollout.is_none() && self.trainer.is_some() {
+            return Err(Error::Usage(format!(
+                "{} is given twice; name its two fields with --columns ROLLOUT,TRAINER",
+                other.display()
+            )));
+        }
+        let rollout = RecordSource::open(&self.rollout, PolicySide::Rollout, rollout)?;
+        Ok(SequenceJoin::new(rollout, RecordSource::open(other, PolicySide::Trainer, trainer)?))
+    }
+
+    /// Holds both sides against a model, in the types that the files state.
+    fn against(&self, model: &str, found: &GapAssessment) -> Result<ModelAssessments> {
+        let target = RequestedModelOptions::of(model).find()?;
+        let loaded = self.model_options.load(&target.variants[0])?;
+        let options = GapOptions { dtypes: found.dtypes.clone(), clip: self.clip };
+        let supposed = self.suppose.suppositions(None);
+        against_model(self.join()?, &*loaded.model, &supposed, (&options, self.model_tokens))
+    }
+
+    fn dtypes(&self) -> Result<[Option<String>; 2]> {
+        if let Some(unknown) = self.dtype.iter().find(|dtype| RoundingScale::named(dtype).is_none()) {
+            return Err(Error::Usage(format!(
+                "--dtype {unknown}: unknown type, expected {}",
+                RoundingScale::names()
+            )));
+        }
+        match self.dtype.as_slice() {
+            [] => Ok([None, None]),
+            [both] => Ok([Some(both.clone()), Some(both.clone())]),
+            [rollout, trainer] => Ok([Some(rollout.clone()), Some(trainer.clone())]),
+            _ => Err(Error::Usage("--dtype: expected one type, or those of rollout and trainer".into())),
+        }
+    }
+}
