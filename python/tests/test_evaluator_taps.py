@@ -12,7 +12,7 @@ from test_evaluator_worker import served  # noqa: E402
 
 import tiny  # noqa: E402
 import xcheck  # noqa: E402
-from xcheck.evaluator.causes.trial import violations  # noqa: E402
+from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
 from xcheck.guess import guess_norms  # noqa: E402
 
