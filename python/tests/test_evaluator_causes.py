@@ -132,6 +132,12 @@ FAULTS = {
         "experts 0 and 1 of",
     ),
     "scale in bf16": ("llama", attributes(scaling=0.5), {"dtype": BF16}, "scaling` is"),
+    "residual in bf16": (  # the factor of the embedding explains the first layer as well
+        "granitemoehybrid",
+        attributes(residual_multiplier=0.9),
+        {"dtype": BF16},
+        "residual_multiplier",
+    ),
     "frequencies": (
         "llama",
         lambda model: model.model.rotary_emb.inv_freq.copy_(model.model.rotary_emb.inv_freq.bfloat16()),

@@ -60,7 +60,10 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
     if change.model is not None:
         mark_computed_buffers(model)
     inside = trial.path[len(trial.root) :] if trial.root else trial.path
+    role = role_of(trial.path)
     demanded = {path + inside for path in paths} | {trial.path}
+    if not change.is_local and all(path == trial.root for path in paths):
+        demanded |= {site[0] for site in session.wrong if role_of(site[0]) == role}
 
     def look(row: Row, value: torch.Tensor) -> None:
         may_be_wrong = row.site in session.wrong and row.module not in demanded

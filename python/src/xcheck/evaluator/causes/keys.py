@@ -233,7 +233,22 @@ def causes(trial: Trial) -> Iterator[Change]:
                 return
             change = key_change(trial, path, value, other, USUAL_KEY)
             if change is not None and explains(trial, change):
+                if not is_determined(trial, path, value, other):
+                    key, expected = change.message["key"], change.message["expected"]
+                    what = f"the key {key} of config.json is read as another number, such as {words(other)}"
+                    change.message.update(what=f"{what} (expected {expected})", found="another number")
                 yield change
+                if change.message["found"] == "another number":
+                    break
+
+
+def is_determined(trial: Trial, path: tuple[str, ...], value: Any, other: Any) -> bool:
+    """Returns false if numbers near another value of a key explain the output as well."""
+    if isinstance(value, (bool, str, list)) or isinstance(other, (bool, str, list)) or isinstance(value, int):
+        return True
+    near = [4 * value, 16 * value] if other is None else [0.8 * other, 1.25 * other]
+    changes = [key_change(trial, path, value, number, USUAL_KEY) for number in near]
+    return not any(change is not None and explains(trial, change) for change in changes)
 
 
 def explains(trial: Trial, change: Change) -> bool:

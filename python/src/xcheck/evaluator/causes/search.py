@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ..evaluation import Session
@@ -20,7 +21,7 @@ def search(session: Session, module: str, call: int, pass_number: int, seconds: 
     trial = Trial(session, module, call, pass_number, SHARE * seconds)
     if trial.before is None or trial.before.violations == 0:
         return []
-    found = [change for kind in KINDS for change in kind(trial)]
+    found = tried(trial)
     found += [key for change in found for key in keys.of_change(trial, change)]
     if not found:
         return []
@@ -28,6 +29,18 @@ def search(session: Session, module: str, call: int, pass_number: int, seconds: 
     close = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
     chosen = likeliest(trial, close)
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
+
+
+def tried(trial: Trial) -> list[Change]:
+    """Returns the changes of all kinds that explain every value; no kind uses the time of all later ones."""
+    found: list[Change] = []
+    end = trial.deadline
+    for number, kind in enumerate(KINDS):
+        now = time.monotonic()
+        trial.deadline = min(end, now + 2 * (end - now) / (len(KINDS) - number))
+        found += kind(trial)
+    trial.deadline = end
+    return found
 
 
 def likeliest(trial: Trial, found: list[Change]) -> list[Change]:
