@@ -235,7 +235,9 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
         Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
         Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
         // Scales only sequences that are longer than the model's context, and these are refused.
-        Some("dynamic") => parameters.require_f32("factor").map(|_| RopeScaling::None),
+        Some("dynamic") if !family.rope.may_be_long => {
+            parameters.require_f32("factor").map(|_| RopeScaling::None)
+        }
         Some(found) => {
             let expected = "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\" (other RoPE scaling is not \
                             supported)";
