@@ -143,11 +143,14 @@ fn every_function_but_the_few_is_refused_wherever_it_stands() {
 
 #[test]
 fn unknown_opcodes_are_refused_with_their_place() {
-    // INST, OBJ, NEWOBJ, NEWOBJ_EX, PERSID, EXT1, NEXT_BUFFER, DUP, POP, and no opcode at all.
-    for byte in [b'i', b'o', 0x81, 0x92, b'P', 0x82, 0x97, b'2', b'0', 0xff] {
+    // INST, OBJ, NEWOBJ_EX, PERSID, EXT1, NEXT_BUFFER, DUP, POP, and no opcode at all.
+    for byte in [b'i', b'o', 0x92, b'P', 0x82, 0x97, b'2', b'0', 0xff] {
         let pickle = Pickle::new().op(b"}N").op(&[byte]).op(b".");
         assert_refused!(unpickle(&pickle), FormatError::BadBytes { offset: 4, .. }, format!("{byte:#04x}"));
     }
+    // NEWOBJ makes objects of the classes that results of transformers have, of no other value.
+    let pickle = Pickle::new().op(b"}N\x81.");
+    assert_refused!(unpickle(&pickle), FormatError::BadBytes { offset: 4, .. }, "NEWOBJ");
 }
 
 #[test]

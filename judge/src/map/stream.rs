@@ -108,6 +108,10 @@ fn unstacked(one: MatchedArray, expected: Option<usize>) -> Vec<MatchedArray> {
     let count = shape.get(axis).copied().unwrap_or(0);
     let is_stack = count > 1 && shape.len() >= axis + 3 && expected.is_none_or(|expected| expected == count);
     let each = one.stored.data.len().checked_div(count).unwrap_or(0);
+    // A tap that is no stack is refused like any other array: by its missing layer, or by its shape.
+    if !is_stack && !is_stream(one.rule) {
+        return vec![one];
+    }
     if !is_stack || each * count != one.stored.data.len() {
         let expected =
             expected.map_or("an axis of layers".to_owned(), |count| format!("[{count}, tokens, ...]"));

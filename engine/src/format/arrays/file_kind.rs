@@ -13,7 +13,7 @@ pub(super) enum FileKind {
     TensorProto,
     /// Results that Polygraphy saved as JSON.
     Polygraphy,
-    /// Logits of llama.cpp's tools, numbers without a header.
+    /// Logits that llama.cpp's scripts save of a transformers model, numbers without a header.
     RawLogits,
 }
 
@@ -43,19 +43,28 @@ impl FileKind {
         match Format::detect(source) {
             Ok(format) => Ok(Self::Container(format)),
             Err(_) if has_end(".pb") => Ok(Self::TensorProto),
-            Err(_) if is_raw_logits(&name) => Ok(Self::RawLogits),
+            Err(_) if is_raw_logits(&name, "pytorch-") => Ok(Self::RawLogits),
+            Err(_) if is_raw_logits(&name, "llamacpp-") => {
+                let (file, found) = (source.path.clone(), "llama.cpp's logits without a header".to_owned());
+                Err(FormatError::WrongMagic { file, found, expected: EXPECTED, hint: LLAMA_CPP_LOGITS }
+                    .into())
+            }
             Err(error) => Err(error),
         }
     }
 }
 
-/// Returns true for the names of llama.cpp's logits: `llamacpp-MODEL.bin`, and those of the transformers model that its
-/// scripts compare with. Embeddings and tokens have the same extension.
-fn is_raw_logits(name: &str) -> bool {
-    let stem = name.strip_suffix(".bin").unwrap_or_default();
-    let is_other = ["-embeddings", "-tokens"].iter().any(|end| stem.ends_with(end));
-    !is_other && ["llamacpp-", "pytorch-"].iter().any(|begin| stem.starts_with(begin))
+/// Returns true for the names of logits in llama.cpp's tools, such as `llamacpp-MODEL.bin`. Embeddings and tokens have the
+/// same extension.
+fn is_raw_logits(name: &str, begin: &str) -> bool {
+    let stem = name.strip_suffix(".bin").filter(|stem| stem.starts_with(begin));
+    stem.is_some_and(|stem| !["-embeddings", "-tokens"].iter().any(|end| stem.ends_with(end)))
 }
+
+/// Advice for the logits of llama.cpp: the file does not state the arithmetic that they depend on.
+const LLAMA_CPP_LOGITS: &str = "; they depend on the attention and the KV cache, which the file does not state: convert it, \
+     python -c \"import numpy; numpy.savez('FILE.npz', last_logits=numpy.fromfile('FILE.bin', '<f4'))\", and check \
+     FILE.npz with --numerics llama.cpp-flash (llama.cpp's default) or llama.cpp, and --kv-cache";
 
 const OLD_TORCH: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46";
 
