@@ -188,6 +188,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "noise",
         ],
     ),
+    ("gap", &["input", "format", "view", "error", "verdict"]),
     (
         "diagnose",
         &[
@@ -357,9 +358,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "dump",
             "map",
             "identify",
+            "gap",
             "kld",
             "matrix",
             "model",
+            "ops",
             "numerics",
             "format",
             "disk_cache",
