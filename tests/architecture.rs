@@ -190,6 +190,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "noise",
         ],
     ),
+    ("gap", &["input", "format", "view", "error", "verdict"]),
     (
         "diagnose",
         &[
@@ -359,9 +360,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "dump",
             "map",
             "identify",
+            "gap",
             "kld",
             "matrix",
             "model",
+            "ops",
             "numerics",
             "format",
             "disk_cache",

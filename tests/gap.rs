@@ -19,14 +19,14 @@ fn data(name: &str) -> PathBuf {
 
 /// A sequence with the log-probabilities of both sides.
 #[derive(Clone)]
-struct Pair {
+struct SidePair {
     fields: Map<String, Value>,
     rollout: Vec<f64>,
     trainer: Vec<f64>,
 }
 
 /// Pairs of two columns of a committed file.
-fn pairs(model: &str, rollout: &str, trainer: &str) -> Vec<Pair> {
+fn pairs(model: &str, rollout: &str, trainer: &str) -> Vec<SidePair> {
     let text = fs::read_to_string(data(&format!("{model}.jsonl"))).expect("it ships");
     let pair = |line: &str| {
         let line: Value = serde_json::from_str(line).expect("JSON");
@@ -34,7 +34,7 @@ fn pairs(model: &str, rollout: &str, trainer: &str) -> Vec<Pair> {
             line[name].as_array().expect("a column").iter().map(|v| v.as_f64().expect("a number")).collect()
         };
         let fields = ["tokens", "prompt_length"].map(|name| (name.to_owned(), line[name].clone()));
-        Pair { fields: fields.into_iter().collect(), rollout: column(rollout), trainer: column(trainer) }
+        SidePair { fields: fields.into_iter().collect(), rollout: column(rollout), trainer: column(trainer) }
     };
     text.lines().map(pair).collect()
 }
@@ -46,10 +46,11 @@ fn line(fields: &Map<String, Value>, logprobs: &[f64]) -> String {
 }
 
 /// The two files of pairs, in a folder.
-fn written(folder: &Path, pairs: &[Pair]) -> [PathBuf; 2] {
+fn written(folder: &Path, pairs: &[SidePair]) -> [PathBuf; 2] {
     let paths = [folder.join("rollout.jsonl"), folder.join("trainer.jsonl")];
-    let text =
-        |of: fn(&Pair) -> &[f64]| pairs.iter().map(|pair| line(&pair.fields, of(pair))).collect::<String>();
+    let text = |of: fn(&SidePair) -> &[f64]| {
+        pairs.iter().map(|pair| line(&pair.fields, of(pair))).collect::<String>()
+    };
     fs::write(&paths[0], text(|pair| &pair.rollout)).expect("written");
     fs::write(&paths[1], text(|pair| &pair.trainer)).expect("written");
     paths
@@ -78,7 +79,7 @@ fn columns(model: &str, rollout: &str, trainer: &str) -> GapAssessment {
     judged_files([&path, &path], [Some(rollout), Some(trainer)], [dtype(of(rollout)), dtype(of(trainer))])
 }
 
-fn judged(pairs: &[Pair], dtype: &str) -> GapAssessment {
+fn judged(pairs: &[SidePair], dtype: &str) -> GapAssessment {
     let folder = tempfile::tempdir().expect("a folder");
     let [rollout, trainer] = written(folder.path(), pairs);
     judged_files([&rollout, &trainer], [None, None], [dtype, dtype])
@@ -148,9 +149,9 @@ fn the_numbers_of_a_cause_are_those_of_the_fault() {
 }
 
 /// Plants a fault in the trainer's values.
-fn with(pairs: &[Pair], plant: impl Fn(usize, &[f64]) -> Vec<f64>) -> Vec<Pair> {
+fn with(pairs: &[SidePair], plant: impl Fn(usize, &[f64]) -> Vec<f64>) -> Vec<SidePair> {
     let planted =
-        |(index, pair): (usize, &Pair)| Pair { trainer: plant(index, &pair.trainer), ..pair.clone() };
+        |(index, pair): (usize, &SidePair)| SidePair { trainer: plant(index, &pair.trainer), ..pair.clone() };
     pairs.iter().enumerate().map(planted).collect()
 }
 
@@ -167,7 +168,7 @@ fn planted_faults_are_named_and_their_correct_twins_pass() {
         assert_eq!(cause(&judged(&right, "bf16")), (Verdict::Pass, ""), "{model}");
         let trainers: Vec<Vec<f64>> = right.iter().map(|pair| pair.trainer.clone()).collect();
         let other = |index: usize| trainers[index].clone();
-        let faults: Vec<(&str, Vec<Pair>)> = vec![
+        let faults: Vec<(&str, Vec<SidePair>)> = vec![
             ("shifted", with(&right, |_, values| [&values[1..], &values[values.len() - 1..]].concat())),
             ("shifted", with(&right, |_, values| [&values[..1], &values[..values.len() - 1]].concat())),
             ("permuted", with(&right, |index, _| other((index + 1) % trainers.len()))),
@@ -248,7 +249,7 @@ fn nothing_proven_is_no_pass() {
     assert_eq!(cause(&judged(&certain, "bf16")), (Verdict::Inconclusive, "too-few-tokens"));
     let folder = tempfile::tempdir().expect("a folder");
     let [rollout, _] = written(folder.path(), &right);
-    let strangers: Vec<Pair> = right
+    let strangers: Vec<SidePair> = right
         .iter()
         .map(|pair| {
             let mut pair = pair.clone();
@@ -267,7 +268,7 @@ fn nothing_proven_is_no_pass() {
 #[test]
 fn sequences_in_another_order_are_matched_by_their_tokens() {
     let right = pairs("tiny-qwen3", "bf16_cache", "bf16_sdpa");
-    let reversed: Vec<Pair> = right.iter().rev().cloned().collect();
+    let reversed: Vec<SidePair> = right.iter().rev().cloned().collect();
     let (one, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let [rollout, _] = written(one.path(), &right);
     let [_, trainer] = written(other.path(), &reversed);

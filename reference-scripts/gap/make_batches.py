@@ -28,7 +28,8 @@ def main() -> None:
 def verl(rows: list[dict], rollout: torch.Tensor, trainer: torch.Tensor, out: Path) -> None:
     """Left-padded prompts, as in a DataProto of verl 0.9.1."""
     width = max(row["prompt_length"] for row in rows)
-    prompts = torch.tensor([[0] * (width - row["prompt_length"]) + row["tokens"][: row["prompt_length"]] for row in rows])
+    starts = [row["prompt_length"] for row in rows]
+    prompts = torch.tensor([[0] * (width - start) + row["tokens"][:start] for start, row in zip(starts, rows)])
     responses = torch.tensor([row["tokens"][row["prompt_length"] :] for row in rows])
     batch = {"prompts": prompts, "responses": responses, "input_ids": torch.cat([prompts, responses], 1)}
     batch["response_mask"] = torch.ones_like(responses)
@@ -39,7 +40,8 @@ def verl(rows: list[dict], rollout: torch.Tensor, trainer: torch.Tensor, out: Pa
 def nemo_rl(rows: list[dict], rollout: torch.Tensor, trainer: torch.Tensor, out: Path) -> None:
     """Right-padded sequences with log-probabilities for all tokens, 0 at the prompt."""
     width = max(len(row["tokens"]) for row in rows)
-    arrays = {name: np.zeros((len(rows), width), np.float32) for name in ("generation_logprobs", "prev_logprobs", "token_mask")}
+    names = ("generation_logprobs", "prev_logprobs", "token_mask")
+    arrays = {name: np.zeros((len(rows), width), np.float32) for name in names}
     ids = np.zeros((len(rows), width), np.int64)
     for n, row in enumerate(rows):
         start, end = row["prompt_length"], len(row["tokens"])
@@ -64,7 +66,8 @@ def trl(rows: list[dict], out: Path) -> None:
 
 def statistics(rows: list[dict]) -> dict[str, float]:
     """Importance ratios and KL estimates in f64 of a rollout and a trainer with another temperature."""
-    rollout, trainer = (torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in ("bf16_cache", "temperature_0.7"))
+    names = ("bf16_cache", "temperature_0.7")
+    rollout, trainer = (torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in names)
     log_ratio = trainer - rollout
     ratio = log_ratio.exp()
     return {

@@ -3,7 +3,7 @@
 
 The rollout samples with a KV cache, in left-padded batches. The trainer reads the finished sequences in one forward
 pass. One JSONL file for each model has the tokens of a sequence in a line, and one column of log-probabilities for each
-way to compute them: correct ones (types, attention kernels, batches) and ones with a fault (temperature, weights, RoPE).
+way to compute them: correct ones (types, attention kernels, batches) and ones with a fault (temperature, weights, ...).
 """
 
 import argparse
@@ -170,9 +170,10 @@ def faults(subject: Subject, runs: list[list[int]]) -> dict[str, list[list[float
         for l, i in zip(logits, ids)
     ]
     # The cache holds the first tokens of another prompt from half of the sequence on.
-    other = [full(model, [runs[(n + 1) % len(runs)][k % 8] if k < 8 else x for k, x in enumerate(t)]) for n, t in enumerate(runs)]
+    other = [full(model, runs[(n + 1) % len(runs)][:8] + t[8:]) for n, t in enumerate(runs)]
     columns["stale_prefix"] = [
-        torch.where(torch.arange(len(i)) >= 30, chosen(o, i), chosen(l, i)).tolist() for l, o, i in zip(logits, other, ids)
+        torch.where(torch.arange(len(i)) >= 30, chosen(o, i), chosen(l, i)).tolist()
+        for l, o, i in zip(logits, other, ids)
     ]
     late = [torch.arange(len(t))[None] + 512 * (torch.arange(len(t)) >= 25)[None] for t in runs]
     columns["positions_from_25"] = [
@@ -214,7 +215,8 @@ def dropout(subject: Subject, runs: list[list[int]]) -> list[list[float]]:
     torch.manual_seed(5)
     layers = [m for m in model.modules() if hasattr(m, "attention_dropout")]
     hooks = [
-        m.register_forward_hook(lambda _m, _i, out: (torch.nn.functional.dropout(out[0], 0.1), *out[1:])) for m in layers
+        m.register_forward_hook(lambda _m, _i, out: (torch.nn.functional.dropout(out[0], 0.1), *out[1:]))
+        for m in layers
     ]
     found = each(runs, lambda t: chosen(full(model, t), torch.tensor(t[1:])))
     for hook in hooks:
@@ -293,7 +295,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     subject = Subject(options.name, options.folder, options.gguf, options.sequences)
-    write(subject, options.out, options.steps, options.sequences, (options.columns or "").split(",") if options.columns else [])
+    wanted = options.columns.split(",") if options.columns else []
+    write(subject, options.out, options.steps, options.sequences, wanted)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-CLASSES = [("p > 0.9", -0.105, 0.0), ("0.5 to 0.9", -0.693, -0.105), ("0.14 to 0.5", -2.0, -0.693), ("p < 0.14", -99.0, -2.0)]
+CLASSES = [
+    ("p > 0.9", -0.105, 0.0), ("0.5 to 0.9", -0.693, -0.105),
+    ("0.14 to 0.5", -2.0, -0.693), ("p < 0.14", -99.0, -2.0),
+]
 PAIRS = [
     ("f32_cache", "f32_sdpa"), ("f32_cache", "f32_trl"), ("f32_eager", "f32_padded"), ("f16_cache", "f16_sdpa"),
     ("f16_cache", "f32_sdpa"), ("f16_cache", "f16_eager"), ("bf16_cache", "bf16_sdpa"), ("bf16_cache", "bf16_eager"),
@@ -29,7 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", type=Path, nargs="+", help="files of make_pairs.py")
     options = parser.parse_args()
-    print("| model | pair | scale | mean abs Δ | " + " | ".join(f"{name}" for name, *_ in CLASSES) + " | 99 % / s | max / s |")
+    classes = " | ".join(name for name, *_ in CLASSES)
+    print(f"| model | pair | scale | mean abs Δ | {classes} | 99 % / s | max / s |")
     print("|---" * (6 + len(CLASSES)) + "|")
     largest: dict[str, float] = {}
     for path in options.pairs:

@@ -11,7 +11,7 @@ use crate::cli::options::{
 };
 use crate::error::{Error, Result};
 use crate::gap::{
-    GapAssessment, GapOptions, PolicySide, RecordSource, RoundingScale, SequenceJoin, assess, gap_table,
+    GapAssessment, GapOptions, LogOddsScale, PolicySide, RecordSource, SequenceJoin, assess, gap_table,
 };
 use crate::verdict::Verdict;
 
@@ -118,10 +118,10 @@ impl GapArgs {
     }
 
     fn dtypes(&self) -> Result<[Option<String>; 2]> {
-        if let Some(unknown) = self.dtype.iter().find(|dtype| RoundingScale::named(dtype).is_none()) {
+        if let Some(unknown) = self.dtype.iter().find(|dtype| LogOddsScale::named(dtype).is_none()) {
             return Err(Error::Usage(format!(
                 "--dtype {unknown}: unknown type, expected {}",
-                RoundingScale::names()
+                LogOddsScale::names()
             )));
         }
         match self.dtype.as_slice() {

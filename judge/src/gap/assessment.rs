@@ -8,7 +8,7 @@ use super::logprob_error::{LogprobError, StorageError};
 use super::number_grid::NumberGrid;
 use super::pair_view::{PairView, rms};
 use super::pattern::patterns;
-use super::rounding_scales::RoundingScale;
+use super::rounding_scales::LogOddsScale;
 use super::sequence_join::{JoinCounts, SequenceJoin};
 use super::token_sample::TokenSample;
 use super::training_effect::{RatioSums, TrainingEffect};
@@ -169,9 +169,9 @@ impl PairTally {
     }
 
     /// Returns the size of rounding in both types; `None` if a type is not stated or not measured.
-    fn scale(&self) -> Option<RoundingScale> {
-        let [one, other] = [0, 1].map(|side| self.dtypes[side].as_deref().and_then(RoundingScale::named));
-        Some(RoundingScale::of_both(one?, other?))
+    fn scale(&self) -> Option<LogOddsScale> {
+        let [one, other] = [0, 1].map(|side| self.dtypes[side].as_deref().and_then(LogOddsScale::named));
+        Some(LogOddsScale::of_both(one?, other?))
     }
 
     /// Returns findings about the size and the sign of the differences.
@@ -180,9 +180,9 @@ impl PairTally {
         found.extend(coarse(&self.dtypes, grids));
         let rms = pair.rms();
         let excess =
-            pair.scale.or_else(|| RoundingScale::named("bf16")).map_or(f64::INFINITY, |scale| scale.excess);
+            pair.scale.or_else(|| LogOddsScale::named("bf16")).map_or(f64::INFINITY, |scale| scale.excess);
         let limit = pair.limit();
-        let shorter = RoundingScale::nearest(rms).filter(|_| rms > excess && pair.scale.is_some());
+        let shorter = LogOddsScale::nearest(rms).filter(|_| rms > excess && pair.scale.is_some());
         if let Some(shorter) = shorter.filter(|_| found.is_empty()) {
             let text = format!(
                 "the differences are as large as rounding of {shorter} gives, and {:.0} times as large as in the stated \
@@ -232,12 +232,12 @@ impl PairTally {
             let name = ["rollout", "trainer"][side];
             let problem = match dtype.as_deref() {
                 None => format!("the {name}'s type is not stated"),
-                Some(dtype) if RoundingScale::named(dtype).is_none() => {
+                Some(dtype) if LogOddsScale::named(dtype).is_none() => {
                     format!("no rounding was measured for the {name}'s type {dtype}")
                 }
                 Some(_) => continue,
             };
-            let text = format!("{problem}; use --dtype ROLLOUT,TRAINER with {}", RoundingScale::names());
+            let text = format!("{problem}; use --dtype ROLLOUT,TRAINER with {}", LogOddsScale::names());
             found.push(GapFinding::doubt("unknown-type", text));
             break;
         }
@@ -249,13 +249,13 @@ impl PairTally {
 fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Option<GapFinding> {
     for (side, grid) in grids.into_iter().enumerate() {
         let name = ["rollout", "trainer"][side];
-        let stated = dtypes[side].as_deref().and_then(RoundingScale::named);
+        let stated = dtypes[side].as_deref().and_then(LogOddsScale::named);
         let Some(grid) = grid else { continue };
         let stored = match grid {
             NumberGrid::Decimals(digits) if digits <= 3 => 0.3 * 10f64.powi(-(digits as i32)),
             NumberGrid::Decimals(_) => continue,
-            NumberGrid::Bf16(_) => RoundingScale::named("bf16")?.largest,
-            NumberGrid::F16(_) => RoundingScale::named("f16")?.largest,
+            NumberGrid::Bf16(_) => LogOddsScale::named("bf16")?.largest,
+            NumberGrid::F16(_) => LogOddsScale::named("f16")?.largest,
         };
         if stated.is_some_and(|stated| stored > 1.1 * stated.largest) {
             let text = format!(

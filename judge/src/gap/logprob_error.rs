@@ -5,7 +5,7 @@
 //! The last operations add errors that do not shrink with 1 - p: the rounding of z and lse, and of the stored
 //! number. Their size in log-odds is divided by 1 - p.
 
-use super::rounding_scales::RoundingScale;
+use super::rounding_scales::LogOddsScale;
 use super::token_sample::{ScoredToken, TokenSample};
 
 /// Absolute error of z - lse(z) in f32, for logits up to 32 on both sides.
@@ -32,7 +32,7 @@ pub struct LogprobError {
 
 impl LogprobError {
     /// Creates the model of a type. Without a type, the scale of the differences themselves is used.
-    pub(super) fn new(sample: &TokenSample, scale: Option<RoundingScale>, storage: StorageError) -> Self {
+    pub(super) fn new(sample: &TokenSample, scale: Option<LogOddsScale>, storage: StorageError) -> Self {
         let own = || {
             median(
                 sample

@@ -28,7 +28,7 @@ pub use field_names::{PolicySide, SequenceField};
 pub use finding::GapFinding;
 pub use record::SequenceRecord;
 pub use record_source::RecordSource;
-pub use rounding_scales::RoundingScale;
+pub use rounding_scales::LogOddsScale;
 pub use sequence_join::{JoinCounts, SequenceJoin, SequencePair};
 pub use table::gap_table;
 pub use token_sample::{SampleSequence, ScoredToken};

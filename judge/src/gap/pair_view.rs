@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::logprob_error::{LogprobError, median};
-use super::rounding_scales::RoundingScale;
+use super::rounding_scales::LogOddsScale;
 use super::token_sample::{SampleSequence, ScoredToken, TokenSample};
 
 /// A sample of tokens, their scaled differences, and the size of rounding.
@@ -11,7 +11,7 @@ pub(super) struct PairView<'s> {
     pub sample: &'s TokenSample,
     pub error: LogprobError,
     /// Size of rounding in the stated types.
-    pub scale: Option<RoundingScale>,
+    pub scale: Option<LogOddsScale>,
     /// Scaled difference of each token.
     pub scaled: Vec<f64>,
     /// Root mean square of the scaled differences of the middle sequence.
@@ -19,7 +19,7 @@ pub(super) struct PairView<'s> {
 }
 
 impl<'s> PairView<'s> {
-    pub(super) fn new(sample: &'s TokenSample, error: LogprobError, scale: Option<RoundingScale>) -> Self {
+    pub(super) fn new(sample: &'s TokenSample, error: LogprobError, scale: Option<LogOddsScale>) -> Self {
         let scaled: Vec<f64> = sample.tokens.iter().map(|token| error.scaled(token)).collect();
         let all = sample.sequences.iter().map(|sequence| rms(&scaled[sequence.tokens.clone()]));
         let typical = median(all);
@@ -33,7 +33,7 @@ impl<'s> PairView<'s> {
 
     /// Returns the largest scale that rounding may give; without stated types, that of bf16.
     pub(super) fn limit(&self) -> f64 {
-        let coarsest = || RoundingScale::named("bf16").map_or(f64::INFINITY, |scale| scale.largest);
+        let coarsest = || LogOddsScale::named("bf16").map_or(f64::INFINITY, |scale| scale.largest);
         self.scale.map_or_else(coarsest, |scale| scale.largest)
     }
 

@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::input;
 
 /// The sequences of one side, read one after the other.
-pub struct RecordSource(Reader);
+pub struct RecordSource(RecordReader);
 
-enum Reader {
+enum RecordReader {
     Lines(Box<JsonLines>),
     Batch(Box<TensorBatch>),
 }
@@ -27,8 +27,8 @@ impl RecordSource {
     pub fn open(path: &Path, side: PolicySide, column: Option<&str>) -> Result<Self> {
         let wanted = LogprobNames::of(side, column);
         Ok(Self(match is_json(path)? {
-            true => Reader::Lines(Box::new(JsonLines::open(path, wanted)?)),
-            false => Reader::Batch(Box::new(TensorBatch::open(path, &wanted)?)),
+            true => RecordReader::Lines(Box::new(JsonLines::open(path, wanted)?)),
+            false => RecordReader::Batch(Box::new(TensorBatch::open(path, &wanted)?)),
         }))
     }
 
@@ -38,8 +38,8 @@ impl RecordSource {
     /// If the sequence is invalid; the message names the line and the field.
     pub fn read(&mut self) -> Result<Option<SequenceRecord>> {
         match &mut self.0 {
-            Reader::Lines(lines) => lines.read(),
-            Reader::Batch(batch) => batch.read(),
+            RecordReader::Lines(lines) => lines.read(),
+            RecordReader::Batch(batch) => batch.read(),
         }
     }
 }

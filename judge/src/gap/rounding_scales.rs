@@ -9,7 +9,7 @@ const EXCESS: f64 = 10.0;
 
 /// Size of rounding in a type, in log-odds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RoundingScale {
+pub struct LogOddsScale {
     /// The largest scale that rounding is known to give, with a margin.
     pub largest: f64,
     /// The scale from which on rounding is no explanation.
@@ -27,7 +27,7 @@ struct MeasuredScale {
     largest: f64,
 }
 
-impl RoundingScale {
+impl LogOddsScale {
     /// Returns the scale of a type; `None` if no pair was measured.
     pub fn named(dtype: &str) -> Option<Self> {
         let name = match dtype {

@@ -60,8 +60,8 @@ class GapReport(dict):  # type: ignore[type-arg]
         return self.verdict == "pass"
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.upper()}  {self.sentence}"]
-        return "\n".join(lines + [f"  {found['cause']}: {found['text']}" for found in self["findings"]])
+        lines = [f"  {found['cause']}: {found['text']}" for found in self["findings"]]
+        return "\n".join([f"{self.verdict.upper()}  {self.sentence}", *lines])
 
 
 def _path(side: Sequences, path: Path) -> str:
@@ -71,7 +71,8 @@ def _path(side: Sequences, path: Path) -> str:
     with open(path, "w", encoding="utf-8") as file:
         for number, sequence in enumerate(_rows(side)):
             if not isinstance(sequence, Mapping):
-                raise UsageError(f"sequence {number}: {type(sequence).__name__}, expected a dictionary with tokens and logprobs")
+                found = type(sequence).__name__
+                raise UsageError(f"sequence {number}: {found}, expected a dictionary with tokens and logprobs")
             file.write(json.dumps({name: _plain(name, value) for name, value in sequence.items()}) + "\n")
     return str(path)
 

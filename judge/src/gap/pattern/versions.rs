@@ -9,30 +9,38 @@ use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 
 /// Fewest sequences of a version that count.
-const LEAST: usize = 3;
+const LEAST: usize = 2;
+/// Number of sequences whose order is compared.
+const MOST: usize = 2000;
+/// Smallest concordance of version and scale, in standard deviations.
+const SIGMAS: f64 = 3.7;
 /// Smallest ratio of the largest to the smallest scale.
 const RATIO: f64 = 3.0;
 
 /// Finds differences that grow with the stated versions.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let mut versions: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
-    let steps = steps(pair);
+    let (steps, mut ranked) = (steps(pair), Vec::new());
     for (sequence, step) in pair.sample.sequences.iter().zip(&steps) {
-        versions.entry((*step)?).or_default().push(rms(pair.scaled_of(sequence)));
+        let scale = rms(pair.scaled_of(sequence));
+        versions.entry((*step)?).or_default().push(scale);
+        if ranked.len() < MOST {
+            ranked.push(((*step)?, scale));
+        }
     }
     // The middle sequence of each version: single sequences with another fault do not count.
     let usual = |(version, scales): (i64, Vec<f64>)| {
         (scales.len() >= LEAST).then(|| (version, median(scales.into_iter())))
     };
     let scales: Vec<(i64, f64)> = versions.into_iter().filter_map(usual).collect();
-    let grows = |scales: &[(i64, f64)]| scales.windows(2).all(|pair| pair[1].1 > pair[0].1);
+    let concordance = concordance(&ranked);
     let mut ordered = scales.clone();
-    if !grows(&ordered) {
+    if concordance < 0.0 {
         ordered.reverse();
     }
     let (&(fresh, least), &(oldest, largest)) = (ordered.first()?, ordered.last()?);
-    let is_stale = grows(&ordered) && largest > pair.limit().max(RATIO * least) && least <= pair.limit();
-    if scales.len() < 3 || !is_stale {
+    let is_stale = largest > pair.limit().max(RATIO * least) && least <= pair.limit();
+    if scales.len() < 3 || !is_stale || concordance.abs() < SIGMAS {
         return None;
     }
     let text = format!(
@@ -56,4 +64,18 @@ fn steps(pair: &PairView) -> Vec<Option<i64>> {
         true => versions().map(between).collect(),
         false => versions().map(|[rollout, trainer]| rollout.or(trainer)).collect(),
     }
+}
+
+/// Returns Kendall's S of version and scale in standard deviations: 0 on average if they are independent.
+fn concordance(ranked: &[(i64, f64)]) -> f64 {
+    let (mut sum, mut ties) = (0.0, BTreeMap::<i64, f64>::new());
+    for (at, (version, scale)) in ranked.iter().enumerate() {
+        *ties.entry(*version).or_default() += 1.0;
+        for (other, other_scale) in &ranked[..at] {
+            sum += f64::from(version.cmp(other) as i8) * (scale - other_scale).signum();
+        }
+    }
+    let variance = |count: f64| count * (count - 1.0) * (2.0 * count + 5.0) / 18.0;
+    let variance = variance(ranked.len() as f64) - ties.values().map(|&count| variance(count)).sum::<f64>();
+    sum / variance.max(1.0).sqrt()
 }
