@@ -71,6 +71,7 @@ package! {
     "follow.py"
     "frames.py"
     "fused.py"
+    "gap.py"
     "guess.py"
     "heads.py"
     "hook.py"
