@@ -138,7 +138,7 @@ pub struct RequestedModelOptions {
     /// Download model files missing from the Hugging Face cache
     #[arg(long)]
     download: bool,
-    /// LoRA adapter of PEFT for the model: a folder [default: one beside the weights]
+    /// Folder of a LoRA adapter of PEFT [default: one beside the weights]
     ///
     /// The adapter is merged into the weights in f32. Dumps of such a model can be judged in f32 only.
     #[arg(long, value_name = "DIR")]

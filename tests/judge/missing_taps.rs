@@ -229,9 +229,22 @@ fn a_layer_of_which_nothing_is_recorded_takes_the_pass_away() {
     for layer in 0..3 {
         for kept in [Point::ALL, &[Embed, BlockOut, Logits, LastLogits], &[BlockOut, FinalNorm]] {
             let outcome = judged(llama3().with_only(kept).keep(|site| site.layer != Some(layer)));
-            assert_eq!(outcome.verdict, Verdict::Inconclusive, "layer {layer}: {}", told(&outcome));
+            // The final norm judges the last layer, whose output transformers does not return.
+            let is_judged = layer == 2 && kept.contains(&FinalNorm);
+            let expected = if is_judged { Verdict::Pass } else { Verdict::Inconclusive };
+            assert_eq!(outcome.verdict, expected, "layer {layer}: {}", told(&outcome));
         }
     }
+}
+
+#[test]
+fn a_fault_in_an_unrecorded_last_layer_shows_in_the_final_norm() {
+    let without = |clay: Clay| clay.with_only(&[BlockOut, FinalNorm]).keep(|site| site.layer != Some(2));
+    let final_norm = xcheck::checkpoint::Site { point: FinalNorm, layer: None, pass: Some(0) };
+    let wrong =
+        without(llama3()).edit(final_norm, |values| values.iter_mut().for_each(|value| *value *= 1.001));
+    let outcome = judged(wrong);
+    assert_eq!(outcome.verdict, Verdict::Fail, "{}", told(&outcome));
 }
 
 #[test]
