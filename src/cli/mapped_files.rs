@@ -21,7 +21,7 @@ use crate::memory;
 /// Options for reading files without a manifest.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MapOptions {
-    /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, sglang, transformer-lens, or a file
+    /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, …, or a file
     ///
     /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, .pkl, .pb, a folder of them) to taps.
     /// Without this option, every shipped map is tried. If it is repeated, each file is read with the map

@@ -208,6 +208,23 @@ fn write_safetensors(file: &Path, stored: &StoredTensor) {
     fs::write(file, bytes).expect("it is written");
 }
 
+/// The first bytes of a safetensors file are the length of its header: `{`, `[`, a pickle's or a gzip archive's.
+#[test]
+fn a_safetensors_file_is_known_whatever_the_length_of_its_header() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("a.safetensors");
+    let header = r#"{"data":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    for length in [0x7b, 0x5b, 0x0280, 0x0480, 0x8b1f] {
+        let padded = format!("{header:length$}");
+        let bytes = [&(length as u64).to_le_bytes(), padded.as_bytes(), &1.5f32.to_le_bytes()].concat();
+        fs::write(&file, bytes).expect("it is written");
+        let arrays = Arrays::open(&file).expect("it is a safetensors file");
+        assert_eq!(&array(&arrays, "data").data[..], 1.5f32.to_le_bytes(), "a header of {length} bytes");
+    }
+    fs::write(&file, r#"{"a": 1, {"#).expect("it is written");
+    refused(&file, "JSON text");
+}
+
 fn write_torch(file: &Path, stored: &StoredTensor) {
     let class = if stored.dtype.block_bytes() == 8 { "LongStorage" } else { "FloatStorage" };
     let shape: Vec<i64> = stored.shape.iter().map(|&length| length as i64).collect();

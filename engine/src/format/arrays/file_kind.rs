@@ -31,6 +31,11 @@ impl FileKind {
         let start = source.data.first(START);
         let name = source.path.file_name().unwrap_or_default().to_string_lossy();
         let has_end = |end: &str| name.to_lowercase().ends_with(end);
+        let detected = Format::detect(source);
+        // The length of a safetensors header may look like the start of any other file; its last bytes are zero.
+        if matches!(detected, Ok(Format::Safetensors)) && start.get(5..8) == Some(&[0; 3]) {
+            return Ok(Self::Container(Format::Safetensors));
+        }
         match start {
             [0x80, 2..=5, ..] if !start.starts_with(OLD_TORCH) => return Ok(Self::Pickle),
             [b'{', ..] if holds(start, b"\"lst\"") => return Ok(Self::Polygraphy),
@@ -40,7 +45,7 @@ impl FileKind {
             let (file, found) = (source.path.clone(), (*found).to_owned());
             return Err(FormatError::WrongMagic { file, found, expected: EXPECTED, hint }.into());
         }
-        match Format::detect(source) {
+        match detected {
             Ok(format) => Ok(Self::Container(format)),
             Err(_) if has_end(".pb") => Ok(Self::TensorProto),
             Err(_) if is_raw_logits(&name, "pytorch-") => Ok(Self::RawLogits),
