@@ -32,6 +32,11 @@ CHECKPOINTS = Path(__file__).resolve().parents[2] / "checkpoints"
 PAD = 3
 
 
+def cache_of(output: Any) -> Any:
+    """Returns the KV cache of a call, as older or newer releases of transformers name it."""
+    return output["cache"] if "cache" in output else output.past_key_values
+
+
 def load(name: str, dtype: torch.dtype = torch.float32, checkpoints: Path = CHECKPOINTS) -> Any:
     """A model that ships."""
     return load_from(checkpoints / name / "hf", dtype)

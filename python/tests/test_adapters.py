@@ -116,7 +116,7 @@ def without_positions(model, steps: int = 1) -> None:
     ids, mask, cache = batch["input_ids"], batch["attention_mask"], None
     for _ in range(steps):
         output = model(input_ids=ids, attention_mask=mask, past_key_values=cache)
-        ids, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
+        ids, cache = output.logits[:, -1:].argmax(-1), made.cache_of(output)
         mask = torch.cat([mask, torch.ones_like(ids)], 1)
 
 

@@ -134,7 +134,7 @@ def test_one_prompt_that_is_padded_is_one_sequence(tmp_path):
 def test_tokens_that_the_model_did_not_choose_are_forced(tmp_path):
     model = made.load("tiny-llama2")
     with torch.inference_mode(), xcheck.hook(model, tmp_path / "d") as dump:
-        cache = model(input_ids=torch.tensor([[1, 2, 3]])).past_key_values
+        cache = made.cache_of(model(input_ids=torch.tensor([[1, 2, 3]])))
         model(input_ids=torch.tensor([[4, 5]]), past_key_values=cache)
     assert isinstance(dump, xcheck.Dump)
     manifest = Reader(tmp_path / "d").manifest
@@ -202,7 +202,7 @@ def test_calls_without_token_ids_are_refused(tmp_path):
 def test_a_cache_that_was_filled_before_is_refused(tmp_path):
     model = made.load("tiny-llama2")
     ids = torch.tensor([[1, 2]])
-    cache = model(input_ids=ids).past_key_values
+    cache = made.cache_of(model(input_ids=ids))
     with pytest.raises(DumpError, match="was filled before the hook"), xcheck.hook(model, tmp_path / "d"):
         model(input_ids=ids, past_key_values=cache)
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import xcheck  # noqa: E402
+from make_v2_dumps import cache_of  # noqa: E402
 from reader import Reader  # noqa: E402
 from tiny_models import (  # noqa: E402
     DECODERS,
@@ -157,7 +158,7 @@ def test_generation_with_caches_is_one_text(tmp_path, cache):
 
 def test_tokens_that_were_given_are_forced(tmp_path):
     def run(model):
-        cache = model(PROMPT).past_key_values
+        cache = cache_of(model(PROMPT))
         model(torch.tensor([[4, 3]]), past_key_values=cache)
 
     read, _ = recorded(decoder("qwen3_next"), tmp_path / "d", run)
