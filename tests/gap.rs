@@ -67,7 +67,7 @@ fn judged_files(
         open(trainer, PolicySide::Trainer, columns[1]),
     );
     let dtypes = dtypes.map(|dtype| (!dtype.is_empty()).then(|| dtype.to_owned()));
-    assess(join, &GapOptions { dtypes, clip: 0.2 }).expect("it is read")
+    assess(join, &GapOptions { dtypes, clip: 0.2, is_one_file: false }).expect("it is read")
 }
 
 fn columns(model: &str, rollout: &str, trainer: &str) -> GapAssessment {
@@ -263,6 +263,73 @@ fn nothing_proven_is_no_pass() {
     let found = judged_files([&rollout, &trainer], [None, None], ["bf16", "bf16"]);
     assert_eq!(cause(&found), (Verdict::Inconclusive, "unmatched"));
     assert_eq!(found.values.compared, 0);
+}
+
+#[test]
+fn values_that_are_not_compared_keep_the_verdict_open() {
+    let right = pairs("tiny-qwen3", "bf16_cache", "bf16_sdpa");
+    assert_eq!(cause(&judged(&right, "bf16")), (Verdict::Pass, ""));
+    let mut overflowing = right.clone();
+    for pair in &mut overflowing {
+        (*pair.rollout.last_mut().unwrap(), *pair.trainer.last_mut().unwrap()) = (-1e300, -1e300);
+        pair.trainer.iter_mut().take(9).for_each(|logprob| *logprob -= 5.0);
+    }
+    assert_eq!(cause(&judged(&overflowing, "bf16")), (Verdict::Fail, "infinite"));
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let [rollout, trainer] = written(folder.path(), &right);
+    let text = fs::read_to_string(&trainer).unwrap();
+    let each = |change: &dyn Fn(usize, &mut Value)| {
+        let lines = text.lines().enumerate().map(|(index, line)| {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            change(index, &mut line);
+            line.to_string() + "\n"
+        });
+        fs::write(&trainer, lines.collect::<String>()).unwrap();
+        let dtypes = ["bf16", ""];
+        let found = judged_files([&rollout, &trainer], [None, None], dtypes);
+        (found.verdict, found.findings.iter().map(|finding| finding.cause).collect::<Vec<_>>())
+    };
+    let open = (Verdict::Inconclusive, vec!["partly-compared"]);
+    assert_eq!(each(&|_, line| line["dtype"] = json!("bf16")), (Verdict::Pass, vec![]));
+    let mixed = each(&|index, line| line["dtype"] = json!(if index == 0 { "bf16" } else { "f16" }));
+    assert_eq!(mixed, open);
+    let prompts = each(&|_, line| {
+        line["dtype"] = json!("bf16");
+        let prompt = line["prompt_length"].as_u64().unwrap() as usize;
+        let unscored = vec![Value::Null; prompt];
+        line["logprobs"] = [&unscored[..], line["logprobs"].as_array().unwrap()].concat().into();
+        line["prompt_length"] = json!(prompt + 1);
+    });
+    assert_eq!(prompts, open);
+    let unscored = each(&|_, line| {
+        line["dtype"] = json!("bf16");
+        *line["logprobs"].as_array_mut().unwrap().last_mut().unwrap() = Value::Null;
+    });
+    assert_eq!(unscored, open);
+}
+
+#[test]
+fn one_column_is_not_compared_with_itself() {
+    let right = pairs("tiny-qwen3", "bf16_cache", "bf16_sdpa");
+    let terminal = Terminal::new();
+    let [rollout, _] = written(terminal.path(), &right);
+    let rollout = rollout.display().to_string();
+    let (code, report) = terminal.json(&["gap", &rollout, "--dtype", "bf16"]);
+    assert_eq!((code, &report["findings"][0]["cause"]), (3, &json!("partly-compared")), "{report}");
+    let detour = terminal.path().join(".").join("rollout.jsonl").display().to_string();
+    terminal.assert_refused(&["gap", &rollout, &detour, "--dtype", "bf16"], "is given twice");
+}
+
+#[test]
+fn sequences_without_tokens_need_the_same_length() {
+    let sequence = |count: usize| json!({"logprobs": vec![-0.5; count]}).to_string() + "\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let paths = ["rollout.jsonl", "trainer.jsonl"].map(|name| folder.path().join(name));
+    fs::write(&paths[0], [sequence(30), sequence(20)].concat()).unwrap();
+    fs::write(&paths[1], [sequence(9), sequence(8)].concat()).unwrap();
+    let found = judged_files([&paths[0], &paths[1]], [None, None], ["f32", "f32"]);
+    assert_eq!((found.sequences, found.join.only_rollout, found.verdict), (0, 2, Verdict::Inconclusive));
 }
 
 #[test]

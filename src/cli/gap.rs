@@ -59,7 +59,7 @@ pub fn run(args: &GapArgs) -> Result<Verdict> {
     if !(args.clip > 0.0) {
         return Err(Error::Usage(format!("--clip {}: expected a number above 0", args.clip)));
     }
-    let options = GapOptions { dtypes: args.dtypes()?, clip: args.clip };
+    let options = GapOptions { dtypes: args.dtypes()?, clip: args.clip, is_one_file: args.trainer.is_none() };
     let found = assess(args.join()?, &options)?;
     let of_model = args.model.as_deref().map(|model| args.against(model, &found)).transpose()?;
     args.output.line(gap_table(&found).trim_end());
@@ -98,7 +98,8 @@ impl GapArgs {
             _ => return Err(Error::Usage("--columns: expected two different names, ROLLOUT,TRAINER".into())),
         };
         let other = self.trainer.as_ref().unwrap_or(&self.rollout);
-        if other == &self.rollout && rollout.is_none() && self.trainer.is_some() {
+        let place = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+        if self.trainer.is_some() && rollout.is_none() && place(other) == place(&self.rollout) {
             return Err(Error::Usage(format!(
                 "{} is given twice; name its two fields with --columns ROLLOUT,TRAINER",
                 other.display()
@@ -112,7 +113,7 @@ impl GapArgs {
     fn against(&self, model: &str, found: &GapAssessment) -> Result<ModelAssessments> {
         let target = RequestedModelOptions::of(model).find()?;
         let loaded = self.model_options.load(&target.variants[0])?;
-        let options = GapOptions { dtypes: found.dtypes.clone(), clip: self.clip };
+        let options = GapOptions { dtypes: found.dtypes.clone(), clip: self.clip, is_one_file: false };
         let supposed = self.suppose.suppositions(None);
         against_model(self.join()?, &*loaded.model, &supposed, (&options, self.model_tokens))
     }

@@ -56,8 +56,10 @@ pub(super) fn against_model(
 
 /// Returns a pair of one side and our engine.
 fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
+    let own = pair.logprobs[side].iter().zip(exact);
+    let scored = own.map(|(own, &exact)| if own.is_nan() { f64::NAN } else { exact }).collect();
     SequencePair {
-        logprobs: [pair.logprobs[side].clone(), exact.to_vec()],
+        logprobs: [pair.logprobs[side].clone(), scored],
         temperatures: [pair.temperatures[side], None],
         versions: [pair.versions[side], None],
         dtypes: [pair.dtypes[side].clone(), None],

@@ -22,7 +22,13 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
         let problem = "--verify needs a Hugging Face directory with quantization_config in config.json";
         return Err(Error::Usage(format!("{}: {problem}", path.display())));
     };
-    let fits = settings.compare(&quantised.tensors()?, &plain_files.tensors()?)?;
+    let (tensors, originals) = (quantised.tensors()?, plain_files.tensors()?);
+    let fits = settings.compare(&tensors, &originals)?;
+    let is_lost = |name: &&str| {
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        tensors.get(name).is_none() && !fits.iter().any(|fit| fit.module == module)
+    };
+    let lost: Vec<&str> = originals.iter().map(|(name, _)| name).filter(is_lost).collect();
     output.line(format_args!("{}: {}", path.display(), plain(settings.name())));
     let mut table = plain_table(&["weight", "error", "largest", "finding"]);
     for fit in &fits {
@@ -32,13 +38,24 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
     }
     output.line(table.trim_fmt());
     let wrong = fits.iter().filter(|fit| !fit.finding.is_right()).count();
-    let verdict = match (fits.len(), wrong) {
-        (0, _) => Verdict::Inconclusive,
-        (_, 0) => Verdict::Pass,
-        _ => Verdict::Fail,
+    let factors = fits.iter().filter(|fit| fit.finding == WeightFinding::FitsWithFactors).count();
+    let verdict = match () {
+        () if fits.is_empty() => Verdict::Inconclusive,
+        () if wrong > 0 => Verdict::Fail,
+        () if factors > 0 || !lost.is_empty() => Verdict::Inconclusive,
+        () => Verdict::Pass,
     };
     output.line(format_args!("{wrong} of {} quantised weights differ from the original", fits.len()));
-    Ok((verdict, json!({"verification": fits.iter().map(of_fit).collect::<Vec<_>>()})))
+    if factors > 0 {
+        output.line(format_args!(
+            "{factors} of them fit only with a factor for each input: whether another layer has the inverse was not checked"
+        ));
+    }
+    if !lost.is_empty() {
+        let shown: Vec<String> = lost.iter().take(5).map(|name| plain(name)).collect();
+        output.line(format_args!("{} tensors of the original are missing: {}", lost.len(), shown.join(", ")));
+    }
+    Ok((verdict, json!({"verification": fits.iter().map(of_fit).collect::<Vec<_>>(), "missing": lost})))
 }
 
 fn finding(fit: &WeightFit) -> String {

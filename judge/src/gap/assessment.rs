@@ -32,6 +32,8 @@ pub struct GapOptions {
     pub dtypes: [Option<String>; 2],
     /// Ratios farther than this from 1 are clipped.
     pub clip: f64,
+    /// True if both sides are columns of one file.
+    pub is_one_file: bool,
 }
 
 /// The verdict about a pair of files, and its numbers.
@@ -94,6 +96,12 @@ pub struct PairTally {
     values: ValueCounts,
     ratios: RatioSums,
     dtypes: [Option<String>; 2],
+    /// True for the sides whose type the command line states, for all sequences.
+    has_given_dtype: [bool; 2],
+    has_mixed_dtypes: bool,
+    /// Number of sequences whose sides state different lengths of the prompt.
+    other_prompt: usize,
+    is_one_file: bool,
     sequences: usize,
 }
 
@@ -105,6 +113,10 @@ impl PairTally {
             values: ValueCounts::default(),
             ratios: RatioSums::new(options.clip),
             dtypes: options.dtypes.clone(),
+            has_given_dtype: options.dtypes.each_ref().map(Option::is_some),
+            has_mixed_dtypes: false,
+            other_prompt: 0,
+            is_one_file: options.is_one_file,
             sequences: 0,
         }
     }
@@ -119,11 +131,12 @@ impl PairTally {
         for (&rollout, &trainer) in scored.filter(|(one, other)| one.is_finite() && other.is_finite()) {
             self.ratios.add(rollout, trainer);
         }
-        for (known, stated) in self.dtypes.iter_mut().zip(&pair.dtypes) {
-            if known.is_none() {
-                known.clone_from(stated);
-            }
+        for (side, stated) in pair.dtypes.iter().enumerate().filter(|(_, stated)| stated.is_some()) {
+            let known = &mut self.dtypes[side];
+            self.has_mixed_dtypes |= !self.has_given_dtype[side] && known.is_some() && known != stated;
+            *known = known.take().or_else(|| stated.clone());
         }
+        self.other_prompt += usize::from(pair.has_other_prompt);
     }
 
     /// Judges the pairs.
@@ -197,7 +210,7 @@ impl PairTally {
                 rms / limit
             );
             found.push(GapFinding::fault("unexplained-size", text));
-        } else if rms > limit {
+        } else if !(rms <= limit) {
             let text = format!(
                 "the differences are {:.1} times as large as any rounding that was measured in these types (scale \
                  {rms:.2e}, at most {limit:.2e}), and no known pattern explains them",
@@ -217,6 +230,7 @@ impl PairTally {
             let text = format!("{} without a partner of the same tokens", counted(alone, "sequence"));
             found.push(GapFinding::doubt("unmatched", text));
         }
+        found.extend(self.lost_coverage().map(|text| GapFinding::doubt("partly-compared", text)));
         if self.values.compared == 0 {
             let text = "no token is scored by both sides".to_owned();
             found.push(GapFinding::doubt("nothing-compared", text));
@@ -242,6 +256,33 @@ impl PairTally {
             break;
         }
         found
+    }
+
+    /// Returns the reason why tokens were not compared, or perhaps not as they should be.
+    fn lost_coverage(&self) -> Option<String> {
+        let [rollout, trainer] = self.values.only;
+        match () {
+            () if self.sample.left_out > 0 => Some(format!(
+                "{} did not fit into memory and were not compared; split the files",
+                counted(self.sample.left_out, "token")
+            )),
+            () if rollout + trainer > 0 => Some(format!(
+                "only one side scores {}; write the same mask, or prompt_length, for both sides",
+                counted(rollout + trainer, "token")
+            )),
+            () if self.other_prompt > 0 => Some(format!(
+                "the sides state different values of prompt_length in {}",
+                counted(self.other_prompt, "sequence")
+            )),
+            () if self.has_mixed_dtypes => {
+                Some("the sequences of one side state different types; state one with --dtype".to_owned())
+            }
+            () if self.is_one_file && self.values.identical == self.values.compared => Some(
+                "all values of both sides are identical; do both columns mean the same one? Name them with --columns"
+                    .to_owned(),
+            ),
+            () => None,
+        }
     }
 }
 

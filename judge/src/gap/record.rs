@@ -62,7 +62,8 @@ impl StatedSequence {
             let at = start + index;
             let is_scored = mask.as_ref().is_none_or(|mask| mask[at]);
             if let Some(value) = logprob.filter(|_| is_scored) {
-                record.nan += usize::from(value.is_nan());
+                // Arrays have no other mark for tokens of the prompt that are not scored.
+                record.nan += usize::from(value.is_nan() && prompt_length.is_none_or(|first| at >= first));
                 record.logprobs[at] = value;
             }
         }

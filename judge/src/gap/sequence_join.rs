@@ -30,6 +30,8 @@ pub struct SequencePair {
     pub dtypes: [Option<String>; 2],
     /// Number of scored tokens of each side that are NaN.
     pub nan: [usize; 2],
+    /// True if the sides state different lengths of the prompt.
+    pub has_other_prompt: bool,
 }
 
 /// Sequences that have no partner, and those found at another index.
@@ -126,7 +128,7 @@ impl SequenceJoin {
         let key = key(&record.tokens);
         let other = self.waiting[1 - side].get_mut(&key);
         let found = other.and_then(|waiting| {
-            let at = waiting.iter().position(|(_, other)| other.tokens == record.tokens)?;
+            let at = waiting.iter().position(|(_, other)| are_same(other, &record))?;
             waiting.remove(at)
         });
         let Some((other_index, other)) = found else {
@@ -160,6 +162,10 @@ fn pair(index: usize, rollout: SequenceRecord, trainer: SequenceRecord) -> Seque
     SequencePair {
         index,
         tokens,
+        has_other_prompt: rollout
+            .prompt_length
+            .zip(trainer.prompt_length)
+            .is_some_and(|(rollout, trainer)| rollout != trainer),
         prompt_length: rollout.prompt_length.or(trainer.prompt_length),
         temperatures: [rollout.temperature, trainer.temperature],
         versions: [rollout.version, trainer.version],

@@ -52,9 +52,15 @@ impl TensorBatch {
 
     fn check(&self) -> Result<()> {
         let rows = self.rows();
-        if self.logprobs.shape().len() > 2 || self.logprobs.shape().is_empty() {
+        if self.logprobs.shape().len() > 2 {
             let shape = self.logprobs.shape();
             return Err(self.bad(format!("logprobs: shape {shape:?}, expected [sequences, tokens]")));
+        }
+        let all = self.fields.iter().map(|(field, view)| (field.names()[0], view));
+        for (name, view) in all.chain([("logprobs", &self.logprobs)]) {
+            if view.is_empty() {
+                return Err(self.bad(format!("{name}: shape {:?} has no values", view.shape())));
+            }
         }
         for (field, view) in &self.fields {
             let found = if self.is_scalar(*field) { view.len() } else { self.rows_of(view) };
@@ -76,7 +82,7 @@ impl TensorBatch {
 
     /// Returns the number of sequences of an array; an array with one axis is one sequence.
     fn rows_of(&self, view: &View) -> usize {
-        if view.shape().len() == 1 { 1 } else { view.shape()[..view.shape().len() - 1].iter().product() }
+        view.shape().split_last().map_or(1, |(_, rows)| rows.iter().product())
     }
 
     fn is_scalar(&self, field: SequenceField) -> bool {

@@ -65,7 +65,9 @@ impl TokenSample {
         let first = pair.prompt_length.unwrap_or(0);
         let [rollout, trainer] = &pair.logprobs;
         let scored = rollout.iter().zip(trainer).enumerate().skip(first);
-        let scored = scored.filter(|(_, (rollout, trainer))| rollout.is_finite() && trainer.is_finite());
+        // Values that overflow f32 are counted as infinite.
+        let is_finite = |value: f64| (value as f32).is_finite();
+        let scored = scored.filter(|(_, (rollout, trainer))| is_finite(**rollout) && is_finite(**trainer));
         if from + rollout.len() > MOST_TOKENS || self.sequences.len() == MOST_SEQUENCES {
             self.left_out += scored.count();
             return;

@@ -37,6 +37,7 @@ impl ValueCounts {
         for side in 0..2 {
             self.nan[side] += pair.nan[side];
         }
+        let mut has_begun = false;
         for (at, (&rollout, &trainer)) in pair.logprobs[0].iter().zip(&pair.logprobs[1]).enumerate() {
             let values = [rollout, trainer];
             let scored = values.map(|value| !value.is_nan());
@@ -46,8 +47,11 @@ impl ValueCounts {
             }
             self.compared += usize::from(scored == [true; 2]);
             self.identical += usize::from(rollout == trainer);
+            has_begun |= scored == [true; 2];
+            // A trainer may score the prompt, too.
+            let counts_only = [true, has_begun];
             for side in 0..2 {
-                self.only[side] += usize::from(scored[side] && !scored[1 - side]);
+                self.only[side] += usize::from(scored[side] && !scored[1 - side] && counts_only[side]);
                 if scored[side] {
                     self.count(side, values[side]);
                 }
@@ -56,7 +60,7 @@ impl ValueCounts {
     }
 
     fn count(&mut self, side: usize, value: f64) {
-        self.infinite[side] += usize::from(value.is_infinite());
+        self.infinite[side] += usize::from((value as f32).is_infinite());
         self.positive[side] += usize::from(value > LARGEST);
         self.zero[side] += usize::from(value == 0.0);
         let (least, largest) = self.range[side].unwrap_or((value, value));

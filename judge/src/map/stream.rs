@@ -78,9 +78,10 @@ fn streams(matched: &[MatchedArray]) -> BTreeMap<StreamKey, BTreeSet<usize>> {
 /// and each other entry to the second tap.
 fn assign(one: &mut MatchedArray, numbers: &BTreeSet<usize>, layers: Option<usize>) {
     let (Some(number), Some(&last)) = (one.layer, numbers.last()) else { return };
-    let is_whole = layers.map_or(numbers.len() == last + 1 && last > 0, |layers| layers == last);
+    let is_whole =
+        layers.map_or(numbers.len() == last.saturating_add(1) && last > 0, |layers| layers == last);
     if !is_whole {
-        one.problem = Some(wrong_count(last + 1, layers));
+        one.problem = Some(wrong_count(last.saturating_add(1), layers));
         return;
     }
     let index = match number {
@@ -106,8 +107,9 @@ fn unstacked(one: MatchedArray, expected: Option<usize>) -> Vec<MatchedArray> {
     let shape = &one.stored.shape;
     let axis = shape.iter().position(|&length| length != 1).unwrap_or(0);
     let count = shape.get(axis).copied().unwrap_or(0);
-    let is_stack = count > 1 && shape.len() >= axis + 3 && expected.is_none_or(|expected| expected == count);
     let each = one.stored.data.len().checked_div(count).unwrap_or(0);
+    let is_stack =
+        count > 1 && each > 0 && shape.len() >= axis + 3 && expected.is_none_or(|expected| expected == count);
     // A tap that is no stack is refused like any other array: by its missing layer, or by its shape.
     if !is_stack && !is_stream(one.rule) {
         return vec![one];

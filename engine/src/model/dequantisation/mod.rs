@@ -112,7 +112,7 @@ impl Dequantisation {
             for module in file.iter().filter_map(|(name, _)| name.strip_suffix(ending.as_str())) {
                 let tensors = ModuleTensors { file, module, main: group.format.tensors()[0] };
                 match self.filter.conversion(module) {
-                    Conversion::Group(wanted) if wanted != index => {}
+                    Conversion::Group(wanted) | Conversion::Either(wanted) if wanted != index => {}
                     Conversion::Excluded(why) => return Err(tensors.bad(excluded(&why))),
                     Conversion::Group(_) | Conversion::Either(_) => {
                         weights.insert(module, group.format.weight(&tensors, WeightReading::Stated)?);

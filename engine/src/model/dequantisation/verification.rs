@@ -21,6 +21,9 @@ const CODES: f64 = 2.5;
 const FLOATS: f64 = 0.1;
 const FEW_BITS: f64 = 0.5;
 
+/// Error from which nothing is left of the original: zeros in its place have 1.
+const LOST: f64 = 0.9;
+
 /// Result for one quantised weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightFit {
@@ -95,7 +98,8 @@ fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix) -> Option<OriginalRows>
     if tensor.shape != [weight.rows, weight.cols] {
         return None;
     }
-    let step = weight.rows.div_ceil(ROWS);
+    // An odd step meets every place in a word of packed codes.
+    let step = weight.rows.div_ceil(ROWS) | 1;
     let row = |row: usize| {
         let mut values = vec![0.0; weight.cols];
         view.read_rounded(row, 0..weight.cols, &mut values);
@@ -115,7 +119,20 @@ impl OriginalRows {
                 size += value * value;
             }
         }
-        (difference / size).sqrt()
+        if difference == 0.0 { 0.0 } else { (difference / size).sqrt() }
+    }
+
+    /// Returns true if a row of usual size is lost: its error is as large as the row.
+    fn has_lost_row(&self, weight: &WeightMatrix) -> bool {
+        let square = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
+        let mean =
+            self.rows.iter().map(|(_, values)| square(values)).sum::<f64>() / self.rows.len().max(1) as f64;
+        self.rows.iter().any(|(row, values)| {
+            let errors = values.iter().enumerate();
+            let error: f64 =
+                errors.map(|(col, &value)| f64::from((weight.value)(*row, col) - value).powi(2)).sum();
+            16.0 * square(values) >= mean && error > LOST * LOST * square(values)
+        })
     }
 
     /// Returns the factor of each input that brings a weight nearest to the original.
@@ -144,7 +161,7 @@ fn fit(
     for &reading in format.readings() {
         let other = format.weight(module, reading)?;
         if reading == WeightReading::ZeroAbove {
-            largest = CODES * step(original, weight, &other) / 12f64.sqrt();
+            largest = LOST.min(CODES * step(original, weight, &other) / 12f64.sqrt());
         }
         let error = original.error(&other, |_| 1.0);
         if best.is_none_or(|(_, least)| error < least) {
@@ -155,6 +172,7 @@ fn fit(
         Some((reading, least)) if BETTER * least < error && least <= largest => {
             WeightFinding::FitsIn(reading, least)
         }
+        _ if original.has_lost_row(weight) => WeightFinding::Differs,
         _ if error <= largest => WeightFinding::Fits,
         _ if has_factors(original, weight, largest) => WeightFinding::FitsWithFactors,
         _ => WeightFinding::Differs,

@@ -40,6 +40,11 @@ impl WeightFormat for PackedWeights {
         let scales = grid.scales(module, "weight_scale", FLOATS)?;
         let zeros = self.zeros(module, &grid)?;
         let group_of = self.groups(module, cols, grid.shape()[1])?;
+        if group_of.is_some() && grid.shape()[0] != rows {
+            return Err(
+                module.bad("weight_g_idx needs scales for groups of inputs (strategy: group)".to_owned())
+            );
+        }
         let codes = PackedCodes::along_rows(&codes.data, words, self.bits);
         let offset = 1 << (self.bits - 1);
         let value = move |row: usize, col: usize| {
