@@ -225,7 +225,8 @@ def test_a_cause_is_found_for_a_tap_that_a_module_returns(models, tmp_path):
     causes = {"protocol": 1, "request": "causes", "pass": 0, "seconds": 60}
     named, unplaced = {"tap": "final_norm"}, {"tap": "attn_context", "layer": 1}
     first, second, third = served(evaluate, {**causes, **named}, {**causes, **unplaced})
-    assert any("the addend is 0.001 (expected 1e-05)" in message["what"] for message, _ in second) and third == []
+    assert [(message["expected"], message["found"]) for message, _ in second] == [("1e-05", "0.001")]
+    assert "variance_epsilon" in second[0][0]["what"] and third == []
     assert first[0][0]["message"] == "hello"
 
 
