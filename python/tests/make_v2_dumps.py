@@ -34,7 +34,7 @@ PAD = 3
 
 def cache_of(output: Any) -> Any:
     """Returns the KV cache of a call, as older or newer releases of transformers name it."""
-    return output["cache"] if "cache" in output else output.past_key_values
+    return next(output[name] for name in ("cache", "past_key_values") if name in output)
 
 
 def load(name: str, dtype: torch.dtype = torch.float32, checkpoints: Path = CHECKPOINTS) -> Any:

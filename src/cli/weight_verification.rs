@@ -52,7 +52,7 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
         ));
     }
     if !lost.is_empty() {
-        let shown: Vec<String> = lost.iter().take(5).map(|name| plain(name)).collect();
+        let shown: Vec<String> = lost.iter().take(5).copied().map(plain).collect();
         output.line(format_args!("{} tensors of the original are missing: {}", lost.len(), shown.join(", ")));
     }
     Ok((verdict, json!({"verification": fits.iter().map(of_fit).collect::<Vec<_>>(), "missing": lost})))

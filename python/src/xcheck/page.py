@@ -6,7 +6,12 @@ from html import escape
 from typing import Any
 
 COLOURS = {"pass": "#1a7f37", "tie": "#1a7f37", "fail": "#cf222e", "inconclusive": "#9a6700", "known": "#9a6700"}
-FORMER = {"local": "introduced", "accumulated": "total", "bound_ratio": "headroom", "over": "beyond"}  # names in version 3
+FORMER = {
+    "local": "introduced",
+    "accumulated": "total",
+    "bound_ratio": "headroom",
+    "over": "beyond",
+}  # names in version 3
 HEAD = ("checkpoint", "worst site", "max abs", "err/bound", "over", "verdict")
 
 
