@@ -137,7 +137,7 @@ fn reversed(data: &mut [u8]) {
     numbers.reverse();
 }
 
-/// What is said of a dump that is judged with the model in a folder.
+/// Exit code and report of a dump that is judged with the model in a folder.
 fn verdict(model: &Path, dump: &Path) -> (i32, Value) {
     let (model, dump) = (model.display().to_string(), dump.display().to_string());
     Terminal::new().json(&["check", "--candidate", &dump, "--model", &model, "--no-report"])
@@ -397,7 +397,7 @@ fn products_that_are_not_known_are_refused_with_their_key() {
     }
 }
 
-/// What `inspect --verify` says of a quantised folder.
+/// Exit code and results of `inspect --verify` of a quantised folder.
 fn verified(quantised: &Path, original: &Path) -> (i32, Value) {
     let (quantised, original) = (quantised.display().to_string(), original.display().to_string());
     let (code, json) = Terminal::new().json(&["inspect", &quantised, "--verify", &original]);

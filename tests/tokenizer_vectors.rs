@@ -236,7 +236,7 @@ fn the_configuration_says_what_is_put_around_texts_of_two_files() {
     }
 }
 
-/// As in transformers 5, which no longer reads these settings beside a `tokenizer.json`.
+/// transformers 5 no longer reads these settings beside a `tokenizer.json`.
 #[test]
 fn tokenizer_json_alone_says_what_is_put_around_texts() {
     for kind in ["gpt2", "llama3"] {

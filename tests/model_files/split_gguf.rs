@@ -88,7 +88,7 @@ fn parts_that_do_not_belong_together_are_refused() {
     assert!(refusal(&renamed.path().join("model.gguf")).contains("'split.count' is 3, expected 1"));
 }
 
-/// As in llama.cpp, the file decides whether there are other parts, not its name.
+/// The file decides if there are other parts, not its name, like in llama.cpp.
 #[test]
 fn a_whole_model_may_have_the_name_of_a_part() {
     let folder = TempDir::new().expect("a folder");

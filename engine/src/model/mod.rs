@@ -13,6 +13,7 @@ pub mod gpt2;
 pub mod granite;
 mod json;
 pub mod llama;
+mod loaders;
 mod longrope;
 pub mod mistral;
 pub mod mixtral;
@@ -33,8 +34,9 @@ mod wrapper_names;
 
 pub use adapter::AdapterFiles;
 pub use cache::{KvLayer, LayerState, ModelState};
-pub use files::{LoadedModel, ModelFiles, architectures, is_known_model_type};
+pub use files::ModelFiles;
 pub use json::Config;
+pub use loaders::{LoadedModel, architectures, is_known_model_type};
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 

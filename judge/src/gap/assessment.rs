@@ -60,7 +60,7 @@ pub struct GapAssessment {
     pub not_tested: usize,
     /// Root mean square difference of the log-odds.
     pub scale: f64,
-    /// The same of the middle sequence.
+    /// Root mean square difference of the log-odds in the middle sequence.
     pub typical_scale: f64,
     /// Largest scale that rounding gives in these types.
     pub rounding_scale: Option<f64>,

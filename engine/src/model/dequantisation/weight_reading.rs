@@ -3,7 +3,7 @@
 /// A reading of the tensors of a quantised weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightReading {
-    /// As the format says.
+    /// The reading that the format states.
     Stated,
     /// With zero points that are larger by 1.
     ZeroAbove,

@@ -9,7 +9,7 @@ use crate::gap::pair_view::{PairView, rms};
 
 /// Smallest difference of a token far off, in standard deviations of the other tokens.
 const SIGMAS: f64 = 12.0;
-/// The same in standard deviations of the largest rounding.
+/// Smallest difference of a token far off, in standard deviations of the largest rounding.
 const LARGEST_SIGMAS: f64 = 8.0;
 /// Largest share of tokens far off.
 const MOST: f64 = 0.1;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +22,14 @@ SHIFTS = (1, -1, 2, -2)
 
 
 @dataclass
-class OtherInput(Change):
+class OtherInput(Change, ABC):
     """A module that is given another value. `value` computes it of the present one."""
 
     name: Any = None  # number or name of the argument
 
+    @abstractmethod
     def value(self, run: Run, path: str, present: torch.Tensor) -> torch.Tensor | None:
-        raise NotImplementedError
+        """Returns the value in place of the present one; None to leave it."""
 
     @contextmanager
     def installed(self, run: Run) -> Iterator[None]:

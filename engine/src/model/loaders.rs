@@ -1,0 +1,248 @@
+//! Loaders of all architectures.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::format::{FileBytes, Format, Gguf, Llama2cFile, TensorFile};
+use crate::model::bitnet::BitnetBlock;
+use crate::model::decoder::{Decoder, DecoderBlock};
+use crate::model::dequantisation::Dequantisation;
+use crate::model::gemma2::Gemma2Block;
+use crate::model::gemma3::Gemma3Block;
+use crate::model::gpt2::Gpt2;
+use crate::model::granite::GraniteBlock;
+use crate::model::json::Config;
+use crate::model::llama::LlamaBlock;
+use crate::model::mistral::MistralBlock;
+use crate::model::mixtral::MixtralBlock;
+use crate::model::olmo2::Olmo2Block;
+use crate::model::phi3::Phi3Block;
+use crate::model::qwen2::Qwen2Block;
+use crate::model::qwen2_moe::Qwen2MoeBlock;
+use crate::model::qwen3::Qwen3Block;
+use crate::model::qwen3_moe::Qwen3MoeBlock;
+use crate::model::smollm3::SmolLm3Block;
+use crate::model::special_ids::SpecialIds;
+use crate::model::ternary::TernaryFiles;
+use crate::model::{Model, adapter};
+use crate::weight::DType;
+
+/// A model, and facts about its files.
+pub struct LoadedModel {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Format: "gguf", "llama2.c", "safetensors" or "pytorch".
+    pub format: &'static str,
+    /// Type of most of its matrices.
+    pub precision: DType,
+    /// Token that begins a text, if the files state it.
+    pub begin_token: Option<u32>,
+    /// Tokens that end a text or a turn of a conversation, if the files state them.
+    pub end_tokens: Vec<u32>,
+    /// Notes on settings that the files leave undetermined.
+    pub notes: Vec<String>,
+}
+
+/// Loader of an architecture.
+struct Loader {
+    /// Name in dumps.
+    architecture: &'static str,
+    /// Names in GGUF files.
+    gguf_names: &'static [&'static str],
+    /// Names in `config.json`.
+    model_types: &'static [&'static str],
+    /// Defaults of transformers for keys that a `config.json` omits.
+    config_defaults: fn() -> Value,
+    gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
+    hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
+}
+
+/// Loaders of all supported architectures.
+const LOADERS: &[Loader] = &[
+    LLAMA,
+    decoder::<MistralBlock>(),
+    MIXTRAL,
+    decoder::<Qwen2Block>(),
+    decoder::<Qwen3Block>(),
+    decoder::<Qwen2MoeBlock>(),
+    decoder::<Qwen3MoeBlock>(),
+    decoder::<Gemma2Block>(),
+    decoder::<Gemma3Block>(),
+    decoder::<Olmo2Block>(),
+    decoder::<SmolLm3Block>(),
+    decoder::<GraniteBlock>(),
+    decoder::<Phi3Block>(),
+    decoder::<BitnetBlock>(),
+    GPT2,
+];
+
+/// Loader of Llama. GGUF files of Mixtral have Llama's name and a number of experts.
+const LLAMA: Loader = Loader {
+    gguf: |file| match file.optional::<u64>("llama.expert_count")? {
+        None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file)?)),
+        Some(_) => Ok(Box::new(Decoder::<MixtralBlock>::from_gguf(file)?)),
+    },
+    ..decoder::<LlamaBlock>()
+};
+
+/// Loader of Mixtral, whose GGUF files have Llama's name.
+const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<MixtralBlock>() };
+
+const GPT2: Loader = Loader {
+    architecture: "gpt2",
+    gguf_names: &["gpt2"],
+    model_types: &["gpt2"],
+    config_defaults: || Value::Null,
+    gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
+    hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
+};
+
+const fn decoder<B: DecoderBlock>() -> Loader {
+    Loader {
+        architecture: B::FAMILY.architecture,
+        gguf_names: B::FAMILY.gguf_names,
+        model_types: B::FAMILY.model_types,
+        config_defaults: B::FAMILY.config_defaults,
+        gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
+        hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
+    }
+}
+
+/// Returns the names of the supported architectures.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    LOADERS.iter().map(|loader| loader.architecture)
+}
+
+/// Returns true if our engine knows the architecture of a `config.json` with this `model_type`.
+pub fn is_known_model_type(name: &str) -> bool {
+    LOADERS.iter().any(|loader| loader.model_types.contains(&name))
+}
+
+/// Returns the loader for the architecture name that a file has under `key`.
+fn loader_of(
+    file: &Path,
+    key: &str,
+    name: &str,
+    names: fn(&'static Loader) -> &'static [&'static str],
+) -> Result<&'static Loader> {
+    LOADERS.iter().find(|loader| names(loader).contains(&name)).ok_or_else(|| {
+        let known: Vec<_> = LOADERS.iter().flat_map(names).copied().collect();
+        Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
+    })
+}
+
+pub(super) fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
+    const KEY: &str = "general.architecture";
+    adapter::refuse_gguf_adapter(&file)?;
+    let loader = loader_of(file.tensors.path(), KEY, file.require(KEY)?, |loader| loader.gguf_names)?;
+    let precision = main_type(&file.tensors);
+    file.tensors = ternary.unpacked(file.tensors)?;
+    let model = (loader.gguf)(&file)?;
+    let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
+    let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
+    let begin_token = file.optional("tokenizer.ggml.bos_token_id")?;
+    Ok(LoadedModel {
+        model,
+        format: Format::Gguf.name(),
+        precision,
+        begin_token,
+        end_tokens,
+        notes: Vec::new(),
+    })
+}
+
+/// Token that begins a text in `run.c`; llama2.c files do not state it.
+const LLAMA2C_BEGIN_TOKEN: u32 = 1;
+
+/// Tokens that end a text in `run.c`; its chat mode stops only at the second. llama2.c files do not state them.
+const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
+
+pub(super) fn load_llama2c(file: &Llama2cFile) -> Result<LoadedModel> {
+    let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file)?);
+    let (format, precision) = (Format::Llama2c.name(), main_type(&file.tensors));
+    let (begin_token, end_tokens) = (Some(LLAMA2C_BEGIN_TOKEN), LLAMA2C_END_TOKENS.to_vec());
+    Ok(LoadedModel { model, format, precision, begin_token, end_tokens, notes: Vec::new() })
+}
+
+pub(super) fn load_hugging_face(
+    config: &FileBytes,
+    generation: Option<&FileBytes>,
+    weights: &TensorFile,
+    format: Format,
+) -> Result<LoadedModel> {
+    const KEY: &str = "model_type";
+    let json = json_of(config)?;
+    let config = Config::new(&config.path, &json);
+    let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.model_types)?;
+    if let Some(text) = config.object("text_config")?
+        && let Some(inner) = text.optional_str(KEY)?
+        && !loader.model_types.contains(&inner)
+    {
+        return Err(text.bad_key(KEY, inner, format!("one of {}", loader.model_types.join(", "))));
+    }
+    let model = (loader.hugging_face)(&config, weights)?;
+    let text = config.object("text_config")?.unwrap_or(config.clone());
+    let SpecialIds { begin: begin_token, end: end_tokens } = SpecialIds::read(&config, generation)?;
+    let mut notes = defaults_taken(&text, &(loader.config_defaults)());
+    let quantised = Dequantisation::read(&config)?;
+    notes.extend(quantised.as_ref().map(|quantised| {
+        let more = match quantised.quantises_activations() {
+            true => "; the configuration also quantises activations, which the values of a dump must show",
+            false => "",
+        };
+        format!(
+            "the weights are quantised ({}): they are decoded before products use them{more}",
+            quantised.name()
+        )
+    }));
+    let precision = match (quantised, main_type(weights)) {
+        (Some(_), _) => text.model_type()?.or(config.model_type()?).map_or(DType::F32, plain_type),
+        // Packed codes are bytes in the file; products use I2_S rows.
+        (None, DType::U8) => DType::I2_S,
+        (None, other) => other,
+    };
+    Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
+}
+
+/// Parses a `config.json`.
+pub(super) fn json_of(config: &FileBytes) -> Result<Value> {
+    serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
+        file: config.path.clone(),
+        format: "JSON",
+        problem: error.to_string(),
+    })
+}
+
+/// Returns the type that a `config.json` names; F32 for unknown names.
+fn plain_type(name: &str) -> DType {
+    match name {
+        "bfloat16" => DType::BF16,
+        "float16" => DType::F16,
+        _ => DType::F32,
+    }
+}
+
+/// Returns notes on absent keys for which transformers' default is used although a specification gives another value.
+fn defaults_taken(config: &Config, defaults: &Value) -> Vec<String> {
+    let specified = [("rms_norm_eps", "1e-5"), ("query_pre_attn_scalar", "head_dim")];
+    let note = |(key, specified): (&str, &str)| {
+        let default = defaults.get(key).filter(|_| config.get(key).is_none())?;
+        Some(format!(
+            "config.json does not set {key}: using transformers' default, {default} (the Hugging Face parity \
+             specification says {specified})"
+        ))
+    };
+    specified.into_iter().filter_map(note).collect()
+}
+
+/// Returns the type of most weights, by number of elements.
+fn main_type(file: &TensorFile) -> DType {
+    let mut elements = BTreeMap::<DType, usize>::new();
+    for (_, tensor) in file.iter().filter(|(_, tensor)| tensor.shape.len() > 1) {
+        *elements.entry(tensor.dtype).or_default() += tensor.elements();
+    }
+    elements.into_iter().max_by_key(|(_, elements)| *elements).map_or(DType::F32, |(dtype, _)| dtype)
+}
