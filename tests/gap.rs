@@ -72,11 +72,10 @@ fn judged_files(
 
 fn columns(model: &str, rollout: &str, trainer: &str) -> GapAssessment {
     let path = data(&format!("{model}.jsonl"));
-    let dtype = |column: &'static str| column;
     let of = |column: &str| {
         ["f32", "f16", "bf16"].into_iter().find(|name| column.starts_with(name)).unwrap_or("bf16")
     };
-    judged_files([&path, &path], [Some(rollout), Some(trainer)], [dtype(of(rollout)), dtype(of(trainer))])
+    judged_files([&path, &path], [Some(rollout), Some(trainer)], [of(rollout), of(trainer)])
 }
 
 fn judged(pairs: &[SidePair], dtype: &str) -> GapAssessment {

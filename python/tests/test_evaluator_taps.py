@@ -215,6 +215,8 @@ def test_pairs_of_rope_may_be_neighbours(models, tmp_path):
     dump = record(model, tmp_path / "dump.safetensors", change=turned, rope_pairing="interleaved")
     result = Judged(models("llama"), dump)
     assert not result.wrong and not result.missing and ("q", 0, 0) in result.sites
+    other = record(model, tmp_path / "other.safetensors", rope_pairing="interleaved")  # the values are not
+    assert ("q", 0, 0) in Judged(models("llama"), other).wrong
 
 
 def test_a_cause_is_found_for_a_tap_that_a_module_returns(models, tmp_path):

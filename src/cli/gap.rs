@@ -25,18 +25,18 @@ pub struct GapArgs {
     rollout: PathBuf,
     /// Log-probabilities of the trainer for the same tokens
     ///
-    /// Without it, ROLLOUT has both, as --columns or the usual names say.
+    /// Without it, ROLLOUT must have both columns, of the usual names or those of --columns.
     trainer: Option<PathBuf>,
     /// Fields with the log-probabilities of rollout and trainer
     #[arg(long, value_name = "ROLLOUT,TRAINER", value_delimiter = ',', num_args = 1)]
     columns: Vec<String>,
-    /// Type of the arithmetic: of both, or of rollout and trainer
+    /// Type of the arithmetic of both sides, or of rollout and trainer
     #[arg(long, value_name = "TYPE[,TYPE]", value_delimiter = ',', num_args = 1)]
     dtype: Vec<String>,
-    /// Importance ratios farther than this from 1 are clipped
+    /// Report the share of importance ratios farther than this from 1
     #[arg(long, value_name = "EPSILON", default_value_t = 0.2)]
     clip: f64,
-    /// Model of both sides: says which side is off
+    /// Check each side against this model, to see which one is off
     ///
     /// Our engine computes the log-probabilities of the first sequences in f32.
     #[arg(long, short, value_name = "MODEL")]

@@ -125,7 +125,7 @@ impl ModelAssessments {
             (true, true) => format!("both sides differ from the model ({scales})"),
             (true, false) => format!("the {rollout} differs from the model ({scales})"),
             (false, true) => format!("the {trainer} differs from the model ({scales})"),
-            (false, false) => format!("no side contradicts the model ({scales})"),
+            (false, false) => format!("no side fails against the model ({scales})"),
         }
     }
 }

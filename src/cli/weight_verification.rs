@@ -15,7 +15,7 @@ use crate::verdict::Verdict;
 /// Compares every quantised weight of a Hugging Face directory with the original's.
 ///
 /// # Errors
-/// If one of the two is no model, or the first is not quantised.
+/// If either path is not a model, or the first is not quantised.
 pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Result<(Verdict, Value)> {
     let (quantised, plain_files) = (ModelFiles::open(path)?, ModelFiles::open(original)?);
     let Some(settings) = quantised.dequantisation()? else {
@@ -30,7 +30,7 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
     };
     let lost: Vec<&str> = originals.iter().map(|(name, _)| name).filter(is_lost).collect();
     output.line(format_args!("{}: {}", path.display(), plain(settings.name())));
-    let mut table = plain_table(&["weight", "error", "largest", "finding"]);
+    let mut table = plain_table(&["weight", "error", "allowed", "finding"]);
     for fit in &fits {
         let numbers = [fit.error, fit.largest].map(|number| format!("{number:.2e}"));
         let [error, largest] = numbers;
@@ -48,7 +48,7 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
     output.line(format_args!("{wrong} of {} quantised weights differ from the original", fits.len()));
     if factors > 0 {
         output.line(format_args!(
-            "{factors} of them fit only with a factor for each input: whether another layer has the inverse was not checked"
+            "{factors} weights fit only with a factor for each input (AWQ, SmoothQuant); the inverse in the layer before was not checked"
         ));
     }
     if !lost.is_empty() {

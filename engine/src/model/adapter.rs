@@ -1,8 +1,8 @@
 //! LoRA adapters of PEFT (Hu et al., 2021): `adapter_config.json` and `adapter_model.safetensors`.
 //!
 //! The product of an adapter's two matrices is added to the weights, computed in `f64` and rounded to `f32`. In `f32`
-//! this differs from an engine that keeps the adapter apart by the rounding of products alone. In shorter types it
-//! does not: peft rounds the sum of two products, and its merged weights are rounded to that type.
+//! merged and separate adapters differ by the rounding of products alone. In shorter types they differ by more: peft
+//! rounds the sum of two products, and its merged weights are rounded to that type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, ModelError, Result};
 use crate::format::{FileBytes, FileStore, Gguf, TensorFile};
 use crate::model::Model;
-use crate::model::json::Config;
+use crate::model::json::{Config, json_of};
 use crate::quant::decode_row;
 use crate::weight::{DType, StoredTensor};
 
@@ -84,11 +84,7 @@ impl AdapterFiles {
     /// # Errors
     /// If the adapter is of an unsupported kind, or does not fit the base model.
     pub fn merge(&self, base: TensorFile) -> Result<TensorFile> {
-        let json: Value = serde_json::from_slice(&self.config.data).map_err(|error| Error::BadContainer {
-            file: self.config.path.clone(),
-            format: "JSON",
-            problem: error.to_string(),
-        })?;
+        let json = json_of(&self.config)?;
         let settings = LoraSettings::read(&Config::new(&self.config.path, &json))?;
         let tensors = TensorFile::read(&self.weights)?;
         let (modules, mut whole) = self.sorted(&tensors)?;

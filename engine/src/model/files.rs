@@ -8,8 +8,8 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile, gguf};
 use crate::model::adapter::AdapterFiles;
 use crate::model::dequantisation::Dequantisation;
-use crate::model::json::Config;
-use crate::model::loaders::{LoadedModel, json_of, load_gguf, load_hugging_face, load_llama2c};
+use crate::model::json::{Config, json_of};
+use crate::model::loaders::{LoadedModel, load_gguf, load_hugging_face, load_llama2c};
 use crate::model::ternary::TernaryFiles;
 use crate::model::{shards, wrapper_names};
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
@@ -119,20 +119,7 @@ impl ModelFiles {
                 let Some(config) = place.find(&beside(CONFIG))? else {
                     return Err(no_directory(place, &beside(""), CONFIG));
                 };
-                let tokenizer = open_tokenizer(place, &config)?;
-                let chat = place.find(&beside(TEMPLATE))?;
-                let generation = place.find(&beside(GENERATION))?;
-                let weights = vec![source];
-                Ok(ModelFiles::HuggingFace {
-                    config,
-                    index: None,
-                    weights,
-                    tokenizer,
-                    chat,
-                    generation,
-                    adapter: None,
-                    aside: None,
-                })
+                Self::hugging_face(place, config, source)
             }
             Format::Npy | Format::Npz => {
                 let problem = "it contains arrays, not a model; compare dumps with xcheck compare".to_owned();
@@ -230,6 +217,7 @@ impl ModelFiles {
     pub fn tensors(&self) -> Result<TensorFile> {
         match self {
             ModelFiles::HuggingFace { index: Some(index), weights, .. } => shards::read(index, weights),
+            ModelFiles::GgufParts(parts) => Ok(Gguf::read_parts(parts)?.tensors),
             _ => TensorFile::read(&self.weights()[0]),
         }
     }

@@ -6,6 +6,19 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::{Error, KeyError, Result};
+use crate::format::FileBytes;
+
+/// Parses a JSON file.
+///
+/// # Errors
+/// If it is not JSON.
+pub(super) fn json_of(file: &FileBytes) -> Result<Value> {
+    serde_json::from_slice(&file.data).map_err(|error| Error::BadContainer {
+        file: file.path.clone(),
+        format: "JSON",
+        problem: error.to_string(),
+    })
+}
 
 /// A `config.json`, or an object inside one. Errors name the file and the key.
 #[derive(Clone)]

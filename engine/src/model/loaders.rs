@@ -14,7 +14,7 @@ use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
 use crate::model::granite::GraniteBlock;
-use crate::model::json::Config;
+use crate::model::json::{Config, json_of};
 use crate::model::llama::LlamaBlock;
 use crate::model::mistral::MistralBlock;
 use crate::model::mixtral::MixtralBlock;
@@ -205,15 +205,6 @@ pub(super) fn load_hugging_face(
         (None, other) => other,
     };
     Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
-}
-
-/// Parses a `config.json`.
-pub(super) fn json_of(config: &FileBytes) -> Result<Value> {
-    serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
-        file: config.path.clone(),
-        format: "JSON",
-        problem: error.to_string(),
-    })
 }
 
 /// Returns the type that a `config.json` names; F32 for unknown names.

@@ -1,10 +1,8 @@
 //! Ids of the tokens that begin and end a text, in the files of a Hugging Face directory.
 
-use serde_json::Value;
-
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::FileBytes;
-use crate::model::json::Config;
+use crate::model::json::{Config, json_of};
 
 const BEGIN: &str = "bos_token_id";
 const END: &str = "eos_token_id";
@@ -25,11 +23,7 @@ impl SpecialIds {
     pub fn read(config: &Config, generation: Option<&FileBytes>) -> Result<Self> {
         let of_config = Self { begin: first(config, BEGIN)?, end: outer(config, END)? };
         let Some(file) = generation else { return Ok(of_config) };
-        let json: Value = serde_json::from_slice(&file.data).map_err(|error| Error::BadContainer {
-            file: file.path.clone(),
-            format: "JSON",
-            problem: error.to_string(),
-        })?;
+        let json = json_of(file)?;
         let stated = Config::new(&file.path, &json);
         let begin = stated.token_ids(BEGIN)?.first().copied().or(of_config.begin);
         Ok(Self { begin, end: stated.token_ids(END)? })

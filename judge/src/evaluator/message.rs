@@ -147,7 +147,7 @@ impl ValueName {
                 (Point::Module(path), layer)
             }
             (None, Some(tap)) => (tap.parse::<Point>().map_err(refuse)?, self.layer),
-            _ => return Err(refuse("a value has neither \"module\" nor \"tap\", or both".to_owned())),
+            _ => return Err(refuse("a value needs either \"module\" or \"tap\", not both".to_owned())),
         };
         Ok(Site { point, layer, pass: Some(self.pass) })
     }

@@ -56,7 +56,7 @@ pub struct GapAssessment {
     pub values: ValueCounts,
     /// Tokens in which logit errors are visible: other tokens have some probability.
     pub informative: usize,
-    /// Tokens that were not tested for patterns, for lack of memory.
+    /// Tokens beyond the memory limit, left out of scale and patterns.
     pub not_tested: usize,
     /// Root mean square difference of the log-odds.
     pub scale: f64,
@@ -212,8 +212,8 @@ impl PairTally {
             found.push(GapFinding::fault("unexplained-size", text));
         } else if !(rms <= limit) {
             let text = format!(
-                "the differences are {:.1} times as large as any rounding that was measured in these types (scale \
-                 {rms:.2e}, at most {limit:.2e}), and no known pattern explains them",
+                "the scale {rms:.2e} is {:.1} times the limit of rounding in these types ({limit:.2e}), which a larger model may reach; \
+                 a fault is larger than {excess:.2e}",
                 rms / limit
             );
             found.push(GapFinding::doubt("large-size", text));
@@ -263,7 +263,7 @@ impl PairTally {
         let [rollout, trainer] = self.values.only;
         match () {
             () if self.sample.left_out > 0 => Some(format!(
-                "{} did not fit into memory and were not compared; split the files",
+                "{} are beyond the memory limit and left out of scale and patterns; split the files",
                 counted(self.sample.left_out, "token")
             )),
             () if rollout + trainer > 0 => Some(format!(

@@ -1,5 +1,5 @@
 //! Log-probabilities of the same tokens by two programs, such as the rollout engine and the trainer of reinforcement
-//! learning: is their difference rounding or a fault, where is it, and what does it look like?
+//! learning: decides if their difference is rounding or a fault, and where it is.
 
 mod assessment;
 mod breakdown;

@@ -1,5 +1,7 @@
 //! Sizes of rounding, measured with real pairs of each type.
 
+use std::sync::LazyLock;
+
 use serde::Deserialize;
 
 /// Pairs whose scale is up to this many times the largest measured one are explained by rounding.
@@ -36,7 +38,7 @@ impl LogOddsScale {
             "float16" | "fp16" | "half" => "f16",
             other => other,
         };
-        let found = table().dtype.into_iter().find(|scale| scale.name == name)?;
+        let found = TABLE.dtype.iter().find(|scale| scale.name == name)?;
         Some(Self { largest: MARGIN * found.largest, excess: EXCESS * found.largest })
     }
 
@@ -48,17 +50,16 @@ impl LogOddsScale {
     /// Returns the name of the finest type whose rounding gives a scale.
     pub fn nearest(scale: f64) -> Option<String> {
         let mut fitting: Vec<_> =
-            table().dtype.into_iter().filter(|known| scale <= MARGIN * known.largest).collect();
+            TABLE.dtype.iter().filter(|known| scale <= MARGIN * known.largest).collect();
         fitting.sort_by(|one, other| one.largest.total_cmp(&other.largest));
-        fitting.into_iter().next().map(|known| known.name)
+        fitting.first().map(|known| known.name.clone())
     }
 
     /// Lists the types.
     pub fn names() -> String {
-        table().dtype.into_iter().map(|scale| scale.name).collect::<Vec<_>>().join(", ")
+        TABLE.dtype.iter().map(|scale| scale.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 
-fn table() -> ScaleTable {
-    toml::from_str(include_str!("rounding_scales.toml")).expect("the table ships")
-}
+static TABLE: LazyLock<ScaleTable> =
+    LazyLock::new(|| toml::from_str(include_str!("rounding_scales.toml")).expect("the table ships"));

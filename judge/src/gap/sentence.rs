@@ -18,7 +18,7 @@ impl GapAssessment {
                 format!("the log-probabilities of all {} tokens are identical", self.values.compared)
             }
             (Verdict::Pass, _) => format!(
-                "the gap is {rounding}: scale {:.2e}, and up to {:.2e} is measured in correct pairs",
+                "the gap is {rounding}: scale {:.2e}, limit {:.2e}",
                 self.scale,
                 self.rounding_scale.unwrap_or_default()
             ),

@@ -23,7 +23,7 @@ pub fn gap_table(found: &GapAssessment) -> String {
         (found.join.only_rollout, "sequences that only the rollout has"),
         (found.join.only_trainer, "sequences that only the trainer has"),
         (found.join.at_other_index, "sequences at another index, matched by their tokens"),
-        (found.not_tested, "tokens that were not tested for patterns: they do not fit in memory"),
+        (found.not_tested, "tokens beyond the memory limit, left out of scale and patterns"),
     ];
     for (count, name) in counts.into_iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "{count} {name}");

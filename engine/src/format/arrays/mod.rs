@@ -1,5 +1,4 @@
-//! Named arrays in any common container: a safetensors file, an `.npz`, a file of `torch.save`, or a folder of such files
-//! with one array each.
+//! Named arrays of a file of any kind in [`FileKind`], or of a folder of such files.
 
 mod file_kind;
 mod folder;
@@ -67,7 +66,7 @@ pub fn is_array_file(source: &FileBytes) -> Result<bool> {
     FileKind::of(source).map(|kind| !is_model(&kind))
 }
 
-/// Reads numbers without a header: the logits that llama.cpp's tools save.
+/// Reads numbers without a header: the logits that llama.cpp's scripts save of a transformers model.
 fn raw(source: &FileBytes) -> Result<StoredTensor> {
     let elements = source.data.len() / 4;
     if !source.data.len().is_multiple_of(4) || elements == 0 {

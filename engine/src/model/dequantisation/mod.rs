@@ -172,5 +172,5 @@ impl Dequantisation {
 }
 
 fn excluded(why: &str) -> String {
-    format!("the module is quantised, but {why} excludes it; correct the list or the weights")
+    format!("the module is quantised, but {why}; correct the configuration or the weights")
 }

@@ -73,11 +73,11 @@ impl ModuleFilter {
     /// Returns the conversion of a module.
     pub fn conversion(&self, module: &str) -> Conversion {
         if let Some((text, _)) = self.excluded.iter().find(|(_, pattern)| pattern.matches(module)) {
-            return Conversion::Excluded(format!("'{text}' in {}", self.key_path()));
+            return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path()));
         }
         let of_group = |group: &Vec<ModulePattern>| group.iter().any(|pattern| pattern.matches(module));
         let Some(group) = self.groups.iter().position(of_group) else {
-            return Conversion::Excluded("quantization_config has no group for it, which".to_owned());
+            return Conversion::Excluded("no group of quantization_config has it".to_owned());
         };
         let is_unsure = self.maybe_excluded.iter().any(|text| module.contains(text.as_str()));
         match is_projection(module) && !is_unsure && !self.follows_file {

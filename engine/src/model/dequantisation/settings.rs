@@ -264,8 +264,8 @@ fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
         "fp4" => false,
         _ => return Err(settings.bad_key("bnb_4bit_quant_type", format!("{kind:?}"), "\"nf4\" or \"fp4\"")),
     };
-    let expected = "absent (weights are decoded, but kernels for single tokens and for CPUs with AVX512-BF16 round \
-                    their scales differently, so that products are not known; save the model dequantised)";
+    let expected = "absent (bitsandbytes rounds scales differently for each batch size and CPU, so its products cannot be \
+                    judged; save the model dequantised, or use xcheck inspect --verify)";
     let scheme = ActivationScheme::unsupported_for(settings, "load_in_4bit", true, expected);
     Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, Some(scheme), filter))
 }

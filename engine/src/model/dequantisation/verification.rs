@@ -8,7 +8,7 @@ use crate::model::dequantisation::{Dequantisation, WeightFormat, WeightMatrix, W
 use crate::view::View;
 use crate::weight::StoredTensor;
 
-/// Largest number of rows of a matrix that are compared, spread over the matrix.
+/// Number of rows in which other readings are tried, spread over the matrix.
 const ROWS: usize = 256;
 
 /// Ratio of errors from which another reading fits much better.
@@ -92,23 +92,26 @@ struct OriginalRows {
     rows: Vec<(usize, Vec<f32>)>,
 }
 
-/// Returns some rows of an original of the same shape in a plain type.
+/// Returns the rows of an original of the same shape in a plain type.
 fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix) -> Option<OriginalRows> {
     let view = View::stored(&tensor.shape, tensor.dtype, tensor.data.clone())?;
     if tensor.shape != [weight.rows, weight.cols] {
         return None;
     }
-    // An odd step meets every place in a word of packed codes.
-    let step = weight.rows.div_ceil(ROWS) | 1;
     let row = |row: usize| {
         let mut values = vec![0.0; weight.cols];
         view.read_rounded(row, 0..weight.cols, &mut values);
         (row, values)
     };
-    Some(OriginalRows { rows: (0..weight.rows).step_by(step).map(row).collect() })
+    Some(OriginalRows { rows: (0..weight.rows).map(row).collect() })
 }
 
 impl OriginalRows {
+    /// Returns some rows, spread over the matrix. An odd step meets every place in a word of packed codes.
+    fn some(&self) -> Self {
+        Self { rows: self.rows.iter().step_by(self.rows.len().div_ceil(ROWS) | 1).cloned().collect() }
+    }
+
     /// Returns the relative error of a weight, times a factor for each input.
     fn error(&self, weight: &WeightMatrix, factor: impl Fn(usize) -> f64) -> f64 {
         let (mut difference, mut size) = (0.0, 0.0);
@@ -157,24 +160,26 @@ fn fit(
     original: &OriginalRows,
 ) -> Result<WeightFit> {
     let error = original.error(weight, |_| 1.0);
+    let some = original.some();
+    let error_of_some = some.error(weight, |_| 1.0);
     let (mut best, mut largest) = (None, if format.has_few_bits() { FEW_BITS } else { FLOATS });
     for &reading in format.readings() {
         let other = format.weight(module, reading)?;
         if reading == WeightReading::ZeroAbove {
-            largest = LOST.min(CODES * step(original, weight, &other) / 12f64.sqrt());
+            largest = LOST.min(CODES * step(&some, weight, &other) / 12f64.sqrt());
         }
-        let error = original.error(&other, |_| 1.0);
-        if best.is_none_or(|(_, least)| error < least) {
+        let error = some.error(&other, |_| 1.0);
+        if !best.is_some_and(|(_, least)| least <= error) {
             best = Some((reading, error));
         }
     }
     let finding = match best {
-        Some((reading, least)) if BETTER * least < error && least <= largest => {
+        Some((reading, least)) if BETTER * least < error_of_some && least <= largest => {
             WeightFinding::FitsIn(reading, least)
         }
         _ if original.has_lost_row(weight) => WeightFinding::Differs,
         _ if error <= largest => WeightFinding::Fits,
-        _ if has_factors(original, weight, largest) => WeightFinding::FitsWithFactors,
+        _ if has_factors(&some, weight, largest) => WeightFinding::FitsWithFactors,
         _ => WeightFinding::Differs,
     };
     Ok(WeightFit { module: module.module.to_owned(), error, largest, finding })

@@ -5,19 +5,19 @@
 pub enum WeightReading {
     /// The reading that the format states.
     Stated,
-    /// With zero points that are larger by 1.
+    /// Zero points increased by 1.
     ZeroAbove,
-    /// With zero points that are smaller by 1.
+    /// Zero points decreased by 1.
     ZeroBelow,
-    /// With codes in another order in their words or bytes.
+    /// Codes in another order in their words or bytes.
     OtherOrder,
-    /// With inverse scales.
+    /// Inverse scales.
     InverseScales,
-    /// With the inverse scale of the whole matrix.
+    /// Inverse scale of the whole matrix.
     InverseGlobalScale,
-    /// With scales whose two axes are exchanged.
+    /// Scales whose two axes are exchanged.
     TransposedScales,
-    /// Without the groups of `g_idx`: inputs in their order.
+    /// Inputs in their order, not in the groups of `g_idx`.
     WithoutIndices,
 }
 
@@ -26,8 +26,8 @@ impl WeightReading {
     pub fn fault(self) -> &'static str {
         match self {
             WeightReading::Stated => "none",
-            WeightReading::ZeroAbove => "zero points are smaller by 1 than the format says",
-            WeightReading::ZeroBelow => "zero points are larger by 1 than the format says",
+            WeightReading::ZeroAbove => "stored zero points are too small by 1",
+            WeightReading::ZeroBelow => "stored zero points are too large by 1",
             WeightReading::OtherOrder => "codes are packed in another order than the format says",
             WeightReading::InverseScales => "scales are inverted",
             WeightReading::InverseGlobalScale => "the scale of the whole matrix is inverted",

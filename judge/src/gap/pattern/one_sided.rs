@@ -68,7 +68,8 @@ fn processed(side: PolicySide, kept: f64, alone: usize) -> GapFinding {
     let kept = kept.exp();
     let text = format!(
         "processed against raw log-probabilities: the {}'s are renormalised after top-p, top-k or min-p; {alone} tokens \
-         are alone there, with a log-probability of 0, and the kept tokens have a probability of at least {kept:.2}. \
+         have a log-probability of exactly 0, because the filter kept only them, and the filter keeps a probability of at \
+         least {kept:.2}. \
          Use raw log-probabilities (vLLM: logprobs_mode raw_logprobs), or apply the same filter on both sides",
         side.name()
     );

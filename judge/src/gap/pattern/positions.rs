@@ -31,7 +31,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     }
     let share = pair.share(|index| position(index) >= step.at);
     let text = format!(
-        "from position {} on, the sequences differ: scale {:.3}, {:.3} before. Candidates: positions counted otherwise, a \
+        "from position {} on, the sequences differ: scale {:.2e}, {:.2e} before. Candidates: a position offset, a \
          stale prefix cache, RoPE scaling, a sliding window",
         step.at, step.after, step.before
     );

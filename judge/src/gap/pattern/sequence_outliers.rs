@@ -27,7 +27,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let start = steps(pair, &outliers);
     let from = start.map_or(String::new(), |start| format!(" from position {start} on"));
     let text = format!(
-        "{} of {} ({}) differ{from}: scale {scale:.3}, {:.3} in the others. Candidates: packing without a mask, positions \
+        "{} of {} ({}) differ{from}: scale {scale:.2e}, {:.2e} in the others. Candidates: packing without a mask, positions \
          not reset, a stale prefix cache, another prompt",
         counted(outliers.len(), "sequence"),
         pair.sample.sequences.len(),

@@ -18,8 +18,8 @@ const LEAST: usize = 3;
 /// Share of the tokens with the same sign.
 const ONE_SIDED: f64 = 0.9;
 
-/// Largest excess of smaller differences to the same side without a tail, for each token far off, beside one standard
-/// deviation.
+/// Number of smaller differences that may favour one sign without a tail, for each token far off; one standard deviation is
+/// added.
 const LEAN: f64 = 0.25;
 
 /// Finds single tokens far off.
@@ -77,8 +77,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
 }
 
-/// Returns true if the differences between rounding and far off lean to the same side: they have a tail, while another
-/// token's log-probability is far off or right.
+/// Returns true if the differences between rounding and far off favour the sign of the tokens far off. The log-probability of
+/// another token gives no such tail.
 fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool {
     let sign = if larger == PolicySide::Rollout { 1.0 } else { -1.0 };
     let sigmas = pair.sample.tokens.iter().map(|token| sign * token.delta() / pair.error.sigma(token, usual));

@@ -44,8 +44,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         return None;
     }
     let text = format!(
-        "weights of different training steps: the differences grow with the version, from a scale of {least:.3} at \
-         version {fresh} (rounding) to {largest:.3} at version {oldest}"
+        "weights of different training steps: the differences grow with the version, from a scale of {least:.2e} at \
+         version {fresh} (rounding) to {largest:.2e} at version {oldest}"
     );
     let stale = || pair.sample.sequences.iter().zip(&steps).filter(|(_, step)| **step != Some(fresh));
     let indices: Vec<usize> = stale().map(|(sequence, _)| sequence.index).collect();

@@ -25,8 +25,8 @@ def load_sentence_model(path: str, dump: Dump, load_inner: Any) -> Any:
     except ImportError as error:
         raise EvaluatorError(
             "model",
-            f"{path}/{LIST}: sentence-transformers is not installed, which computes the pooling of this model; install "
-            "it in the environment (pip install sentence-transformers), and give the environment with --python",
+            f"{path}/{LIST}: this model's pooling needs sentence-transformers, which is not installed; install it "
+            "in the environment (pip install sentence-transformers), and give the environment with --python",
         ) from error
     options = {"dtype": dump.dtype, "attn_implementation": "eager"}
     try:

@@ -137,7 +137,7 @@ class TapForcing:
         chosen = next((part for part in results if isinstance(part, torch.Tensor) and is_whole(part)), None)
         weights = next((part for part in results[1:] if isinstance(part, Tracked)), None)
         if chosen is None or weights is None or weights.shape != chosen.shape:
-            self.refuse([row for row, _ in due], "the router returns no numbers of experts with their weights")
+            self.refuse([row for row, _ in due], "the router does not return expert indices and weights")
             return
         rows = {row.tap: row for row, _ in due}
         listed = rows.get("experts")
@@ -154,7 +154,7 @@ class TapForcing:
         if row is not None:
             found = weights_of(numbers, chosen, weights)
             if found is None:
-                self.refuse([row], "other experts are chosen than recorded")
+                self.refuse([row], "the model chooses other experts than the dump records")
             else:
                 self.report(row, found)
 

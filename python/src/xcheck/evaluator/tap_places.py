@@ -39,7 +39,7 @@ LOGITS = ("logits", "last_logits", "argmax", "probs")
 
 @dataclass(frozen=True)
 class Place:
-    """One side of a module. `axes` and `layout` are those of a map; None if nobody stated them."""
+    """One side of a module. `axes` and `layout` are those of a map; None if unstated."""
 
     module: str
     side: str  # input, output, second output, third output, attention, logits

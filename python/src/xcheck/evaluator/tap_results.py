@@ -29,7 +29,7 @@ def probabilities(logits: Tracked, temperature: float) -> torch.Tensor:
 
 
 def same_experts(recorded: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Returns the chosen experts in the recorded order; those that are not recorded take the places of wrong ones."""
+    """Returns the chosen experts in the recorded order; a chosen expert that is not recorded replaces a wrong one."""
     with _disable_current_modes():
         result = recorded.clone()
         for row, (found, expected) in enumerate(zip(recorded.tolist(), chosen.tolist())):

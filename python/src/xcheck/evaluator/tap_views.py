@@ -29,9 +29,8 @@ def views(row: TapRow, place: Place, shape: tuple[int, ...], heads: Heads, is_in
     if with_axes is None:
         return
     for own in own_views(row, place, shape, heads):
-        if is_interleaved and row.tap in ROTATED:
-            yield chained(own, with_axes, paired)
-        yield chained(own, with_axes)
+        is_paired = is_interleaved and row.tap in ROTATED
+        yield chained(own, with_axes, paired) if is_paired else chained(own, with_axes)
 
 
 def chained(*steps: View) -> View:

@@ -86,7 +86,7 @@ class Ties:
         return rows.reshape(*([1] * axis), -1, *([1] * (value.dim() - axis - 1)))
 
     def chosen(self, stored: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-        """Returns the exact indices, with those rows as recorded that differ in the order only, or by rounding."""
+        """Returns the exact indices. Rows that differ only in order or by rounding keep the recorded ones."""
         if not exact.dim() or stored.shape != exact.shape:
             return exact
         recorded = stored.to(exact.dtype)

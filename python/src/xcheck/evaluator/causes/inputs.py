@@ -23,7 +23,7 @@ SHIFTS = (1, -1, 2, -2)
 
 @dataclass
 class OtherInput(Change, ABC):
-    """A module that is given another value. `value` computes it of the present one."""
+    """A module that is given another value. `value` computes it from the present one."""
 
     name: Any = None  # number or name of the argument
 
@@ -84,7 +84,7 @@ def number_of(path: str) -> int | None:
 
 
 def moved(module: str, root: str, path: str) -> str:
-    """Returns the module that is to `path` as `module` is to `root`: in a layer at the same distance."""
+    """Returns the counterpart of `module` for `path`: the same name, the same number of layers away from it."""
     here, there, source = number_of(root), number_of(path), number_of(module)
     if here is None or there is None or source is None:
         return module

@@ -24,6 +24,17 @@ FEW = 8  # experts of which two may be exchanged
 KERNEL = 16  # longest convolution
 
 
+@contextmanager
+def exchanged(table: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """Puts another value in a table, and the old one back."""
+    old = table[name]
+    table[name] = value
+    try:
+        yield
+    finally:
+        table[name] = old
+
+
 @dataclass
 class WeightChange(Change):
     """Another value of a parameter."""
@@ -34,13 +45,9 @@ class WeightChange(Change):
 
     @contextmanager
     def installed(self, run: Run) -> Iterator[None]:
-        owner = run.model.get_submodule(self.module)
-        old = owner._parameters[self.name]
-        owner._parameters[self.name] = torch.nn.Parameter(self.value.detach(), requires_grad=False)
-        try:
+        value = torch.nn.Parameter(self.value.detach(), requires_grad=False)
+        with exchanged(run.model.get_submodule(self.module)._parameters, self.name, value):
             yield
-        finally:
-            owner._parameters[self.name] = old
 
 
 @dataclass
@@ -53,14 +60,12 @@ class RoundedBuffer(Change):
 
     @contextmanager
     def installed(self, run: Run) -> Iterator[None]:
-        owner = run.model.get_submodule(self.module)
-        old = owner._buffers[self.name]
+        buffers = run.model.get_submodule(self.module)._buffers
+        old = buffers[self.name]
         with _disable_current_modes():
-            owner._buffers[self.name] = fresh(as_tracked(old).exact.to(self.dtype).double(), old.dtype)
-        try:
+            value = fresh(as_tracked(old).exact.to(self.dtype).double(), old.dtype)
+        with exchanged(buffers, self.name, value):
             yield
-        finally:
-            owner._buffers[self.name] = old
 
 
 def own_modules(trial: Trial) -> Iterator[tuple[str, Any]]:
