@@ -85,9 +85,11 @@ def test_an_answer_ends_with_eight_zero_bytes():
 
 def test_the_recorded_session_can_be_read():
     requests = [json.loads(line) for line in (SESSION / "requests.jsonl").read_text().splitlines()]
-    with (SESSION / "answers.bin").open("rb") as stream:
-        answers = [messages(stream) for _ in requests]
-        assert stream.read() == b""
+    answers = []
+    for request in requests:
+        with (SESSION / f"{request['request']}.bin").open("rb") as stream:
+            answers.append(messages(stream))
+            assert stream.read() == b""
     kinds = [message["message"] for message, _ in answers[0]]
     assert kinds[0] == "hello" and "site" in kinds and "error" not in kinds
     assert [message["message"] for message, _ in answers[1]] == ["cause"]

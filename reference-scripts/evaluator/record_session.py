@@ -3,12 +3,14 @@
     PYTHONPATH=python/src:python/tests python reference-scripts/evaluator/record_session.py [OUT]
 
 Makes a tiny Llama, a dump of a run with a wrong norm epsilon, and writes into OUT (default tests/data/evaluator):
-dump.safetensors, requests.jsonl (one request per line) and answers.bin (the worker's standard output). The model's
+dump.safetensors, requests.jsonl (one request per line) and REQUEST.bin (the worker's answer to the request). The model's
 directory in the requests is "MODEL", the dump "DUMP".
 """
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +22,7 @@ import torch
 
 import tiny
 from module_recorder import record
+from xcheck.evaluator.protocol import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {"module": "model.layers.1.input_layernorm", "call": 0, "pass": 0}
@@ -47,19 +50,26 @@ def main() -> None:
             },
         ]
         answers = answered(requests)
-    (out / "answers.bin").write_bytes(answers)
+    for request, answer in zip(requests, answers, strict=True):
+        (out / f"{request['request']}.bin").write_bytes(answer)
     for request in requests:
         request.update({key: name for key, name in (("model", "MODEL"), ("dump", "DUMP")) if key in request})
     (out / "requests.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
-    print(f"{len(answers)} bytes of answers")
+    print(f"{sum(map(len, answers))} bytes of answers")
 
 
-def answered(requests: list[dict[str, object]]) -> bytes:
-    """Returns all bytes that the worker writes."""
+def answered(requests: list[dict[str, object]]) -> list[bytes]:
+    """Returns the bytes that the worker writes for each request."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"}
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     command = [sys.executable, "-m", "xcheck.evaluator"]
-    return subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, env=environment, check=True).stdout
+    output = subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, env=environment, check=True).stdout
+    stream, ends = io.BytesIO(output), [0]
+    for _ in requests:
+        while decoded(stream) is not None:
+            pass
+        ends.append(stream.tell())
+    return [output[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 if __name__ == "__main__":

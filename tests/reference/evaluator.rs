@@ -12,7 +12,7 @@ use super::machine::Machine;
 const SESSION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/evaluator");
 
 fn machine() -> Machine {
-    Machine::new(&["python3"]).with("FAKE_ANSWERS", &format!("{SESSION}/answers.bin"))
+    Machine::new(&["python3"]).with("FAKE_ANSWERS", SESSION)
 }
 
 fn check(machine: &Machine, arguments: &[&str]) -> crate::common::finished::Finished {

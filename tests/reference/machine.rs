@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use crate::common::finished::Finished;
 
 /// Python, its venv and pip, uv, bash and llama.cpp's program. `FAKE` says how it fails: `pip-fails`, `pip-hangs`,
-/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `worker-dies`; `FAKE_DUMP` is what it writes, `FAKE_ANSWERS` what the evaluator's worker answers, `FAKE_MISSING` what it lacks, and
+/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `worker-dies`; `FAKE_DUMP` is what it writes, `FAKE_ANSWERS` the folder
+/// with the evaluator's answer to each request, `FAKE_MISSING` what it lacks, and
 /// `FAKE_MEANWHILE` where somebody else writes while it works.
 const PROGRAM: &str = r#"#!/bin/sh
 PATH=/usr/bin:/bin
@@ -40,10 +41,11 @@ dump() {
 }
 evaluate() {
     ls "$PYTHONPATH/xcheck/evaluator/__main__.py" >> "$FAKE_LOG"
-    read -r request; echo "$request" >> "$FAKE_LOG"
-    [ "$FAKE" != worker-dies ] || { echo "MemoryError: 3 GB" >&2; exit 1; }
-    cat "$FAKE_ANSWERS"
-    cat >> "$FAKE_LOG"
+    while read -r request; do
+        echo "$request" >> "$FAKE_LOG"
+        [ "$FAKE" != worker-dies ] || { echo "MemoryError: 3 GB" >&2; exit 1; }
+        kind=${request#*'"request":"'}; cat "$FAKE_ANSWERS/${kind%%'"'*}.bin"
+    done
 }
 case "$name $1 $2" in
     *" -m xcheck.evaluator") evaluate;;

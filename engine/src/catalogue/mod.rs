@@ -242,8 +242,8 @@ fn refusal(kind: CauseKind, known: &[&CatalogueEntry], point: Option<Point>) -> 
 
 impl PartialEq for OperationChange {
     fn eq(&self, other: &Self) -> bool {
-        let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
-        same_entry && self.value == other.value && self.passes == other.passes && self.heads == other.heads
+        let is_restricted_alike = self.passes == other.passes && self.heads == other.heads;
+        self.entry == other.entry && self.value == other.value && is_restricted_alike
     }
 }
 

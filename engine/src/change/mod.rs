@@ -115,6 +115,14 @@ pub struct CatalogueEntry {
     pub sweep: fn(&SiteContext) -> Vec<ChangeValue>,
 }
 
+/// Entries are the same if they change the same taps in the same way. Their addresses may differ: the compiler may
+/// copy what a reference in a static points to.
+impl PartialEq for CatalogueEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.at == other.at
+    }
+}
+
 impl CatalogueEntry {
     /// Returns true if the entry accepts a value of this kind. Every entry with values accepts a number; it accepts a
     /// word only if an example is a word.

@@ -313,5 +313,5 @@ fn keep_most(fits: &mut Vec<Changes>, counts: Vec<usize>) {
 
 /// Sorts changes in catalogue order, configured settings first.
 fn in_order(changes: &mut [OperationChange]) {
-    changes.sort_by_key(|change| catalogue().position(|entry| std::ptr::eq(entry, change.entry)));
+    changes.sort_by_key(|change| catalogue().position(|entry| entry == change.entry));
 }

@@ -210,8 +210,7 @@ impl<'s> Rerun<'s> {
         in_order(&mut found.sweep);
         let FoundChanges { usual, sweep, parameters } = &mut found;
         sweep.retain(|change| !usual.contains(change));
-        let place =
-            |parameter: &Parameter| catalogue().position(|entry| std::ptr::eq(entry, parameter.entry));
+        let place = |parameter: &Parameter| catalogue().position(|entry| entry == parameter.entry);
         parameters.sort_by_key(place);
         Ok(found)
     }
@@ -433,7 +432,7 @@ impl ApplicableChanges<'_, '_> {
     fn add_parameter(&mut self, change: &OperationChange, at: &SiteContext) {
         let entry = change.entry;
         let point = (entry.is_local || entry.at.len() == 1).then_some(at.site.point);
-        let is_known = |known: &Parameter| std::ptr::eq(known.entry, entry) && known.point == point;
+        let is_known = |known: &Parameter| known.entry == entry && known.point == point;
         let is_new = entry.kind.is_parameter() && change.value.number().is_some();
         if is_new && !self.found.parameters.iter().any(is_known) {
             let own = change.own(at).number().filter(|own| *own > 0.0).unwrap_or(1.0);
