@@ -15,6 +15,7 @@ import ctypes
 import importlib.metadata
 import re
 import sys
+from enum import IntEnum
 from pathlib import Path
 
 import gguf
@@ -26,12 +27,24 @@ COLUMNS = 768
 RANDOM_ROWS = 8
 EDGE_ROWS = 8
 
-# Stored as they are, block types of 32 and of 256: (ggml's names, where a block has its f16 scales, lengths of dots).
+
+class Newer(IntEnum):
+    """Types that the gguf package does not have yet."""
+
+    Q2_0 = 42
+
+
+# Values and bytes of a block.
+SIZES = {**gguf.GGML_QUANT_SIZES, Newer.Q2_0: (64, 18)}
+
+# Stored as they are, block types of 32 to 128 and of 256: (ggml's names, where a block has its f16 scales).
 PLAIN = {Type.F32: "f32", Type.F16: "f16", Type.BF16: "bf16"}
 PLAIN_LENGTHS = [768, 759, 47, 35, 31, 7, 4, 1]
 SMALL_LENGTHS = [768, 736, 32]  # 736: an odd number of blocks
+MIDDLE_LENGTHS = [768, 640, 128]
 LARGE_LENGTHS = [768, 256]
 TOKENS = [1, 2, 7, 10]
+SPREAD = -1  # four bits in each of the last four words
 BLOCKS = {
     Type.Q4_0: ("q4_0", "q8_0", [0]),
     Type.Q4_1: ("q4_1", "q8_1", [0, 2]),
@@ -48,6 +61,16 @@ BLOCKS = {
     Type.TQ1_0: ("tq1_0", "q8_K", [52]),
     Type.TQ2_0: ("tq2_0", "q8_K", [64]),
     Type.MXFP4: ("mxfp4", "q8_0", []),  # its scale is one byte, an exponent
+    Type.NVFP4: ("nvfp4", "q8_0", []),  # its scales are four bytes, floats
+    Type.Q1_0: ("q1_0", "q8_0", [0]),
+    Newer.Q2_0: ("q2_0", "q8_0", [0]),
+    Type.IQ1_S: ("iq1_s", "q8_K", [0]),
+    Type.IQ1_M: ("iq1_m", "q8_K", [SPREAD]),
+    Type.IQ2_XXS: ("iq2_xxs", "q8_K", [0]),
+    Type.IQ2_XS: ("iq2_xs", "q8_K", [0]),
+    Type.IQ2_S: ("iq2_s", "q8_K", [0]),
+    Type.IQ3_XXS: ("iq3_xxs", "q8_K", [0]),
+    Type.IQ3_S: ("iq3_s", "q8_K", [0]),
 }
 ACTIVATION_BYTES = {"q8_0": 34 / 32, "q8_1": 36 / 32, "q8_K": 292 / 256, "f32": 4, "f16": 2, "bf16": 2}
 
@@ -159,11 +182,21 @@ def activations(random):
     return np.stack(rows).astype(np.float32)
 
 
+def put_scales(blocks, at, scales):
+    """Writes the f16 scale of each block."""
+    if at != SPREAD:
+        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(len(blocks), 2)
+        return
+    for word in range(4):
+        high = blocks[:, 2 * word - 7]
+        high[:] = high & 0x0F | (scales.view(np.uint16) >> (4 * word) & 0x0F).astype(np.uint8) << 4
+
+
 def random_blocks(random, count, size, scales):
     blocks = random.integers(0, 256, (count, size), dtype=np.uint8)
     for at in scales:
         values = (random.standard_normal(count) * np.exp2(random.integers(-10, 1, count))).astype(np.float16)
-        blocks[:, at : at + 2] = values.view(np.uint8).reshape(count, 2)
+        put_scales(blocks, at, values)
     if not scales:
         blocks[:, 0] = random.integers(110, 135, count)
     return blocks
@@ -174,14 +207,14 @@ def edge_blocks(random, count, size, scales):
     for i in range(count):
         blocks[i] = EDGE_CODES[i % len(EDGE_CODES)] if i % 3 else random.integers(0, 256, size)
         for k, at in enumerate(scales):
-            blocks[i, at : at + 2] = EDGE_SCALES[[(i * (k + 1) + k) % len(EDGE_SCALES)]].view(np.uint8)
+            put_scales(blocks[i : i + 1], at, EDGE_SCALES[[(i * (k + 1) + k) % len(EDGE_SCALES)]])
         if not scales:
             blocks[i, 0] = EDGE_EXPONENTS[i % len(EDGE_EXPONENTS)]
     return blocks
 
 
 def rows_of_blocks(random, kind, scales):
-    length, size = gguf.GGML_QUANT_SIZES[kind]
+    length, size = SIZES[kind]
     per_row = COLUMNS // length
     ordinary = random_blocks(random, RANDOM_ROWS * per_row, size, scales)
     edges = edge_blocks(random, EDGE_ROWS * per_row, size, scales)
@@ -194,15 +227,23 @@ def products(ggml, kind, weights, inputs):
     return {**whole, **ragged}
 
 
+def decoded_by_gguf(weights, kind, otherwise):
+    """The values as the gguf package decodes them; it cannot decode every type."""
+    try:
+        with np.errstate(all="ignore"):
+            return gguf.quants.dequantize(weights, kind)
+    except NotImplementedError as error:
+        print(f"{kind.name}: values only from ggml: the gguf package says '{error}'")
+        return otherwise
+
+
 def block_vectors(ggml, random, kind, inputs, quantised):
     name, activation, scales = BLOCKS[kind]
     weights = rows_of_blocks(random, kind, scales)
-    with np.errstate(all="ignore"):
-        values = gguf.quants.dequantize(weights, kind)
-    theirs = ggml.dequantize(name, weights, COLUMNS)
-    if not np.array_equal(values.view(np.uint32), theirs.view(np.uint32)):
+    values = ggml.dequantize(name, weights, COLUMNS)
+    if not np.array_equal(decoded_by_gguf(weights, kind, values).view(np.uint32), values.view(np.uint32)):
         sys.exit(f"error: the gguf package and ggml decode {name} differently")
-    lengths = SMALL_LENGTHS if gguf.GGML_QUANT_SIZES[kind][0] == 32 else LARGE_LENGTHS
+    lengths = {32: SMALL_LENGTHS, 256: LARGE_LENGTHS}.get(SIZES[kind][0], MIDDLE_LENGTHS)
     function = f"{name}_{activation}"
     dots = {f"dot.{n}": ggml.dot(function, n, weights, quantised[activation]) for n in lengths}
     return {"weights": weights, "values": values, **dots, **products(ggml, kind, weights, inputs)}

@@ -62,6 +62,10 @@ impl StoredF16 {
         super::neon::half::widen(self.bits())
     }
 
+    pub(super) fn from_bytes(bytes: [u8; 2]) -> Self {
+        Self(bytes)
+    }
+
     pub(super) fn is_finite(self) -> bool {
         f16::from_le_bytes(self.0).is_finite()
     }

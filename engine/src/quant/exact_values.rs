@@ -1,9 +1,10 @@
 //! Exact `f64` values of stored rows: the operands of products, for any summation order.
 
 use super::block::blocks;
+use super::grid_block::{GridBlock, ShiftedGridBlock};
 use super::k_quants::{KQuantBlock, KQuantBlockWithMins};
 use super::q_asymmetric::AsymmetricBlock;
-use super::{q2_k, q3_k, q4_1, q4_k, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0};
+use super::{iq1_m, iq1_s, q2_k, q3_k, q4_1, q4_k, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0};
 use crate::weight::DType;
 
 /// A row of quantised activations, decoded exactly.
@@ -58,6 +59,8 @@ pub fn parts(dtype: DType, row: &[u8]) -> Option<[Vec<f64>; 2]> {
         DType::Q6_K => Some(with_offset::<q6_k::BlockQ6K>(row)),
         DType::TQ1_0 => Some(with_offset::<tq1_0::BlockTq1_0>(row)),
         DType::TQ2_0 => Some(with_offset::<tq2_0::BlockTq2_0>(row)),
+        DType::IQ1_S => Some(with_shifts::<iq1_s::BlockIq1S>(row)),
+        DType::IQ1_M => Some(with_shifts::<iq1_m::BlockIq1M>(row)),
         _ => None,
     }
 }
@@ -86,9 +89,22 @@ fn with_offset<B: KQuantBlock>(row: &[u8]) -> [Vec<f64>; 2] {
     [codes::<B>(row), offsets.flat_map(|offset| [offset; 16]).collect()]
 }
 
+fn with_shifts<B: ShiftedGridBlock>(row: &[u8]) -> [Vec<f64>; 2] {
+    let factor = f64::from(<B as GridBlock>::FACTOR);
+    [(1.0, B::entries as fn(&B, usize) -> [i8; 32]), (factor, B::shift_row)].map(|(factor, codes)| {
+        let of_block = |block: &B| {
+            let (scale, scales) = (factor * f64::from(block.scale()), block.group_scales());
+            let scaled = |(at, code)| scale * f64::from(scales[at / 16]) * f64::from(code);
+            let codes = (0..8).flat_map(|row| codes(block, row)).enumerate();
+            codes.map(scaled).collect::<Vec<_>>()
+        };
+        blocks::<B>(row).iter().flat_map(of_block).collect()
+    })
+}
+
 fn codes<B: KQuantBlock>(row: &[u8]) -> Vec<f64> {
     let of_block = |block: &B| {
-        let (scale, scales, codes) = (f64::from(block.scale()), block.scales(), block.codes());
+        let (scale, scales, codes) = (f64::from(block.scale() * B::FACTOR), block.scales(), block.codes());
         std::array::from_fn::<f64, 256, _>(|at| scale * f64::from(scales[at / 16]) * f64::from(codes[at]))
     };
     blocks::<B>(row).iter().flat_map(of_block).collect()

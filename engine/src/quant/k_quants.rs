@@ -12,7 +12,10 @@ pub(super) trait KQuantBlock: QuantBlock {
     /// Offset that is subtracted from each code.
     const OFFSET: i8;
 
-    /// Returns the scale of the group scales.
+    /// Factor of the scale, a power of two. Products of fewer than eight tokens apply it to the whole sum.
+    const FACTOR: f32 = 1.0;
+
+    /// Returns the scale of the group scales, without the factor.
     fn scale(&self) -> f32;
 
     /// Returns the scale of each 16 codes.
@@ -36,7 +39,7 @@ pub(super) fn decode<B: KQuantBlock>(block: &B, out: &mut [f32]) {
     let (groups, codes) = (out.as_chunks_mut::<16>().0, block.codes());
     let codes = codes.as_chunks::<16>().0;
     for ((out, scale), codes) in groups.iter_mut().zip(block.scales()).zip(codes) {
-        let scale = block.scale() * f32::from(scale);
+        let scale = block.scale() * B::FACTOR * f32::from(scale);
         *out = codes.map(|code| scale * f32::from(code - B::OFFSET));
     }
 }
@@ -66,7 +69,7 @@ pub(super) fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
         }
         lanes.add_scaled(w.scale() * a.scale(), sums);
     }
-    lanes.sum()
+    lanes.sum() * B::FACTOR
 }
 
 /// Computes the dot product of Q2_K: the minima are added to the same lanes, before the codes.
@@ -107,7 +110,7 @@ pub(super) fn dot_with_mins_in_one<B: KQuantBlockWithMins>(weights: &[u8], activ
 /// Computes the dot product for eight tokens or more: each block is added to a single sum.
 pub(super) fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations));
-    blocks.fold(0.0, |sum, (w, a)| (w.scale() * whole_sum(w, a)).mul_add(a.scale(), sum))
+    blocks.fold(0.0, |sum, (w, a)| (w.scale() * B::FACTOR * whole_sum(w, a)).mul_add(a.scale(), sum))
 }
 
 /// Computes the dot product of blocks with minima, for eight tokens or more.
@@ -129,7 +132,11 @@ fn whole_sum<B: KQuantBlock>(weights: &B, activations: &q8_k::BlockQ8K) -> f32 {
 
 /// Returns the sums of codes times activations times group scales: lane l has values 4l to 4l + 3 of each 32.
 fn weighted_sums(weights: &impl KQuantBlock, activations: &q8_k::BlockQ8K) -> [i32; 8] {
-    let (codes, scales) = (weights.codes(), weights.scales());
+    weighted(&weights.codes(), weights.scales(), activations)
+}
+
+/// Returns the sums of [`weighted_sums`] for any codes.
+pub(super) fn weighted(codes: &[i8; 256], scales: [i8; 16], activations: &q8_k::BlockQ8K) -> [i32; 8] {
     let product = |at: usize| i32::from(codes[at]) * i32::from(activations.codes[at]);
     let quad = |at: usize| i32::from(scales[at / 16]) * (at..at + 4).map(product).sum::<i32>();
     std::array::from_fn(|lane| (0..8).map(|row| quad(32 * row + 4 * lane)).sum())

@@ -16,6 +16,15 @@ pub mod bitnet_files;
 mod block;
 mod exact_values;
 mod floats;
+mod grid_block;
+mod grids;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod k_quants;
@@ -24,7 +33,10 @@ pub mod llama2c;
 mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod nvfp4;
 mod product;
+mod q1_0;
+mod q2_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -45,6 +57,7 @@ mod simd;
 pub mod ternary;
 mod tq1_0;
 mod tq2_0;
+mod wide_block;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -115,6 +128,16 @@ const TRAITS: &[TypeTraits] = traits! {
     IQ4_XS Q8_K decode_blocks::<iq4_xs::BlockIq4Xs>, k_quants::dot::<iq4_xs::BlockIq4Xs>, unsound::<iq4_xs::BlockIq4Xs>;
     TQ1_0  Q8_K decode_blocks::<tq1_0::BlockTq1_0>, k_quants::dot::<tq1_0::BlockTq1_0>, unsound::<tq1_0::BlockTq1_0>;
     TQ2_0  Q8_K decode_blocks::<tq2_0::BlockTq2_0>, k_quants::dot::<tq2_0::BlockTq2_0>, unsound::<tq2_0::BlockTq2_0>;
+    IQ1_S  Q8_K decode_blocks::<iq1_s::BlockIq1S>, grid_block::dot_with_shifts_in_one::<iq1_s::BlockIq1S>, unsound::<iq1_s::BlockIq1S>;
+    IQ1_M  Q8_K decode_blocks::<iq1_m::BlockIq1M>, grid_block::dot_with_shifts_in_eight::<iq1_m::BlockIq1M>, unsound::<iq1_m::BlockIq1M>;
+    IQ2_XXS Q8_K decode_blocks::<iq2_xxs::BlockIq2Xxs>, k_quants::dot::<iq2_xxs::BlockIq2Xxs>, unsound::<iq2_xxs::BlockIq2Xxs>;
+    IQ2_XS Q8_K decode_blocks::<iq2_xs::BlockIq2Xs>, k_quants::dot::<iq2_xs::BlockIq2Xs>, unsound::<iq2_xs::BlockIq2Xs>;
+    IQ2_S  Q8_K decode_blocks::<iq2_s::BlockIq2S>, k_quants::dot::<iq2_s::BlockIq2S>, unsound::<iq2_s::BlockIq2S>;
+    IQ3_XXS Q8_K decode_blocks::<iq3_xxs::BlockIq3Xxs>, k_quants::dot::<iq3_xxs::BlockIq3Xxs>, unsound::<iq3_xxs::BlockIq3Xxs>;
+    IQ3_S  Q8_K decode_blocks::<iq3_s::BlockIq3S>, k_quants::dot::<iq3_s::BlockIq3S>, unsound::<iq3_s::BlockIq3S>;
+    Q1_0   Q8_0 decode_blocks::<q1_0::BlockQ1_0>, wide_block::dot_in_lanes::<4, q1_0::BlockQ1_0>, unsound::<q1_0::BlockQ1_0>;
+    Q2_0   Q8_0 decode_blocks::<q2_0::BlockQ2_0>, wide_block::dot_in_one::<2, q2_0::BlockQ2_0>, unsound::<q2_0::BlockQ2_0>;
+    NVFP4  Q8_0 decode_blocks::<nvfp4::BlockNvfp4>, nvfp4::dot, unsound::<nvfp4::BlockNvfp4>;
     MXFP4  Q8_0 decode_blocks::<mxfp4::BlockMxfp4>, q_symmetric_dot::dot_in_pairs::<mxfp4::BlockMxfp4>, unsound::<mxfp4::BlockMxfp4>;
 };
 
@@ -153,6 +176,13 @@ const BATCHES: &[Batch] = batches! {
     Q5_K   8 1 1 k_quants::batch_dot_with_mins::<q5_k::BlockQ5K>;
     Q6_K   8 1 1 k_quants::batch_dot::<q6_k::BlockQ6K>;
     IQ4_XS 8 1 1 k_quants::batch_dot::<iq4_xs::BlockIq4Xs>;
+    IQ1_S  8 1 1 k_quants::batch_dot::<iq1_s::BlockIq1S>;
+    IQ1_M  8 1 1 k_quants::batch_dot::<iq1_m::BlockIq1M>;
+    IQ2_XXS 8 1 1 k_quants::batch_dot::<iq2_xxs::BlockIq2Xxs>;
+    IQ2_XS 8 1 1 k_quants::batch_dot::<iq2_xs::BlockIq2Xs>;
+    IQ2_S  8 1 1 k_quants::batch_dot::<iq2_s::BlockIq2S>;
+    IQ3_XXS 8 1 1 k_quants::batch_dot::<iq3_xxs::BlockIq3Xxs>;
+    IQ3_S  8 1 1 k_quants::batch_dot::<iq3_s::BlockIq3S>;
 };
 
 /// Types of weights for which dot products exist.

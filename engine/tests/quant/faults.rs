@@ -56,6 +56,35 @@ const FAULTS: &[Fault] = &[
     (DType::TQ2_0, "the bits are in the other order", |block| swap_nibbles(&mut block[..64])),
     (DType::MXFP4, "the exponent is one too large", |block| block[0] = (block[0] + 1).min(254)),
     (DType::MXFP4, "the sign is another bit", |block| block[1..].iter_mut().for_each(rotate_byte)),
+    (DType::NVFP4, "the scales are one group off", |block| block[..4].rotate_left(1)),
+    (DType::NVFP4, "nibbles are swapped", |block| swap_nibbles(&mut block[4..])),
+    (DType::Q1_0, "the bits are inverted", |block| block[2..].iter_mut().for_each(|bits| *bits ^= 0xFF)),
+    (DType::Q1_0, "the bits are one off", |block| block[2..].iter_mut().for_each(rotate_byte)),
+    (DType::Q2_0, "the bits are in the other order", |block| swap_nibbles(&mut block[2..])),
+    (DType::Q2_0, "the sign of the scale is lost", |block| negate(block, 0)),
+    (DType::IQ1_S, "the shift has the other sign", |block| {
+        block[34..].as_chunks_mut::<2>().0.iter_mut().for_each(|word| word[1] ^= 0x80);
+    }),
+    (DType::IQ1_S, "the upper bits of indices are missing", |block| block[34..50].fill(0)),
+    (DType::IQ1_M, "the shift has the other sign", |block| {
+        block[32..48].iter_mut().for_each(|two| *two ^= 0x88)
+    }),
+    (DType::IQ1_M, "the sign of the scale is lost", |block| block[55] ^= 0x80),
+    (DType::IQ2_XXS, "the signs are one value off", |block| block[6..10].rotate_left(1)),
+    (DType::IQ2_XXS, "the indices are one off", |block| block[2..6].rotate_left(1)),
+    (DType::IQ2_XS, "the scales are swapped", |block| swap_nibbles(&mut block[66..74])),
+    (DType::IQ2_XS, "the signs are missing", |block| {
+        block[2..66].as_chunks_mut::<2>().0.iter_mut().for_each(|word| word[1] &= 1);
+    }),
+    (DType::IQ2_S, "the upper bits of indices are missing", |block| block[66..74].fill(0)),
+    (DType::IQ2_S, "the signs are missing", |block| block[34..66].fill(0)),
+    (DType::IQ3_XXS, "the scales are one group off", |block| block[66..].rotate_left(4)),
+    (DType::IQ3_XXS, "pairs of indices are swapped", |block| {
+        block[2..66].as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.reverse());
+    }),
+    (DType::IQ3_S, "the high bits are missing", |block| block[66..74].fill(0)),
+    (DType::IQ3_S, "the signs are one value off", |block| block[74..106].iter_mut().for_each(rotate_byte)),
+    (DType::IQ3_S, "the scales are swapped", |block| swap_nibbles(&mut block[106..110])),
     (DType::F16, "bytes are swapped", |element| element.reverse()),
     (DType::BF16, "bytes are swapped", |element| element.reverse()),
 ];

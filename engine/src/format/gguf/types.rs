@@ -14,7 +14,6 @@ pub(super) enum TensorType {
 
 const REMOVED: &str = "ggml removed it; quantize the original model again";
 const REPACKED: &str = "ggml removed it from files; quantize the original model to the plain type again";
-const NEW: &str = "it is newer than this xcheck; quantize the model to another type";
 const ACTIVATIONS: &str = "bitnet.cpp uses it for activations, not for weights; quantize the model again";
 const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and general.file_type does not say which of the \
                          two this is (39 for TL2, 38 for MXFP4); quantize the model again";
@@ -79,6 +78,9 @@ fn known(id: u32) -> Option<DType> {
         34 => DType::TQ1_0,
         35 => DType::TQ2_0,
         39 => DType::MXFP4,
+        40 => DType::NVFP4,
+        41 => DType::Q1_0,
+        42 => DType::Q2_0,
         _ => return None,
     })
 }
@@ -93,9 +95,6 @@ fn refused(id: u32) -> TensorType {
         36 => ("IQ4_NL_4_4 (36)", REPACKED),
         37 => ("IQ4_NL_4_8 (37)", REPACKED),
         38 => ("IQ4_NL_8_8 (38)", REPACKED),
-        40 => ("NVFP4 (40)", NEW),
-        41 => ("Q1_0 (41)", NEW),
-        42 => ("Q2_0 (42)", NEW),
         _ => return TensorType::Unknown,
     };
     TensorType::Refused(name, hint)

@@ -9,6 +9,9 @@ use super::codes::*;
 use super::k_quants_tile::scales_of_rows;
 use super::registers::*;
 use crate::quant::block::{QuantBlock, blocks, part};
+use crate::quant::grid_block::{GridBlock, ShiftedGridBlock};
+use crate::quant::k_quants::KQuantBlock;
+use crate::quant::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
 use crate::quant::{iq4_nl, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
 /// Sums of the product of a weight block with an activation block.
@@ -52,6 +55,13 @@ dots! {
     q5_k dot_with_mins_in_one, q5_k_batch batch_dot_with_mins: q5_k::BlockQ5K, q5_k_sums;
     q6_k dot, q6_k_batch batch_dot: q6_k::BlockQ6K, q6_k_sums;
     iq4_xs dot, iq4_xs_batch batch_dot: iq4_xs::BlockIq4Xs, iq4_xs_sums;
+    iq2_xxs dot, iq2_xxs_batch batch_dot: iq2_xxs::BlockIq2Xxs, grid_sums;
+    iq2_xs dot, iq2_xs_batch batch_dot: iq2_xs::BlockIq2Xs, grid_sums;
+    iq2_s dot, iq2_s_batch batch_dot: iq2_s::BlockIq2S, grid_sums;
+    iq3_xxs dot, iq3_xxs_batch batch_dot: iq3_xxs::BlockIq3Xxs, grid_sums;
+    iq3_s dot, iq3_s_batch batch_dot: iq3_s::BlockIq3S, grid_sums;
+    iq1_s dot_with_shifts_in_one, iq1_s_batch batch_dot_of_shifted: iq1_s::BlockIq1S, entry_and_shift_sums;
+    iq1_m dot_with_shifts_in_eight, iq1_m_batch batch_dot_of_shifted: iq1_m::BlockIq1M, entry_and_shift_sums;
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -119,6 +129,25 @@ fn iq4_xs_sums(w: &iq4_xs::BlockIq4Xs, a: &q8_k::BlockQ8K) -> BlockSums {
     BlockSums { scale: widen(w.scale), sums: weighted(signed(codes, a), scales) }
 }
 
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn grid_sums<B: GridBlock>(w: &B, a: &q8_k::BlockQ8K) -> BlockSums {
+    let codes = from_fn(|row| load_signed(&w.row(row)));
+    let sums = weighted(signed(codes, a), transmute!(w.group_scales()));
+    BlockSums { scale: widen(w.block_scale()), sums }
+}
+
+/// Returns the sums of the entries, and the integer sums of the shifts.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn entry_and_shift_sums<B: ShiftedGridBlock>(w: &B, a: &q8_k::BlockQ8K) -> (BlockSums, __m256i) {
+    let scales: __m128i = transmute!(w.group_scales());
+    let entries = from_fn(|row| load_signed(&w.entries(row)));
+    let shifts = from_fn(|row| load_signed(&w.shift_row(row)));
+    let sums = BlockSums { scale: widen(w.block_scale()), sums: weighted(signed(entries, a), scales) };
+    (sums, weighted(signed(shifts, a), scales))
+}
+
 /// Multiplies codes of 0 to 2, minus 1 each, without group scales.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -131,7 +160,7 @@ fn ternary(scale: f32, codes: Codes, activations: &q8_k::BlockQ8K) -> BlockSums 
 /// Computes [`crate::quant::k_quants::dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot<B: QuantBlock>(
+fn dot<B: KQuantBlock>(
     weights: &[u8],
     activations: &[u8],
     sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSums,
@@ -141,7 +170,7 @@ fn dot<B: QuantBlock>(
         let block = sums(w, a);
         lanes = add_scaled(lanes, block.scale * a.scale(), block.sums);
     }
-    sum(lanes)
+    sum(lanes) * B::FACTOR
 }
 
 /// Computes [`crate::quant::k_quants::dot_with_mins`] with the same bits.
@@ -200,7 +229,7 @@ fn dot_with_mins_in_one<B: QuantBlock>(
 /// Computes [`crate::quant::k_quants::batch_dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn batch_dot<B: QuantBlock>(
+fn batch_dot<B: KQuantBlock>(
     weights: &[u8],
     activations: &[u8],
     sums: impl Fn(&B, &q8_k::BlockQ8K) -> BlockSums,
@@ -208,7 +237,7 @@ fn batch_dot<B: QuantBlock>(
     let mut sum = 0.0f32;
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
         let block = sums(w, a);
-        sum = (block.scale * sum_integers(block.sums) as f32).mul_add(a.scale(), sum);
+        sum = (block.scale * B::FACTOR * sum_integers(block.sums) as f32).mul_add(a.scale(), sum);
     }
     sum
 }
@@ -228,6 +257,57 @@ fn batch_dot_with_mins<B: QuantBlock>(
         sum = (-block.min_scale).mul_add(sum_integers(block.mins) as f32, codes).mul_add(a.scale(), sum);
     }
     sum
+}
+
+/// Computes [`crate::quant::grid_block::dot_with_shifts_in_one`] with the same bits.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_with_shifts_in_one<B: KQuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> (BlockSums, __m256i),
+) -> f32 {
+    let (mut lanes, mut shifts) = (_mm256_setzero_ps(), 0.0f32);
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let (block, of_shifts) = sums(w, a);
+        let scale = a.scale() * block.scale;
+        lanes = add_scaled(lanes, scale, block.sums);
+        shifts = scale.mul_add(sum_integers(of_shifts) as f32, shifts);
+    }
+    B::FACTOR.mul_add(shifts, sum(lanes))
+}
+
+/// Computes [`crate::quant::grid_block::dot_with_shifts_in_eight`] with the same bits.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_with_shifts_in_eight<B: KQuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> (BlockSums, __m256i),
+) -> f32 {
+    let (mut lanes, mut shifts) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let (block, of_shifts) = sums(w, a);
+        let scale = a.scale() * block.scale;
+        lanes = add_scaled(lanes, scale, block.sums);
+        shifts = add_scaled(shifts, scale, of_shifts);
+    }
+    B::FACTOR.mul_add(sum(shifts), sum(lanes))
+}
+
+/// Computes [`crate::quant::k_quants::batch_dot`] of a shifted grid with the same bits: the sum of a block is an
+/// integer, eight times the entries' plus the shifts'.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn batch_dot_of_shifted<B: KQuantBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    sums: impl Fn(&B, &q8_k::BlockQ8K) -> (BlockSums, __m256i),
+) -> f32 {
+    batch_dot(weights, activations, |w: &B, a| {
+        let (block, shifts) = sums(w, a);
+        BlockSums { sums: _mm256_add_epi32(_mm256_slli_epi32::<3>(block.sums), shifts), ..block }
+    })
 }
 
 /// Multiplies unsigned codes, and adds neighbouring products in 16 bits.

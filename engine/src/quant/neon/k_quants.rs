@@ -7,7 +7,9 @@ use zerocopy::transmute;
 use super::codes;
 use super::registers::*;
 use crate::quant::block::{blocks, part};
+use crate::quant::grid_block::{GridBlock, ShiftedGridBlock};
 use crate::quant::k_quants::{KQuantBlock, KQuantBlockWithMins};
+use crate::quant::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
 use crate::quant::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
 /// Defines the dot products of a type, given its block, the loop, and how a row of 32 codes is unpacked.
@@ -35,6 +37,20 @@ dots! {
     q6_k_batch batch_dot: q6_k::BlockQ6K, |w, row| codes::q6_k(w, row);
     iq4_xs dot: iq4_xs::BlockIq4Xs, |w, row| codes::iq4_xs(w, row);
     iq4_xs_batch batch_dot: iq4_xs::BlockIq4Xs, |w, row| codes::iq4_xs(w, row);
+    iq2_xxs dot: iq2_xxs::BlockIq2Xxs, |w, row| registers(w.row(row));
+    iq2_xxs_batch batch_dot: iq2_xxs::BlockIq2Xxs, |w, row| registers(w.row(row));
+    iq2_xs dot: iq2_xs::BlockIq2Xs, |w, row| registers(w.row(row));
+    iq2_xs_batch batch_dot: iq2_xs::BlockIq2Xs, |w, row| registers(w.row(row));
+    iq2_s dot: iq2_s::BlockIq2S, |w, row| registers(w.row(row));
+    iq2_s_batch batch_dot: iq2_s::BlockIq2S, |w, row| registers(w.row(row));
+    iq3_xxs dot: iq3_xxs::BlockIq3Xxs, |w, row| registers(w.row(row));
+    iq3_xxs_batch batch_dot: iq3_xxs::BlockIq3Xxs, |w, row| registers(w.row(row));
+    iq3_s dot: iq3_s::BlockIq3S, |w, row| registers(w.row(row));
+    iq3_s_batch batch_dot: iq3_s::BlockIq3S, |w, row| registers(w.row(row));
+    iq1_s dot_with_shifts_in_one: iq1_s::BlockIq1S, |w, row| registers(w.entries(row));
+    iq1_s_batch batch_dot: iq1_s::BlockIq1S, |w, row| registers(w.row(row));
+    iq1_m dot_with_shifts_in_eight: iq1_m::BlockIq1M, |w, row| registers(w.entries(row));
+    iq1_m_batch batch_dot: iq1_m::BlockIq1M, |w, row| registers(w.row(row));
     tq1_0 dot: tq1_0::BlockTq1_0, |w, row| registers(w.row(row));
     tq2_0 dot: tq2_0::BlockTq2_0, |w, row| codes::two_bits(&w.codes, row);
 }
@@ -47,7 +63,7 @@ fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, us
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
         lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
     }
-    lanes.sum()
+    lanes.sum() * B::FACTOR
 }
 
 /// Computes [`crate::quant::k_quants::dot_with_mins`] with the same bits.
@@ -108,7 +124,7 @@ fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(
     let mut sum = 0.0f32;
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
         let of_block = sum_integers(sums(w, a, &codes)) as f32;
-        sum = (w.scale() * of_block).mul_add(a.scale(), sum);
+        sum = (w.scale() * B::FACTOR * of_block).mul_add(a.scale(), sum);
     }
     sum
 }
@@ -128,6 +144,41 @@ fn batch_dot_with_mins<B: KQuantBlockWithMins>(
         sum = (-w.min_scale()).mul_add(mins, w.scale() * of_block).mul_add(a.scale(), sum);
     }
     sum
+}
+
+/// Computes [`crate::quant::grid_block::dot_with_shifts_in_one`] with the same bits.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_with_shifts_in_one<B: ShiftedGridBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    entries: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
+    let (mut lanes, mut shifts) = (NeonLanes::zeros(), 0.0f32);
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let scale = a.scale() * w.scale();
+        lanes.add_scaled(scale, sums(w, a, &entries));
+        let of_shifts = sum_integers(sums(w, a, |w, row| registers(w.shift_row(row))));
+        shifts = scale.mul_add(of_shifts as f32, shifts);
+    }
+    <B as GridBlock>::FACTOR.mul_add(shifts, lanes.sum())
+}
+
+/// Computes [`crate::quant::grid_block::dot_with_shifts_in_eight`] with the same bits.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_with_shifts_in_eight<B: ShiftedGridBlock>(
+    weights: &[u8],
+    activations: &[u8],
+    entries: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
+    let (mut lanes, mut shifts) = (NeonLanes::zeros(), NeonLanes::zeros());
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
+        let scale = a.scale() * w.scale();
+        lanes.add_scaled(scale, sums(w, a, &entries));
+        shifts.add_scaled(scale, sums(w, a, |w, row| registers(w.shift_row(row))));
+    }
+    <B as GridBlock>::FACTOR.mul_add(shifts.sum(), lanes.sum())
 }
 
 /// Returns the sums of codes times activations times group scales, with the offset subtracted: lane l has values 4l to

@@ -14,6 +14,7 @@ mod q_asymmetric;
 mod q_symmetric;
 mod registers;
 mod tile;
+mod wide_block;
 
 use super::{Dot, DotTile};
 use crate::weight::DType;
@@ -54,6 +55,16 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
         TQ1_0 k_quants::tq1_0;
         TQ2_0 k_quants::tq2_0;
         MXFP4 q_symmetric::mxfp4;
+        IQ1_S k_quants::iq1_s;
+        IQ1_M k_quants::iq1_m;
+        IQ2_XXS k_quants::iq2_xxs;
+        IQ2_XS k_quants::iq2_xs;
+        IQ2_S k_quants::iq2_s;
+        IQ3_XXS k_quants::iq3_xxs;
+        IQ3_S k_quants::iq3_s;
+        Q1_0 wide_block::q1_0;
+        Q2_0 wide_block::q2_0;
+        NVFP4 wide_block::nvfp4;
     }
 }
 
@@ -71,6 +82,13 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
         Q5_K k_quants::q5_k_batch;
         Q6_K k_quants::q6_k_batch;
         IQ4_XS k_quants::iq4_xs_batch;
+        IQ1_S k_quants::iq1_s_batch;
+        IQ1_M k_quants::iq1_m_batch;
+        IQ2_XXS k_quants::iq2_xxs_batch;
+        IQ2_XS k_quants::iq2_xs_batch;
+        IQ2_S k_quants::iq2_s_batch;
+        IQ3_XXS k_quants::iq3_xxs_batch;
+        IQ3_S k_quants::iq3_s_batch;
     }
 }
 
