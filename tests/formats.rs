@@ -156,7 +156,7 @@ fn tolerances_of_a_format_apply_to_its_dump() {
 
 // ---- planted faults -------------------------------------------------------------------------------------
 
-/// Where each format has a block's scale, an f16: its last byte holds the sign. MXFP4's is an exponent, without one.
+/// Where each format has a block's scale, an f16: its last byte holds the sign. Those of MXFP4 and NVFP4 have none.
 fn turn_sign(dtype: DType, block: &mut [u8]) {
     let last = match dtype {
         DType::Q2_K => 81,
@@ -164,7 +164,9 @@ fn turn_sign(dtype: DType, block: &mut [u8]) {
         DType::Q6_K => 209,
         DType::TQ1_0 => 53,
         DType::TQ2_0 => 65,
+        DType::IQ1_M => 55,
         DType::MXFP4 => return block[1..].iter_mut().for_each(|codes| *codes ^= 0x88),
+        DType::NVFP4 => return block[4..].iter_mut().for_each(|codes| *codes ^= 0x88),
         _ => 1,
     };
     block[last] ^= 0x80;
@@ -235,7 +237,7 @@ fn kernels_for_decode_and_for_a_batch_of_eight_differ_in_bits() {
         })
     };
     let faulty = Faulty { linear: Some(linear), ..Faulty::default() };
-    for name in one_of(2, ["bf16", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]) {
+    for name in one_of(2, ["bf16", "iq1_s", "iq2_xs", "iq3_s", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]) {
         let outcome = judge(name, &load(source(name)), &faulty);
         let products = outcome.rows.iter().filter(|row| PRODUCTS.contains(&row.site.point));
         assert!(products.filter(|row| !local(row).is_identical()).count() > 2, "{name}");

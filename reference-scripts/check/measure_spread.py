@@ -35,7 +35,7 @@ CHECKPOINTS = {
 }
 # What products with a matrix take in.
 QUANTISED = ["attn_norm", "attn_context", "ffn_norm", "ffn_act", "final_norm"]
-LARGE_BLOCKS = ("_k", "_K", "iq4_xs", "tq")
+LARGE_BLOCKS = ("_k", "_K", "iq1", "iq2", "iq3", "iq4_xs", "tq")
 
 
 class Dump:

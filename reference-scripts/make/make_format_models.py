@@ -1,12 +1,14 @@
 """Writes tests/data/formats: a small Llama in every block format, and what llama.cpp computes with each file.
 
 One random model of two sizes (formats with blocks of 256 need rows of 256) is quantised by llama.cpp's own quantiser
-to one type throughout, the tied embedding and head included, and once more to the mixture Q4_K_M. `dump_llama_cpp` then
+to one type throughout, the tied embedding and head included, and once more to the mixture Q4_K_M. Types that need an
+importance matrix get one in which all columns are equal. `dump_llama_cpp` then
 runs every file: a prompt of eight tokens, from which on ggml multiplies with other kernels, and one pass of a token.
 """
 
 import argparse
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -31,10 +33,21 @@ LEAST_MARGIN = 0.02  # of a greedy choice over the next logit
 
 # Runs inside the environment of build_dump_llama_cpp.sh, which has llama.cpp's quantiser.
 QUANTISE = """
-import ctypes, sys, llama_cpp
-source, out, file_type, pure = sys.argv[1:]
+import ctypes, json, sys, llama_cpp
+source, out, file_type, pure, override, columns = sys.argv[1:]
 params = llama_cpp.llama_model_quantize_default_params()
 params.ftype, params.pure, params.nthread = int(file_type), pure == "True", 1
+columns = json.loads(columns)
+importance = (llama_cpp.llama_model_imatrix_data * (len(columns) + 1))()
+for entry, (name, count) in zip(importance, columns.items()):
+    entry.name, entry.data, entry.size = name.encode(), (ctypes.c_float * count)(*[1.0] * count), count
+if columns:
+    params.imatrix = ctypes.cast(importance, ctypes.POINTER(llama_cpp.llama_model_imatrix_data))
+types = (llama_cpp.llama_model_tensor_override * 2)()
+if override != "None":
+    types[0].pattern, types[0].type = b".", int(override)
+    params.tt_overrides = ctypes.cast(types, type(params.tt_overrides))
+    params.token_embedding_type = params.output_tensor_type = int(override)
 sys.exit(llama_cpp.llama_model_quantize(source.encode(), out.encode(), ctypes.byref(params)))
 """
 
@@ -43,10 +56,13 @@ sys.exit(llama_cpp.llama_model_quantize(source.encode(), out.encode(), ctypes.by
 class Format:
     """One file: the matrices' types, and how many numbers a row has."""
 
-    file_type: FileType
+    file_type: int
     width: int
-    types: tuple[Type, ...]
+    types: tuple[int, ...]
     layers: int = 1
+    needs_importance: bool = False
+    # Type of all matrices, if no file type stands for it.
+    override: Type | None = None
 
     @property
     def is_pure(self) -> bool:
@@ -71,6 +87,16 @@ FORMATS = {
     "iq4_xs": Format(FileType.MOSTLY_IQ4_XS, 256, (Type.IQ4_XS,)),
     "tq1_0": Format(FileType.MOSTLY_TQ1_0, 256, (Type.TQ1_0,)),
     "tq2_0": Format(FileType.MOSTLY_TQ2_0, 256, (Type.TQ2_0,)),
+    "iq3_xxs": Format(FileType.MOSTLY_IQ3_XXS, 256, (Type.IQ3_XXS,), needs_importance=True),
+    "iq3_s": Format(FileType.MOSTLY_IQ3_S, 256, (Type.IQ3_S,)),
+    "iq2_xxs": Format(FileType.MOSTLY_IQ2_XXS, 256, (Type.IQ2_XXS,), needs_importance=True),
+    "iq2_xs": Format(FileType.MOSTLY_IQ2_XS, 256, (Type.IQ2_XS,), needs_importance=True),
+    "iq2_s": Format(FileType.MOSTLY_IQ2_M, 256, (Type.IQ2_S,), needs_importance=True),
+    "iq1_s": Format(FileType.MOSTLY_IQ1_S, 256, (Type.IQ1_S,), needs_importance=True),
+    "iq1_m": Format(FileType.MOSTLY_IQ1_M, 256, (Type.IQ1_M,), needs_importance=True),
+    "q1_0": Format(FileType.MOSTLY_Q1_0, 128, (Type.Q1_0,)),
+    "q2_0": Format(41, 128, (42,)),  # gguf has no names for them yet
+    "nvfp4": Format(FileType.MOSTLY_Q8_0, 128, (Type.NVFP4,), override=Type.NVFP4),
     # The head and half of the layers' v and ffn_down become Q6_K.
     "q4_k_m": Format(FileType.MOSTLY_Q4_K_M, 256, (Type.Q4_K, Type.Q6_K), layers=2),
 }
@@ -125,8 +151,10 @@ def run(*words: object) -> None:
         sys.exit(f"error: {words[0]} ended with status {done.returncode}:\n{done.stderr}")
 
 
-def check_types(file: Path, wanted: tuple[Type, ...]) -> None:
+def check_types(file: Path, wanted: tuple[int, ...]) -> None:
     """llama.cpp's quantiser puts another type where one does not fit."""
+    if not set(wanted) <= set(Type):
+        return print(f"{file.name}: gguf cannot read its types: `cargo test formats::` checks them")
     tensors = gguf.GGUFReader(file).tensors
     matrices = {tensor.tensor_type for tensor in tensors if len(tensor.shape) == 2 and tensor.shape[1] > 1}
     if matrices != set(wanted):
@@ -146,7 +174,11 @@ def check_margins(dump: Path) -> None:
 
 def make(name: str, form: Format, environment: Path, source: Path, out: Path) -> None:
     file, dump = out / f"{name}.gguf", out / "dumps" / f"{name}.safetensors"
-    run(environment / "bin/python", "-c", QUANTISE, source, file, int(form.file_type), form.is_pure)
+    matrices = {name: shape for name, shape in shapes(form.width, form.layers).items() if len(shape) == 2}
+    columns = {f"{name}.weight": shape[1] for name, shape in matrices.items()} if form.needs_importance else {}
+    override = None if form.override is None else int(form.override)
+    words = [source, file, int(form.file_type), form.is_pure, override, json.dumps(columns)]
+    run(environment / "bin/python", "-c", QUANTISE, *words)
     check_types(file, form.types)
     tokens = ",".join(map(str, PROMPT))
     program = environment / "bin/dump_llama_cpp"

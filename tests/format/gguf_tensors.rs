@@ -107,6 +107,10 @@ const GGML_TYPES: &[(u32, u64, usize, &str)] = &[
     (34, 256, 54, "tq1_0"),
     (35, 256, 66, "tq2_0"),
     (39, 32, 17, "mxfp4"),
+    (40, 64, 36, "nvfp4"),
+    (41, 128, 18, "q1_0"),
+    // Of ggml.h; the package lacks it.
+    (42, 64, 18, "q2_0"),
 ];
 
 #[test]
