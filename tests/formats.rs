@@ -237,7 +237,10 @@ fn kernels_for_decode_and_for_a_batch_of_eight_differ_in_bits() {
         })
     };
     let faulty = Faulty { linear: Some(linear), ..Faulty::default() };
-    for name in one_of(2, ["bf16", "iq1_s", "iq2_xs", "iq3_s", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]) {
+    for name in one_of(
+        2,
+        ["bf16", "iq1_s", "iq2_xs", "iq3_s", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"],
+    ) {
         let outcome = judge(name, &load(source(name)), &faulty);
         let products = outcome.rows.iter().filter(|row| PRODUCTS.contains(&row.site.point));
         assert!(products.filter(|row| !local(row).is_identical()).count() > 2, "{name}");

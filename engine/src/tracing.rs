@@ -196,14 +196,13 @@ impl Numerics for TracedNumerics<'_> {
     fn to_cache(&self, x: Tensor) -> Tensor {
         let kept = self.numerics.to_cache(x.clone());
         match Float::of(self.numerics.cache_type()) {
-            None if self.numerics.cache_type() == DType::I8 => self.by(kept, CachedCodes { x }),
             Some(cache) => self.by(kept, CachedRows { x, cache }),
-            None => kept,
+            None => self.by(kept, CachedCodes { x, cache: self.numerics.cache_type() }),
         }
     }
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
-        let stage = Scores { q: q.clone(), k: k.clone(), scale };
+        let stage = Scores { q: q.clone(), k: k.clone(), scale, cache: self.numerics.cache_type() };
         self.by(self.numerics.scores(q, k, scale), stage)
     }
 

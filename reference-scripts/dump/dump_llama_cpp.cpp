@@ -133,7 +133,7 @@ const char * const USAGE =
     "  --prompt TEXT        the input, tokenized by llama.cpp, BOS included where the model wants one\n"
     "  --tokens 1,2,3       the input as token ids\n"
     "  --decode N           passes after the prompt's (default 4); N + 1 tokens are generated, EOS does not stop it\n"
-    "  --kv f16|f32         type of the KV cache (default f16, as llama.cpp's)\n"
+    "  --kv TYPE            type of the KV cache: f16 (llama.cpp's default), f32, q8_0, q5_0, q4_0, ...\n"
     "  --flash on|off       flash attention, llama.cpp's default; no scores and weights then (default off)\n"
     "  --threads N          threads (default 1)\n"
     "  --repack on|off      weights rearranged for other kernels, llama.cpp's default (default off)\n"
@@ -172,9 +172,11 @@ std::vector<llama_token> parse_tokens(const std::string & list) {
 }
 
 ggml_type parse_kv_cache(const std::string & name) {
-    if (name == "f16") return GGML_TYPE_F16;
-    if (name == "f32") return GGML_TYPE_F32;
-    fail("--kv: '" + name + "' is neither f16 nor f32");
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
+        const char * known = ggml_type_name(static_cast<ggml_type>(type));
+        if (known && name == known) return static_cast<ggml_type>(type);
+    }
+    fail("--kv: '" + name + "' is no type of ggml: give f16, f32, q8_0, q5_0 or q4_0");
 }
 
 bool parse_switch(const std::string & option, const std::string & value) {
@@ -407,11 +409,18 @@ float element(const ggml_tensor * tensor, const char * at) {
     return value;
 }
 
-void check_readable(const ggml_tensor * tensor) {
+// The values of a row of blocks, which are contiguous.
+void decode_row(const ggml_tensor * tensor, const char * row, int64_t count, std::vector<float> & data) {
+    data.resize(data.size() + count);
+    ggml_get_type_traits(tensor->type)->to_float(row, data.data() + data.size() - count, count);
+}
+
+void check_readable(const ggml_tensor * tensor, const Layout & layout) {
     const std::string name = tensor->name;
     const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
     if (!ggml_backend_buffer_is_host(buffer)) fail("node " + name + " is not in the memory of the CPU");
-    if (tensor->type != GGML_TYPE_F32 && tensor->type != GGML_TYPE_F16 && tensor->type != GGML_TYPE_I32) {
+    const bool has_blocks = ggml_is_quantized(tensor->type) && layout.axes[2] == 0;
+    if (!has_blocks && tensor->type != GGML_TYPE_F32 && tensor->type != GGML_TYPE_F16 && tensor->type != GGML_TYPE_I32) {
         fail("node " + name + " is of type " + ggml_type_name(tensor->type) + ", neither f32, f16 nor i32");
     }
     if (tensor->ne[3] != 1) fail("node " + name + " has four axes");
@@ -419,7 +428,7 @@ void check_readable(const ggml_tensor * tensor) {
 
 // The values of a tensor in the layout's order; the cache is cut to its first `cells` columns.
 Value gather(const ggml_tensor * tensor, const Layout & layout, int64_t cells) {
-    check_readable(tensor);
+    check_readable(tensor, layout);
     std::array<int64_t, 3> count;
     for (int i = 0; i < 3; i++) {
         count[i] = layout.axes[i] == layout.cells ? cells : tensor->ne[layout.axes[i]];
@@ -430,7 +439,8 @@ Value gather(const ggml_tensor * tensor, const Layout & layout, int64_t cells) {
     for (int64_t a = 0; a < count[0]; a++) {
         for (int64_t b = 0; b < count[1]; b++) {
             const char * row = static_cast<const char *>(tensor->data) + a * stride(0) + b * stride(1);
-            for (int64_t c = 0; c < count[2]; c++) {
+            if (ggml_is_quantized(tensor->type)) decode_row(tensor, row, count[2], value.data);
+            for (int64_t c = 0; c < count[2] && !ggml_is_quantized(tensor->type); c++) {
                 value.data.push_back(element(tensor, row + c * stride(2)));
             }
         }
@@ -517,6 +527,7 @@ class Recorder {
   private:
     bool wants(const ggml_tensor * node) {
         if (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) note_weight(node->src[0]);
+        if (node->src[0] && std::strncmp(node->src[0]->name, "attn_inp_", 9) == 0) refuse_rotation(node->src[0]->name);
         return !sources_of(node).empty();
     }
 
@@ -609,6 +620,12 @@ class Recorder {
             std::vector<int64_t> & shape = taps[tap].shape;
             shape = {shape[0], chosen, shape[1] / chosen};
         }
+    }
+
+    // Rotated queries, keys, values and contexts are other values than the taps of these names.
+    static void refuse_rotation(const std::string & name) {
+        if (name != "attn_inp_k_rot" && name != "attn_inp_v_rot") return;
+        fail("llama.cpp rotates this cache; set LLAMA_ATTN_ROT_DISABLE=1, or use --kv f16");
     }
 
     void note_weight(const ggml_tensor * weight) {
@@ -995,7 +1012,7 @@ std::string family(const std::string & gguf_architecture) {
 }
 
 std::string producer_json(const Options & options, const Recorder & recorder) {
-    const Members settings = {
+    Members settings = {
         {"weights", quote(joined(recorder.weight_types()))},
         {"weight_buffers", quote(joined(recorder.weight_buffers()))},
         {"kv_cache", quote(ggml_type_name(options.kv_cache))},
@@ -1004,6 +1021,7 @@ std::string producer_json(const Options & options, const Recorder & recorder) {
         {"build_flags", quote(XCHECK_BUILD_FLAGS)},
         {"system_info", quote(llama_print_system_info())},
     };
+    if (ggml_is_quantized(options.kv_cache)) settings.push_back({"attention_rotation", quote("off")});
     return object({
         {"name", quote(XCHECK_PRODUCER)},
         {"version", quote(XCHECK_PRODUCER_VERSION)},

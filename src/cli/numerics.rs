@@ -11,7 +11,7 @@ use crate::numerics::{
     ActivationQuantisation, BitnetCpp, CacheOverride, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash,
     Numerics, PLAIN, Transformers,
 };
-use crate::quant::ActivationCodes;
+use crate::quant::{ActivationCodes, CACHES};
 use crate::weight::DType;
 
 /// Field of `producer.rounding` with the integer type of activations.
@@ -86,6 +86,14 @@ impl NumericsOptions {
             return Err(Error::Usage(format!(
                 "a model with a LoRA adapter is judged in f32 only, not in {dtype}: engines that keep the adapter apart \
                  round otherwise than those that merge it; use a run in f32, or a model merged with peft's merge_and_unload"
+            )));
+        }
+        let (kv, head_dim) = (numerics.cache_type(), model.dimensions().head_dim);
+        if !head_dim.is_multiple_of(kv.block_len()) {
+            return Err(Error::Usage(format!(
+                "a {kv} KV cache needs heads of a multiple of {} values, and this model has {head_dim}; use another \
+                 --kv-cache",
+                kv.block_len()
             )));
         }
         if self.strict {
@@ -190,8 +198,7 @@ impl NumericsOptions {
                 return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? }));
             }
             NumericsOption::LlamaCpp | NumericsOption::LlamaCppFlash => {
-                // Only called for its errors: an unknown cache type is rejected.
-                return self.kv_type(producer).map(|_| Box::new(LlamaCppFlash::NEW) as Box<dyn Numerics>);
+                return Ok(Box::new(self.flash(producer)?));
             }
             NumericsOption::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
             NumericsOption::Llama2C => return self.llama2_c(producer),
@@ -223,11 +230,27 @@ impl NumericsOptions {
     /// Returns the KV cache type of llama.cpp and bitnet.cpp; llama.cpp's default if not stated.
     fn kv_type(&self, producer: Option<&Producer>) -> Result<KvType> {
         if let Some(asked) = self.kv_cache {
-            return KvType::of(asked.dtype())
-                .ok_or_else(|| unknown_cache(&value_name(&asked), "f16 and f32"));
+            return KvType::of(asked.dtype()).ok_or_else(|| unknown_cache(&value_name(&asked), PLAIN_CACHES));
         }
         let Some((producer, stated)) = stated(producer, "kv_cache") else { return Ok(KvType::default()) };
-        producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, "f16 and f32"))
+        producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, PLAIN_CACHES))
+    }
+
+    /// Returns the numerics of llama.cpp's flash attention. Newer versions rotate queries, keys and values for a cache
+    /// of blocks, unless the head size or a setting prevents it; this is not reproduced.
+    fn flash(&self, producer: Option<&Producer>) -> Result<LlamaCppFlash> {
+        let is_rotated = |kv| {
+            CACHES.contains(&kv) && stated(producer, "attention_rotation").is_none_or(|(_, is)| is != "off")
+        };
+        let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
+            (Some(asked), _) => (Some(asked.dtype()), value_name(&asked)),
+            (None, Some((producer, stated))) => {
+                (producer.cache_type().filter(|&kv| !is_rotated(kv)), stated.to_owned())
+            }
+            (None, None) => return Ok(LlamaCppFlash::NEW),
+        };
+        let known = "f16, f32, or q8_0, q5_0 and q4_0 with \"attention_rotation\": \"off\" in its settings";
+        kv.and_then(LlamaCppFlash::of).ok_or_else(|| unknown_cache(&name, known))
     }
 
     /// Returns the numerics of llama2.c, whose KV cache is always f32.
@@ -378,6 +401,15 @@ enum CacheDtype {
     E5m2,
     /// 8-bit integers, with a scale for each head of a token
     Int8,
+    /// llama.cpp's blocks of 32 8-bit codes, with flash attention
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// llama.cpp's blocks of 32 5-bit codes, with flash attention
+    #[value(name = "q5_0")]
+    Q5_0,
+    /// llama.cpp's blocks of 32 4-bit codes, with flash attention
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 impl CacheDtype {
@@ -389,14 +421,21 @@ impl CacheDtype {
             CacheDtype::E4m3 => DType::F8_E4M3,
             CacheDtype::E5m2 => DType::F8_E5M2,
             CacheDtype::Int8 => DType::I8,
+            CacheDtype::Q8_0 => DType::Q8_0,
+            CacheDtype::Q5_0 => DType::Q5_0,
+            CacheDtype::Q4_0 => DType::Q4_0,
         }
     }
 }
 
-/// Returns the names of KV cache types smaller than `f32`, as in a dump's settings.
+/// Returns the names of KV cache types smaller than `f32` that every numerics can have, as in a dump's settings.
 pub(super) fn short_caches() -> impl Iterator<Item = String> {
-    CacheDtype::value_variants().iter().filter(|cache| **cache != CacheDtype::F32).map(value_name)
+    let is_short = |cache: &&CacheDtype| **cache != CacheDtype::F32 && !CACHES.contains(&cache.dtype());
+    CacheDtype::value_variants().iter().filter(is_short).map(value_name)
 }
+
+/// Cache types of numerics without flash attention.
+const PLAIN_CACHES: &str = "f16 and f32 (--numerics llama.cpp-flash has more)";
 
 /// Returns the reference's setting under a key.
 fn stated<'p>(producer: Option<&'p Producer>, key: &str) -> Option<(&'p Producer, &'p str)> {

@@ -82,8 +82,9 @@ const SCENES: [(&str, &str); 11] = [
 ];
 
 const FORMATS: [&str; 27] = [
-    "bf16", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q1_0", "q2_0", "q2_k", "q3_k", "q4_0", "q4_1", "q4_k", "q4_k_m", "q5_0", "q5_1",
-    "q5_k", "q6_k", "q8_0", "tq1_0", "tq2_0",
+    "bf16", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4",
+    "nvfp4", "q1_0", "q2_0", "q2_k", "q3_k", "q4_0", "q4_1", "q4_k", "q4_k_m", "q5_0", "q5_1", "q5_k",
+    "q6_k", "q8_0", "tq1_0", "tq2_0",
 ];
 
 fn format(name: &str) -> Scene {

@@ -66,7 +66,8 @@ impl Operand {
         Self::coded(&row, dtype)
     }
 
-    fn coded(row: &InputValues, dtype: DType) -> Self {
+    /// Quantises a row to a block type.
+    pub(crate) fn coded(row: &InputValues, dtype: DType) -> Self {
         let values: Vec<f32> = row.values.iter().map(|&x| x as f32).collect();
         let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("a row is whole in blocks")];
         quantise_row(dtype, &values, &mut bytes);
@@ -92,13 +93,15 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
     if largest == 0.0 || step == 0.0 {
         return ExactValue::bounded(value, x.radius);
     }
-    let scaled = x.value.abs() / largest * 127.0;
+    let levels = levels(dtype);
+    let scaled = x.value.abs() / largest * levels;
     let unsure =
         row.doubt.as_ref().map_or(0.0, |doubt| doubt.radius[block].iter().copied().fold(0.0, f64::max));
-    let slack = scaled * (4.0 * U + unsure / largest) + x.radius / largest * 127.0;
+    let slack = scaled * (4.0 * U + unsure / largest) + x.radius / largest * levels;
     let (low, high) = ((scaled - slack).round_ties_even(), (scaled + slack).round_ties_even());
     // A step stored in f16 rounds to one number or to the next.
-    let step_is_unsure = if dtype == DType::Q8_K { unsure / largest } else { f16_step(largest, unsure) };
+    let step_is_unsure =
+        if dtype == DType::Q8_K { unsure / largest } else { f16_step(largest / levels, unsure / levels) };
     let about = value.abs() * step_is_unsure;
     match low == high {
         true => ExactValue::bounded(value, about),
@@ -109,10 +112,18 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
     }
 }
 
+/// Returns the largest code of a block type, without its sign.
+fn levels(dtype: DType) -> f64 {
+    match dtype {
+        DType::Q4_0 => 8.0,
+        DType::Q5_0 => 16.0,
+        _ => 127.0,
+    }
+}
+
 /// Returns the relative error of a block's `f16` step that comes from an uncertain largest value.
-fn f16_step(largest: f64, unsure: f64) -> f64 {
-    let step = |largest: f64| Float::F16.round(largest / 127.0);
-    let (low, high) = (step(largest - unsure), step(largest + unsure));
+fn f16_step(step: f64, unsure: f64) -> f64 {
+    let (low, high) = (Float::F16.round(step - unsure), Float::F16.round(step + unsure));
     if high > 0.0 { (high - low) / high } else { 0.0 }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Other operations are those of [`LlamaCpp`]. According to ggml's sources, keys and values are f16, whatever the type
 //! of the cache. In a pass of fewer than [`TILE`] tokens, queries are rounded to f16 as well, and values are summed key
-//! by key in f16; in longer passes neither is rounded. Exponentials are divided by their sum at the end. With a cache
+//! by key in f16; in longer passes neither is rounded. A cache of blocks is not tiled: queries are quantised for the
+//! products with keys, and values are summed in f32. Exponentials are divided by their sum at the end. With a cache
 //! of 512 cells or more, a pass of one token is split over the threads and the partial results are added. This depends
 //! on the number of threads and is not reproduced here.
 
@@ -21,7 +22,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::parallel;
-use crate::quant::DotOrder;
+use crate::quant::{self, CACHES, DotOrder};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -33,16 +34,27 @@ pub const TILE: usize = 64;
 pub struct LlamaCppFlash {
     /// Numerics of all other operations. The cache is f16: f32 values are rounded before attention reads them.
     inner: LlamaCpp,
+    /// Block type of the cache. Queries are quantised for the products with keys, and values are summed in f32.
+    blocks: Option<DType>,
 }
 
 impl LlamaCppFlash {
-    /// The only variant.
-    pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 } };
+    /// The variant for a floating-point cache.
+    pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 }, blocks: None };
 
-    fn way(tokens: usize) -> SummationPlan {
-        match tokens < TILE {
-            true => SummationPlan { together: 1, is_half: true },
-            false => SummationPlan { together: TILE, is_half: false },
+    /// Returns the variant for a cache of a type; `None` if its arithmetic is not known.
+    pub fn of(cache: DType) -> Option<Self> {
+        match KvType::of(cache) {
+            Some(_) => Some(Self::NEW),
+            None => CACHES.contains(&cache).then_some(Self { blocks: Some(cache), ..Self::NEW }),
+        }
+    }
+
+    fn way(&self, tokens: usize) -> SummationPlan {
+        match self.blocks {
+            Some(_) => SummationPlan { together: 1, is_half: false },
+            None if tokens < TILE => SummationPlan { together: 1, is_half: true },
+            None => SummationPlan { together: TILE, is_half: false },
         }
     }
 }
@@ -61,8 +73,25 @@ impl Numerics for LlamaCppFlash {
         "llama.cpp-flash"
     }
 
+    fn cache_type(&self) -> DType {
+        self.blocks.unwrap_or(self.inner.cache_type())
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        let Some(blocks) = self.blocks else { return self.inner.to_cache(x) };
+        let head_dim = x.shape()[2];
+        let rows = quant::quantised_rows(blocks, x.data(), head_dim);
+        let mut data = vec![0.0; x.data().len()];
+        let decode = |(row, out): (&Vec<u8>, &mut [f32])| quant::decode_row(blocks, row, out);
+        rows.iter().zip(data.chunks_mut(head_dim)).for_each(decode);
+        Tensor::new(x.shape(), data)
+    }
+
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
+            AttentionScale::Products(factor) if self.blocks.is_some() => {
+                ggml::scores(q, k, self.cache_type(), DotOrder::Row, factor)
+            }
             AttentionScale::Products(factor) if q.rows() < TILE => {
                 ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), DotOrder::Row, factor)
             }
@@ -77,7 +106,7 @@ impl Numerics for LlamaCppFlash {
         let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
             panic!("weights are [H, T, S], values [S, Hkv, D]")
         };
-        let way = Self::way(tokens);
+        let way = self.way(tokens);
         let mut data = vec![0.0; tokens * heads * head_dim];
         parallel::chunks(&mut data, head_dim, keys * head_dim, |at, out| {
             let (token, head) = (at / heads, at % heads);
@@ -90,19 +119,19 @@ impl Numerics for LlamaCppFlash {
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
         let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
-        let way = Self::way(tokens);
+        let way = self.way(tokens);
         per_head_and_token(heads, tokens, keys, |head, token, out| {
             softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), way, out);
         })
     }
 
     fn sums_of_values(&self, tokens: usize) -> DType {
-        if Self::way(tokens).is_half { DType::F16 } else { DType::F32 }
+        if self.way(tokens).is_half { DType::F16 } else { DType::F32 }
     }
 
     delegate!(
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
-        adds_rows_alike, affine, bit_linear, rope_table, rotate, cache_type, to_cache, activation, gated,
+        adds_rows_alike, affine, bit_linear, rope_table, rotate, activation, gated,
         likelihoods, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
         add_shared, add, probabilities
     );

@@ -87,6 +87,11 @@ pub(super) fn part<const N: usize, T>(elements: &[T], index: usize) -> &[T; N] {
     &elements.as_chunks::<N>().0[index]
 }
 
+/// Packs 32 codes of 4 bits; the inverse of [`nibbles`].
+pub(super) fn joined(codes: [u8; 32]) -> [u8; 16] {
+    std::array::from_fn(|at| codes[at] | codes[16 + at] << 4)
+}
+
 /// Returns the low 4 bits of 16 bytes, then the high 4 bits: the layout of most 4-bit types.
 pub(super) fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
     transmute!([bytes.map(|byte| byte & 0x0F), bytes.map(|byte| byte >> 4)])

@@ -4,7 +4,10 @@ use super::block::blocks;
 use super::grid_block::{GridBlock, ShiftedGridBlock};
 use super::k_quants::{KQuantBlock, KQuantBlockWithMins};
 use super::q_asymmetric::AsymmetricBlock;
-use super::{iq1_m, iq1_s, q2_k, q3_k, q4_1, q4_k, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0};
+use super::q_symmetric::SymmetricBlock;
+use super::{
+    iq1_m, iq1_s, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0,
+};
 use crate::weight::DType;
 
 /// A row of quantised activations, decoded exactly.
@@ -18,7 +21,7 @@ pub struct ActivationRow {
     pub sums: Option<Vec<f64>>,
 }
 
-/// Returns the exact values of a row of quantised activations; `None` for a type without codes.
+/// Returns the exact values of a row of quantised activations, or of a quantised cache; `None` for a type without codes.
 ///
 /// # Panics
 /// If the row is not a whole number of blocks.
@@ -31,7 +34,9 @@ pub fn known(dtype: DType, row: &[u8]) -> Option<ActivationRow> {
     };
     let mut sums = None;
     match dtype {
-        DType::Q8_0 => blocks::<q8_0::BlockQ8_0>(row).iter().for_each(|b| add(b.scale.to_f32(), &b.codes)),
+        DType::Q8_0 => blocks::<q8_0::BlockQ8_0>(row).iter().for_each(|b| add(b.scale(), &b.codes)),
+        DType::Q4_0 => blocks::<q4_0::BlockQ4_0>(row).iter().for_each(|b| add(b.scale(), &b.codes())),
+        DType::Q5_0 => blocks::<q5_0::BlockQ5_0>(row).iter().for_each(|b| add(b.scale(), &b.codes())),
         DType::Q8_1 => {
             blocks::<q8_1::BlockQ8_1>(row).iter().for_each(|b| add(b.scale(), &b.codes));
             sums = Some(blocks::<q8_1::BlockQ8_1>(row).iter().map(|block| block.sum().into()).collect());

@@ -196,6 +196,9 @@ pub const DECODABLE: &[DType] = &{
     types
 };
 
+/// Block types that a KV cache may have. Quantising the decoded values of a block again gives the same block.
+pub const CACHES: [DType; 3] = [DType::Q8_0, DType::Q5_0, DType::Q4_0];
+
 /// Types of weights that can be decoded: those of ggml, the ternary types of bitnet.cpp, and those of llama2.c.
 pub const READABLE: &[DType] = &{
     let mut types = [DType::I2_S; DECODABLE.len() + 3];
@@ -265,7 +268,7 @@ pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
 /// Quantises one row of activations to the bytes that ggml's own buffer would have.
 ///
 /// # Panics
-/// If `dtype` is no type of activations, or `out` is not the whole row.
+/// If `dtype` is neither a type of activations nor of [`CACHES`], or `out` is not the whole row.
 pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
     assert_eq!(Some(out.len()), dtype.bytes_for(row.len()), "a row of {dtype} is whole");
     let quantise = fast_quantise(dtype).unwrap_or_else(|| plain_quantise(dtype));
@@ -289,7 +292,7 @@ pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
 /// Returns the portable quantisation behind [`quantise_row`]: the definition.
 ///
 /// # Panics
-/// If `dtype` is not a type of activations.
+/// If `dtype` is neither a type of activations nor of [`CACHES`].
 pub fn plain_quantise(dtype: DType) -> RowQuantiser {
     match dtype {
         DType::F32 => floats::to_f32,
@@ -298,7 +301,9 @@ pub fn plain_quantise(dtype: DType) -> RowQuantiser {
         DType::Q8_0 => q8_0::quantise,
         DType::Q8_1 => q8_1::quantise,
         DType::Q8_K => q8_k::quantise,
-        other => panic!("activations are never {other}"),
+        DType::Q4_0 => q4_0::quantise,
+        DType::Q5_0 => q5_0::quantise,
+        other => panic!("activations and caches are never {other}"),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Q4_0: an `f16` scale and 32 codes of 4 bits, −8 to 7.
 
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::block::{QuantBlock, StoredF16, nibbles};
+use super::block::{QuantBlock, StoredF16, blocks_mut, joined, nibbles};
 use super::q_symmetric::{self, SymmetricBlock};
 
 /// A stored block: 32 values in 18 bytes.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ4_0 {
     pub(super) scale: StoredF16,
@@ -32,5 +32,13 @@ impl SymmetricBlock for BlockQ4_0 {
 
     fn codes(&self) -> [i8; 32] {
         nibbles(&self.nibbles).map(|code| code as i8 - 8)
+    }
+}
+
+/// Quantises rows of a KV cache: the first value with the largest absolute value becomes −8.
+pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
+    for (block, values) in blocks_mut::<BlockQ4_0>(out).iter_mut().zip(row.as_chunks::<32>().0) {
+        let (scale, codes) = q_symmetric::quantised(values, 8);
+        *block = BlockQ4_0 { scale, nibbles: joined(codes) };
     }
 }

@@ -1,12 +1,12 @@
 //! Q5_0: an `f16` scale and 32 codes of 5 bits, −16 to 15: the highest bits of all codes come first.
 
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::block::{QuantBlock, StoredF16, nibbles};
+use super::block::{QuantBlock, StoredF16, blocks_mut, joined, nibbles};
 use super::q_symmetric::{self, SymmetricBlock};
 
 /// A stored block: 32 values in 22 bytes.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ5_0 {
     pub(super) scale: StoredF16,
@@ -41,4 +41,14 @@ impl SymmetricBlock for BlockQ5_0 {
 pub(super) fn codes(high: [u8; 4], low: &[u8; 16]) -> [u8; 32] {
     let (low, high) = (nibbles(low), u32::from_le_bytes(high));
     std::array::from_fn(|index| low[index] | ((high >> index & 1) << 4) as u8)
+}
+
+/// Quantises rows of a KV cache: the first value with the largest absolute value becomes −16.
+pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
+    for (block, values) in blocks_mut::<BlockQ5_0>(out).iter_mut().zip(row.as_chunks::<32>().0) {
+        let (scale, codes) = q_symmetric::quantised(values, 16);
+        let high = codes.iter().rev().fold(0, |bits, code| bits << 1 | u32::from(code >> 4));
+        *block =
+            BlockQ5_0 { scale, high: high.to_le_bytes(), nibbles: joined(codes.map(|code| code & 0x0F)) };
+    }
 }

@@ -6,7 +6,8 @@ use crate::dump::dtype_names::dtype_named;
 use crate::weight::DType;
 
 /// Settings that decide how the model is run against the dump, or how the dump is judged.
-const READ: [&str; 6] = ["numerics", "dtype", "kv_cache", "weights", "flash_attention", "longrope"];
+const READ: [&str; 7] =
+    ["numerics", "dtype", "kv_cache", "weights", "flash_attention", "attention_rotation", "longrope"];
 /// Settings that only describe a run for people. Known producers write them.
 const DESCRIPTIVE: &[&str] = &[
     "activation_replaced",

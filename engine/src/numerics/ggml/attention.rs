@@ -56,7 +56,7 @@ pub(in crate::numerics) fn order_of_scores(q: &Tensor, cache: DType) -> DotOrder
 /// elements after whole steps of 32.
 fn narrowest(cache: DType, order: DotOrder, head_dim: usize) -> DType {
     let is_whole = order == DotOrder::Batch || head_dim.is_multiple_of(REGISTERS * LANES);
-    if is_whole { DType::F32 } else { cache }
+    if is_whole && !quant::CACHES.contains(&cache) { DType::F32 } else { cache }
 }
 
 /// Computes scores one query and key at a time.
@@ -64,8 +64,9 @@ fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, order: DotOrder, scale: f
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
     };
-    let rows = |x: &Tensor| quant::quantised_rows(dtype, x.data(), head_dim);
-    let (dot, queries, stored) = (quant::dot(dtype, order), rows(q), rows(k));
+    let rows = |x: &Tensor, dtype| quant::quantised_rows(dtype, x.data(), head_dim);
+    let (queries, stored) = (rows(q, quant::activation_type(dtype)), rows(k, dtype));
+    let dot = quant::dot(dtype, order);
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let query = &queries[token * heads + head];
         for (key, out) in out.iter_mut().enumerate() {

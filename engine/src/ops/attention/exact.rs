@@ -5,13 +5,16 @@ use multiversion::multiversion;
 use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
 use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::operand::Operand;
 use crate::exact::operation::{by_row, per_row};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U, both, lost};
 use crate::exact::{Choice, ExactValue, Float, LAMBDA, Operation, Profile, ScaledOperand, is_given};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::parallel;
+use crate::quant::{CACHES, activation_type};
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// Attention scores, `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub struct Scores {
@@ -21,6 +24,8 @@ pub struct Scores {
     pub k: Tensor,
     /// Factor of q·k.
     pub scale: AttentionScale,
+    /// Type of the cache. Queries are quantised for products with blocks.
+    pub cache: DType,
 }
 
 impl Operation for Scores {
@@ -30,6 +35,7 @@ impl Operation for Scores {
         let known = [InputTensor::of(&self.q, profile), InputTensor::of(&self.k, profile)];
         let is_plain =
             profile.attended() == Float::F32 && !profile.scales_both() && known[0].given().is_some();
+        let is_plain = is_plain && !CACHES.contains(&self.cache);
         if let Some(k) = known[1].given().filter(|_| is_plain && wanted.len() >= PANEL * SIDE) {
             return self.tiled(profile, &known[0], k, wanted);
         }
@@ -96,6 +102,10 @@ impl Scores {
                 let q = of_queries.map_or(q, |factor| times(q, factor));
                 q.rounded(profile.queries)
             }),
+        };
+        let query = match CACHES.contains(&self.cache) {
+            true => Operand::coded(&query, activation_type(self.cache)).row,
+            false => query,
         };
         let factor = f64::from(self.scale.factor());
         (query, of_queries.map_or(factor, |of_queries| if profile.scales_both() { of_queries } else { 1.0 }))

@@ -1,11 +1,12 @@
 //! Exact evaluation of the rows that the KV cache stores.
 
 use crate::exact::input::InputTensor;
-use crate::exact::operand::integers;
+use crate::exact::operand::{Operand, integers};
 use crate::exact::operation::by_row;
 use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::numerics::CACHE_CODES;
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// New key or value rows, rounded to the cache's type.
 pub struct CachedRows {
@@ -29,17 +30,23 @@ impl Operation for CachedRows {
     }
 }
 
-/// New key or value rows, quantised to an int8 cache.
+/// New key or value rows, quantised to an int8 cache or a cache of blocks.
 pub struct CachedCodes {
     /// The new rows, `[T, Hkv, D]`.
     pub x: Tensor,
+    /// Type of the cache.
+    pub cache: DType,
 }
 
 impl Operation for CachedCodes {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (x, width) = (InputTensor::of(&self.x, profile), self.x.row_len());
         let of_head = |flats: &[usize]| {
-            let head = integers(&x.part(flats[0] / width * width, width), &CACHE_CODES, None);
+            let head = x.part(flats[0] / width * width, width);
+            let head = match self.cache {
+                DType::I8 => integers(&head, &CACHE_CODES, None),
+                blocks => Operand::coded(&head, blocks).row,
+            };
             flats.iter().map(|flat| head.get(flat % width)).collect::<Vec<_>>()
         };
         by_row(wanted, width).flat_map(of_head).collect()

@@ -44,7 +44,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
 
 /// Computes the scores with other keys.
 fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
-    let Scores { q, k, scale } = at.stage()?;
+    let Scores { q, k, scale, .. } = at.stage()?;
     let rope = at.book.rope(at.site.layer?)?;
     let earlier = k.rows().checked_sub(at.positions.len())?;
     let read = match word {

@@ -96,7 +96,7 @@ fn own_scale(at: &SiteContext) -> Option<AttentionScale> {
 
 /// Computes attention with another scale, applied to the same operand as in the model.
 fn with_scale(at: &SiteContext, factor: f32) -> Option<Tensor> {
-    let Scores { q, k, scale } = at.stage()?;
+    let Scores { q, k, scale, .. } = at.stage()?;
     let scale = match scale {
         AttentionScale::Products(_) => AttentionScale::Products(factor),
         AttentionScale::Queries(_) => AttentionScale::Queries(factor),
@@ -181,7 +181,7 @@ fn uncapped(at: &SiteContext) -> (Tensor, Option<f32>) {
 fn capped_otherwise(at: &SiteContext, how: &str) -> Option<Tensor> {
     let (x, cap) = soft_cap(at)?;
     let node = made_by(&x)?;
-    let Scores { q, k, scale } = node.operation()?;
+    let Scores { q, k, scale, .. } = node.operation()?;
     let (inside, outside) = match how {
         "before-scale" => (1.0, scale.factor()),
         "log2" => (scale.factor() * std::f32::consts::LOG2_E, std::f32::consts::LN_2),
@@ -268,7 +268,7 @@ fn reading(at: &SiteContext, map: &[usize]) -> Option<Tensor> {
         })
     };
     match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
-        (Some(Scores { q, k, scale }), _) => Some(at.n.scores(q, &spread(k), *scale)),
+        (Some(Scores { q, k, scale, .. }), _) => Some(at.n.scores(q, &spread(k), *scale)),
         (_, Some(AttentionContext { weights, v })) => Some(at.n.context(weights, &spread(v))),
         _ => None,
     }
@@ -361,7 +361,7 @@ fn order(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
 
 /// Reorders the heads of the queries, or of the merged context.
 fn in_order(at: &SiteContext, how: &str) -> Option<Tensor> {
-    let Scores { q, k, scale } = match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
+    let Scores { q, k, scale, .. } = match (at.stage::<Scores>(), at.stage::<AttentionContext>()) {
         (Some(scores), _) => scores,
         (_, Some(AttentionContext { weights, .. })) => {
             let (heads, tokens) = (weights.shape()[0], weights.shape()[1]);
