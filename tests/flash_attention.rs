@@ -73,3 +73,93 @@ fn a_fault_beside_flash_attention_fails() {
         assert_eq!(code, 1, "{change}: {found:#}");
     }
 }
+
+/// Block types of a cache; the model's heads have 32 values, so llama.cpp does not rotate them.
+const BLOCKS: [&str; 3] = ["q8_0", "q5_0", "q4_0"];
+
+const BF16: &str = "tests/data/formats/bf16.gguf";
+
+fn dump_of_cache(kv: &str) -> String {
+    here(&format!("tests/data/flash/bf16-{kv}-cache.safetensors"))
+}
+
+/// Attention weights are not computed as such, so contexts differ by rounding; all else has the same bits.
+#[test]
+fn a_q8_0_q5_0_or_q4_0_kv_cache_of_llama_cpp_has_the_same_bits() {
+    for kv in BLOCKS {
+        let (code, found) = judged(BF16, &dump_of_cache(kv), &[]);
+        assert_eq!(code, 0, "{kv}: {found:#}");
+        let rows = found["results"].as_array().expect("rows");
+        let caches: Vec<&Value> = rows
+            .iter()
+            .filter(|row| ["k_cache", "v_cache"].contains(&row["tap"].as_str().unwrap_or("")))
+            .collect();
+        assert_eq!(caches.len(), 6, "{kv}");
+        for row in caches {
+            assert_eq!(row["local"]["max_abs"].as_f64(), Some(0.0), "{kv}: {row:#}");
+        }
+        for row in rows.iter().filter(|row| row["tap"] == "attn_context") {
+            assert!(row["local"]["rel_l2"].as_f64() < Some(1e-6), "{kv}: {row:#}");
+        }
+    }
+}
+
+#[test]
+fn a_kv_cache_of_another_block_type_fails() {
+    for (kv, other) in
+        [("q8_0", "f16"), ("q8_0", "q4_0"), ("q5_0", "q8_0"), ("q4_0", "q5_0"), ("q4_0", "f16")]
+    {
+        let (code, found) = judged(BF16, &dump_of_cache(kv), &["--kv-cache", other]);
+        assert_eq!(code, 1, "{kv} as {other}: {found:#}");
+    }
+}
+
+/// A dump of our own arithmetic, with a fault; without it, it passes.
+fn dumped_with_cache(terminal: &Terminal, kv: &str, faults: &[&str]) -> String {
+    let out = terminal.path().join(format!("{}.safetensors", faults.len())).display().to_string();
+    let made = ["dump", "--model", &here(BF16), "--tokens", "3,17,30,8,25,1,12,21", "--decode", "2"];
+    let how = ["--numerics", "llama.cpp-flash", "--kv-cache", kv, "--out", &out];
+    let faults = faults.iter().flat_map(|fault| ["--suppose", fault]);
+    let all: Vec<&str> = made.into_iter().chain(how).chain(faults).collect();
+    let done = terminal.run(&all);
+    assert_eq!(done.code, 0, "{kv}: {}", done.stderr);
+    out
+}
+
+#[test]
+fn a_dropped_scale_of_keys_or_values_in_a_quantised_cache_is_named() {
+    for (kv, tap) in BLOCKS.into_iter().flat_map(|kv| ["k_cache", "v_cache"].map(|tap| (kv, tap))) {
+        let terminal = Terminal::new();
+        assert_eq!(judged(BF16, &dumped_with_cache(&terminal, kv, &[]), &[]).0, 0, "{kv}");
+        let fault = format!("cache_scale@{tap}=codes");
+        let (code, found) = judged(BF16, &dumped_with_cache(&terminal, kv, &[&fault]), &[]);
+        assert_eq!(code, 1, "{kv}, {tap}: {found:#}");
+        assert_eq!(found["first_divergence"]["tap"], *tap, "{kv}: {found:#}");
+        let causes = found["findings"].to_string();
+        assert!(causes.contains("cache_scale") && causes.contains("codes"), "{kv}, {tap}: {causes}");
+    }
+}
+
+#[test]
+fn a_quantised_cache_that_may_be_rotated_or_does_not_fit_the_heads_is_not_judged_as_such() {
+    let terminal = Terminal::new();
+    let small = terminal.run(&[
+        "dump",
+        "--model",
+        &here(DUMPS[0].0),
+        "--tokens",
+        "1,393",
+        "--numerics",
+        "llama.cpp-flash",
+        "--kv-cache",
+        "q8_0",
+        "--out",
+        &terminal.path().join("x.safetensors").display().to_string(),
+    ]);
+    assert_eq!(small.code, 2, "{}", small.stderr);
+    assert!(
+        small.stderr.contains("q8_0 KV cache needs heads of a multiple of 32 values"),
+        "{}",
+        small.stderr
+    );
+}

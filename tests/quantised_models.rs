@@ -26,7 +26,7 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 7] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic"];
+const MODELS: [&str; 8] = ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic", "torchao-int8"];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
@@ -155,7 +155,8 @@ fn dumps_of_the_libraries_pass_at_every_site() {
 fn the_same_dumps_fail_with_a_fault_in_the_format() {
     let unchanged = |_: &mut Value| ();
     type Fault = (&'static str, &'static str, fn(&mut [u8]));
-    let faults: [Fault; 7] = [
+    let faults: [Fault; 8] = [
+        ("torchao-int8", "_weight_scale", reversed),
         ("awq", "qzeros", add_one_to_each_nibble),
         ("gptq", "qzeros", add_one_to_each_nibble),
         ("w4a16", "weight_packed", swap_nibbles),
@@ -251,6 +252,34 @@ fn settings_beyond_these_are_refused_with_their_key() {
         assert_refused(
             &changed(name, change, |_| ()),
             &[&format!("quantization_config.{key}"), "config.json"],
+        );
+    }
+}
+
+#[test]
+fn types_of_torchao_beyond_these_are_refused_with_their_key() {
+    let data = "/default/_data";
+    let cases = [
+        ("torchao-int8", "", json!("int8_weight_only"), "quant_type"),
+        ("torchao-int8", "/default/_type", json!("Int4WeightOnlyConfig"), "default._type"),
+        ("torchao-int8", "/default/_version", json!(1), "default._version"),
+        ("torchao-int8", &format!("{data}/granularity/_type"), json!("PerBlock"), "granularity._type"),
+        ("torchao-w8a8", &format!("{data}/granularity"), json!(null), "_data.granularity"),
+        (
+            "torchao-int4",
+            &format!("{data}/intx_packing_format/_data"),
+            json!("OPAQUE"),
+            "intx_packing_format._data",
+        ),
+    ];
+    for (name, place, value, key) in cases {
+        let change = |config: &mut Value| {
+            let kind = &mut config["quantization_config"]["quant_type"];
+            *kind.pointer_mut(place).expect("it is there") = value;
+        };
+        assert_refused(
+            &changed(name, change, |_| ()),
+            &["quantization_config.quant_type", &format!("{key}'")],
         );
     }
 }
@@ -520,4 +549,159 @@ fn loaded_models_name_their_format() {
     let loaded = ModelFiles::open(&folder("awq")).expect("it is a model").load().expect("it loads");
     assert_eq!(loaded.precision, DType::F16);
     assert!(loaded.notes.iter().any(|note| note.contains("AWQ, 4 bits, groups of 32")), "{:?}", loaded.notes);
+}
+
+fn times<const N: usize>(
+    data: &mut [u8],
+    number: fn([u8; N]) -> f32,
+    bytes: fn(f32) -> [u8; N],
+    factor: f32,
+) {
+    let (numbers, _) = data.as_chunks_mut::<N>();
+    numbers.iter_mut().for_each(|stored| *stored = bytes(number(*stored) * factor));
+}
+
+fn floats_times(data: &mut [u8], factor: f32) {
+    times(data, f32::from_le_bytes, f32::to_le_bytes, factor);
+}
+
+fn halves_times(data: &mut [u8], factor: f32) {
+    times(
+        data,
+        |bytes| f16::from_le_bytes(bytes).to_f32(),
+        |value| f16::from_f32(value).to_le_bytes(),
+        factor,
+    );
+}
+
+fn brain_floats_times(data: &mut [u8], factor: f32) {
+    times(
+        data,
+        |bytes| bf16::from_le_bytes(bytes).to_f32(),
+        |value| bf16::from_f32(value).to_le_bytes(),
+        factor,
+    );
+}
+
+/// Errors below the limit of the format, which a factor explains.
+#[test]
+fn scales_that_are_seven_or_twenty_percent_off_do_not_pass() {
+    type Fault = (&'static str, &'static str, fn(&mut [u8]), [&'static str; 2]);
+    let scaled: [Fault; 5] = [
+        ("w8a8", "weight_scale", |data| brain_floats_times(data, 1.07), ["times 1.06", "times 1.07"]),
+        ("fp8", "weight_scale_inv", |data| floats_times(data, 0.93), ["times 0.92", "times 0.93"]),
+        ("fp8-tensor", "weight_scale", |data| floats_times(data, 1.07), ["times 1.06", "times 1.07"]),
+        ("gptq", "scales", |data| halves_times(data, 1.2), ["times 1.1", "times 1.2"]),
+        ("nvfp4", "weight_global_scale", |data| floats_times(data, 1.0 / 1.2), ["times 1.1", "times 1.2"]),
+    ];
+    for (name, tensor, change, texts) in scaled {
+        let wrong = changed(name, |_| (), |tensors| each(tensors, &format!("proj.{tensor}"), change));
+        let (code, verification) = verified(wrong.path(), &folder("original"));
+        assert_eq!(code, 1, "{name}: {verification:#}");
+        let found = faults(&verification);
+        assert!(!found.is_empty(), "{name}: {verification:#}");
+        let is_named = |found: &String| texts.iter().any(|text| found.contains(text));
+        assert!(found.iter().all(is_named), "{name}: {found:?}");
+    }
+}
+
+/// AWQ divides outputs by factors whose inverse the next layer has: one row alone is not decided.
+#[test]
+fn a_row_whose_scale_is_off_is_inconclusive() {
+    let is_held = |name: &str| name.contains("q_proj");
+    let original = changed("original", |_| (), |tensors| tensors.retain(|name, _| is_held(name)));
+    let code = |rows: usize| {
+        let change = |tensors: &mut Tensors| {
+            tensors.retain(|name, _| is_held(name));
+            let (_, (_, _, scales)) =
+                tensors.iter_mut().find(|(name, _)| name.ends_with("weight_scale")).expect("scales");
+            brain_floats_times(&mut scales[..2 * rows], 1.07);
+        };
+        verified(changed("w8a8", |_| (), change).path(), original.path()).0
+    };
+    assert_eq!([0, 1, 20].map(code), [0, 3, 3]);
+}
+
+/// Blocks of 32 × 32, each larger than the one before by a power of two, so that no scale is like another.
+#[test]
+fn transposed_scales_of_blocks_are_named() {
+    const NAME: &str = "model.layers.0.mlp.down_proj.weight";
+    const GRID: [usize; 2] = [2, 4];
+    let is_held = |name: &str| name.starts_with(NAME);
+    let power = |block: usize| 2f32.powi(block as i32);
+    let original = changed(
+        "original",
+        |_| (),
+        |tensors| {
+            tensors.retain(|name, _| is_held(name));
+            let (_, _, data) = tensors.get_mut(NAME).expect("it is there");
+            for (at, value) in data.chunks_mut(2).enumerate() {
+                let (row, col) = (at / 128, at % 128);
+                brain_floats_times(value, power(row / 32 * GRID[1] + col / 32));
+            }
+        },
+    );
+    let with_scales = |place: fn(usize) -> usize| {
+        changed(
+            "fp8",
+            |_| (),
+            |tensors| {
+                tensors.retain(|name, _| is_held(name));
+                let (_, shape, data) = tensors.get_mut(&format!("{NAME}_scale_inv")).expect("it is there");
+                assert_eq!(*shape, GRID);
+                data.chunks_mut(4).enumerate().for_each(|(at, scale)| floats_times(scale, power(at)));
+                let right = data.clone();
+                (0..8).for_each(|at| data[4 * place(at)..][..4].copy_from_slice(&right[4 * at..][..4]));
+            },
+        )
+    };
+    let (code, verification) = verified(with_scales(|at| at).path(), original.path());
+    assert_eq!((code, faults(&verification)), (0, Vec::new()), "{verification:#}");
+    let (code, verification) = verified(with_scales(|at| at % 4 * 2 + at / 4).path(), original.path());
+    assert_eq!(code, 1);
+    assert!(faults(&verification)[0].contains("scales are transposed"), "{verification:#}");
+}
+
+/// The weights are in the order of the inputs, and `g_idx` says otherwise.
+#[test]
+fn an_index_of_groups_that_the_weights_do_not_follow_is_named() {
+    let wrong = |reverses: bool| {
+        changed(
+            "gptq",
+            |_| (),
+            |tensors| {
+                tensors.retain(|name, _| name.contains("q_proj"));
+                let groups: Vec<u8> = (0..64u32).flat_map(|col| (col / 32).to_le_bytes()).collect();
+                for (name, (_, _, data)) in tensors.iter_mut() {
+                    match &name[name.len() - 5..] {
+                        "g_idx" => {
+                            data.copy_from_slice(&groups);
+                            let (numbers, _) = data.as_chunks_mut::<4>();
+                            if reverses {
+                                numbers.reverse();
+                            }
+                        }
+                        // The groups have other scales.
+                        "cales" => halves_times(&mut data[..128], 0.5),
+                        _ => (),
+                    }
+                }
+            },
+        )
+    };
+    let original = changed(
+        "original",
+        |_| (),
+        |tensors| {
+            tensors.retain(|name, _| name.contains("q_proj"));
+            for (_, _, data) in tensors.values_mut() {
+                data.chunks_mut(128).for_each(|row| brain_floats_times(&mut row[..64], 0.5));
+            }
+        },
+    );
+    let (code, verification) = verified(wrong(false).path(), original.path());
+    assert_eq!((code, faults(&verification)), (0, Vec::new()), "{verification:#}");
+    let (code, verification) = verified(wrong(true).path(), original.path());
+    assert_eq!(code, 1);
+    assert!(faults(&verification)[0].contains("g_idx is stored"), "{verification:#}");
 }

@@ -18,6 +18,7 @@ use crate::dump::{DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, RunInput};
 use crate::error::{Error, Result};
 use crate::model::Model;
+use crate::quant::CACHES;
 use crate::verdict::Verdict;
 
 /// Arguments of `xcheck dump`.
@@ -77,7 +78,8 @@ pub fn run(args: &DumpArgs) -> Result<Verdict> {
     ];
     let supposed: Vec<String> = args.suppose.words().collect();
     let supposed = (!supposed.is_empty()).then(|| ("suppose", json!(supposed.join(" "))));
-    let settings = settings.into_iter().chain(supposed);
+    let blocks = CACHES.contains(&numerics.cache_type()).then(|| ("attention_rotation", json!("off")));
+    let settings = settings.into_iter().chain(blocks).chain(supposed);
     let producer = Producer {
         name: "xcheck".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -48,7 +48,7 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
     output.line(format_args!("{wrong} of {} quantised weights differ from the original", fits.len()));
     if factors > 0 {
         output.line(format_args!(
-            "{factors} weights fit only with a factor for each input (AWQ, SmoothQuant); the inverse in the layer before was not checked"
+            "{factors} weights fit only with a factor for each input or output (AWQ, SmoothQuant); the inverse in another layer was not checked"
         ));
     }
     if !lost.is_empty() {
@@ -61,7 +61,10 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
 fn finding(fit: &WeightFit) -> String {
     match fit.finding {
         WeightFinding::Fits => "fits".to_owned(),
-        WeightFinding::FitsWithFactors => "fits with a factor for each input (AWQ, SmoothQuant)".to_owned(),
+        WeightFinding::FitsWithFactors => {
+            "fits with a factor for each input or output (AWQ, SmoothQuant)".to_owned()
+        }
+        WeightFinding::Scaled(factor) => format!("is the original times {factor:.4}: its scales are wrong"),
         WeightFinding::FitsIn(reading, error) => {
             format!("{} (then the error is {error:.2e})", reading.fault())
         }

@@ -7,6 +7,7 @@ mod concurrency;
 mod hostile;
 mod limits;
 mod numbers;
+mod quantised;
 mod refusals;
 mod routes;
 mod server;

@@ -47,6 +47,23 @@ pub fn known(dtype: DType, row: &[u8]) -> Option<ActivationRow> {
     Some(ActivationRow { values, steps, sums })
 }
 
+/// Returns the codes of a row of a quantised cache; `None` for types other than [`CACHES`](super::CACHES).
+///
+/// # Panics
+/// If the row is not a whole number of blocks.
+pub fn cache_codes(dtype: DType, row: &[u8]) -> Option<Vec<i8>> {
+    match dtype {
+        DType::Q8_0 => Some(symmetric_codes::<q8_0::BlockQ8_0>(row)),
+        DType::Q5_0 => Some(symmetric_codes::<q5_0::BlockQ5_0>(row)),
+        DType::Q4_0 => Some(symmetric_codes::<q4_0::BlockQ4_0>(row)),
+        _ => None,
+    }
+}
+
+fn symmetric_codes<B: SymmetricBlock>(row: &[u8]) -> Vec<i8> {
+    blocks::<B>(row).iter().flat_map(SymmetricBlock::codes).collect()
+}
+
 /// Returns a row of weights as products use it: codes times their scale, and the addend of each value (a minimum, or
 /// the codes' offset), which kernels may multiply with the activations in a separate sum. `None` for a type without
 /// addends.

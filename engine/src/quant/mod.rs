@@ -66,7 +66,7 @@ pub use self::activation_codes::{
     ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, extent, round_to_eighth,
 };
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
-pub use self::exact_values::{ActivationRow, known, parts};
+pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
 pub use self::product::Product;
 use crate::parallel;
 use crate::weight::{DType, Matrix};

@@ -11,7 +11,7 @@ use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
-use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, compressed_tensors};
+use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, compressed_tensors, torchao};
 use crate::model::json::Config;
 use crate::model::quantisation;
 use crate::weight::DType;
@@ -20,7 +20,7 @@ use crate::weight::DType;
 const MLX: &str = "quantization";
 
 /// Key of the list of unquantised modules.
-const UNCONVERTED: &str = "modules_to_not_convert";
+pub(super) const UNCONVERTED: &str = "modules_to_not_convert";
 
 /// Reads the settings of a quantised checkpoint; `None` if there are none, or the method is BitNet's.
 ///
@@ -46,9 +46,10 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         "compressed-tensors" => compressed_tensors::read(&settings),
         "fp8" => fp8(&settings),
         "bitsandbytes" => bitsandbytes(&settings),
+        "torchao" => torchao::read(&settings),
         other => {
-            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\" or \"bitnet\" (other \
-                         quantised checkpoints are not supported)";
+            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\" or \"bitnet\" \
+                         (other quantised checkpoints are not supported)";
             Err(settings.bad_key("quant_method", format!("{other:?}"), known))
         }
     };
@@ -56,7 +57,7 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
 }
 
 /// Creates the quantisation of a checkpoint whose quantised modules share one format.
-fn one_group(
+pub(super) fn one_group(
     name: String,
     format: impl WeightFormat + 'static,
     activations: Option<ActivationScheme>,

@@ -1,5 +1,7 @@
 //! Comparison of quantised weights with the weights that they were made of.
 
+use std::slice;
+
 use crate::error::Result;
 use crate::format::TensorFile;
 use crate::model::dequantisation::module_filter::Conversion;
@@ -20,6 +22,15 @@ const CODES: f64 = 2.5;
 /// Largest error of formats without steps of equal size: 2.5 times what rounding gives, 0.04 for 8 and 0.12 for 4 bits.
 const FLOATS: f64 = 0.1;
 const FEW_BITS: f64 = 0.3;
+
+/// Smallest deviation of a factor from 1 that is not a rounding of scales: twice the largest of bf16.
+const SCALE: f64 = 1.0 / 128.0;
+
+/// Number of inputs from which a row's factor is no chance.
+const FEW_INPUTS: usize = 64;
+
+/// Ratio of the largest and the smallest factor from which factors differ.
+const ALIKE: f64 = 1.1;
 
 /// Error from which nothing is left of the original: zeros in its place have 1.
 const LOST: f64 = 0.9;
@@ -42,8 +53,11 @@ pub struct WeightFit {
 pub enum WeightFinding {
     /// The weight is the original up to the error of its format.
     Fits,
-    /// The weight is the original with a factor for each input, which AWQ and SmoothQuant move to another layer.
+    /// The weight is the original with a factor for each input or output, which AWQ and SmoothQuant move to another
+    /// layer.
     FitsWithFactors,
+    /// The weight is the original times this factor.
+    Scaled(f64),
     /// The weight fits in another reading, with this error.
     FitsIn(WeightReading, f64),
     /// The weight is not that of the original.
@@ -138,6 +152,18 @@ impl OriginalRows {
         })
     }
 
+    /// Returns true if a row is the original times a factor of its own.
+    fn has_scaled_row(&self, weight: &WeightMatrix) -> bool {
+        weight.cols >= FEW_INPUTS
+            && self.rows.iter().any(|row| common_factor(slice::from_ref(row), weight).is_some())
+    }
+
+    /// Returns true if inputs or outputs have different factors.
+    fn is_spread(&self, weight: &WeightMatrix) -> bool {
+        let of_rows = self.rows.iter().map(|row| Sums::of(slice::from_ref(row), weight).factor()).collect();
+        [self.factors(weight), of_rows].iter().any(|factors| !are_alike(factors))
+    }
+
     /// Returns the factor of each input that brings a weight nearest to the original.
     fn factors(&self, weight: &WeightMatrix) -> Vec<f64> {
         let factor = |col: usize| {
@@ -178,6 +204,11 @@ fn fit(
             WeightFinding::FitsIn(reading, least)
         }
         _ if original.has_lost_row(weight) => WeightFinding::Differs,
+        _ if let Some(factor) = common_factor(&original.rows, weight) => match original.is_spread(weight) {
+            true => WeightFinding::FitsWithFactors,
+            false => WeightFinding::Scaled(factor),
+        },
+        _ if error <= largest && original.has_scaled_row(weight) => WeightFinding::FitsWithFactors,
         _ if error <= largest => WeightFinding::Fits,
         _ if has_factors(&some, weight, largest) => WeightFinding::FitsWithFactors,
         _ => WeightFinding::Differs,
@@ -201,8 +232,49 @@ fn step(original: &OriginalRows, weight: &WeightMatrix, above: &WeightMatrix) ->
 /// Returns true if a weight is the original with a factor for each input, not all alike.
 fn has_factors(original: &OriginalRows, weight: &WeightMatrix, largest: f64) -> bool {
     let factors = original.factors(weight);
-    let (low, high) = factors
-        .iter()
-        .fold((f64::INFINITY, 0.0f64), |(low, high), &factor| (low.min(factor), high.max(factor)));
-    low > 0.0 && high > 1.1 * low && original.error(weight, |col| factors[col]) <= largest
+    let is_positive = factors.iter().all(|factor| *factor > 0.0);
+    is_positive && !are_alike(&factors) && original.error(weight, |col| factors[col]) <= largest
+}
+
+fn are_alike(factors: &[f64]) -> bool {
+    let fold = |(low, high): (f64, f64), &factor: &f64| (low.min(factor), high.max(factor));
+    let (low, high) = factors.iter().fold((f64::INFINITY, f64::NEG_INFINITY), fold);
+    low > 0.0 && high <= ALIKE * low
+}
+
+/// Sums over some rows: of the original's squares, of its products with the weight, and of the squared differences.
+#[derive(Default)]
+struct Sums {
+    squares: f64,
+    products: f64,
+    differences: f64,
+}
+
+impl Sums {
+    fn of(rows: &[(usize, Vec<f32>)], weight: &WeightMatrix) -> Self {
+        let pairs = rows.iter().flat_map(|(row, values)| {
+            values
+                .iter()
+                .enumerate()
+                .map(|(col, &value)| (f64::from((weight.value)(*row, col)), f64::from(value)))
+        });
+        pairs.fold(Self::default(), |sums, (found, value)| Self {
+            squares: sums.squares + value * value,
+            products: sums.products + found * value,
+            differences: sums.differences + (found - value).powi(2),
+        })
+    }
+
+    /// Returns the factor of the original that is nearest to the weight; 1 if the original is zero.
+    fn factor(&self) -> f64 {
+        if self.squares > 0.0 { self.products / self.squares } else { 1.0 }
+    }
+}
+
+/// Returns the factor of the original that explains most of the error of some rows, if it is not 1. Rounding to the
+/// nearest code hardly correlates with the original: it explains a part of the squared error as large as this error.
+fn common_factor(rows: &[(usize, Vec<f32>)], weight: &WeightMatrix) -> Option<f64> {
+    let sums = Sums::of(rows, weight);
+    let off = sums.factor() - 1.0;
+    (off.abs() > SCALE && 2.0 * off * off * sums.squares > sums.differences).then(|| sums.factor())
 }

@@ -5,12 +5,20 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::model::dequantisation::activations::ActivationScheme;
 use crate::model::dequantisation::affine::ScaleGroup;
-use crate::model::dequantisation::compressed_tensors::dense_weights::DenseWeights;
 use crate::model::dequantisation::compressed_tensors::float4_weights::Float4Weights;
 use crate::model::dequantisation::compressed_tensors::packed_weights::PackedWeights;
+use crate::model::dequantisation::compressed_tensors::with_inputs;
+use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
 use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
 use crate::model::json::Config;
+
+const DENSE: DenseTensors = DenseTensors {
+    scale: "weight_scale",
+    weight: "weight",
+    zero_point: "weight_zero_point",
+    all: with_inputs!["weight_scale", "weight", "weight_zero_point"],
+};
 
 /// Keys of `quantization_config`.
 const KEYS: &[&str] = &[
@@ -106,10 +114,10 @@ fn format_group(config: &Config, group: &Config) -> Result<(FormatGroup, String)
         }
         ("int-quantized" | "naive-quantized", "int", 8)
         | ("float-quantized" | "naive-quantized", "float", 8) => {
-            Box::new(DenseWeights { group: weights.group, has_exponents: false })
+            Box::new(DenseWeights { tensors: DENSE, group: weights.group, has_exponents: false })
         }
         ("mxfp8-quantized", "float", 8) => {
-            Box::new(DenseWeights { group: weights.group, has_exponents: true })
+            Box::new(DenseWeights { tensors: DENSE, group: weights.group, has_exponents: true })
         }
         ("nvfp4-pack-quantized", "float", 4) => {
             Box::new(Float4Weights { group: weights.group, has_global_scale: true })

@@ -1,10 +1,11 @@
-//! Scales of an 8-bit cache: keys or values that are divided by a scale when they are stored, and not multiplied by it
-//! when they are read.
+//! Scales of a quantised cache: keys or values that are divided by a scale when they are stored, and not multiplied by
+//! it when they are read.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, rounded_to};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::scaling::Multiplier;
+use crate::quant::{CACHES, cache_codes, quantised_rows};
 use crate::tensor::Tensor;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] =
@@ -12,13 +13,36 @@ pub(crate) static ENTRIES: &[CatalogueEntry] =
 
 const SCALED: CatalogueEntry = CatalogueEntry {
     kind: CauseKind::CacheScale,
-    takes: "20|1/0.05|20,25|20;25;30",
+    takes: "20|1/0.05|20,25|20;25;30|codes",
     own: |_| ChangeValue::Number(1.0),
-    compute: |at, value| scaled(at, &factors(at, value)?),
+    compute: |at, value| match value {
+        ChangeValue::Word(word) if word == CODES => codes(at),
+        _ => scaled(at, &factors(at, value)?),
+    },
     read: read_factors,
-    usual: |_| vec![ChangeValue::Number(2.0)],
+    usual: |at| match CACHES.contains(&at.n.cache_type()) {
+        true => vec![ChangeValue::Number(2.0), ChangeValue::word(CODES)],
+        false => vec![ChangeValue::Number(2.0)],
+    },
     ..CatalogueEntry::PLAIN
 };
+
+/// Value for keys or values that are the codes of a cache of blocks: no block's scale is applied.
+const CODES: &str = "codes";
+
+/// Returns the codes of the new rows of a cache of blocks; `None` for another cache.
+fn codes(at: &SiteContext) -> Option<Tensor> {
+    let (first, head_dim) = (first_new(at), *at.value.shape().get(2)?);
+    let cache = at.n.cache_type();
+    let rows = CACHES.contains(&cache).then(|| quantised_rows(cache, &at.value.data()[first..], head_dim))?;
+    let codes: Option<Vec<Vec<i8>>> = rows.iter().map(|row| cache_codes(cache, row)).collect();
+    let codes: Vec<f32> = codes?.concat().into_iter().map(f32::from).collect();
+    let codes = Tensor::new(&[codes.len()], codes);
+    Some(at.n.gathered(&[at.value, &codes], at.value.shape(), |flat| match flat.checked_sub(first) {
+        Some(new) => (1, new),
+        None => (0, flat),
+    }))
+}
 
 /// Parses the factor of each head: one number, or one for each head, each written as `20` or `1/0.05`. Layers with their
 /// own factors are separated by `;`.

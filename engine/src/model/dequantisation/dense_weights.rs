@@ -1,8 +1,8 @@
-//! `int-quantized`, `float-quantized`, `naive-quantized` and `mxfp8-quantized`: one byte for each weight.
+//! One byte for each weight: `int-quantized`, `float-quantized`, `naive-quantized` and `mxfp8-quantized` of
+//! compressed-tensors, and torchao's weights.
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
-use crate::model::dequantisation::compressed_tensors::with_inputs;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading, float4};
 use crate::view::float8_values;
@@ -10,14 +10,26 @@ use crate::weight::DType;
 
 /// Weights of one byte.
 pub(super) struct DenseWeights {
+    /// Names of the tensors.
+    pub tensors: DenseTensors,
     pub group: ScaleGroup,
     /// True if scales are powers of two, stored as exponents in bytes.
     pub has_exponents: bool,
 }
 
+/// Names of the tensors of a weight, after the module's name.
+#[derive(Clone, Copy)]
+pub(super) struct DenseTensors {
+    pub scale: &'static str,
+    pub weight: &'static str,
+    pub zero_point: &'static str,
+    /// All names, also of tensors that are not needed. The scale's is the first.
+    pub all: &'static [&'static str],
+}
+
 impl WeightFormat for DenseWeights {
     fn tensors(&self) -> &'static [&'static str] {
-        with_inputs!["weight_scale", "weight", "weight_zero_point"]
+        self.tensors.all
     }
 
     fn readings(&self) -> &'static [WeightReading] {
@@ -25,18 +37,19 @@ impl WeightFormat for DenseWeights {
     }
 
     fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
+        let DenseTensors { scale, weight, zero_point, .. } = self.tensors;
         let types = [DType::I8, DType::F8_E4M3, DType::F8_E5M2];
-        let (codes, [rows, cols]) = module.matrix("weight", &types)?;
+        let (codes, [rows, cols]) = module.matrix(weight, &types)?;
         let grid = self.group.grid(rows, cols);
         let scales = match self.has_exponents {
             true => {
-                let stored = module.shaped("weight_scale", &[DType::U8], &grid.shape())?;
-                float4::powers(module, "weight_scale", stored)?
+                let stored = module.shaped(scale, &[DType::U8], &grid.shape())?;
+                float4::powers(module, scale, stored)?
             }
-            false => grid.scales(module, "weight_scale", FLOATS)?,
+            false => grid.scales(module, scale, FLOATS)?,
         };
-        let zeros = match module.get("weight_zero_point") {
-            Some(_) => Some(grid.scales(module, "weight_zero_point", &types)?),
+        let zeros = match module.get(zero_point) {
+            Some(_) => Some(grid.scales(module, zero_point, &types)?),
             None => None,
         };
         let numbers: Vec<f32> = match codes.dtype {
