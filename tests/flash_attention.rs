@@ -1,7 +1,20 @@
 //! llama.cpp with flash attention, as its CPU backend computes it: dumps of a real run (tests/data/flash/README.md).
 
-use crate::common::terminal::Terminal;
+use std::path::Path;
+
 use serde_json::Value;
+use xcheck::align::Selection;
+use xcheck::check::Mode;
+use xcheck::checkpoint::Point;
+use xcheck::dump::Dump;
+use xcheck::format::FileBytes;
+use xcheck::model::ModelFiles;
+use xcheck::numerics::LlamaCppFlash;
+use xcheck::verdict::Verdict;
+use xcheck::weight::DType;
+
+use crate::common::judge_in;
+use crate::common::terminal::Terminal;
 
 /// A prompt of 12 tokens, of which values are added up in f16, and two passes of one, with a cache of either type; and one of
 /// 64, in tiles.
@@ -162,4 +175,31 @@ fn a_quantised_cache_that_may_be_rotated_or_does_not_fit_the_heads_is_not_judged
         "{}",
         small.stderr
     );
+}
+
+const HEAD_OF_128: &str = "tests/data/flash/head-of-128.gguf";
+
+/// Keys are transformed by 128 values, values by 64.
+#[test]
+fn a_rotated_kv_cache_of_llama_cpp_has_the_same_bits_and_is_not_taken_for_a_plain_one() {
+    for kv in [DType::Q8_0, DType::Q4_0] {
+        let file = here(&format!("tests/data/flash/rotated-{kv}-cache.safetensors"));
+        let (code, found) = judged(HEAD_OF_128, &file, &[]);
+        assert_eq!(code, 0, "{kv}: {found:#}");
+        let rows = found["results"].as_array().expect("rows");
+        let caches =
+            rows.iter().filter(|row| ["k_cache", "v_cache"].contains(&row["tap"].as_str().unwrap_or("")));
+        let errors: Vec<_> = caches.map(|row| row["local"]["max_abs"].as_f64()).collect();
+        assert_eq!(errors, [Some(0.0); 6], "{kv}");
+        let source = FileBytes::open(Path::new(&here(HEAD_OF_128))).expect("it is there");
+        let model = ModelFiles::Gguf(source).load().expect("it loads").model;
+        let dump = Dump::open(Path::new(&file)).expect("it is sound");
+        let verdicts = [true, false].map(|is_rotated| {
+            let numerics = LlamaCppFlash::of(kv).expect("a type of caches").rotated(is_rotated);
+            let everything = Selection { explicit: true, ..Selection::everything() };
+            let outcome = judge_in(Mode::Both, &everything, &dump, &*model, &numerics, &mut ());
+            (outcome.verdict, outcome.first_divergence().map(|row| row.site.point))
+        });
+        assert_eq!(verdicts, [(Verdict::Pass, None), (Verdict::Fail, Some(Point::KCache))], "{kv}");
+    }
 }

@@ -16,6 +16,7 @@ use crate::ops::cache::exact::{CachedCodes, CachedRows};
 use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::experts::exact::{ExpertMixture, ExpertProducts, ExpertWeights};
+use crate::ops::hadamard::exact::HadamardTransform;
 use crate::ops::linear::exact::{Integers, Linear};
 use crate::ops::log_probabilities::Picks;
 use crate::ops::log_probabilities::exact::LogProbabilities;
@@ -136,7 +137,7 @@ impl<'n> TracedNumerics<'n> {
 
 impl Numerics for TracedNumerics<'_> {
     delegate!(
-        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, choose
+        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, choose
     );
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -191,6 +192,10 @@ impl Numerics for TracedNumerics<'_> {
             true => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
             false => profile,
         })
+    }
+
+    fn hadamard(&self, x: &Tensor, len: usize) -> Tensor {
+        self.by(self.numerics.hadamard(x, len), HadamardTransform { x: x.clone(), len })
     }
 
     fn to_cache(&self, x: Tensor) -> Tensor {

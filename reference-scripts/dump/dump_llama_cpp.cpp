@@ -456,13 +456,29 @@ struct Source {
     Layout layout;
 };
 
+// Whether a node multiplies with a Hadamard matrix.
+bool is_rotation(const ggml_tensor * node) {
+    if (node->op != GGML_OP_MUL_MAT) return false;
+    return std::strcmp(node->src[0]->name, "attn_inp_k_rot") == 0 || std::strcmp(node->src[0]->name, "attn_inp_v_rot") == 0;
+}
+
+// What a tensor shows in another shape.
+const ggml_tensor * computed(const ggml_tensor * tensor) {
+    while (tensor->op == GGML_OP_RESHAPE || tensor->op == GGML_OP_VIEW || tensor->op == GGML_OP_CONT) tensor = tensor->src[0];
+    return tensor;
+}
+
 std::vector<Source> weight_sources(const ggml_tensor * node) {
     std::vector<Source> sources;
     for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
         if (!operand) continue;
         const Name name = weight_name(operand);
         const auto tap = WEIGHT_TAPS.find(name.base);
-        if (tap != WEIGHT_TAPS.end()) sources.push_back({name.layer, tap->second, node, ROWS});
+        if (tap == WEIGHT_TAPS.end()) continue;
+        sources.push_back({name.layer, tap->second, node, ROWS});
+        // What is called kqv_out has not been rotated back.
+        const bool reads_rotated = tap->second == "attn_out" && is_rotation(computed(node->src[1]));
+        if (reads_rotated) sources.push_back({name.layer, "attn_context", node->src[1], ROWS});
     }
     return sources;
 }
@@ -512,6 +528,9 @@ class Recorder {
     const std::set<std::string> & weight_types() const { return weight_types_; }
     const std::set<std::string> & weight_buffers() const { return weight_buffers_; }
 
+    // Whether queries, keys and values are rotated for a cache of blocks.
+    bool rotates() const { return rotates_; }
+
     // For llama_context_params.cb_eval: called before a node is computed (is it wanted?) and, if so, after.
     // llama.cpp is not made for exceptions: one is kept, and stops the graph.
     static bool on_node(ggml_tensor * node, bool ask, void * recorder) {
@@ -527,7 +546,7 @@ class Recorder {
   private:
     bool wants(const ggml_tensor * node) {
         if (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) note_weight(node->src[0]);
-        if (node->src[0] && std::strncmp(node->src[0]->name, "attn_inp_", 9) == 0) refuse_rotation(node->src[0]->name);
+        rotates_ = rotates_ || is_rotation(node);
         return !sources_of(node).empty();
     }
 
@@ -622,12 +641,6 @@ class Recorder {
         }
     }
 
-    // Rotated queries, keys, values and contexts are other values than the taps of these names.
-    static void refuse_rotation(const std::string & name) {
-        if (name != "attn_inp_k_rot" && name != "attn_inp_v_rot") return;
-        fail("llama.cpp rotates this cache; set LLAMA_ATTN_ROT_DISABLE=1, or use --kv f16");
-    }
-
     void note_weight(const ggml_tensor * weight) {
         if (!std::strstr(weight->name, ".weight")) return; // the KV cache
         weight_types_.insert(ggml_type_name(weight->type));
@@ -639,6 +652,7 @@ class Recorder {
     PassTaps taps_ = {{-1, {}}};
     std::set<std::string> weight_types_;
     std::set<std::string> weight_buffers_;
+    bool rotates_ = false;
     std::exception_ptr error_;
 };
 
@@ -1021,7 +1035,7 @@ std::string producer_json(const Options & options, const Recorder & recorder) {
         {"build_flags", quote(XCHECK_BUILD_FLAGS)},
         {"system_info", quote(llama_print_system_info())},
     };
-    if (ggml_is_quantized(options.kv_cache)) settings.push_back({"attention_rotation", quote("off")});
+    if (ggml_is_quantized(options.kv_cache)) settings.push_back({"attention_rotation", quote(recorder.rotates() ? "on" : "off")});
     return object({
         {"name", quote(XCHECK_PRODUCER)},
         {"version", quote(XCHECK_PRODUCER_VERSION)},

@@ -102,9 +102,9 @@ FORMATS = {
 }
 
 
-def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
+def shapes(width: int, layers: int, head_size: int = HEAD_SIZE) -> dict[str, tuple[int, ...]]:
     """Every tensor: outputs x inputs, or the length of a norm."""
-    square, narrow = (width, width), (HEAD_SIZE, width)  # one key-value head
+    square, narrow = (width, width), (head_size, width)  # one key-value head
     matrices = {"attn_q": square, "attn_k": narrow, "attn_v": narrow, "attn_output": square}
     matrices |= {"ffn_gate": square, "ffn_up": square, "ffn_down": square}
     layer = {"attn_norm": (width,), "ffn_norm": (width,)} | matrices
@@ -121,7 +121,7 @@ def weight(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> np
     return (size * noise).astype(np.float32)
 
 
-def write_f32(out: Path, width: int, layers: int) -> None:
+def write_f32(out: Path, width: int, layers: int, head_size: int = HEAD_SIZE) -> None:
     """The model that all are quantised from."""
     writer = gguf.GGUFWriter(out, "llama")
     writer.add_name(f"tiny llama of width {width}")
@@ -131,13 +131,13 @@ def write_f32(out: Path, width: int, layers: int) -> None:
     writer.add_embedding_length(width)
     writer.add_block_count(layers)
     writer.add_feed_forward_length(width)
-    writer.add_head_count(width // HEAD_SIZE)
+    writer.add_head_count(width // head_size)
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(EPSILON)
-    writer.add_rope_dimension_count(HEAD_SIZE)
+    writer.add_rope_dimension_count(head_size)
     writer.add_tokenizer_model("no_vocab")
     random = np.random.default_rng(SEED)
-    for name, shape in shapes(width, layers).items():
+    for name, shape in shapes(width, layers, head_size).items():
         writer.add_tensor(f"{name}.weight", weight(random, name, shape))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -189,11 +189,14 @@ def make(name: str, form: Format, environment: Path, source: Path, out: Path) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llama-cpp", type=Path, required=True, help="the environment of build_dump_llama_cpp.sh")
+    parser.add_argument("--llama-cpp", type=Path, required="--plain" not in sys.argv, help="the environment of build_dump_llama_cpp.sh")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[2] / "tests/data/formats")
     parser.add_argument("--format", choices=FORMATS, nargs="*", default=list(FORMATS), help="only these")
+    parser.add_argument("--plain", type=Path, help="only write a model of one head of 128 values in F32 to this file")
     options = parser.parse_args()
 
+    if options.plain:
+        return write_f32(options.plain, 128, 1, 128)
     (options.out / "dumps").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.format:

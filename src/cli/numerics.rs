@@ -236,21 +236,22 @@ impl NumericsOptions {
         producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, PLAIN_CACHES))
     }
 
-    /// Returns the numerics of llama.cpp's flash attention. Newer versions rotate queries, keys and values for a cache
-    /// of blocks, unless the head size or a setting prevents it; this is not reproduced.
+    /// Returns the numerics of llama.cpp's flash attention. Newer versions transform queries, keys and values for a
+    /// cache of blocks, unless the head size or a setting prevents it, so a dump must say so.
     fn flash(&self, producer: Option<&Producer>) -> Result<LlamaCppFlash> {
-        let is_rotated = |kv| {
-            CACHES.contains(&kv) && stated(producer, "attention_rotation").is_none_or(|(_, is)| is != "off")
-        };
+        let rotation = stated(producer, "attention_rotation").map(|(_, rotation)| rotation);
+        let is_open = |kv| CACHES.contains(&kv) && !matches!(rotation, Some("on" | "off"));
         let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
             (Some(asked), _) => (Some(asked.dtype()), value_name(&asked)),
             (None, Some((producer, stated))) => {
-                (producer.cache_type().filter(|&kv| !is_rotated(kv)), stated.to_owned())
+                (producer.cache_type().filter(|&kv| !is_open(kv)), stated.to_owned())
             }
             (None, None) => return Ok(LlamaCppFlash::NEW),
         };
-        let known = "f16, f32, or q8_0, q5_0 and q4_0 with \"attention_rotation\": \"off\" in its settings";
-        kv.and_then(LlamaCppFlash::of).ok_or_else(|| unknown_cache(&name, known))
+        let known =
+            "f16, f32, or q8_0, q5_0 and q4_0 with \"attention_rotation\": \"on\" or \"off\" in its settings";
+        let numerics = kv.and_then(LlamaCppFlash::of).ok_or_else(|| unknown_cache(&name, known))?;
+        Ok(numerics.rotated(rotation == Some("on")))
     }
 
     /// Returns the numerics of llama2.c, whose KV cache is always f32.

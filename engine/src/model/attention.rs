@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Point::*;
 use crate::model::cache::KvLayer;
-use crate::numerics::Numerics;
+use crate::numerics::{CachedKind, Numerics};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -24,14 +24,28 @@ impl Attention<'_> {
     /// H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let n = self.n;
-        let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));
-        let values = t.tap(VCache, kv.take_values(&n.to_cache(v)));
-        let scores = t.tap(AttnScores, capped(n, n.scores(q, &keys, self.scale), self.cap));
+        let [of_keys, of_values] = [(CachedKind::Keys, &k), (CachedKind::Values, &v)]
+            .map(|(kind, x)| n.cache_transform(kind, x.shape()[2]));
+        let keys = t.tap(KCache, kv.take_keys(&n.to_cache(transformed(n, k, of_keys))));
+        let values = t.tap(VCache, kv.take_values(&n.to_cache(transformed(n, v, of_values))));
+        let scores = match of_keys {
+            Some(len) => n.scores(&n.hadamard(q, len), &keys, self.scale),
+            None => n.scores(q, &keys, self.scale),
+        };
+        let scores = t.tap(AttnScores, capped(n, scores, self.cap));
         let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
         let weights = t.tap(AttnWeights, n.softmax(&scores, mask));
-        let context = t.tap(AttnContext, n.context(&weights, &values));
+        let context = t.tap(AttnContext, transformed(n, n.context(&weights, &values), of_values));
         kv.keep(keys, values, self.mask.window);
         context
+    }
+}
+
+/// Applies a Hadamard transform, if the cache stores transformed values.
+fn transformed(n: &dyn Numerics, x: Tensor, len: Option<usize>) -> Tensor {
+    match len {
+        Some(len) => n.hadamard(&x, len),
+        None => x,
     }
 }
 

@@ -57,7 +57,7 @@ impl Numerics for ActivationQuantisation {
     }
 
     delegate!(
-        inner: name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
+        inner: cache_transform, name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
         bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, sums_of_values, context, activation, gated,
         likelihoods, choose, expert_weights, mix, shared_weights, add_shared, add, probabilities
     );

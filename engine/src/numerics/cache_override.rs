@@ -91,7 +91,7 @@ impl Numerics for CacheOverride {
     }
 
     delegate!(
-        inner: name, weight_types, native_types, activation_type, activation_codes, embed, scale, rms_norm, layer_norm,
+        inner: cache_transform, name, weight_types, native_types, activation_type, activation_codes, embed, scale, rms_norm, layer_norm,
         linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, sums_of_values,
         context, activation, gated, likelihoods, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
         add_shared, add, probabilities

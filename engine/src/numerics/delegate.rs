@@ -33,6 +33,9 @@ macro_rules! delegate {
         delegate!(@rope_table $inner (rope: &Rope, positions: Range<usize>) -> RopeTable);
     };
     (@rotate $inner:tt) => { delegate!(@rotate $inner (x: &Tensor, table: &RopeTable) -> Tensor); };
+    (@cache_transform $inner:tt) => {
+        delegate!(@cache_transform $inner (of: crate::numerics::CachedKind, head_dim: usize) -> Option<usize>);
+    };
     (@to_cache $inner:tt) => { delegate!(@to_cache $inner (x: Tensor) -> Tensor); };
     (@scores $inner:tt) => { delegate!(@scores $inner (q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor); };
     (@softmax $inner:tt) => { delegate!(@softmax $inner (scores: &Tensor, mask: Mask) -> Tensor); };

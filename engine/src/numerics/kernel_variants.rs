@@ -235,7 +235,7 @@ impl Numerics for KernelVariant {
     }
 
     delegate!(
-        numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
+        numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
         bit_linear, rope_table, rotate, to_cache, likelihoods, choose, expert_weights, mix, shared_weights,
         add_shared, add, probabilities
     );

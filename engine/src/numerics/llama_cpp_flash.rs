@@ -14,7 +14,7 @@ use half::slice::HalfFloatSliceExt;
 use multiversion::multiversion;
 
 use crate::numerics::delegate::delegate;
-use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
+use crate::numerics::{CachedKind, KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask, per_head_and_token};
 use crate::ops::experts::ExpertRouting;
@@ -29,6 +29,9 @@ use crate::weight::{DType, Factor, Matrix};
 /// Tile size, and minimum number of tokens for a pass that is computed in tiles.
 pub const TILE: usize = 64;
 
+/// Smallest number of values that are transformed together before they are stored.
+const HADAMARD: usize = 64;
+
 /// Computes as llama.cpp does with flash attention.
 #[derive(Clone, Copy, Debug)]
 pub struct LlamaCppFlash {
@@ -36,11 +39,13 @@ pub struct LlamaCppFlash {
     inner: LlamaCpp,
     /// Block type of the cache. Queries are quantised for the products with keys, and values are summed in f32.
     blocks: Option<DType>,
+    /// True if heads are transformed before they are stored in a cache of blocks.
+    is_rotated: bool,
 }
 
 impl LlamaCppFlash {
     /// The variant for a floating-point cache.
-    pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 }, blocks: None };
+    pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 }, blocks: None, is_rotated: false };
 
     /// Returns the variant for a cache of a type; `None` if its arithmetic is not known.
     pub fn of(cache: DType) -> Option<Self> {
@@ -48,6 +53,12 @@ impl LlamaCppFlash {
             Some(_) => Some(Self::NEW),
             None => CACHES.contains(&cache).then_some(Self { blocks: Some(cache), ..Self::NEW }),
         }
+    }
+
+    /// Sets whether heads of a multiple of 64 values are transformed before they are stored in a cache of blocks, as
+    /// newer versions do.
+    pub fn rotated(self, is_rotated: bool) -> Self {
+        Self { is_rotated, ..self }
     }
 
     fn way(&self, tokens: usize) -> SummationPlan {
@@ -75,6 +86,14 @@ impl Numerics for LlamaCppFlash {
 
     fn cache_type(&self) -> DType {
         self.blocks.unwrap_or(self.inner.cache_type())
+    }
+
+    fn cache_transform(&self, of: CachedKind, head_dim: usize) -> Option<usize> {
+        let is_transformed = self.is_rotated && self.blocks.is_some() && head_dim.is_multiple_of(HADAMARD);
+        is_transformed.then_some(match of {
+            CachedKind::Keys => 1 << head_dim.trailing_zeros(),
+            CachedKind::Values => HADAMARD,
+        })
     }
 
     fn to_cache(&self, x: Tensor) -> Tensor {

@@ -35,6 +35,7 @@ pub use transformers::Transformers;
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
+use crate::ops::hadamard;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
@@ -57,6 +58,15 @@ pub const ALL: &[&dyn Numerics] = &[
     &Transformers::F32,
     &Llama2C,
 ];
+
+/// Contents of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedKind {
+    /// Keys, and queries that they are multiplied with.
+    Keys,
+    /// Values, and their weighted sums.
+    Values,
+}
 
 /// Operations of the forward pass, with the rounding of one reference.
 ///
@@ -141,6 +151,17 @@ pub trait Numerics: Send + Sync {
     /// such a cache.
     fn cache_noise(&self) -> f64 {
         0.0
+    }
+
+    /// Returns the number of values of a head that are transformed together before they are stored in the cache, for keys
+    /// or values; `None` without a Hadamard transform.
+    fn cache_transform(&self, _of: CachedKind, _head_dim: usize) -> Option<usize> {
+        None
+    }
+
+    /// Applies a Hadamard transform to each `len` neighbouring values.
+    fn hadamard(&self, x: &Tensor, len: usize) -> Tensor {
+        hadamard::transformed(x, len)
     }
 
     /// Returns the value that the KV cache stores for keys or values.

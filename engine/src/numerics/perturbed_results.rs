@@ -328,7 +328,7 @@ impl Gaussian {
 
 impl Numerics for PerturbedResults<'_> {
     delegate!(
-        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
+        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
         cache_type, cache_noise, likelihoods, choose
     );
 

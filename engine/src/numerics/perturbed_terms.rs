@@ -102,7 +102,7 @@ impl Numerics for PerturbedTerms<'_> {
 
     // Products of integers are exact.
     delegate!(
-        numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
+        numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
         layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated,
         likelihoods, choose, expert_weights, shared_weights, add_shared, add, probabilities
     );

@@ -80,7 +80,7 @@ impl Numerics for SingleTokenNumerics<'_> {
     }
 
     delegate!(
-        0: name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
+        0: cache_transform, name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
         rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
         shared_weights, add_shared, add, probabilities
     );

@@ -16,6 +16,7 @@ pub mod attention;
 pub mod cache;
 pub mod embedding;
 pub mod experts;
+pub mod hadamard;
 pub mod linear;
 pub mod log_probabilities;
 pub mod logits;
