@@ -176,3 +176,13 @@ impl Dequantisation {
 fn excluded(why: &str) -> String {
     format!("the module is quantised, but {why}; correct the configuration or the weights")
 }
+
+/// Creates the quantisation of a checkpoint whose quantised modules share one format.
+fn one_group(
+    name: String,
+    format: impl WeightFormat + 'static,
+    activations: Option<ActivationScheme>,
+    filter: ModuleFilter,
+) -> Dequantisation {
+    Dequantisation { name, groups: vec![FormatGroup { format: Box::new(format), activations }], filter }
+}

@@ -5,6 +5,9 @@ use fancy_regex::Regex;
 use crate::error::Result;
 use crate::model::json::Config;
 
+/// Key of the list of unquantised modules.
+pub(super) const UNCONVERTED: &str = "modules_to_not_convert";
+
 /// Quantisation of one module, by the configuration.
 pub(super) enum Conversion {
     /// The module must have a format group's format.

@@ -10,17 +10,14 @@ use crate::model::dequantisation::bitsandbytes::{EightBits, FourBits};
 use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
-use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
-use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, compressed_tensors, torchao};
+use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
+use crate::model::dequantisation::{Dequantisation, FormatGroup, compressed_tensors, one_group, torchao};
 use crate::model::json::Config;
 use crate::model::quantisation;
 use crate::weight::DType;
 
 /// Key of MLX's settings.
 const MLX: &str = "quantization";
-
-/// Key of the list of unquantised modules.
-pub(super) const UNCONVERTED: &str = "modules_to_not_convert";
 
 /// Reads the settings of a quantised checkpoint; `None` if there are none, or the method is BitNet's.
 ///
@@ -54,16 +51,6 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         }
     };
     quantised.map(Some)
-}
-
-/// Creates the quantisation of a checkpoint whose quantised modules share one format.
-pub(super) fn one_group(
-    name: String,
-    format: impl WeightFormat + 'static,
-    activations: Option<ActivationScheme>,
-    filter: ModuleFilter,
-) -> Dequantisation {
-    Dequantisation { name, groups: vec![FormatGroup { format: Box::new(format), activations }], filter }
 }
 
 fn awq(config: &Config, settings: &Config) -> Result<Dequantisation> {

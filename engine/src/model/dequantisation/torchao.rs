@@ -2,12 +2,11 @@
 //! bytes, as transformers saves them in safetensors files.
 
 use crate::error::Result;
-use crate::model::dequantisation::Dequantisation;
 use crate::model::dequantisation::activations::ActivationScheme;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
-use crate::model::dequantisation::module_filter::ModuleFilter;
-use crate::model::dequantisation::settings::{UNCONVERTED, one_group};
+use crate::model::dequantisation::module_filter::{ModuleFilter, UNCONVERTED};
+use crate::model::dequantisation::{Dequantisation, one_group};
 use crate::model::json::Config;
 use crate::quant::{ActivationCodes, CodeGroup};
 
