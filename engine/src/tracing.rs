@@ -23,7 +23,7 @@ use crate::ops::logits::exact::{LastRow, Probabilities};
 use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::ops::rope::exact::Rotary;
-use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
@@ -187,9 +187,10 @@ impl Numerics for TracedNumerics<'_> {
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
         let stage = Rotary { x: x.clone(), rope: table.rope().clone(), positions: table.positions() };
-        self.rounding(self.numerics.rotate(x, table), stage, |profile| match table.rope().is_unrounded {
-            true => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
-            false => profile,
+        self.rounding(self.numerics.rotate(x, table), stage, |profile| match table.rope().rounding {
+            RopeRounding::Each => profile,
+            RopeRounding::Tables => Profile { rotated: Float::F32, ..profile },
+            RopeRounding::Results => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
         })
     }
 

@@ -246,6 +246,19 @@ impl Matrix {
         Self { rows, data, scales, ..*self }
     }
 
+    /// Copies rows by their indices.
+    ///
+    /// # Panics
+    /// If a row does not exist.
+    pub fn gathered(&self, rows: &[usize]) -> Self {
+        let of = |bytes: &LazyBytes| {
+            let width = bytes.len() / self.rows;
+            let row = |&row: &usize| bytes.at(row * width..(row + 1) * width).to_vec();
+            LazyBytes::from(rows.iter().flat_map(row).collect::<Vec<u8>>())
+        };
+        Self { rows: rows.len(), data: of(&self.data), scales: self.scales.as_ref().map(of), ..*self }
+    }
+
     /// Replaces the encoded elements; returns `None` if the length differs.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
         let data = LazyBytes::from(data);

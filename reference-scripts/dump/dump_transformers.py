@@ -70,6 +70,7 @@ class Port:
     module: str
     is_input: bool = False
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
+    of_each_head: int | None = None  # a fused q-k-v projection: which third of each head
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
     flat: bool = False  # batch and T are one axis
@@ -83,6 +84,9 @@ class Port:
             value = self.then(value)
         if self.part is not None:
             value = value[..., self.part(config)]
+        if self.of_each_head is not None:
+            heads = value.unflatten(-1, (config.num_attention_heads, 3, -1))
+            value = heads[..., self.of_each_head, :].flatten(-2)
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
         return value.transpose(1, 2) if self.heads_first else value
@@ -105,7 +109,7 @@ class Family:
     layers: str
     final_norm: str
     taps: dict[str, Port]
-    rope: bool = True
+    rope: str | None = "half"  # which values of a head RoPE turns together
 
 
 LLAMA = Family(
@@ -168,6 +172,10 @@ def part_of_qkv(first: int, count: int) -> Callable[[PreTrainedConfig], slice]:
     return part
 
 
+GATE_AND_UP = {
+    "ffn_gate": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size)),
+    "ffn_up": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size, None)),
+}
 PHI3 = replace(
     LLAMA,
     taps=LLAMA.taps
@@ -175,9 +183,8 @@ PHI3 = replace(
         "q": Port("self_attn.qkv_proj", part=part_of_qkv(0, 1)),
         "k": Port("self_attn.qkv_proj", part=part_of_qkv(1, 1)),
         "v": Port("self_attn.qkv_proj", part=part_of_qkv(2, 1)),
-        "ffn_gate": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size)),
-        "ffn_up": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size, None)),
-    },
+    }
+    | GATE_AND_UP,
 )
 BITNET = replace(
     LLAMA,
@@ -203,7 +210,7 @@ GPT2 = Family(
         "ffn_act": input_of("mlp.c_proj"),
         "ffn_out": output_of("mlp.c_proj"),
     },
-    rope=False,
+    rope=None,
 )
 
 # Of a mixture of experts `record_experts` keeps what its modules do not show.
@@ -230,6 +237,59 @@ QWEN2_MOE = replace(
     },
 )
 
+def neighbours(family: Family) -> Family:
+    """The family with RoPE that turns neighbours together."""
+    return replace(family, rope="interleaved")
+
+
+EXAONE4 = replace(
+    OLMO2,
+    taps=OLMO2.taps
+    | {
+        "q_norm": output_of("self_attn.q_norm", heads_first=True),
+        "k_norm": output_of("self_attn.k_norm", heads_first=True),
+    },
+)
+GLM4 = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | GATE_AND_UP
+    | {
+        "attn_post_norm": output_of("post_self_attn_layernorm"),
+        "ffn_post_norm": output_of("post_mlp_layernorm"),
+    },
+)
+UNGATED = replace(LLAMA, taps={tap: port for tap, port in LLAMA.taps.items() if tap != "ffn_gate"})
+STARCODER2 = replace(
+    UNGATED,
+    taps=UNGATED.taps
+    | {
+        "ffn_up": output_of("mlp.c_fc"),
+        "ffn_act": input_of("mlp.c_proj"),
+        "ffn_out": output_of("mlp.c_proj"),
+    },
+)
+# Both halves of a block read its input: there is no stream between them.
+PARALLEL = replace(
+    LLAMA, taps={tap: port for tap, port in LLAMA.taps.items() if tap not in ("attn_residual", "ffn_norm")}
+)
+GPT_NEOX = Family(
+    layers="gpt_neox.layers",
+    final_norm="gpt_neox.final_layer_norm",
+    taps={
+        "attn_norm": output_of("input_layernorm"),
+        "q": Port("attention.query_key_value", of_each_head=0),
+        "k": Port("attention.query_key_value", of_each_head=1),
+        "v": Port("attention.query_key_value", of_each_head=2),
+        "attn_out": output_of("attention.dense"),
+        "ffn_norm": output_of("post_attention_layernorm"),
+        "ffn_up": output_of("mlp.dense_h_to_4h"),
+        "ffn_act": input_of("mlp.dense_4h_to_h"),
+        "ffn_out": output_of("mlp.dense_4h_to_h"),
+    },
+)
+GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -242,6 +302,23 @@ FAMILIES = {
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
+    "gemma": LLAMA,
+    "seed_oss": LLAMA,
+    "olmo3": OLMO2,
+    "ernie4_5": neighbours(LLAMA),
+    "exaone4": EXAONE4,
+    "glm4": neighbours(GLM4),
+    "glm": neighbours(replace(LLAMA, taps=LLAMA.taps | GATE_AND_UP)),
+    "helium": neighbours(LLAMA),
+    "arcee": UNGATED,
+    "olmoe": QWEN3_MOE,
+    "granitemoe": GRANITE_MOE,
+    "starcoder2": STARCODER2,
+    "gpt_neox": GPT_NEOX,
+    "stablelm": LLAMA,
+    "cohere": neighbours(PARALLEL),
+    "cohere2": neighbours(PARALLEL),
+    "olmo": LLAMA,
     "granite": LLAMA,
     "olmo2": OLMO2,
     "phi3": PHI3,
@@ -357,7 +434,8 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
             recorder.keep(tap, layer, value[None])
         return result
 
-    mixture.gate.register_forward_hook(route)
+    router = mixture.gate if hasattr(mixture, "gate") else mixture.router
+    router.register_forward_hook(route)
     experts.forward = forward
 
 
@@ -367,8 +445,9 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     for tap, port in family.taps.items():
         hook_port(recorder, block, tap, layer, port)
-    if hasattr(block, "mlp") and hasattr(block.mlp, "experts"):
-        record_experts(recorder, block.mlp, layer)
+    mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
+    if hasattr(mixture, "experts"):
+        record_experts(recorder, mixture, layer)
     block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
 
 
@@ -594,7 +673,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "architecture": config.model_type.removesuffix("_text"),
             "sha256": sha256(weight_files(arguments.model)),
         },
-        "layout": {"rope_pairing": "half"} if FAMILIES[config.model_type].rope else {},
+        "layout": {"rope_pairing": rope} if (rope := FAMILIES[config.model_type].rope) else {},
         "input": {**prompt, "tokens": passes[0].tokens, "decode": "greedy"},
         "passes": [{"position": current.position, "tokens": current.tokens} for current in passes],
         "generated": [current.greedy for current in passes],

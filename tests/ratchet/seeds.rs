@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use xcheck::check::Mode;
+use xcheck::model::decoder::Norm;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::AttentionScale;
@@ -20,7 +21,9 @@ const SEEDS: std::ops::Range<usize> = 1..21;
 fn matrices(model: &mut Llama, layer: usize) -> [&mut Matrix; 7] {
     let layer = &mut model.layers[layer];
     let (attn, ffn) = (&mut layer.attn, &mut layer.ffn);
-    [&mut attn.q, &mut attn.k, &mut attn.v, &mut attn.output, &mut ffn.gate, &mut ffn.up, &mut ffn.down]
+    let gate = ffn.gate.as_mut().expect("Llama has a gate");
+    [&mut attn.q, &mut attn.k, &mut attn.v, &mut attn.output, gate, &mut ffn.up, &mut ffn.down]
+        .map(|projection| &mut projection.weight)
 }
 
 /// One bit of the scale of one block, anywhere in the layers.
@@ -69,7 +72,10 @@ fn of_an_engine_with_known_failures_whose_causes_are_read_off_their_values() {
     let engine = || {
         with(|model| {
             model.layers[1].attn_norm.weight[77] *= 1.000_371;
-            model.layers[2].ffn.norm.as_mut().expect("it has one").eps = 1.237e-5;
+            match &mut model.layers[2].ffn.norm {
+                Some(Norm::Rms(norm)) => norm.eps = 1.237e-5,
+                _ => unreachable!("Llama has an RMSNorm"),
+            }
             model.config.rope.theta = 10_017.0;
         })
     };

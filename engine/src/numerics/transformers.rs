@@ -16,7 +16,7 @@ use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
-use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::quant::{self, ternary};
@@ -133,11 +133,14 @@ impl Numerics for Transformers {
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
         let table = F32.rope_table(rope, positions);
-        if rope.is_unrounded { table } else { table.rounded(|value| self.round(value)) }
+        match rope.rounding {
+            RopeRounding::Results => table,
+            RopeRounding::Each | RopeRounding::Tables => table.rounded(|value| self.round(value)),
+        }
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        if table.rope().is_unrounded {
+        if table.rope().rounding != RopeRounding::Each {
             return self.rounded(F32.rotate(x, table));
         }
         table.rotate(x, |value| self.round(value))

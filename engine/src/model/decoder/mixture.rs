@@ -36,12 +36,13 @@ impl Mixture {
     /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let e = w.experts()?;
+        let [gate, up] = w.gates_and_ups(e.count, c.ffn_size, c.hidden_size)?;
         Ok(Self {
             routing: e.routing,
             norm: w.norm("ffn_norm", c.hidden_size)?,
             router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
-            gate: w.of_experts("ffn_gate_exps", e.count, c.ffn_size, c.hidden_size)?,
-            up: w.of_experts("ffn_up_exps", e.count, c.ffn_size, c.hidden_size)?,
+            gate,
+            up,
             down: w.of_experts("ffn_down_exps", e.count, c.hidden_size, c.ffn_size)?,
             shared: e.shared_ffn_size.map(|width| SharedExpert::load(c, w, width)).transpose()?,
         })
