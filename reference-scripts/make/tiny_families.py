@@ -257,13 +257,13 @@ MODELS = {
         "divided by their sum,",
         OlmoeForCausalLM,
         OlmoeConfig,
-        2,
+        6,
         {
             "norms of each head": shows(norm_each_head),
             "weights divided by their sum": shows(configured(leave_out(norm_topk_prob=True))),
         },
         gains={**QK_NORM, "experts": 2.0},
-        settings={"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32},
+        settings={"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32, "num_key_value_heads": 4},
     ),
     "tiny-granitemoe": tiny(
         "The architecture of Granite 3 with experts, embeddings times 12, scores times 0.3, both halves of a block times 0.22,\n"

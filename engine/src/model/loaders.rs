@@ -94,7 +94,7 @@ const LOADERS: &[Loader] = &[
     decoder::<Phi3Block>(),
     decoder::<StandardBlock<SeedOssFamily>>(),
     decoder::<StandardBlock<GemmaFamily>>(),
-    decoder::<StandardBlock<Olmo3Family>>(),
+    OLMO3,
     decoder::<StandardBlock<Ernie45Family>>(),
     decoder::<StandardBlock<Exaone4Family>>(),
     decoder::<StandardBlock<Glm4Family>>(),
@@ -133,6 +133,9 @@ const OLMO2: Loader = Loader {
     },
     ..decoder::<Olmo2Block>()
 };
+
+/// Loader of OLMo 3, whose GGUF files have OLMo 2's name.
+const OLMO3: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Olmo3Family>>() };
 
 const GPT2: Loader = Loader {
     architecture: "gpt2",

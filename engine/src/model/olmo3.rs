@@ -18,7 +18,6 @@ pub struct Olmo3Family;
 
 impl StandardFamily for Olmo3Family {
     const FAMILY: Family = Family {
-        gguf_names: &[],
         model_types: &["olmo3"],
         shape: BlockShape { norms: HalfNorms::After, qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
         sliding: Some(SlidingDefaults {
