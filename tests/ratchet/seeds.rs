@@ -89,7 +89,7 @@ fn of_an_engine_with_known_failures_of_no_single_cause() {
     // A third of the rows of one matrix, each with another scale: nothing in the catalogue says that.
     let engine = || {
         with(|model| {
-            let up = &mut model.layers[1].ffn.up;
+            let up = &mut model.layers[1].ffn.up.weight;
             (0..up.rows).step_by(3).for_each(|row| flip_scale_bit(up, row, row % 3, (row % 7) as u32));
         })
     };
@@ -101,7 +101,7 @@ fn of_an_engine_with_known_failures_of_no_single_cause() {
 
 #[test]
 fn a_second_bit_in_the_matrix_of_a_known_one_is_told_by_its_cause() {
-    let known = |model: &mut Llama| flip_scale_bit(&mut model.layers[2].attn.v, 5, 1, 9);
+    let known = |model: &mut Llama| flip_scale_bit(&mut model.layers[2].attn.v.weight, 5, 1, 9);
     let yesterday = audit(&with(known), &build(0));
     for seed in SEEDS.step_by(4) {
         assert_gate(&audit(&with(known), &build(seed)), &yesterday, false, "the same bit");
@@ -109,7 +109,7 @@ fn a_second_bit_in_the_matrix_of_a_known_one_is_told_by_its_cause() {
         let (row, block) = (6 + dice(100), dice(4));
         let both = with(|model| {
             known(model);
-            flip_scale_bit(&mut model.layers[2].attn.v, row, block, 9);
+            flip_scale_bit(&mut model.layers[2].attn.v.weight, row, block, 9);
         });
         assert_gate(&audit(&both, &build(seed)), &yesterday, true, &format!("row {row}, block {block}"));
     }

@@ -9,7 +9,9 @@ mod config_llama2c;
 mod family;
 mod load;
 mod mixture;
+mod names;
 mod norm;
+mod rope_json;
 mod shared_expert;
 mod yarn;
 
