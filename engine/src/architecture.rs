@@ -40,6 +40,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("command-r", &["cohere", "CohereForCausalLM"]),
     ("cohere2", &["Cohere2ForCausalLM"]),
     ("olmo", &["OlmoForCausalLM"]),
+    ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::exact::gather::{ElementwiseMap, Gather};
 use crate::exact::{Float, Node, Operands, Operation, Profile, is_given, unrounded_origin};
 use crate::numerics::{Numerics, delegate};
-use crate::ops::activation::Activation;
-use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::activation::exact::{ClampedGating, Nonlinearity};
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::addition::exact::Addition;
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
@@ -209,7 +209,12 @@ impl Numerics for TracedNumerics<'_> {
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        self.by(self.numerics.softmax(scores, mask), Softmax { scores: scores.clone(), mask })
+        self.by(self.numerics.softmax(scores, mask), Softmax { scores: scores.clone(), mask, sinks: None })
+    }
+
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        let stage = Softmax { scores: scores.clone(), mask, sinks: Some(sinks.to_vec()) };
+        self.by(self.numerics.softmax_with_sinks(scores, mask, sinks), stage)
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
@@ -225,6 +230,11 @@ impl Numerics for TracedNumerics<'_> {
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         let stage = Nonlinearity { x: gate.clone(), up: Some(up.clone()), activation };
         self.by(self.numerics.gated(gate, up, activation), stage)
+    }
+
+    fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
+        let stage = ClampedGating { gate: gate.clone(), up: up.clone(), glu };
+        self.by(self.numerics.clamped_glu(gate, up, glu), stage)
     }
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {

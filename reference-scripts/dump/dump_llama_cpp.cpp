@@ -352,6 +352,8 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_topk", "VIEW", "experts"},
     {"ffn_moe_weights", "GET_ROWS", "expert_weights"},
     {"ffn_moe_weights_norm", "DIV", "expert_weights"},
+    {"ffn_moe_weights_softmax", "RESHAPE", "expert_weights"}, // gpt-oss, as is the next
+    {"ffn_moe_swiglu_oai", "GLU", "expert_act"},
     {"ffn_moe_swiglu", "GLU", "expert_act"},
     {"ffn_moe_gate_par", "MUL", "expert_act"},
     {"ffn_moe_out", "ADD", "ffn_out"},

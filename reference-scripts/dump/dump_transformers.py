@@ -74,10 +74,13 @@ class Port:
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
     flat: bool = False  # batch and T are one axis
+    first: bool = False  # the first of several outputs
     then: Callable[[Tensor], Tensor] | None = None  # what the model does with it
 
     def read(self, value: Tensor, config: PreTrainedConfig) -> Tensor:
         """What is the tap's of it, batch x T x ..."""
+        if self.first:
+            value = value[0]
         if self.flat:
             value = value[None]
         if self.then is not None:
@@ -288,6 +291,8 @@ GPT_NEOX = Family(
         "ffn_out": output_of("mlp.dense_4h_to_h"),
     },
 )
+# The block's second output is the router's weights.
+GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
@@ -319,6 +324,7 @@ FAMILIES = {
     "cohere": neighbours(PARALLEL),
     "cohere2": neighbours(PARALLEL),
     "olmo": LLAMA,
+    "gpt_oss": GPT_OSS,
     "granite": LLAMA,
     "olmo2": OLMO2,
     "phi3": PHI3,
@@ -332,12 +338,47 @@ FAMILIES = {
 
 
 class SoftmaxInput(TorchFunctionMode):
-    """Keeps what the code run inside it hands to softmax."""
+    """Keeps what the code run inside it hands to softmax; with sinks, what it joins with them before."""
+
+    scores = None
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is nn.functional.softmax:
+        if function is torch.cat:
+            self.scores = args[0][0]
+        if function is nn.functional.softmax and self.scores is None:
             self.scores = args[0]
         return function(*args, **(kwargs or {}))
+
+
+class ClampedExperts(TorchFunctionMode):
+    """Keeps what gpt-oss's experts compute, expert after expert: projections, the gated product, and the outputs."""
+
+    def __init__(self, experts: nn.Module):
+        super().__init__()
+        self.experts = experts
+        self.gated: list[tuple[Tensor, Tensor]] = []
+        self.outputs: list[Tensor] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (Tensor.mul, Tensor.__mul__) and len(self.outputs) < len(self.gated) and args[1].shape[-1:] == (1,):
+            self.outputs.append(args[0])
+        return function(*args, **(kwargs or {}))
+
+    def __enter__(self):
+        gate = type(self.experts)._apply_gate
+
+        def keep(gate_up: Tensor) -> Tensor:
+            self.gated.append((gate_up, gate(self.experts, gate_up)))
+            return self.gated[-1][1]
+
+        self.experts._apply_gate = keep
+        return super().__enter__()
+
+    def parts(self) -> Iterator[dict[str, Tensor]]:
+        """What each expert computed, by tap."""
+        for (gate_up, act), out in zip(self.gated, self.outputs, strict=True):
+            gate, up = gate_up[..., ::2], gate_up[..., 1::2]
+            yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
 class LinearResults(TorchFunctionMode):
@@ -352,6 +393,12 @@ class LinearResults(TorchFunctionMode):
         if function is nn.functional.linear:
             self.calls.append((args[0], result))
         return result
+
+    def parts(self) -> Iterator[dict[str, Tensor]]:
+        """What each expert computed, by tap."""
+        for (_, gate_up), (act, out) in zip(self.calls[::2], self.calls[1::2], strict=True):
+            gate, up = gate_up.chunk(2, dim=-1)
+            yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
 class Recorder:
@@ -421,14 +468,12 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
             recorder.keep(tap, layer, value[None])
 
     def forward(hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        with LinearResults() as linear:
+        with ClampedExperts(experts) if hasattr(experts, "limit") else LinearResults() as seen:
             result = eager(experts, hidden, chosen, weights)
         kept = {}
-        numbers = chosen.unique().tolist()
-        for number, (_, gate_up), (act, out) in zip(numbers, linear.calls[::2], linear.calls[1::2], strict=True):
+        for number, parts in zip(chosen.unique().tolist(), seen.parts(), strict=True):
             slot, token = torch.where((chosen == number).T)  # in the order in which the expert reads them
-            gate, up = gate_up.chunk(2, dim=-1)
-            for tap, value in (("expert_gate", gate), ("expert_up", up), ("expert_act", act), ("expert_out", out)):
+            for tap, value in parts.items():
                 kept.setdefault(tap, value.new_empty(*chosen.shape, value.shape[-1]))[token, slot] = value
         for tap, value in kept.items():
             recorder.keep(tap, layer, value[None])

@@ -308,6 +308,37 @@ def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.n
     return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
 
 
+def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gpt-oss.* keys; that every other layer has a window, llama.cpp knows by itself."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    add_yarn(writer, config)
+
+
+def split_clamped_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """gpt-oss's experts: gate and up alternate in the columns of one tensor, and inputs are its rows."""
+    made = {}
+    for name, weight in tensors.items():
+        kind = "bias" if name.endswith("_bias") else "weight"
+        stem = name.removesuffix("_bias")
+        weight = weight.swapaxes(-1, -2) if kind == "weight" and ".experts." in name else weight
+        if stem.endswith("experts.gate_up_proj"):
+            halves = (weight[:, ::2], weight[:, 1::2])
+            for part, half in zip(("gate_proj", "up_proj"), halves, strict=True):
+                made[f"{stem.replace('gate_up_proj', part)}.{kind}"] = np.ascontiguousarray(half)
+        elif stem.endswith("experts.down_proj"):
+            made[f"{stem}.{kind}"] = np.ascontiguousarray(weight)
+        else:
+            made[name.replace("self_attn.sinks", "self_attn.sinks.weight")] = weight
+    return made
+
+
 def head_size(config: PreTrainedConfig) -> int:
     """Values of one head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -400,6 +431,9 @@ FAMILIES = {
     "cohere": Family(gguf.MODEL_ARCH.COMMAND_R, add_cohere),
     "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
+    "gpt_oss": Family(
+        gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
+    ),
     "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
 }
 
@@ -466,7 +500,7 @@ def add_tensors(
         if gguf_name.endswith("ffn_gate_inp_shexp.weight"):
             weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
-        is_matrix = weight.ndim >= 2 and gguf_name not in F32_TENSORS and not is_router
+        is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and gguf_name not in F32_TENSORS and not is_router
         tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32
         writer.add_tensor(gguf_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
 

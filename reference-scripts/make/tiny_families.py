@@ -19,6 +19,8 @@ from transformers import (
     Glm4ForCausalLM,
     GlmConfig,
     GlmForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteMoeConfig,
     GraniteMoeForCausalLM,
     HeliumConfig,
@@ -45,6 +47,7 @@ from tiny_mistakes import (
     drop_embedding_scale,
     drop_global_scaling,
     drop_norm_offset,
+    drop_sinks,
     drop_window,
     leave_out,
     norm_each_head,
@@ -54,6 +57,7 @@ from tiny_mistakes import (
     scale_rope,
     swap_fused_gate,
     swap_pairing,
+    weigh_by_all,
     without_modules,
 )
 from tiny_model import Effect, TinyModel
@@ -348,6 +352,38 @@ MODELS = {
             "RoPE of halves": shows(swap_pairing()),
         },
         settings={"logit_scale": 0.3, "sliding_window": 5, "num_hidden_layers": 4, "intermediate_size": 32},
+    ),
+    "tiny-gptoss": tiny(
+        "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "
+        "not rounded), biases, 6 experts with a clamped GLU of which\neach token chooses 2,",
+        GptOssForCausalLM,
+        GptOssConfig,
+        2,
+        {
+            "no sinks": shows(drop_sinks),
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "a limit of 2 in the GLU": shows(configured(leave_out(swiglu_limit=2.0)), 0.05),
+            "weights of a softmax over all experts": shows(weigh_by_all),
+            "no biases": shows(drop_biases),
+        },
+        gains={**QK, "experts": 2.0},
+        settings={
+            "head_dim": 16,
+            "sliding_window": 5,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "swiglu_limit": 7.0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 128,
+            },
+        },
     ),
     "tiny-olmo": tiny(
         "OLMo's architecture, LayerNorm without parameters,",

@@ -53,7 +53,7 @@ def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     """The model without its biases."""
     model = new_model(tiny)
     for name, parameter in model.named_parameters():
-        if name.endswith(".bias"):
+        if name.endswith((".bias", "_bias")):
             parameter.zero_()
     return model
 
@@ -102,13 +102,14 @@ def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:
     """Softmax over all experts, of which the chosen are not divided by their sum."""
 
     def route(router: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight)
+        logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight, getattr(router, "bias", None))
         weights, chosen = logits.float().softmax(-1).topk(router.top_k, dim=-1)
         return logits, weights, chosen
 
     model = new_model(tiny)
     for layer in model.model.layers:
-        layer.mlp.gate.forward = partial(route, layer.mlp.gate)
+        router = layer.mlp.gate if hasattr(layer.mlp, "gate") else layer.mlp.router
+        router.forward = partial(route, router)
     return model
 
 
@@ -258,4 +259,12 @@ def rotate_full_layers(tiny: TinyModel) -> PreTrainedModel:
         attention = layer.self_attn
         if attention.sliding_window is None or not getattr(attention, "is_sliding", True):
             attention.is_sliding, attention.sliding_window = True, model.config.max_position_embeddings
+    return model
+
+
+def drop_sinks(tiny: TinyModel) -> PreTrainedModel:
+    """The model whose softmax has no sinks."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        layer.self_attn.sinks.fill_(-1e4)
     return model

@@ -17,13 +17,7 @@ impl StandardFamily for GraniteMoeFamily {
         architecture: "granitemoe",
         gguf_names: &["granitemoe"],
         model_types: &["granitemoe"],
-        experts: Some(ExpertFiles {
-            ffn_size: ["intermediate_size", "feed_forward_length"],
-            normalised: None,
-            gguf_normalised: true,
-            shared_ffn_size: None,
-            is_rounded: true,
-        }),
+        experts: Some(ExpertFiles { is_rounded: true, ..ExpertFiles::MIXTRAL }),
         layer_names: &[
             ("ffn_gate_inp", "block_sparse_moe.router.layer"),
             ("ffn_gate_exps", "block_sparse_moe.input_linear"),

@@ -21,6 +21,7 @@ use crate::model::gemma3::Gemma3Block;
 use crate::model::glm::GlmFamily;
 use crate::model::glm4::Glm4Family;
 use crate::model::gpt_neox::GptNeoxFamily;
+use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
 use crate::model::granite::GraniteBlock;
 use crate::model::granite_moe::GraniteMoeFamily;
@@ -109,6 +110,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<CohereFamily>>(),
     decoder::<StandardBlock<Cohere2Family>>(),
     decoder::<StandardBlock<OlmoFamily>>(),
+    decoder::<StandardBlock<GptOssFamily>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

@@ -19,6 +19,7 @@ pub mod glm;
 pub mod glm4;
 pub mod gpt2;
 pub mod gpt_neox;
+pub mod gpt_oss;
 pub mod granite;
 pub mod granite_moe;
 pub mod helium;

@@ -24,11 +24,10 @@ impl StandardFamily for OlmoeFamily {
         gguf_pairing: RopePairing::Half,
         shape: BlockShape { qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
         experts: Some(ExpertFiles {
-            ffn_size: ["intermediate_size", "feed_forward_length"],
             normalised: Some("norm_topk_prob"),
             gguf_normalised: false,
-            shared_ffn_size: None,
             is_rounded: true,
+            ..ExpertFiles::MIXTRAL
         }),
         biases: BiasRules::NONE,
         config_defaults,

@@ -24,6 +24,8 @@ pub struct BlockShape {
     pub parallel: Option<ParallelHalves>,
     /// Matrices of the feed-forward block.
     pub ffn: FfnShape,
+    /// True if each head has a sink in softmax.
+    pub has_sinks: bool,
 }
 
 /// Norms of the two halves of a block.
@@ -85,8 +87,13 @@ pub enum FfnShape {
 
 impl BlockShape {
     /// Llama's block.
-    pub const LLAMA: Self =
-        Self { norms: HalfNorms::Before, qk_norm: QkNorm::Absent, parallel: None, ffn: FfnShape::Gated };
+    pub const LLAMA: Self = Self {
+        norms: HalfNorms::Before,
+        qk_norm: QkNorm::Absent,
+        parallel: None,
+        ffn: FfnShape::Gated,
+        has_sinks: false,
+    };
 }
 
 /// An architecture with a [`StandardBlock`].
@@ -104,6 +111,8 @@ pub struct StandardBlock<F> {
     pub attn: Projections,
     /// Norms of queries and of keys.
     pub qk_norms: Option<[RmsNorm; 2]>,
+    /// `[H]`
+    pub sinks: Option<Vec<f32>>,
     /// `[d]`
     pub attn_post_norm: Option<Norm>,
     /// Feed-forward half of the block.
@@ -166,6 +175,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
                 Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
                 None => None,
             },
+            sinks: shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
             attn_post_norm: is_after.then(|| w.any_norm("post_attention_norm", d)).transpose()?,
             ffn: FeedForwardHalf::load(c, w)?,
             ffn_post_norm: is_after.then(|| w.any_norm("post_ffw_norm", d)).transpose()?,
@@ -186,7 +196,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
         }
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend_with_sinks(&q, k, v, self.sinks.as_deref(), t, kv);
         let mut out = t.tap(AttnOut, self.attn.output(n, &context));
         if let Some(norm) = &self.attn_post_norm {
             out = t.tap(AttnPostNorm, norm.of(n, &out));

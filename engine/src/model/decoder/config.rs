@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::decoder::{BlockShape, NormKind};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -85,7 +85,7 @@ pub struct BiasFlags {
 }
 
 /// Experts of each layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
     pub count: usize,
@@ -93,6 +93,8 @@ pub struct ExpertsConfig {
     pub routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
     pub shared_ffn_size: Option<usize>,
+    /// Clamped GLU of experts with biases, if they have one.
+    pub clamped: Option<ClampedGlu>,
 }
 
 impl ExpertsConfig {

@@ -304,8 +304,13 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
     };
     let used = file.require(&key("expert_used_count"))?;
     let (is_normalised, is_rounded) = (known.gguf_normalised, known.is_rounded);
-    let routing = ExpertRouting { used, is_normalised, is_rounded };
-    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing, shared_ffn_size })
+    let routing = ExpertRouting { used, is_normalised, is_of_chosen: known.is_of_chosen, is_rounded };
+    Ok(ExpertsConfig {
+        count: file.require(&key("expert_count"))?,
+        routing,
+        shared_ffn_size,
+        clamped: known.clamped,
+    })
 }
 
 /// Returns an error for GGUF options of these architectures that the forward pass does not support.

@@ -4,20 +4,16 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::rope_json::rope;
+use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BlockShape, DecoderConfig, ExpertFiles, ExpertsConfig, Family, ParallelHalves,
     SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
-
-/// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
-pub(super) const FULL: &str = "full_attention";
-const SLIDING: &str = "sliding_attention";
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -213,10 +209,22 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     let routing = ExpertRouting {
         used: file.require_usize("num_experts_per_tok")?,
         is_normalised: stated.unwrap_or(false),
+        is_of_chosen: known.is_of_chosen,
         is_rounded: known.is_rounded,
     };
     let shared_ffn_size = shared.map(|key| file.require_usize(key)).transpose()?;
-    Ok(ExpertsConfig { count, routing, shared_ffn_size })
+    let clamped = known.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
+    Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped })
+}
+
+/// Reads the factor and limit of a clamped GLU.
+fn clamped_glu(file: &Config, default: ClampedGlu) -> Result<ClampedGlu> {
+    let number = |key: &str, default: f32| match file.optional_f32(key)?.unwrap_or(default) {
+        number if number > 0.0 && number.is_finite() => Ok(number),
+        number => Err(file.bad_key(key, number, "a positive number")),
+    };
+    let (alpha, limit) = (number("swiglu_alpha", default.alpha)?, number("swiglu_limit", default.limit)?);
+    Ok(ClampedGlu { alpha, limit })
 }
 
 /// Keys of biases in `config.json`. An architecture reads some of them; the others must be false or absent.

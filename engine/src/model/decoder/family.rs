@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::model::decoder::{BlockShape, DecoderConfig, NormKind};
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::RopeRounding;
@@ -58,7 +58,8 @@ pub struct Family {
     pub config_defaults: fn() -> Value,
     /// Expert settings, if the architecture has experts.
     pub experts: Option<ExpertFiles>,
-    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index.
+    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index; a name
+    /// that ends in `=` has no `.weight`.
     pub layer_names: &'static [(&'static str, &'static str)],
     /// Names of a layer's tensors in its GGUF files that differ from Llama's.
     pub gguf_layer_names: &'static [(&'static str, &'static str)],
@@ -170,6 +171,19 @@ impl NumberKey {
     }
 }
 
+impl ExpertFiles {
+    /// Mixtral's experts.
+    pub const MIXTRAL: Self = Self {
+        ffn_size: ["intermediate_size", "feed_forward_length"],
+        normalised: None,
+        is_of_chosen: false,
+        clamped: None,
+        gguf_normalised: true,
+        shared_ffn_size: None,
+        is_rounded: false,
+    };
+}
+
 /// Expert settings in the files of an architecture.
 #[derive(Clone, Copy)]
 pub struct ExpertFiles {
@@ -177,6 +191,10 @@ pub struct ExpertFiles {
     pub ffn_size: [&'static str; 2],
     /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
     pub normalised: Option<&'static str>,
+    /// True if softmax reads the logits of the chosen experts alone.
+    pub is_of_chosen: bool,
+    /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
+    pub clamped: Option<ClampedGlu>,
     /// True if llama.cpp divides the chosen experts' weights by their sum.
     pub gguf_normalised: bool,
     /// Key of the shared expert's feed-forward size, in `config.json` and GGUF files, if there is a shared expert.

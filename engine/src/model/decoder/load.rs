@@ -5,8 +5,8 @@ use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, ExpertsConfig, FeedForward, FfnShape, Norm, NormKind, Projection,
-    Projections,
+    Decoder, DecoderBlock, DecoderConfig, ExpertBiases, ExpertsConfig, FeedForward, FfnShape, Norm, NormKind,
+    Projection, Projections,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -101,9 +101,61 @@ impl LayerWeights<'_, '_> {
                 self.of_experts("ffn_up_exps", count, rows, cols)?,
             ]);
         }
+        if self.config.experts.is_some_and(|experts| experts.clamped.is_some()) {
+            return self.alternating(&gate, count, rows, cols);
+        }
         let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
         let half = |first: usize| both.iter().map(|both| both.rows_from(first, rows)).collect();
         Ok([half(0), half(rows)])
+    }
+
+    /// Loads gates and ups that alternate in the columns of one tensor, with inputs in its rows.
+    fn alternating(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<[Vec<Matrix>; 2]> {
+        let shape = [count, cols, 2 * rows];
+        let mut half = |first: usize| -> Result<Vec<Matrix>> {
+            let of_expert = |expert: usize| {
+                let at = |row: usize, col: usize| (expert * cols + col) * 2 * rows + 2 * row + first;
+                self.weights.gathered(name, &shape, [rows, cols], at)
+            };
+            (0..count).map(of_expert).collect()
+        };
+        Ok([half(0)?, half(1)?])
+    }
+
+    /// Loads the biases of a router and of all experts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub fn expert_biases(&mut self, count: usize, rows: usize, cols: usize) -> Result<ExpertBiases> {
+        let router = self.bias("ffn_gate_inp", count)?;
+        let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
+            .map(|name| self.names.bias_of_layer(name, self.layer));
+        let down = self.weights.matrix(&down, count, cols)?;
+        let [gate, up] = match gate == up {
+            false => [self.weights.matrix(&gate, count, rows)?, self.weights.matrix(&up, count, rows)?],
+            true => {
+                let mut half = |first: usize| {
+                    let at = |row: usize, col: usize| row * 2 * rows + 2 * col + first;
+                    self.weights.gathered(&gate, &[count, 2 * rows], [count, rows], at)
+                };
+                [half(0)?, half(1)?]
+            }
+        };
+        Ok(ExpertBiases { router, gate, up, down })
+    }
+
+    /// Loads a vector by its GGUF name.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::norm`].
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.weights.vector(&self.names.of_layer(name, self.layer), len)
     }
 
     /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, and in Hugging Face checkpoints whose
@@ -115,6 +167,15 @@ impl LayerWeights<'_, '_> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
+            DecoderNames::HuggingFace { .. }
+                if self.config.experts.is_some_and(|all| all.clamped.is_some()) =>
+            {
+                let of_expert = |expert: usize| {
+                    let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
+                    self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
+                };
+                (0..count).map(of_expert).collect()
+            }
             DecoderNames::HuggingFace { .. } if !tensor.contains("{}") => {
                 self.weights.stacked(&tensor, count, rows, cols)
             }

@@ -25,7 +25,7 @@ pub use family::{
     SlidingRope, inverse_root_of_head_dim,
 };
 pub use load::LayerWeights;
-pub use mixture::Mixture;
+pub use mixture::{ExpertBiases, Mixture};
 pub use norm::{Norm, NormKind};
 pub use shared_expert::SharedExpert;
 
@@ -217,8 +217,21 @@ impl ForwardContext<'_> {
     /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
     /// H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        self.attend_with_sinks(q, k, v, None, t, kv)
+    }
+
+    /// Computes attention with a sink in each head, `[H]`, if there are any.
+    pub fn attend_with_sinks(
+        &self,
+        q: &Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Option<&[f32]>,
+        t: &mut Probe,
+        kv: &mut KvLayer,
+    ) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask }.attend(q, k, v, t, kv)
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, kv)
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.

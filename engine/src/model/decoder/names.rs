@@ -68,7 +68,9 @@ impl<'a> DecoderNames<'a> {
             DecoderNames::HuggingFace { prefix, layer, outer } => {
                 let mut names = layer.iter().chain(LAYER);
                 let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
-                format!("{prefix}{}.{index}.{hugging_face}.weight", outer.layers)
+                let name = format!("{prefix}{}.{index}.{hugging_face}", outer.layers);
+                // A parameter of its own, not of a module.
+                name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
             }
         }
     }
@@ -76,7 +78,7 @@ impl<'a> DecoderNames<'a> {
     /// Returns the name of a matrix's bias.
     pub(super) fn bias_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
-        format!("{}bias", matrix.strip_suffix("weight").expect("names of matrices end in weight"))
+        matrix.strip_suffix("weight").map_or_else(|| format!("{matrix}_bias"), |stem| format!("{stem}bias"))
     }
 
     /// Returns the name of a matrix's factor.

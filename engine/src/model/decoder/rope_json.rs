@@ -3,10 +3,13 @@
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::model::decoder::config_json::FULL;
 use crate::model::decoder::{Family, SlidingDefaults, SlidingRope, yarn};
 use crate::model::json::Config;
 use crate::ops::rope::{Rope, RopeScaling};
+
+/// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
 
 /// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
 /// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
