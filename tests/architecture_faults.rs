@@ -236,13 +236,13 @@ fn a_qk_norm_after_rope_is_found_in_the_rotated_queries() {
     let model = rewired(|w, x, p, t, kv| {
         let n = p.n;
         let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
-        let q = t.tap(Q, p.c.heads(n.linear(&norm, &w.attn.q)));
-        let k = t.tap(K, p.c.heads(n.linear(&norm, &w.attn.k)));
-        let v = t.tap(V, p.c.heads(n.linear(&norm, &w.attn.v)));
+        let q = t.tap(Q, p.c.heads(w.attn.q(n, &norm)));
+        let k = t.tap(K, p.c.heads(w.attn.k(n, &norm)));
+        let v = t.tap(V, p.c.heads(w.attn.v(n, &norm)));
         let q = t.tap(QRope, n.rms_norm(&p.rotate(&q), &w.attn_q_norm));
         let k = t.tap(KRope, n.rms_norm(&p.rotate(&k), &w.attn_k_norm));
         let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, n.linear(&context, &w.attn.output));
+        let out = t.tap(AttnOut, w.attn.output(n, &context));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &w.attn_post_norm));
         second_half(w, &t.tap(AttnResidual, n.add(x, &out)), p, t)
     });
@@ -254,14 +254,14 @@ fn a_post_norm_after_the_residual_is_found_there() {
     let model = rewired(|w, x, p, t, kv| {
         let n = p.n;
         let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
-        let q = t.tap(Q, p.c.heads(n.linear(&norm, &w.attn.q)));
-        let k = t.tap(K, p.c.heads(n.linear(&norm, &w.attn.k)));
-        let v = t.tap(V, p.c.heads(n.linear(&norm, &w.attn.v)));
+        let q = t.tap(Q, p.c.heads(w.attn.q(n, &norm)));
+        let k = t.tap(K, p.c.heads(w.attn.k(n, &norm)));
+        let v = t.tap(V, p.c.heads(w.attn.v(n, &norm)));
         let q = t.tap(QNorm, n.rms_norm(&q, &w.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &w.attn_k_norm));
         let (q, k) = (t.tap(QRope, p.rotate(&q)), t.tap(KRope, p.rotate(&k)));
         let context = p.attend(&q, k, v, t, kv);
-        let out = t.tap(AttnOut, n.linear(&context, &w.attn.output));
+        let out = t.tap(AttnOut, w.attn.output(n, &context));
         second_half(w, &t.tap(AttnResidual, n.rms_norm(&n.add(x, &out), &w.attn_post_norm)), p, t)
     });
     assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnResidual);

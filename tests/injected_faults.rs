@@ -61,14 +61,15 @@ fn a_wrong_rope_theta_is_found_in_the_rotated_queries() {
 fn swapped_swiglu_gate_and_up_in_one_layer_are_found_there() {
     let mut model = tiny_llama2();
     let layer = &mut model.layers[2];
-    std::mem::swap(&mut layer.ffn.gate, &mut layer.ffn.up);
+    std::mem::swap(layer.ffn.gate.as_mut().expect("Llama has a gate"), &mut layer.ffn.up);
     assert_model_fails_at(&model, Point::FfnGate, 2);
 }
 
 #[test]
 fn one_transposed_weight_is_found_at_its_product() {
     let mut model = tiny_llama2();
-    model.layers[1].attn.output = transposed(&model.layers[1].attn.output);
+    let output = &mut model.layers[1].attn.output.weight;
+    *output = transposed(output);
     assert_model_fails_at(&model, Point::AttnOut, 1);
 }
 

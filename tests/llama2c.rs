@@ -159,7 +159,7 @@ fn the_sign_of_the_vocabulary_size_ignored_is_found_in_the_logits_or_by_the_leng
 #[test]
 fn int8_groups_of_another_size_are_found_in_the_first_product() {
     let mut model = load(&shipped_file("tiny-llama2c-v2"));
-    let q = &mut model.layers[0].attn.q;
+    let q = &mut model.layers[0].attn.q.weight;
     let twice = |scale: &[u8; 4]| [*scale, *scale].concat();
     let scales: Vec<u8> = q.scale_range(0..q.rows).as_chunks().0.iter().flat_map(twice).collect();
     *q = with_scales(q, scales, 16);
@@ -169,7 +169,7 @@ fn int8_groups_of_another_size_are_found_in_the_first_product() {
 #[test]
 fn int8_scales_off_by_one_group_are_found_at_their_product() {
     let mut model = load(&shipped_file("tiny-llama2c-v2"));
-    let down = &mut model.layers[1].ffn.down;
+    let down = &mut model.layers[1].ffn.down.weight;
     let mut scales = down.scale_range(0..down.rows).to_vec();
     scales.rotate_left(4);
     *down = with_scales(down, scales, 32);

@@ -10,6 +10,7 @@ mod batched_sequences;
 mod bit_identity;
 mod bitnet;
 mod bitnet_hugging_face;
+mod block_options;
 mod cases;
 mod causes;
 mod ci;

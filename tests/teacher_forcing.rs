@@ -45,7 +45,7 @@ fn wrong_layers(outcome: &Outcome) -> BTreeSet<Option<usize>> {
 fn swapped_in(layer: usize) -> Llama {
     let mut model = tiny_llama2();
     let ffn = &mut model.layers[layer].ffn;
-    std::mem::swap(&mut ffn.gate, &mut ffn.up);
+    std::mem::swap(ffn.gate.as_mut().expect("Llama has a gate"), &mut ffn.up);
     model
 }
 
@@ -123,7 +123,7 @@ fn teacher_forcing_judges_a_layer_as_if_those_before_it_were_correct() {
 #[test]
 fn teacher_forcing_judges_the_lm_head_as_if_every_layer_were_correct() {
     let mut model = swapped_in(2);
-    model.output_norm.weight.iter_mut().for_each(|weight| *weight *= 1.01);
+    model.output_norm.weight_mut().iter_mut().for_each(|weight| *weight *= 1.01);
     let outcome = layerwise(&reference("llama.cpp-f32"), &model, &mut ());
     assert_eq!(wrong_layers(&outcome), BTreeSet::from([Some(2), None]));
     let last = outcome.rows.iter().find(|row| row.site.layer.is_none() && row.verdict == Verdict::Fail);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::exact::gather::{ElementwiseMap, Gather};
 use crate::exact::{Float, Node, Operands, Operation, Profile, is_given, unrounded_origin};
 use crate::numerics::{Numerics, delegate};
-use crate::ops::activation::Activation;
-use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::activation::exact::{ClampedGating, Nonlinearity};
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::addition::exact::Addition;
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
@@ -24,7 +24,7 @@ use crate::ops::logits::exact::{LastRow, Probabilities};
 use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::ops::rope::exact::Rotary;
-use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
@@ -188,9 +188,10 @@ impl Numerics for TracedNumerics<'_> {
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
         let stage = Rotary { x: x.clone(), rope: table.rope().clone(), positions: table.positions() };
-        self.rounding(self.numerics.rotate(x, table), stage, |profile| match table.rope().is_unrounded {
-            true => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
-            false => profile,
+        self.rounding(self.numerics.rotate(x, table), stage, |profile| match table.rope().rounding {
+            RopeRounding::Each => profile,
+            RopeRounding::Tables => Profile { rotated: Float::F32, ..profile },
+            RopeRounding::Results => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
         })
     }
 
@@ -212,7 +213,12 @@ impl Numerics for TracedNumerics<'_> {
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        self.by(self.numerics.softmax(scores, mask), Softmax { scores: scores.clone(), mask })
+        self.by(self.numerics.softmax(scores, mask), Softmax { scores: scores.clone(), mask, sinks: None })
+    }
+
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        let stage = Softmax { scores: scores.clone(), mask, sinks: Some(sinks.to_vec()) };
+        self.by(self.numerics.softmax_with_sinks(scores, mask, sinks), stage)
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
@@ -228,6 +234,11 @@ impl Numerics for TracedNumerics<'_> {
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         let stage = Nonlinearity { x: gate.clone(), up: Some(up.clone()), activation };
         self.by(self.numerics.gated(gate, up, activation), stage)
+    }
+
+    fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
+        let stage = ClampedGating { gate: gate.clone(), up: up.clone(), glu };
+        self.by(self.numerics.clamped_glu(gate, up, glu), stage)
     }
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {

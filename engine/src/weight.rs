@@ -224,15 +224,30 @@ impl Matrix {
     /// type.
     pub fn transposed(tensor: &StoredTensor) -> Option<Self> {
         let &[rows, cols] = tensor.shape.as_slice() else { return None };
+        Self::of_elements(tensor, [cols, rows], |row, col| col * cols + row)
+    }
+
+    /// Copies elements of a stored tensor to a matrix of `rows` and `cols`; `from` is the index of an element in the
+    /// tensor. `None` if the tensor has a block type, or the matrix is empty or larger than the tensor.
+    ///
+    /// # Panics
+    /// If an element does not exist.
+    pub fn of_elements(
+        tensor: &StoredTensor,
+        [rows, cols]: [usize; 2],
+        from: impl Fn(usize, usize) -> usize,
+    ) -> Option<Self> {
         let width = tensor.dtype.block_bytes();
-        if tensor.dtype.block_len() != 1 || rows == 0 || cols == 0 {
+        let fits = rows.checked_mul(cols).is_some_and(|elements| elements <= tensor.elements());
+        if tensor.dtype.block_len() != 1 || rows == 0 || cols == 0 || !fits {
             return None;
         }
         let stored = &tensor.data[..];
-        let element = |index: usize| &stored[(index % rows * cols + index / rows) * width..][..width];
-        let mut data = Vec::with_capacity(tensor.data.len());
-        (0..rows * cols).for_each(|index| data.extend_from_slice(element(index)));
-        Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![cols, rows], data: data.into() })
+        let mut data = Vec::with_capacity(rows * cols * width);
+        for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
+            data.extend_from_slice(&stored[from(row, col) * width..][..width]);
+        }
+        Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![rows, cols], data: data.into() })
     }
 
     /// Returns `rows` rows from `first` on as a matrix that shares the bytes.
@@ -247,6 +262,19 @@ impl Matrix {
             all.slice(first * row_bytes..(first + rows) * row_bytes)
         });
         Self { rows, data, scales, ..*self }
+    }
+
+    /// Copies rows by their indices.
+    ///
+    /// # Panics
+    /// If a row does not exist.
+    pub fn gathered(&self, rows: &[usize]) -> Self {
+        let of = |bytes: &LazyBytes| {
+            let width = bytes.len() / self.rows;
+            let row = |&row: &usize| bytes.at(row * width..(row + 1) * width).to_vec();
+            LazyBytes::from(rows.iter().flat_map(row).collect::<Vec<u8>>())
+        };
+        Self { rows: rows.len(), data: of(&self.data), scales: self.scales.as_ref().map(of), ..*self }
     }
 
     /// Replaces the encoded elements; returns `None` if the length differs.

@@ -342,6 +342,10 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_geglu", "GLU", "ffn_act"},
     {"ffn_gate_par", "MUL", "ffn_act"}, // before there were GLU nodes
     {"ffn_gelu", "UNARY", "ffn_act"},   // GPT-2
+    {"ffn_sqr(relu)", "SQR", "ffn_act"}, // Arcee
+    {"attn_norm", "NORM", "attn_norm"}, // OLMo, whose norms have no weights, as the next two
+    {"ffn_norm", "NORM", "ffn_norm"},
+    {"result_norm", "NORM", "final_norm"},
     {"ffn_sub_out", "GLU", "ffn_act"},  // BitNet, as are the next two
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
@@ -350,6 +354,8 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_topk", "VIEW", "experts"},
     {"ffn_moe_weights", "GET_ROWS", "expert_weights"},
     {"ffn_moe_weights_norm", "DIV", "expert_weights"},
+    {"ffn_moe_weights_softmax", "RESHAPE", "expert_weights"}, // gpt-oss, as is the next
+    {"ffn_moe_swiglu_oai", "GLU", "expert_act"},
     {"ffn_moe_swiglu", "GLU", "expert_act"},
     {"ffn_moe_gate_par", "MUL", "expert_act"},
     {"ffn_moe_out", "ADD", "ffn_out"},
@@ -516,6 +522,7 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             copy_missing_rope(taps);
+            name_ffn_norm(taps);
             name_shared(taps);
             split_gate_and_up(taps);
             shape_heads(taps);
@@ -589,6 +596,13 @@ class Recorder {
         for (const char * projection : {"q", "k"}) {
             if (taps.count(projection)) taps.insert({std::string(projection) + "_rope", taps[projection]});
         }
+    }
+
+    // Seed-OSS's norm before the feed-forward block has the name of a norm after attention.
+    static void name_ffn_norm(Taps & taps) {
+        if (taps.count("ffn_norm") || !taps.count("attn_norm") || !taps.count("attn_post_norm")) return;
+        taps["ffn_norm"] = std::move(taps["attn_post_norm"]);
+        taps.erase("attn_post_norm");
     }
 
     // One matrix for both (Phi-3): the gate is the first half of what it gives.

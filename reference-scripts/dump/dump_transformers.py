@@ -70,19 +70,26 @@ class Port:
     module: str
     is_input: bool = False
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
+    of_each_head: int | None = None  # a fused q-k-v projection: which third of each head
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
     flat: bool = False  # batch and T are one axis
+    first: bool = False  # the first of several outputs
     then: Callable[[Tensor], Tensor] | None = None  # what the model does with it
 
     def read(self, value: Tensor, config: PreTrainedConfig) -> Tensor:
         """What is the tap's of it, batch x T x ..."""
+        if self.first:
+            value = value[0]
         if self.flat:
             value = value[None]
         if self.then is not None:
             value = self.then(value)
         if self.part is not None:
             value = value[..., self.part(config)]
+        if self.of_each_head is not None:
+            heads = value.unflatten(-1, (config.num_attention_heads, 3, -1))
+            value = heads[..., self.of_each_head, :].flatten(-2)
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
         return value.transpose(1, 2) if self.heads_first else value
@@ -105,7 +112,7 @@ class Family:
     layers: str
     final_norm: str
     taps: dict[str, Port]
-    rope: bool = True
+    rope: str | None = "half"  # which values of a head RoPE turns together
 
 
 LLAMA = Family(
@@ -168,6 +175,10 @@ def part_of_qkv(first: int, count: int) -> Callable[[PreTrainedConfig], slice]:
     return part
 
 
+GATE_AND_UP = {
+    "ffn_gate": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size)),
+    "ffn_up": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size, None)),
+}
 PHI3 = replace(
     LLAMA,
     taps=LLAMA.taps
@@ -175,9 +186,8 @@ PHI3 = replace(
         "q": Port("self_attn.qkv_proj", part=part_of_qkv(0, 1)),
         "k": Port("self_attn.qkv_proj", part=part_of_qkv(1, 1)),
         "v": Port("self_attn.qkv_proj", part=part_of_qkv(2, 1)),
-        "ffn_gate": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size)),
-        "ffn_up": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size, None)),
-    },
+    }
+    | GATE_AND_UP,
 )
 BITNET = replace(
     LLAMA,
@@ -203,7 +213,7 @@ GPT2 = Family(
         "ffn_act": input_of("mlp.c_proj"),
         "ffn_out": output_of("mlp.c_proj"),
     },
-    rope=False,
+    rope=None,
 )
 
 # Of a mixture of experts `record_experts` keeps what its modules do not show.
@@ -230,6 +240,61 @@ QWEN2_MOE = replace(
     },
 )
 
+def neighbours(family: Family) -> Family:
+    """The family with RoPE that turns neighbours together."""
+    return replace(family, rope="interleaved")
+
+
+EXAONE4 = replace(
+    OLMO2,
+    taps=OLMO2.taps
+    | {
+        "q_norm": output_of("self_attn.q_norm", heads_first=True),
+        "k_norm": output_of("self_attn.k_norm", heads_first=True),
+    },
+)
+GLM4 = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | GATE_AND_UP
+    | {
+        "attn_post_norm": output_of("post_self_attn_layernorm"),
+        "ffn_post_norm": output_of("post_mlp_layernorm"),
+    },
+)
+UNGATED = replace(LLAMA, taps={tap: port for tap, port in LLAMA.taps.items() if tap != "ffn_gate"})
+STARCODER2 = replace(
+    UNGATED,
+    taps=UNGATED.taps
+    | {
+        "ffn_up": output_of("mlp.c_fc"),
+        "ffn_act": input_of("mlp.c_proj"),
+        "ffn_out": output_of("mlp.c_proj"),
+    },
+)
+# Both halves of a block read its input: there is no stream between them.
+PARALLEL = replace(
+    LLAMA, taps={tap: port for tap, port in LLAMA.taps.items() if tap not in ("attn_residual", "ffn_norm")}
+)
+GPT_NEOX = Family(
+    layers="gpt_neox.layers",
+    final_norm="gpt_neox.final_layer_norm",
+    taps={
+        "attn_norm": output_of("input_layernorm"),
+        "q": Port("attention.query_key_value", of_each_head=0),
+        "k": Port("attention.query_key_value", of_each_head=1),
+        "v": Port("attention.query_key_value", of_each_head=2),
+        "attn_out": output_of("attention.dense"),
+        "ffn_norm": output_of("post_attention_layernorm"),
+        "ffn_up": output_of("mlp.dense_h_to_4h"),
+        "ffn_act": input_of("mlp.dense_4h_to_h"),
+        "ffn_out": output_of("mlp.dense_4h_to_h"),
+    },
+)
+# The block's second output is the router's weights.
+GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
+GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -242,6 +307,24 @@ FAMILIES = {
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
+    "gemma": LLAMA,
+    "seed_oss": LLAMA,
+    "olmo3": OLMO2,
+    "ernie4_5": neighbours(LLAMA),
+    "exaone4": EXAONE4,
+    "glm4": neighbours(GLM4),
+    "glm": neighbours(replace(LLAMA, taps=LLAMA.taps | GATE_AND_UP)),
+    "helium": neighbours(LLAMA),
+    "arcee": UNGATED,
+    "olmoe": QWEN3_MOE,
+    "granitemoe": GRANITE_MOE,
+    "starcoder2": STARCODER2,
+    "gpt_neox": GPT_NEOX,
+    "stablelm": LLAMA,
+    "cohere": neighbours(PARALLEL),
+    "cohere2": neighbours(PARALLEL),
+    "olmo": LLAMA,
+    "gpt_oss": GPT_OSS,
     "granite": LLAMA,
     "olmo2": OLMO2,
     "phi3": PHI3,
@@ -255,12 +338,47 @@ FAMILIES = {
 
 
 class SoftmaxInput(TorchFunctionMode):
-    """Keeps what the code run inside it hands to softmax."""
+    """Keeps what the code run inside it hands to softmax; with sinks, what it joins with them before."""
+
+    scores = None
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is nn.functional.softmax:
+        if function is torch.cat:
+            self.scores = args[0][0]
+        if function is nn.functional.softmax and self.scores is None:
             self.scores = args[0]
         return function(*args, **(kwargs or {}))
+
+
+class ClampedExperts(TorchFunctionMode):
+    """Keeps what gpt-oss's experts compute, expert after expert: projections, the gated product, and the outputs."""
+
+    def __init__(self, experts: nn.Module):
+        super().__init__()
+        self.experts = experts
+        self.gated: list[tuple[Tensor, Tensor]] = []
+        self.outputs: list[Tensor] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (Tensor.mul, Tensor.__mul__) and len(self.outputs) < len(self.gated) and args[1].shape[-1:] == (1,):
+            self.outputs.append(args[0])
+        return function(*args, **(kwargs or {}))
+
+    def __enter__(self):
+        gate = type(self.experts)._apply_gate
+
+        def keep(gate_up: Tensor) -> Tensor:
+            self.gated.append((gate_up, gate(self.experts, gate_up)))
+            return self.gated[-1][1]
+
+        self.experts._apply_gate = keep
+        return super().__enter__()
+
+    def parts(self) -> Iterator[dict[str, Tensor]]:
+        """What each expert computed, by tap."""
+        for (gate_up, act), out in zip(self.gated, self.outputs, strict=True):
+            gate, up = gate_up[..., ::2], gate_up[..., 1::2]
+            yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
 class LinearResults(TorchFunctionMode):
@@ -275,6 +393,12 @@ class LinearResults(TorchFunctionMode):
         if function is nn.functional.linear:
             self.calls.append((args[0], result))
         return result
+
+    def parts(self) -> Iterator[dict[str, Tensor]]:
+        """What each expert computed, by tap."""
+        for (_, gate_up), (act, out) in zip(self.calls[::2], self.calls[1::2], strict=True):
+            gate, up = gate_up.chunk(2, dim=-1)
+            yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
 class Recorder:
@@ -344,20 +468,19 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
             recorder.keep(tap, layer, value[None])
 
     def forward(hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        with LinearResults() as linear:
+        with ClampedExperts(experts) if hasattr(experts, "limit") else LinearResults() as seen:
             result = eager(experts, hidden, chosen, weights)
         kept = {}
-        numbers = chosen.unique().tolist()
-        for number, (_, gate_up), (act, out) in zip(numbers, linear.calls[::2], linear.calls[1::2], strict=True):
+        for number, parts in zip(chosen.unique().tolist(), seen.parts(), strict=True):
             slot, token = torch.where((chosen == number).T)  # in the order in which the expert reads them
-            gate, up = gate_up.chunk(2, dim=-1)
-            for tap, value in (("expert_gate", gate), ("expert_up", up), ("expert_act", act), ("expert_out", out)):
+            for tap, value in parts.items():
                 kept.setdefault(tap, value.new_empty(*chosen.shape, value.shape[-1]))[token, slot] = value
         for tap, value in kept.items():
             recorder.keep(tap, layer, value[None])
         return result
 
-    mixture.gate.register_forward_hook(route)
+    router = mixture.gate if hasattr(mixture, "gate") else mixture.router
+    router.register_forward_hook(route)
     experts.forward = forward
 
 
@@ -367,8 +490,9 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     for tap, port in family.taps.items():
         hook_port(recorder, block, tap, layer, port)
-    if hasattr(block, "mlp") and hasattr(block.mlp, "experts"):
-        record_experts(recorder, block.mlp, layer)
+    mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
+    if hasattr(mixture, "experts"):
+        record_experts(recorder, mixture, layer)
     block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
 
 
@@ -594,7 +718,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "architecture": config.model_type.removesuffix("_text"),
             "sha256": sha256(weight_files(arguments.model)),
         },
-        "layout": {"rope_pairing": "half"} if FAMILIES[config.model_type].rope else {},
+        "layout": {"rope_pairing": rope} if (rope := FAMILIES[config.model_type].rope) else {},
         "input": {**prompt, "tokens": passes[0].tokens, "decode": "greedy"},
         "passes": [{"position": current.position, "tokens": current.tokens} for current in passes],
         "generated": [current.greedy for current in passes],

@@ -102,8 +102,12 @@ def add_sizes(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_head_count_kv(getattr(config, "num_key_value_heads", config.num_attention_heads))
+    for key in ("norm_epsilon", "layer_norm_eps"):
+        if hasattr(config, key):
+            writer.add_layer_norm_eps(getattr(config, key))
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
 
 
 def add_head_size(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -230,6 +234,111 @@ def add_phi3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], dtype=np.float32))
 
 
+def add_gemma(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma.* keys."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+
+
+def add_rotated(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of Llama's relatives that state their base, and the width of RoPE if it is not the head size."""
+    add_sizes(writer, config)
+    if getattr(config, "head_dim", None):
+        add_head_size(writer, config)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if (part := rope.get("partial_rotary_factor", 1.0)) != 1.0:
+        writer.add_rope_dimension_count(int(head_size(config) * part))
+
+
+def add_olmo3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The olmo2.* keys of a model with windows; YaRN's are of the layers with full attention."""
+    add_sizes(writer, config)
+    rope = config.rope_parameters["full_attention"]
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
+def add_olmoe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The olmoe.* keys."""
+    add_rotated(writer, config)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def add_granite_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The granitemoe.* keys."""
+    add_granite(writer, config)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def add_parallel(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of a model that states whether both halves of a block read its input."""
+    add_rotated(writer, config)
+    writer.add_parallel_residual(config.use_parallel_residual)
+
+
+def add_cohere(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The command-r.* or cohere2.* keys."""
+    add_rotated(writer, config)
+    writer.add_logit_scale(config.logit_scale)
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_vocab_size(config.vocab_size)
+
+
+def add_olmo(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The olmo.* keys."""
+    add_rotated(writer, config)
+    writer.add_layer_norm_eps(1e-5)
+
+
+def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A GPT-NeoX weight: queries, keys and values one after another, not by head."""
+    if "query_key_value" not in name:
+        return weight
+    heads = weight.reshape(config.num_attention_heads, 3, -1, *weight.shape[1:])
+    return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
+
+
+def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gpt-oss.* keys; that every other layer has a window, llama.cpp knows by itself."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    add_yarn(writer, config)
+
+
+def split_clamped_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """gpt-oss's experts: gate and up alternate in the columns of one tensor, and inputs are its rows."""
+    made = {}
+    for name, weight in tensors.items():
+        kind = "bias" if name.endswith("_bias") else "weight"
+        stem = name.removesuffix("_bias")
+        weight = weight.swapaxes(-1, -2) if kind == "weight" and ".experts." in name else weight
+        if stem.endswith("experts.gate_up_proj"):
+            halves = (weight[:, ::2], weight[:, 1::2])
+            for part, half in zip(("gate_proj", "up_proj"), halves, strict=True):
+                made[f"{stem.replace('gate_up_proj', part)}.{kind}"] = np.ascontiguousarray(half)
+        elif stem.endswith("experts.down_proj"):
+            made[f"{stem}.{kind}"] = np.ascontiguousarray(weight)
+        else:
+            made[name.replace("self_attn.sinks", "self_attn.sinks.weight")] = weight
+    return made
+
+
 def head_size(config: PreTrainedConfig) -> int:
     """Values of one head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -287,6 +396,7 @@ class Family:
     tokenizer_file: str = "tokenizer.model"
     add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
     prefix: str = ""  # of the text model's tensors, where there are others
+    split: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda tensors: tensors  # fused tensors
 
 
 # By the `model_type` of config.json.
@@ -305,6 +415,25 @@ FAMILIES = {
     "phi3": Family(gguf.MODEL_ARCH.PHI3, add_phi3, rope_types=("longrope",)),
     "smollm3": Family(gguf.MODEL_ARCH.SMOLLM3, add_smollm3, llama_layout),
     "olmo2": Family(gguf.MODEL_ARCH.OLMO2, add_qwen2),
+    "gemma": Family(gguf.MODEL_ARCH.GEMMA, add_gemma, gemma_layout),
+    "seed_oss": Family(gguf.MODEL_ARCH.SEED_OSS, add_rotated),
+    "olmo3": Family(gguf.MODEL_ARCH.OLMO2, add_olmo3, rope_types=("default", "yarn")),
+    "ernie4_5": Family(gguf.MODEL_ARCH.ERNIE4_5, add_rotated),
+    "exaone4": Family(gguf.MODEL_ARCH.EXAONE4, add_rotated),
+    "glm4": Family(gguf.MODEL_ARCH.GLM4, add_rotated),
+    "glm": Family(gguf.MODEL_ARCH.CHATGLM, add_rotated),
+    "arcee": Family(gguf.MODEL_ARCH.ARCEE, add_rotated, llama_layout),
+    "olmoe": Family(gguf.MODEL_ARCH.OLMOE, add_olmoe),
+    "granitemoe": Family(gguf.MODEL_ARCH.GRANITE_MOE, add_granite_moe, llama_layout, split=lambda tensors: split_experts(tensors)),
+    "starcoder2": Family(gguf.MODEL_ARCH.STARCODER2, add_rotated),
+    "gpt_neox": Family(gguf.MODEL_ARCH.GPTNEOX, add_parallel, neox_layout),
+    "stablelm": Family(gguf.MODEL_ARCH.STABLELM, add_parallel),
+    "cohere": Family(gguf.MODEL_ARCH.COMMAND_R, add_cohere),
+    "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
+    "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
+    "gpt_oss": Family(
+        gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
+    ),
     "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
 }
 
@@ -342,6 +471,18 @@ def stacked_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return others | {name: np.stack([each for _, each in sorted(of.items())]) for name, of in parts.items()}
 
 
+def split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Granite's experts: gate and up are one tensor."""
+    made = {}
+    for name, weight in tensors.items():
+        if "input_linear" in name:
+            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
+                made[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}")] = half
+        else:
+            made[name.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")] = weight
+    return made
+
+
 def add_tensors(
     writer: gguf.GGUFWriter,
     family: Family,
@@ -353,13 +494,13 @@ def add_tensors(
     names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
     if "llama3" in rope_types(config):
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
-    for name, weight in sorted(stacked_experts(tensors).items()):
+    for name, weight in sorted(stacked_experts(family.split(tensors)).items()):
         weight = family.layout(name, weight.astype(np.float32), config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if gguf_name.endswith("ffn_gate_inp_shexp.weight"):
             weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
-        is_matrix = weight.ndim >= 2 and gguf_name not in F32_TENSORS and not is_router
+        is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and gguf_name not in F32_TENSORS and not is_router
         tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32
         writer.add_tensor(gguf_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
 

@@ -57,6 +57,10 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
+        tiny-arcee | tiny-cohere | tiny-cohere2 | tiny-ernie45 | tiny-exaone4 | tiny-exaone4-window | tiny-gemma | tiny-glm | tiny-glm4 | tiny-gptneox | tiny-granitemoe | tiny-helium | tiny-olmo | tiny-olmo3 | tiny-olmoe | tiny-seed-oss | tiny-stablelm | tiny-starcoder2)
+            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
+            dtypes=(f32 bf16)
+            ;;
         tiny-gemma3-vision)
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)

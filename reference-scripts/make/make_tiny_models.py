@@ -21,9 +21,11 @@ import tiny_bpe
 from dump_transformers import FAMILIES, instrument, run_passes
 from make_tiny_llama2 import DEFAULT_OUT as TINY_LLAMA2
 from make_tiny_llama2 import PACKAGES, sha256
+import tiny_families
 from tiny_model import FILES, Effect, TinyModel, new_model
-from tiny_models import MODELS
+from tiny_models import MODELS as NAMED
 
+MODELS = {**NAMED, **tiny_families.MODELS}
 CHECKPOINTS = TINY_LLAMA2.parent
 TOKENIZER = TINY_LLAMA2 / "hf" / "tokenizer.model"  # for the GGUF files: llama.cpp loads none without a vocabulary
 

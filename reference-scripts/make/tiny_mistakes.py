@@ -53,7 +53,7 @@ def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     """The model without its biases."""
     model = new_model(tiny)
     for name, parameter in model.named_parameters():
-        if name.endswith(".bias"):
+        if name.endswith((".bias", "_bias")):
             parameter.zero_()
     return model
 
@@ -102,13 +102,14 @@ def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:
     """Softmax over all experts, of which the chosen are not divided by their sum."""
 
     def route(router: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight)
+        logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight, getattr(router, "bias", None))
         weights, chosen = logits.float().softmax(-1).topk(router.top_k, dim=-1)
         return logits, weights, chosen
 
     model = new_model(tiny)
     for layer in model.model.layers:
-        layer.mlp.gate.forward = partial(route, layer.mlp.gate)
+        router = layer.mlp.gate if hasattr(layer.mlp, "gate") else layer.mlp.router
+        router.forward = partial(route, router)
     return model
 
 
@@ -192,3 +193,78 @@ def norm_of_sample_variance(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     """LayerNorm that divides the squares' sum by n - 1."""
     variance, mean = torch.var_mean(x, dim=-1, correction=1, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
+
+
+def without_modules(*names: str) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model without the modules that have one of these names: their inputs pass through."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for name, module in model.named_modules():
+            if name.split(".")[-1] in names:
+                module.forward = lambda x: x
+        return model
+
+    return build
+
+
+def swap_pairing(rotated: float = 1.0) -> Callable[[TinyModel], PreTrainedModel]:
+    """RoPE of neighbours where halves belong, or the other way round, in the `rotated` part of each head."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        config = model.config.get_text_config()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        width = int(size * rotated)
+        order = [*torch.arange(width).view(2, -1).T.flatten().tolist(), *range(width, size)]
+        for name, parameter in model.named_parameters():
+            if name.split(".")[-2] in ("q_proj", "k_proj"):
+                heads = parameter.unflatten(0, (-1, size))
+                parameter.copy_(heads[:, order].flatten(0, 1))
+        return model
+
+    return build
+
+
+def swap_fused_gate(tiny: TinyModel) -> PreTrainedModel:
+    """The halves of a fused gate and up projection exchanged."""
+    model = new_model(tiny)
+    for name, parameter in model.named_parameters():
+        if name.split(".")[-2] == "gate_up_proj":
+            parameter.copy_(parameter.roll(parameter.shape[0] // 2, dims=0))
+    return model
+
+
+def drop_norm_offset(tiny: TinyModel) -> PreTrainedModel:
+    """Norms that multiply by their weight, not by 1 + weight."""
+    model = new_model(tiny)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.sub_(1)
+    return model
+
+
+def drop_embedding_scale(tiny: TinyModel) -> PreTrainedModel:
+    """Embeddings that are not multiplied."""
+    model = new_model(tiny)
+    embeddings = model.get_input_embeddings()
+    embeddings.forward = lambda ids: nn.functional.embedding(ids, embeddings.weight)
+    return model
+
+
+def rotate_full_layers(tiny: TinyModel) -> PreTrainedModel:
+    """Layers with full attention that rotate, as those with a window do."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        if attention.sliding_window is None or not getattr(attention, "is_sliding", True):
+            attention.is_sliding, attention.sliding_window = True, model.config.max_position_embeddings
+    return model
+
+
+def drop_sinks(tiny: TinyModel) -> PreTrainedModel:
+    """The model whose softmax has no sinks."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        layer.self_attn.sinks.fill_(-1e4)
+    return model

@@ -69,12 +69,12 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
     """A norm's weight around its gain, or a matrix of which a unit-RMS input makes outputs of RMS gain, or a bias."""
     module, kind = name.split(".")[-2:]
     gain, noise = tiny.gains.get(module, 1.0), torch.randn(parameter.shape)
-    if kind == "bias":
+    if kind in ("bias", "gate_up_proj_bias", "down_proj_bias"):
         return BIAS_NOISE * noise
     if parameter.ndim == 1:
         return gain * (1 + NORM_NOISE * noise) - tiny.norm_shift
-    if parameter.ndim == 3:  # of each expert
-        return gain * noise / parameter.shape[2] ** 0.5
+    if parameter.ndim == 3:  # of each expert; gpt-oss has inputs in rows
+        return gain * noise / parameter.shape[1 if tiny.config.model_type == "gpt_oss" else 2] ** 0.5
     inputs = parameter.shape[0] if module.startswith("c_") else parameter.shape[1:].numel()  # c_: GPT-2's Conv1D
     return gain * noise / inputs**0.5 + tiny.offsets.get(module, 0)
 

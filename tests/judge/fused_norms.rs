@@ -9,7 +9,8 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
-use xcheck::model::llama::Llama;
+use xcheck::model::decoder::Norm;
+use xcheck::model::llama::{Llama, LlamaBlock};
 use xcheck::numerics::Transformers;
 use xcheck::ops::norm::RmsNorm;
 use xcheck::tap::Tap;
@@ -67,6 +68,13 @@ fn engines_that_fuse_residual_and_rms_norm_pass_with_and_without_the_summand() {
     }
 }
 
+fn ffn_norm(layer: &mut LlamaBlock) -> &mut RmsNorm {
+    match &mut layer.ffn.norm {
+        Some(Norm::Rms(norm)) => norm,
+        _ => unreachable!("Llama has an RMSNorm"),
+    }
+}
+
 /// What moves few results to their neighbours is no sum in more digits, which would move a fifth of them. (What moves about as many
 /// is not told from one: docs/explanation/verdicts.md.)
 #[test]
@@ -74,7 +82,7 @@ fn a_wrong_rms_norm_eps_of_an_engine_without_fusion_is_not_excused() {
     type Change = fn(&mut Llama, f32);
     let changes: [(&str, Change); 2] = [
         ("attn_norm", |model, times| model.layers[1].attn_norm.eps *= times),
-        ("ffn_norm", |model, times| model.layers[0].ffn.norm.as_mut().expect("Llama has one").eps *= times),
+        ("ffn_norm", |model, times| ffn_norm(&mut model.layers[0]).eps *= times),
     ];
     for mode in MODES {
         let honest = judged(&made(|_| ()).without(&SUMMANDS), mode);
@@ -133,11 +141,8 @@ impl Tap for Fusing<'_> {
 fn an_engine_fuses_in_every_pass_or_in_none() {
     let model = tiny_llama2();
     let with = |passes: &[usize], left_out: &[Point]| {
-        let mut fusing = Fusing {
-            norm: model.layers[1].ffn.norm.as_ref().expect("Llama has one"),
-            passes,
-            summands: Default::default(),
-        };
+        let mut layer = model.layers[1].clone();
+        let mut fusing = Fusing { norm: ffn_norm(&mut layer), passes, summands: Default::default() };
         let dump = recorded(&model, &Transformers::Bf16, "bf16", &RunInput::greedy(&PROMPT, 2), &mut fusing);
         judged(&Clay::of(&dump).without(left_out), Mode::Local)
     };

@@ -126,7 +126,7 @@ fn with_the_outputs_of_layers_alone_swapped_weights_are_found_in_their_layer() {
         for layer in 0..4 {
             let mut wrong = Llama::from_gguf(&gguf(file)).expect("it loads");
             let ffn = &mut wrong.layers[layer].ffn;
-            std::mem::swap(&mut ffn.gate, &mut ffn.up);
+            std::mem::swap(ffn.gate.as_mut().expect("Llama has a gate"), &mut ffn.up);
             let outcome = scene.judge_with(&wrong, &dump, Mode::Both, Role::Reference, &mut ());
             println!("{name}: layer {layer}");
             assert_first_wrong(&outcome, site(BlockOut, layer, 0));

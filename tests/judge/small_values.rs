@@ -27,8 +27,8 @@ fn small(scale: f32) -> Llama {
     let mut model = tiny_llama2();
     model.token_embd = scaled(&model.token_embd, scale);
     for layer in &mut model.layers {
-        layer.attn.output = scaled(&layer.attn.output, scale);
-        layer.ffn.down = scaled(&layer.ffn.down, scale);
+        layer.attn.output.weight = scaled(&layer.attn.output.weight, scale);
+        layer.ffn.down.weight = scaled(&layer.ffn.down.weight, scale);
     }
     model
 }

@@ -101,8 +101,8 @@ impl Tap for Devices<'_> {
                 self.input = value.data().to_vec();
                 return value;
             }
-            Point::AttnOut => &self.model.layers[layer].attn.output,
-            Point::FfnOut => &self.model.layers[layer].ffn.down,
+            Point::AttnOut => &self.model.layers[layer].attn.output.weight,
+            Point::FfnOut => &self.model.layers[layer].ffn.down.weight,
             _ => return value,
         };
         Tensor::new(value.shape(), self.product(w))

@@ -290,7 +290,7 @@ fn what_is_known_keeps_its_reason_and_its_figures() {
     let more = audit(
         &with(|model| {
             wrong_scale(model);
-            flip_scale_bit(&mut model.layers[0].attn.q, 3, 1, 8);
+            flip_scale_bit(&mut model.layers[0].attn.q.weight, 3, 1, 8);
         }),
         &build(1),
     );

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use xcheck::check::Mode;
+use xcheck::model::decoder::Norm;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::AttentionScale;
@@ -20,7 +21,9 @@ const SEEDS: std::ops::Range<usize> = 1..21;
 fn matrices(model: &mut Llama, layer: usize) -> [&mut Matrix; 7] {
     let layer = &mut model.layers[layer];
     let (attn, ffn) = (&mut layer.attn, &mut layer.ffn);
-    [&mut attn.q, &mut attn.k, &mut attn.v, &mut attn.output, &mut ffn.gate, &mut ffn.up, &mut ffn.down]
+    let gate = ffn.gate.as_mut().expect("Llama has a gate");
+    [&mut attn.q, &mut attn.k, &mut attn.v, &mut attn.output, gate, &mut ffn.up, &mut ffn.down]
+        .map(|projection| &mut projection.weight)
 }
 
 /// One bit of the scale of one block, anywhere in the layers.
@@ -69,7 +72,10 @@ fn of_an_engine_with_known_failures_whose_causes_are_read_off_their_values() {
     let engine = || {
         with(|model| {
             model.layers[1].attn_norm.weight[77] *= 1.000_371;
-            model.layers[2].ffn.norm.as_mut().expect("it has one").eps = 1.237e-5;
+            match &mut model.layers[2].ffn.norm {
+                Some(Norm::Rms(norm)) => norm.eps = 1.237e-5,
+                _ => unreachable!("Llama has an RMSNorm"),
+            }
             model.config.rope.theta = 10_017.0;
         })
     };
@@ -83,7 +89,7 @@ fn of_an_engine_with_known_failures_of_no_single_cause() {
     // A third of the rows of one matrix, each with another scale: nothing in the catalogue says that.
     let engine = || {
         with(|model| {
-            let up = &mut model.layers[1].ffn.up;
+            let up = &mut model.layers[1].ffn.up.weight;
             (0..up.rows).step_by(3).for_each(|row| flip_scale_bit(up, row, row % 3, (row % 7) as u32));
         })
     };
@@ -95,7 +101,7 @@ fn of_an_engine_with_known_failures_of_no_single_cause() {
 
 #[test]
 fn a_second_bit_in_the_matrix_of_a_known_one_is_told_by_its_cause() {
-    let known = |model: &mut Llama| flip_scale_bit(&mut model.layers[2].attn.v, 5, 1, 9);
+    let known = |model: &mut Llama| flip_scale_bit(&mut model.layers[2].attn.v.weight, 5, 1, 9);
     let yesterday = audit(&with(known), &build(0));
     for seed in SEEDS.step_by(4) {
         assert_gate(&audit(&with(known), &build(seed)), &yesterday, false, "the same bit");
@@ -103,7 +109,7 @@ fn a_second_bit_in_the_matrix_of_a_known_one_is_told_by_its_cause() {
         let (row, block) = (6 + dice(100), dice(4));
         let both = with(|model| {
             known(model);
-            flip_scale_bit(&mut model.layers[2].attn.v, row, block, 9);
+            flip_scale_bit(&mut model.layers[2].attn.v.weight, row, block, 9);
         });
         assert_gate(&audit(&both, &build(seed)), &yesterday, true, &format!("row {row}, block {block}"));
     }

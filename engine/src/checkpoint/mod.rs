@@ -245,7 +245,7 @@ points! {
     AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention after the output projection and bias" <- [&[AttnSubNorm, AttnContext]];
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
-    FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual]];
+    FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
     RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
     Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
@@ -260,13 +260,13 @@ points! {
     SharedOut    "shared_out"     FfnOut   Layer [Token, Hidden]           "output of the shared expert after the down projection, before its weight" <- [&[SharedAct]];
     SharedLogit  "shared_logit"   FfnOut   Layer [Token]                   "logit of the shared expert's weight" <- [&[FfnNorm, AttnResidual]];
     SharedWeight "shared_weight"  FfnOut   Layer [Token]                   "weight of the shared expert, after the sigmoid" <- [&[SharedLogit]];
-    FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnResidual]];
-    FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
+    FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnNorm, AttnResidual]];
+    FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
     FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
-    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual]];
+    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
     Logits       "logits"         Logits   Pass  [Token, Vocab]            "logits of every position" <- [&[FinalNorm]];
     LastLogits   "last_logits"    LastLogits Pass [Vocab]                  "the row of logits that sampling uses" <- [&[Logits]];

@@ -17,6 +17,8 @@ pub struct Attention<'m> {
     pub cap: Option<f32>,
     /// Attention mask.
     pub mask: Mask,
+    /// Sink of each head, if there are any: `[H]`.
+    pub sinks: Option<&'m [f32]>,
 }
 
 impl Attention<'_> {
@@ -34,7 +36,11 @@ impl Attention<'_> {
         };
         let scores = t.tap(AttnScores, capped(n, scores, self.cap));
         let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
-        let weights = t.tap(AttnWeights, n.softmax(&scores, mask));
+        let weights = match self.sinks {
+            Some(sinks) => n.softmax_with_sinks(&scores, mask, sinks),
+            None => n.softmax(&scores, mask),
+        };
+        let weights = t.tap(AttnWeights, weights);
         let context = t.tap(AttnContext, transformed(n, n.context(&weights, &values), of_values));
         kv.keep(keys, values, self.mask.window);
         context

@@ -76,6 +76,7 @@ impl DecoderBlock for BitnetBlock {
         model_types: &["bitnet"],
         gguf_pairing: RopePairing::Half,
         activation: Activation::SquaredRelu,
+        hidden_acts: &["relu2"],
         gguf_activations: &[("bitnet", Activation::Silu)],
         gguf_head_is_tied: true,
         may_be_quantised: true,

@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    Projections, SlidingDefaults,
+    BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
+    LayerWeights, Projections, SlidingDefaults, SlidingRope,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
@@ -48,17 +48,26 @@ impl DecoderBlock for Gemma3Block {
         model_types: &["gemma3_text", "gemma3"],
         gguf_pairing: RopePairing::Half,
         activation: Activation::GeluTanh,
+        hidden_acts: &["gelu_pytorch_tanh"],
         gain: Gain::OnePlusWeight,
         embed_scale: |c| Some(Multiplier::Element((c.hidden_size as f32).sqrt())),
         attn_scale: |c| attn_scale(c, 62),
-        sliding: Some(SlidingDefaults { full_every: Some(6), theta: Some(10_000.0), ..SlidingDefaults::ALL }),
+        sliding: Some(SlidingDefaults {
+            full_every: Some(6),
+            rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },
+            ..SlidingDefaults::ALL
+        }),
         config_defaults,
         layer_names: &[
             ("post_attention_norm", "post_attention_layernorm"),
             ("ffn_norm", "pre_feedforward_layernorm"),
             ("post_ffw_norm", "post_feedforward_layernorm"),
         ],
-        biases: BiasRules { attention: true, ..BiasRules::NONE },
+        biases: BiasRules {
+            qkv: BiasRule::Stated("attention_bias"),
+            output: BiasRule::Stated("attention_bias"),
+            mlp: BiasRule::Never,
+        },
         ..LlamaBlock::FAMILY
     };
 

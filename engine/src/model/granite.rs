@@ -50,7 +50,7 @@ impl DecoderBlock for GraniteBlock {
                 json: "logits_scaling",
                 gguf: "logit_scale",
                 default: None,
-                set: |config, divisor| config.logits_divisor = Some(divisor),
+                set: |config, divisor| config.logits_scale = Some(Multiplier::Divisor(divisor)),
             },
         ],
         config_defaults,

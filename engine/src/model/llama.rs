@@ -6,8 +6,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    Projections, RopeExtras, inverse_root_of_head_dim,
+    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward,
+    ForwardContext, LayerWeights, NormKind, OuterNames, Projections, RopeExtras, inverse_root_of_head_dim,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -34,13 +34,22 @@ impl DecoderBlock for LlamaBlock {
         architecture: "llama",
         gguf_names: &["llama"],
         model_types: &["llama"],
+        pairing: RopePairing::Half,
         gguf_pairing: RopePairing::Interleaved,
+        shape: BlockShape::LLAMA,
+        norm: NormKind::Rms,
+        json_eps: "rms_norm_eps",
         activation: Activation::Silu,
+        hidden_acts: &["silu"],
         gguf_activations: &[],
         gguf_head_is_tied: false,
         may_be_quantised: false,
         gain: Gain::Weight,
-        biases: BiasRules { always_qkv: false, attention: true, mlp: true },
+        biases: BiasRules {
+            qkv: BiasRule::Stated("attention_bias"),
+            output: BiasRule::Stated("attention_bias"),
+            mlp: BiasRule::Stated("mlp_bias"),
+        },
         embed_scale: |_| None,
         attn_scale: inverse_root_of_head_dim,
         stated: &[],
@@ -50,6 +59,8 @@ impl DecoderBlock for LlamaBlock {
         config_defaults: || json!({"rms_norm_eps": 1e-6}),
         experts: None,
         layer_names: &[],
+        gguf_layer_names: &[],
+        outer_names: OuterNames::LLAMA,
     };
 
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {

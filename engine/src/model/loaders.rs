@@ -7,25 +7,43 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Format, Gguf, Llama2cFile, TensorFile};
+use crate::model::arcee::ArceeFamily;
 use crate::model::bitnet::BitnetBlock;
-use crate::model::decoder::{Decoder, DecoderBlock};
+use crate::model::cohere::CohereFamily;
+use crate::model::cohere2::Cohere2Family;
+use crate::model::decoder::{Decoder, DecoderBlock, StandardBlock};
 use crate::model::dequantisation::Dequantisation;
+use crate::model::ernie4_5::Ernie45Family;
+use crate::model::exaone4::Exaone4Family;
+use crate::model::gemma::GemmaFamily;
 use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
+use crate::model::glm::GlmFamily;
+use crate::model::glm4::Glm4Family;
+use crate::model::gpt_neox::GptNeoxFamily;
+use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
 use crate::model::granite::GraniteBlock;
+use crate::model::granite_moe::GraniteMoeFamily;
+use crate::model::helium::HeliumFamily;
 use crate::model::json::{Config, json_of};
 use crate::model::llama::LlamaBlock;
 use crate::model::mistral::MistralBlock;
 use crate::model::mixtral::MixtralBlock;
+use crate::model::olmo::OlmoFamily;
 use crate::model::olmo2::Olmo2Block;
+use crate::model::olmo3::Olmo3Family;
+use crate::model::olmoe::OlmoeFamily;
 use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen2_moe::Qwen2MoeBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::qwen3_moe::Qwen3MoeBlock;
+use crate::model::seed_oss::SeedOssFamily;
 use crate::model::smollm3::SmolLm3Block;
 use crate::model::special_ids::SpecialIds;
+use crate::model::stablelm::StableLmFamily;
+use crate::model::starcoder2::Starcoder2Family;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{Model, adapter};
 use crate::weight::DType;
@@ -71,10 +89,28 @@ const LOADERS: &[Loader] = &[
     decoder::<Qwen3MoeBlock>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
-    decoder::<Olmo2Block>(),
+    OLMO2,
     decoder::<SmolLm3Block>(),
     decoder::<GraniteBlock>(),
     decoder::<Phi3Block>(),
+    decoder::<StandardBlock<SeedOssFamily>>(),
+    decoder::<StandardBlock<GemmaFamily>>(),
+    OLMO3,
+    decoder::<StandardBlock<Ernie45Family>>(),
+    decoder::<StandardBlock<Exaone4Family>>(),
+    decoder::<StandardBlock<Glm4Family>>(),
+    decoder::<StandardBlock<GlmFamily>>(),
+    decoder::<StandardBlock<HeliumFamily>>(),
+    decoder::<StandardBlock<ArceeFamily>>(),
+    decoder::<StandardBlock<OlmoeFamily>>(),
+    decoder::<StandardBlock<GraniteMoeFamily>>(),
+    decoder::<StandardBlock<Starcoder2Family>>(),
+    decoder::<StandardBlock<GptNeoxFamily>>(),
+    decoder::<StandardBlock<StableLmFamily>>(),
+    decoder::<StandardBlock<CohereFamily>>(),
+    decoder::<StandardBlock<Cohere2Family>>(),
+    decoder::<StandardBlock<OlmoFamily>>(),
+    decoder::<StandardBlock<GptOssFamily>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];
@@ -90,6 +126,18 @@ const LLAMA: Loader = Loader {
 
 /// Loader of Mixtral, whose GGUF files have Llama's name.
 const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<MixtralBlock>() };
+
+/// Loader of OLMo 2. GGUF files of OLMo 3 have its name and a sliding window.
+const OLMO2: Loader = Loader {
+    gguf: |file| match file.optional::<u64>("olmo2.attention.sliding_window")? {
+        None | Some(0) => Ok(Box::new(Decoder::<Olmo2Block>::from_gguf(file)?)),
+        Some(_) => Ok(Box::new(Decoder::<StandardBlock<Olmo3Family>>::from_gguf(file)?)),
+    },
+    ..decoder::<Olmo2Block>()
+};
+
+/// Loader of OLMo 3, whose GGUF files have OLMo 2's name.
+const OLMO3: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Olmo3Family>>() };
 
 const GPT2: Loader = Loader {
     architecture: "gpt2",

@@ -35,13 +35,7 @@ impl DecoderBlock for MixtralBlock {
         model_types: &["mixtral"],
         sliding: Some(SlidingDefaults::ALL),
         config_defaults,
-        experts: Some(ExpertFiles {
-            ffn_size: ["intermediate_size", "feed_forward_length"],
-            normalised: None,
-            gguf_normalised: true,
-            shared_ffn_size: None,
-            is_rounded: false,
-        }),
+        experts: Some(ExpertFiles::MIXTRAL),
         layer_names: &[
             ("ffn_gate_inp", "block_sparse_moe.gate"),
             ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),

@@ -12,6 +12,7 @@ use crate::model::decoder::{
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::{Gain, RmsNorm};
+use crate::ops::rope::RopeRounding;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
@@ -43,7 +44,7 @@ impl DecoderBlock for Olmo2Block {
         model_types: &["olmo2"],
         gguf_pairing: RopePairing::Half,
         gain: Gain::WeightFirst,
-        rope: RopeExtras { is_unrounded: true, ..RopeExtras::NONE },
+        rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
         config_defaults,
         layer_names: &[
             ("post_attention_norm", "post_attention_layernorm"),

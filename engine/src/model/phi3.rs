@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    ProjectionBiases, Projections, RopeExtras, SlidingDefaults,
+    BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape,
+    ForwardContext, LayerWeights, Projections, RopeExtras, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::AttentionScale;
@@ -28,8 +28,9 @@ impl DecoderBlock for Phi3Block {
         gguf_names: &["phi3"],
         model_types: &["phi3"],
         gguf_pairing: RopePairing::Half,
+        shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
         attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
-        sliding: Some(SlidingDefaults { is_off_in_gguf: true, ..SlidingDefaults::ALL }),
+        sliding: Some(SlidingDefaults { is_off_in_gguf: |_| true, ..SlidingDefaults::ALL }),
         rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
         config_defaults,
         layer_names: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],
@@ -40,15 +41,12 @@ impl DecoderBlock for Phi3Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         let attn_norm = w.norm("attn_norm", c.hidden_size)?;
-        let [q, k, v] = w.fused("attn_qkv", [q_width, kv_width, kv_width], c.hidden_size)?;
-        let output = w.matrix("attn_output", c.hidden_size, q_width)?;
-        let norm = Some(w.norm("ffn_norm", c.hidden_size)?);
-        let [gate, up] = w.fused("ffn_up", [c.ffn_size; 2], c.hidden_size)?;
-        let down = w.matrix("ffn_down", c.hidden_size, c.ffn_size)?;
+        let [q, k, v] = w.fused("attn_qkv", false, [q_width, kv_width, kv_width], c.hidden_size)?;
+        let output = w.projection("attn_output", false, c.hidden_size, q_width)?;
         Ok(Self(LlamaBlock {
             attn_norm,
-            attn: Projections { q, k, v, output, biases: ProjectionBiases::default() },
-            ffn: FeedForward { norm, gate, up, down, biases: None },
+            attn: Projections { q, k, v, output },
+            ffn: FeedForward::load(c, w)?,
         }))
     }
 

@@ -4,8 +4,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    Projections,
+    BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
+    LayerWeights, Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -33,7 +33,7 @@ impl DecoderBlock for Qwen2Block {
         gguf_names: &["qwen2"],
         model_types: &["qwen2"],
         gguf_pairing: RopePairing::Half,
-        biases: BiasRules { always_qkv: true, ..BiasRules::NONE },
+        biases: BiasRules { qkv: BiasRule::Always, ..BiasRules::NONE },
         ..LlamaBlock::FAMILY
     };
 

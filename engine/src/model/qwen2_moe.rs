@@ -33,6 +33,7 @@ impl DecoderBlock for Qwen2MoeBlock {
             gguf_normalised: false,
             shared_ffn_size: Some(["shared_expert_intermediate_size", "expert_shared_feed_forward_length"]),
             is_rounded: true,
+            ..ExpertFiles::MIXTRAL
         }),
         ..Qwen2Block::FAMILY
     };

@@ -5,8 +5,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    Projections,
+    BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
+    LayerWeights, Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -38,7 +38,11 @@ impl DecoderBlock for Qwen3Block {
         gguf_names: &["qwen3"],
         model_types: &["qwen3"],
         gguf_pairing: RopePairing::Half,
-        biases: BiasRules { attention: true, ..BiasRules::NONE },
+        biases: BiasRules {
+            qkv: BiasRule::Stated("attention_bias"),
+            output: BiasRule::Stated("attention_bias"),
+            mlp: BiasRule::Never,
+        },
         ..LlamaBlock::FAMILY
     };
 

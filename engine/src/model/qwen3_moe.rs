@@ -43,9 +43,8 @@ impl DecoderBlock for Qwen3MoeBlock {
         experts: Some(ExpertFiles {
             ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
             normalised: Some("norm_topk_prob"),
-            gguf_normalised: true,
-            shared_ffn_size: None,
             is_rounded: true,
+            ..ExpertFiles::MIXTRAL
         }),
         biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY

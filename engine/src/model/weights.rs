@@ -168,6 +168,24 @@ impl<'f> Weights<'f> {
         })
     }
 
+    /// Loads a matrix of `size` from the elements of a tensor of another shape; `from` is an element's index in the
+    /// tensor.
+    ///
+    /// # Errors
+    /// See [`Weights::transposed`].
+    pub fn gathered(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        size: [usize; 2],
+        from: impl Fn(usize, usize) -> usize,
+    ) -> Result<Matrix> {
+        let tensor = self.fetch(name, shape)?;
+        Matrix::of_elements(tensor, size, from).ok_or_else(|| {
+            self.unsupported(name, tensor.dtype, "a plain type, since the tensor has another layout")
+        })
+    }
+
     /// Returns true if the file has a tensor.
     pub fn has(&self, name: &str) -> bool {
         self.file.get(name).is_some()

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -58,7 +58,7 @@ impl Numerics for ActivationQuantisation {
 
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
-        bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, sums_of_values, context, activation, gated,
+        bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, clamped_glu, sums_of_values, context, activation, gated,
         likelihoods, choose, expert_weights, mix, shared_weights, add_shared, add, probabilities
     );
 }

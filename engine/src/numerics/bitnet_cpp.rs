@@ -114,6 +114,10 @@ impl Numerics for BitnetCpp {
         }
     }
 
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        self.llama_cpp().softmax_with_sinks(scores, mask, sinks)
+    }
+
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
         self.llama_cpp().softmax(scores, mask)
     }

@@ -39,6 +39,12 @@ macro_rules! delegate {
     (@to_cache $inner:tt) => { delegate!(@to_cache $inner (x: Tensor) -> Tensor); };
     (@scores $inner:tt) => { delegate!(@scores $inner (q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor); };
     (@softmax $inner:tt) => { delegate!(@softmax $inner (scores: &Tensor, mask: Mask) -> Tensor); };
+    (@softmax_with_sinks $inner:tt) => {
+        delegate!(@softmax_with_sinks $inner (scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor);
+    };
+    (@clamped_glu $inner:tt) => {
+        delegate!(@clamped_glu $inner (gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor);
+    };
     (@context $inner:tt) => { delegate!(@context $inner (weights: &Tensor, v: &Tensor) -> Tensor); };
     (@sums_of_values $inner:tt) => { delegate!(@sums_of_values $inner (tokens: usize) -> DType); };
     (@activation $inner:tt) => {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::kernels::elementwise::{per_column, zip};
 use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, Transformers};
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, per_row};
@@ -208,6 +208,10 @@ impl Numerics for KernelVariant {
         }))
     }
 
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        self.rounded(attention::softmax_with_sinks(scores, mask, sinks, |x| x))
+    }
+
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
         let (kv_heads, head_dim) = (v.shape()[1], v.shape()[2]);
@@ -236,7 +240,7 @@ impl Numerics for KernelVariant {
 
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
-        bit_linear, rope_table, rotate, to_cache, likelihoods, choose, expert_weights, mix, shared_weights,
+        bit_linear, rope_table, rotate, to_cache, clamped_glu, likelihoods, choose, expert_weights, mix, shared_weights,
         add_shared, add, probabilities
     );
 }

@@ -151,7 +151,11 @@ impl Numerics for LlamaCpp {
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        ggml::softmax(scores, mask)
+        ggml::softmax(scores, mask, None)
+    }
+
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        ggml::softmax(scores, mask, Some(sinks))
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
@@ -180,6 +184,9 @@ impl Numerics for LlamaCpp {
     /// Divides by the sum, which is `f64` and at least the smallest normal `f16`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
         const LEAST: f32 = 6.103_515_6e-5;
+        if routing.is_of_chosen {
+            return ggml::softmax_of_chosen(&experts::of_chosen(logits, chosen));
+        }
         let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
         let sum = |row: &[f32]| (row.iter().map(|&weight| f64::from(weight)).sum::<f64>() as f32).max(LEAST);
         if routing.is_normalised { experts::normalised(weights, sum) } else { weights }

@@ -32,8 +32,8 @@ pub use perturbed_terms::PerturbedTerms;
 pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
 
-use crate::ops::activation::Activation;
-use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::activation::{Activation, ClampedGlu};
+use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
 use crate::ops::hadamard;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
@@ -173,6 +173,11 @@ pub trait Numerics: Send + Sync {
     /// Computes masked softmax over keys: `[H, T, S]`.
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor;
 
+    /// Computes masked softmax over keys and a sink in each head, which has no weight: `[H, T, S]`, `[H]` to `[H, T, S]`.
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        attention::softmax_with_sinks(scores, mask, sinks, |x| x)
+    }
+
     /// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor;
 
@@ -194,6 +199,11 @@ pub trait Numerics: Send + Sync {
 
     /// Computes `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
+
+    /// Computes a gate and an up projection that are clamped: `(up + 1) · gate · sigmoid(alpha · gate)`.
+    fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
+        glu.of(gate, up)
+    }
 
     /// Computes the probability of each expert: softmax of a router's logits, `[T, E]`, always in `f32`.
     fn likelihoods(&self, logits: &Tensor) -> Tensor {

@@ -18,7 +18,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, PerturbedTerms};
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask, head_of};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::log_probabilities::Picks;
@@ -412,6 +412,15 @@ impl Numerics for PerturbedResults<'_> {
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
         let weights = self.numerics.softmax(&self.unrounded(scores), mask);
         self.softmaxed(self.activation_type(), weights)
+    }
+
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        let weights = self.numerics.softmax_with_sinks(&self.unrounded(scores), mask, sinks);
+        self.softmaxed(self.activation_type(), weights)
+    }
+
+    fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
+        self.result(self.rounded(self.numerics.clamped_glu(gate, up, glu), 6.0 + 2.0 * LIBRARY))
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {

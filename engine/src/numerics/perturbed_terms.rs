@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::numerics::perturbed_results::{Gaussian, K, U};
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -103,7 +103,7 @@ impl Numerics for PerturbedTerms<'_> {
     // Products of integers are exact.
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
-        layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated,
+        layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated,
         likelihoods, choose, expert_weights, shared_weights, add_shared, add, probabilities
     );
 }

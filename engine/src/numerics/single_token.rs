@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -81,7 +81,7 @@ impl Numerics for SingleTokenNumerics<'_> {
 
     delegate!(
         0: cache_transform, name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
-        rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
+        rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
         shared_weights, add_shared, add, probabilities
     );
 }

@@ -11,12 +11,12 @@ use half::{bf16, f16};
 use crate::kernels::elementwise::{per_column, zip};
 use crate::kernels::product::{StridedRows, product};
 use crate::numerics::{F32, Numerics};
-use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
-use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
+use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
-use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::quant::{self, ternary};
@@ -133,11 +133,14 @@ impl Numerics for Transformers {
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
         let table = F32.rope_table(rope, positions);
-        if rope.is_unrounded { table } else { table.rounded(|value| self.round(value)) }
+        match rope.rounding {
+            RopeRounding::Results => table,
+            RopeRounding::Each | RopeRounding::Tables => table.rounded(|value| self.round(value)),
+        }
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        if table.rope().is_unrounded {
+        if table.rope().rounding != RopeRounding::Each {
             return self.rounded(F32.rotate(x, table));
         }
         table.rotate(x, |value| self.round(value))
@@ -169,6 +172,12 @@ impl Numerics for Transformers {
         self.rounded(F32.softmax(scores, mask))
     }
 
+    /// Rounds the distances from the largest logit, too.
+    fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
+        let sinks = self.rounded_row(sinks);
+        self.rounded(attention::softmax_with_sinks(scores, mask, &sinks, |x| self.round(x)))
+    }
+
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         self.rounded(F32.context(weights, v))
     }
@@ -182,6 +191,15 @@ impl Numerics for Transformers {
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         zip(&self.activation(gate, activation), up, |gate, up| self.round(gate * up))
+    }
+
+    fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
+        let [alpha, limit] = [glu.alpha, glu.limit];
+        zip(gate, up, |gate, up| {
+            let (gate, up) = ClampedGlu { alpha, limit }.clamped(gate, up);
+            let sigmoid = self.round(1.0 / (1.0 + (-self.round(gate * alpha)).exp()));
+            self.round(self.round(up + 1.0) * self.round(gate * sigmoid))
+        })
     }
 
     /// Computes softmax and its sum in `f32`; the architecture decides if the weights are rounded afterwards.

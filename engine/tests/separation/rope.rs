@@ -1,7 +1,7 @@
 //! RoPE as engines compute it.
 
 use xcheck_engine::numerics::{LlamaCpp, Numerics};
-use xcheck_engine::ops::rope::{Rope, RopeScaling};
+use xcheck_engine::ops::rope::{Rope, RopeRounding, RopeScaling};
 use xcheck_engine::tensor::{RopePairing, Tensor};
 
 use super::dice::Law;
@@ -40,7 +40,7 @@ impl Turned {
             width: dim,
             pairing: RopePairing::Half,
             scaling: RopeScaling::None,
-            is_unrounded: false,
+            rounding: RopeRounding::Each,
         };
         Self { x: store.rounded(&law.numbers(tokens * heads, dim, seed)), heads, rope, first, store }
     }

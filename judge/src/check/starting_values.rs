@@ -202,7 +202,7 @@ impl<'d> StartingValueFinder<'d> {
         let layer = match (site.layer, point) {
             (_, Point::Embed) => None,
             // A layer's input is the previous layer's output.
-            (Some(layer), Point::BlockOut) if site.point != Point::BlockOut => Some(layer.checked_sub(1)?),
+            (Some(layer), Point::BlockOut) => Some(layer.checked_sub(1)?),
             (None, Point::BlockOut) => self.last_layer,
             (layer, _) => layer,
         };

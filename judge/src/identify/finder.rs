@@ -84,7 +84,7 @@ impl Finder<'_> {
     fn since_copied(&self, index: usize, site: Site, near: TapDistance) -> TapDistance {
         let is_input = |known: &SiteMatch| {
             let from = site.point.inputs().iter().flat_map(|inputs| inputs.iter());
-            from.map(|&point| Site { point, ..site }).any(|from| from == known.site)
+            from.map(|&point| Site { point, ..site }).any(|from| from == known.site && from != site)
         };
         let before = self.found[index].iter().filter(|known| known.is_honest() && is_input(known));
         let furthest = before.map(|known| known.near).max_by(|a, b| a.rel_l2.total_cmp(&b.rel_l2));

@@ -80,7 +80,9 @@ fn between(row: &SiteResult, is_mixture: bool, is_shared: bool) -> Vec<Point> {
     while let Some(point) = ahead.pop() {
         for inputs in point.inputs() {
             let is_held = inputs.iter().any(|input| row.since.iter().any(|start| start.point == *input));
-            let Some(&nearest) = inputs.iter().rfind(exists) else { continue };
+            // Blocks whose halves both read the input have no stream between them.
+            let stream = inputs.iter().find(|point| **point == Point::AttnResidual);
+            let Some(&nearest) = stream.or_else(|| inputs.iter().rfind(exists)) else { continue };
             let of_another_layer = matches!(nearest, Point::Embed | Point::BlockOut);
             if !is_held && !of_another_layer && !found.contains(&nearest) {
                 found.push(nearest);

@@ -119,7 +119,7 @@ def found_in(model: Any) -> dict[str, Any]:
         "model": Path(name).name if name else type(model).__name__,
         "settings": {key: value for key, value in settings.items() if value is not None},
         **({"rounding": {"like": f"{autocast}-autocast"}} if autocast is not None and dtype == "f32" else {}),
-        "rope_pairing": "half" if library == "transformers" and has_rope(model) else None,
+        "rope_pairing": rope_pairing(model) if library == "transformers" else None,
         "config": config,
     }
 
@@ -140,5 +140,13 @@ def found_by_module(model: Any) -> dict[str, Any]:
     }
 
 
-def has_rope(model: Any) -> bool:
-    return any(name.endswith("rotary_emb") for name, _ in model.named_modules())
+# Models of transformers whose RoPE turns neighbours, not halves of a head, together.
+NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
+
+
+def rope_pairing(model: Any) -> str | None:
+    """Returns which two values of a head RoPE turns together; None without RoPE."""
+    if not any(name.endswith("rotary_emb") for name, _ in model.named_modules()):
+        return None
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return "interleaved" if kind in NEIGHBOURS else "half"

@@ -103,6 +103,7 @@ OLMO2 = {
     "attn_residual": "input of mlp",
     "ffn_post_norm": "output of post_feedforward_layernorm",
 }
+EXAONE4 = {**OLMO2, **{tap: GEMMA3[tap] for tap in ("q_norm", "k_norm")}}
 BITNET = {
     **LLAMA,
     "attn_context": "input of self_attn.attn_sub_norm",
@@ -141,9 +142,17 @@ def known_map(model: Any) -> dict[str, str] | None:
     names = {name for name, _ in block.named_modules() if name}
     for needed, family in FAMILIES:
         if all(name in names for name in needed):
+            if family is OLMO2 and norms_heads(block):
+                family = EXAONE4
             relative = {tap: place for tap, place in family.items() if place.split(" of ")[1].split()[0] in names}
             return None if unplaced(block, relative) else whole_map(model, path, relative)
     return None
+
+
+def norms_heads(block: Any) -> bool:
+    """Whether queries are normalised head by head, after they were split into heads."""
+    norm, projection = block.get_submodule("self_attn.q_norm"), block.get_submodule("self_attn.q_proj")
+    return norm.weight.shape[0] != projection.weight.shape[0]
 
 
 def whole_map(model: Any, path: str, relative: Mapping[str, str]) -> dict[str, str]:

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::model::decoder::{BlockShape, NormKind};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -32,7 +33,9 @@ pub struct DecoderConfig {
     pub head_dim: usize,
     /// Number of positions that the model was trained for.
     pub context_length: usize,
-    /// Epsilon, added to the mean square in every RMSNorm.
+    /// Kind of the norms.
+    pub norm: NormKind,
+    /// Epsilon, added to the mean square or variance in every norm.
     pub norm_eps: f32,
     /// Gain of the norms in terms of this file's weights: the weight itself, or 1 + weight.
     pub norm_gain: Gain,
@@ -40,8 +43,8 @@ pub struct DecoderConfig {
     pub embed_scale: Option<Multiplier>,
     /// Factor of both halves of a block before they are added to the residual stream, if any.
     pub residual_scale: Option<f32>,
-    /// Divisor of the logits, if any.
-    pub logits_divisor: Option<f32>,
+    /// Factor of the logits, if any.
+    pub logits_scale: Option<Multiplier>,
     /// Soft cap of the scores, if any.
     pub attn_cap: Option<f32>,
     /// Soft cap of the logits, if any.
@@ -54,8 +57,10 @@ pub struct DecoderConfig {
     pub unrotated: Vec<bool>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
-    /// The nonlinearity of the gate.
+    /// The nonlinearity of the feed-forward block.
     pub activation: Activation,
+    /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
+    pub shape: BlockShape,
     /// True if the vocabulary projection is the embedding table.
     pub tied_output: bool,
     /// BitNet's kind of linear layers, if a Hugging Face checkpoint has them.
@@ -80,7 +85,7 @@ pub struct BiasFlags {
 }
 
 /// Experts of each layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
     pub count: usize,
@@ -88,6 +93,8 @@ pub struct ExpertsConfig {
     pub routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
     pub shared_ffn_size: Option<usize>,
+    /// Clamped GLU of experts with biases, if they have one.
+    pub clamped: Option<ClampedGlu>,
 }
 
 impl ExpertsConfig {
@@ -132,8 +139,8 @@ impl DecoderConfig {
         x.reshaped(&shape)
     }
 
-    /// Creates a norm with this weight.
-    pub(super) fn norm(&self, weight: Vec<f32>) -> RmsNorm {
+    /// Creates an RMSNorm with this weight.
+    pub(super) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
         RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
     }
 
@@ -145,6 +152,15 @@ impl DecoderConfig {
     /// Returns true if a layer applies RoPE.
     pub fn rotates(&self, layer: usize) -> bool {
         !self.unrotated.get(layer).copied().unwrap_or(false)
+    }
+
+    /// Returns a flag for each layer that is true for full attention, in a model whose files state a window; else no
+    /// flags.
+    pub(super) fn full_layers(&self, states_window: bool) -> Vec<bool> {
+        match states_window {
+            true => (0..self.n_layers).map(|layer| !self.slides(layer)).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// Checks the relations between the numbers, for any file format.
@@ -172,7 +188,12 @@ impl DecoderConfig {
             ));
         }
         if !(self.norm_eps > 0.0 && self.norm_eps < 1.0) {
-            return Err(Error::bad_key(file, "RMSNorm epsilon", self.norm_eps, "a small positive number"));
+            return Err(Error::bad_key(
+                file,
+                &format!("{} epsilon", self.norm.name()),
+                self.norm_eps,
+                "a small positive number",
+            ));
         }
         self.experts.iter().try_for_each(|experts| experts.check(file))?;
         for rope in

@@ -4,8 +4,8 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
-    yarn,
+    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, ExpertFiles, ExpertsConfig, Family,
+    ParallelHalves, SlidingDefaults, SlidingRope, SlidingWindow, yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
@@ -46,11 +46,12 @@ impl DecoderConfig {
             n_kv_heads: optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
             head_dim,
             context_length: file.require(&key("context_length"))?,
-            norm_eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
+            norm: family.norm,
+            norm_eps: file.require(&key(family.norm.gguf_eps()))?,
             norm_gain: Gain::Weight,
             embed_scale: None,
             residual_scale: None,
-            logits_divisor: None,
+            logits_scale: None,
             attn_cap: None,
             logits_cap: None,
             rope: Rope {
@@ -58,12 +59,13 @@ impl DecoderConfig {
                 width,
                 pairing: family.gguf_pairing,
                 scaling,
-                is_unrounded: family.rope.is_unrounded,
+                rounding: family.rope.rounding,
             },
             sliding: None,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
+            shape: shape(file, architecture, family)?,
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
             linear_class: None,
@@ -82,8 +84,12 @@ impl DecoderConfig {
                     .map_err(|expected| Error::bad_key(path, &key, number, expected))?;
             }
         }
-        if let Some(defaults) = family.sliding.as_ref().filter(|defaults| !defaults.is_off_in_gguf) {
+        let slides = |defaults: &&SlidingDefaults| !(defaults.is_off_in_gguf)(n_layers);
+        if let Some(defaults) = family.sliding.as_ref().filter(slides) {
             config.sliding = config.sliding_window(file, architecture, defaults)?;
+            if defaults.rotates_alone {
+                config.unrotated = config.full_layers(config.sliding.is_some());
+            }
         }
         config.check(path)?;
         config.check_gguf_agrees(file, architecture)?;
@@ -105,9 +111,14 @@ impl DecoderConfig {
         };
         let pattern_key = key("attention.sliding_window_pattern");
         let layers = self.sliding_layers(file, &pattern_key, defaults)?;
-        let theta = file.optional(&key("rope.freq_base_swa"))?.or(defaults.theta).unwrap_or(self.rope.theta);
-        let scaling = if defaults.theta.is_some() { RopeScaling::None } else { self.rope.scaling.clone() };
-        let rope = Rope { theta, scaling, ..self.rope };
+        let stated = file.optional(&key("rope.freq_base_swa"))?;
+        let rope = match defaults.rope {
+            SlidingRope::Shared => Rope { theta: stated.unwrap_or(self.rope.theta), ..self.rope.clone() },
+            SlidingRope::Unscaled => Rope { scaling: RopeScaling::None, ..self.rope },
+            SlidingRope::Own { theta, .. } => {
+                Rope { theta: stated.unwrap_or(theta), scaling: RopeScaling::None, ..self.rope }
+            }
+        };
         Ok(Some(SlidingWindow { window, rope, layers }))
     }
 
@@ -293,8 +304,13 @@ fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<Exper
     };
     let used = file.require(&key("expert_used_count"))?;
     let (is_normalised, is_rounded) = (known.gguf_normalised, known.is_rounded);
-    let routing = ExpertRouting { used, is_normalised, is_rounded };
-    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing, shared_ffn_size })
+    let routing = ExpertRouting { used, is_normalised, is_of_chosen: known.is_of_chosen, is_rounded };
+    Ok(ExpertsConfig {
+        count: file.require(&key("expert_count"))?,
+        routing,
+        shared_ffn_size,
+        clamped: known.clamped,
+    })
 }
 
 /// Returns an error for GGUF options of these architectures that the forward pass does not support.
@@ -324,13 +340,31 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
     Ok(())
 }
 
-/// Returns the allowed biases that the first layer has.
+/// Returns the biases that the first layer has, as far as the architecture may have them.
 fn biases(file: &Gguf, family: &Family) -> BiasFlags {
-    let has = |matrix: &str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();
-    let BiasRules { always_qkv, attention, mlp } = family.biases;
+    let has = |rule: BiasRule, matrices: &[&str]| {
+        let is_there = |matrix: &&str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();
+        match rule {
+            BiasRule::Never => false,
+            BiasRule::Always => true,
+            BiasRule::Stated(_) => matrices.iter().any(is_there),
+        }
+    };
+    let BiasRules { qkv, output, mlp } = family.biases;
     BiasFlags {
-        qkv: always_qkv || attention && has("attn_q"),
-        output: attention && has("attn_output"),
-        mlp: mlp && has("ffn_up"),
+        qkv: has(qkv, &["attn_q", "attn_qkv"]),
+        output: has(output, &["attn_output"]),
+        mlp: has(mlp, &["ffn_up"]),
     }
+}
+
+/// Returns the shape of a block. If files choose between parallel and sequential halves, a key states it, or a norm
+/// before the feed-forward block exists only in sequential blocks.
+fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape> {
+    let Some(both) = family.shape.parallel else { return Ok(family.shape) };
+    let stated = file.optional::<bool>(&format!("{architecture}.use_parallel_residual"))?;
+    let has_norm = file.tensors.get("blk.0.ffn_norm.weight").is_some();
+    let is_parallel = both.is_always || stated.unwrap_or(!has_norm);
+    let both = ParallelHalves { is_gguf: true, ..both };
+    Ok(BlockShape { parallel: is_parallel.then_some(both), ..family.shape })
 }

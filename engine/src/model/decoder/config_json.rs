@@ -2,22 +2,18 @@
 
 use serde_json::Value;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRules, DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow, yarn,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, ExpertFiles, ExpertsConfig, Family, ParallelHalves,
+    SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
-use crate::ops::activation::Activation;
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
-use crate::ops::rope::{Rope, RopeScaling};
-use crate::tensor::RopePairing;
-
-/// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
-const FULL: &str = "full_attention";
-const SLIDING: &str = "sliding_attention";
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -44,18 +40,20 @@ impl DecoderConfig {
             n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
             head_dim,
             context_length: file.require_usize("max_position_embeddings")?,
-            norm_eps: file.require_f32("rms_norm_eps")?,
+            norm: family.norm,
+            norm_eps: file.require_f32(family.json_eps)?,
             norm_gain: family.gain,
             embed_scale: None,
             residual_scale: None,
-            logits_divisor: None,
+            logits_scale: None,
             attn_cap: None,
             logits_cap: None,
-            rope: rope(file, family, FULL, ("rope_theta", DEFAULT_THETA), head_dim)?,
+            rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), head_dim)?,
             sliding: None,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
-            activation: family.activation,
+            activation: activation(file, family)?,
+            shape: shape(file, family)?,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
@@ -75,6 +73,9 @@ impl DecoderConfig {
             }
         }
         config.sliding = sliding_window(file, &config, family)?;
+        if family.sliding.as_ref().is_some_and(|sliding| sliding.rotates_alone) {
+            config.unrotated = config.full_layers(!file.is_null("sliding_window"));
+        }
         config.check(file.path())?;
         Ok(config)
     }
@@ -105,24 +106,33 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
             Err(file.bad_key("layer_types", SLIDING, "full_attention throughout"))
         };
     };
-    // If only the file decides about a window, null means no window. An absent key means transformers' default.
-    if defaults.full_every.is_none() && file.is_null("sliding_window") {
+    // If the file decides about a window, null means no window. An absent key means transformers' default.
+    if (defaults.full_every.is_none() || defaults.rotates_alone) && file.is_null("sliding_window") {
         return Ok(None);
     }
-    let pattern = file.optional_usize("sliding_window_pattern")?.or(defaults.full_every);
-    if pattern == Some(0) {
-        return Err(file.bad_key("sliding_window_pattern", 0, "1 or more layers"));
-    }
-    let layers = listed.unwrap_or_else(|| SlidingWindow::every(pattern, config.n_layers));
+    let layers = match listed {
+        Some(listed) => listed,
+        None => SlidingWindow::every(sliding_pattern(file, defaults)?, config.n_layers),
+    };
     if !layers.contains(&true) {
         return Ok(None);
     }
     let window = file.require_usize("sliding_window")?;
-    let rope = match defaults.theta {
-        Some(theta) => rope(file, family, SLIDING, ("rope_local_base_freq", theta), config.head_dim)?,
-        None => config.rope.clone(),
+    let rope = match defaults.rope {
+        SlidingRope::Shared => config.rope.clone(),
+        SlidingRope::Unscaled => rope(file, family, SLIDING, ("rope_theta", DEFAULT_THETA), config.head_dim)?,
+        SlidingRope::Own { key, theta } => rope(file, family, SLIDING, (key, theta), config.head_dim)?,
     };
     Ok(Some(SlidingWindow { window, rope, layers }))
+}
+
+/// Reads the interval of layers with full attention.
+fn sliding_pattern(file: &Config, defaults: &SlidingDefaults) -> Result<Option<usize>> {
+    const KEY: &str = "sliding_window_pattern";
+    match file.optional_usize(KEY)?.or(defaults.full_every) {
+        Some(0) => Err(file.bad_key(KEY, 0, "1 or more layers")),
+        pattern => Ok(pattern),
+    }
 }
 
 /// Reads the sliding layers from `layer_types`, if present.
@@ -143,58 +153,6 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
         _ => Err(file.bad_key(KEY, kind, format!("{FULL:?} or {SLIDING:?}"))),
     };
     kinds.iter().map(slides).collect::<Result<_>>().map(Some)
-}
-
-/// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
-/// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
-/// `rope_parameters`, its base included; where layers of several kinds have bases of their own, it only adds to them.
-fn rope<'f>(
-    file: &Config<'f>,
-    family: &Family,
-    kind: &str,
-    (theta_key, default): (&str, f32),
-    head_dim: usize,
-) -> Result<Rope> {
-    let of_kind = |all: Config<'f>| -> Result<Option<Config<'f>>> {
-        Ok(all.object(kind)?.or(Some(all).filter(|_| kind == FULL)))
-    };
-    let new = file.object("rope_parameters")?.map_or(Ok(None), of_kind)?;
-    let old = match file.object("rope_scaling")?.filter(|old| !old.is_empty()) {
-        Some(old) if kind == FULL => of_kind(old)?,
-        _ => None,
-    };
-    let has_kinds = family.sliding.as_ref().is_some_and(|sliding| sliding.theta.is_some());
-    let new = new.filter(|_| old.is_none() || has_kinds);
-    let places: Vec<Config> = old.into_iter().chain(new).collect();
-    let stated = |key: &str| places.iter().find(|place| place.get(key).is_some());
-    let theta = match stated("rope_theta") {
-        Some(place) => place.optional_f32("rope_theta")?,
-        None => file.optional_f32(theta_key)?,
-    };
-    let width = width(file, stated(PARTIAL), family, head_dim)?;
-    let scaling = match places.first() {
-        Some(parameters) => scaling(file, parameters, family)?,
-        None => RopeScaling::None,
-    };
-    let (theta, pairing) = (theta.unwrap_or(default), RopePairing::Half);
-    Ok(Rope { theta, width, pairing, scaling, is_unrounded: family.rope.is_unrounded })
-}
-
-/// Key of the part of a head that rotates.
-const PARTIAL: &str = "partial_rotary_factor";
-
-/// Reads the number of values of a head that rotate.
-fn width(file: &Config, stated: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
-    const KEY: &str = PARTIAL;
-    let place = stated.unwrap_or(file);
-    let part = place.optional_f32(KEY)?.unwrap_or(1.0);
-    if part != 1.0 && !family.rope.may_be_partial {
-        return Err(place.bad_key(KEY, part, "1 (partial rotation is not supported)"));
-    }
-    if !(part > 0.0 && part <= 1.0) {
-        return Err(place.bad_key(KEY, part, "a number above 0 and up to 1"));
-    }
-    Ok((head_dim as f32 * part) as usize)
 }
 
 /// Reads the layers without RoPE: `no_rope_layers`, which lists the layers with RoPE, or every
@@ -225,65 +183,6 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     }
 }
 
-/// Reads the RoPE scaling.
-fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeScaling> {
-    let kind = if parameters.get("rope_type").is_some() { "rope_type" } else { "type" };
-    match parameters.optional_str(kind)? {
-        None | Some("default") => Ok(RopeScaling::None),
-        Some("linear") => Ok(RopeScaling::Linear(parameters.require_f32("factor")?)),
-        Some("llama3") => llama3(parameters),
-        Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
-        Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
-        // Scales only sequences that are longer than the model's context, and these are refused.
-        Some("dynamic") if !family.rope.may_be_long => {
-            parameters.require_f32("factor").map(|_| RopeScaling::None)
-        }
-        Some(found) => {
-            let expected = "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\" (other RoPE scaling is not \
-                            supported)";
-            Err(parameters.bad_key(kind, found, expected))
-        }
-    }
-}
-
-fn llama3(parameters: &Config) -> Result<RopeScaling> {
-    let number = |key: &str| match parameters.require_f32(key)? {
-        number if number > 0.0 && number.is_finite() => Ok(number),
-        number => Err(parameters.bad_key(key, number, "a positive number")),
-    };
-    let (low_freq_factor, high_freq_factor) = (number("low_freq_factor")?, number("high_freq_factor")?);
-    if low_freq_factor >= high_freq_factor {
-        return Err(parameters.bad_key("low_freq_factor", low_freq_factor, "less than high_freq_factor"));
-    }
-    let (factor, original_context) = (number("factor")?, number("original_max_position_embeddings")?);
-    Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
-}
-
-/// Reads LongRoPE, which old files of Phi-3 call "su" or "yarn". If the file does not state the magnitude, it follows
-/// from the ratio of the extended context to the original one.
-fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
-    const CONTEXT: &str = "original_max_position_embeddings";
-    let factors = |key: &str| {
-        let all = parameters.get(key).and_then(Value::as_array);
-        let numbers = all.and_then(|all| all.iter().map(|x| Some(x.as_f64()? as f32)).collect());
-        numbers.ok_or_else(|| parameters.bad_key(key, "missing", "a number for each pair of a head"))
-    };
-    let original = match parameters.optional_usize(CONTEXT)? {
-        Some(original) => original,
-        None => file.require_usize(CONTEXT)?,
-    };
-    if original < 2 {
-        return Err(parameters.bad_key(CONTEXT, original, "2 or more positions"));
-    }
-    let stated = parameters.optional_f32("factor")?.map(f64::from);
-    let extended = file.require_usize("max_position_embeddings")? as f64 / original as f64;
-    let factor = stated.unwrap_or(extended);
-    let stretch = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
-    let magnitude = parameters.optional_f32("attention_factor")?.unwrap_or(stretch as f32);
-    let (short, long) = (factors("short_factor")?, factors("long_factor")?);
-    Ok(RopeScaling::Long { short, long, original_context: original, magnitude })
-}
-
 /// Reads the experts of each layer. transformers has two names for their number.
 fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     const COUNT: [&str; 2] = ["num_local_experts", "num_experts"];
@@ -310,28 +209,82 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
     let routing = ExpertRouting {
         used: file.require_usize("num_experts_per_tok")?,
         is_normalised: stated.unwrap_or(false),
+        is_of_chosen: known.is_of_chosen,
         is_rounded: known.is_rounded,
     };
     let shared_ffn_size = shared.map(|key| file.require_usize(key)).transpose()?;
-    Ok(ExpertsConfig { count, routing, shared_ffn_size })
+    let clamped = known.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
+    Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped })
 }
 
-/// Reads the biases. `attention_bias` applies to all four attention matrices, `mlp_bias` to the three of the
-/// feed-forward block.
-fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
-    let BiasRules { always_qkv, attention, mlp } = family.biases;
-    let stated = |key: &str, is_supported: bool| match is_supported {
-        true => Ok(file.optional_bool(key)?.unwrap_or(false)),
-        false => {
-            let expected = "false (biases of this architecture are not supported)";
-            file.only(key, &[Value::from(false)], expected).map(|()| false)
-        }
+/// Reads the factor and limit of a clamped GLU.
+fn clamped_glu(file: &Config, default: ClampedGlu) -> Result<ClampedGlu> {
+    let number = |key: &str, default: f32| match file.optional_f32(key)?.unwrap_or(default) {
+        number if number > 0.0 && number.is_finite() => Ok(number),
+        number => Err(file.bad_key(key, number, "a positive number")),
     };
-    if always_qkv {
+    let (alpha, limit) = (number("swiglu_alpha", default.alpha)?, number("swiglu_limit", default.limit)?);
+    Ok(ClampedGlu { alpha, limit })
+}
+
+/// Keys of biases in `config.json`. An architecture reads some of them; the others must be false or absent.
+const BIASES: [&str; 6] =
+    ["attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qkv_bias"];
+
+/// Reads the biases of queries, keys and values, of the output projection and of the feed-forward block.
+fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
+    let rules = family.biases.all();
+    if family.biases.qkv == BiasRule::Always {
         file.only("qkv_bias", &[Value::from(true)], "true (such layers without biases are not supported)")?;
     }
-    let (attention, mlp) = (stated("attention_bias", attention)?, stated("mlp_bias", mlp)?);
-    Ok(BiasFlags { qkv: always_qkv || attention, output: attention, mlp })
+    let is_read = |key: &str| {
+        let is_it = |rule: &BiasRule| matches!(rule, BiasRule::Stated(stated) if *stated == key);
+        rules.iter().any(is_it) || key == "qkv_bias"
+    };
+    for key in BIASES.into_iter().filter(|key| !is_read(key)) {
+        file.only(key, &[Value::from(false)], "false (biases of this architecture are not supported)")?;
+    }
+    let stated = |rule: BiasRule| match rule {
+        BiasRule::Never => Ok(false),
+        BiasRule::Always => Ok(true),
+        BiasRule::Stated(key) => Ok::<_, Error>(file.optional_bool(key)?.unwrap_or(false)),
+    };
+    let [qkv, output, mlp] = rules.map(stated);
+    Ok(BiasFlags { qkv: qkv?, output: output?, mlp: mlp? })
+}
+
+/// Activation functions by their names in `config.json`.
+const ACTIVATIONS: [(&str, Activation); 5] = [
+    ("silu", Activation::Silu),
+    ("relu2", Activation::SquaredRelu),
+    ("gelu", Activation::GeluErf),
+    ("gelu_new", Activation::GeluNew),
+    ("gelu_pytorch_tanh", Activation::GeluTanh),
+];
+
+/// Reads the activation function: one of the names that the architecture may state.
+fn activation(file: &Config, family: &Family) -> Result<Activation> {
+    let supported: Vec<Value> = family.hidden_acts.iter().map(|name| (*name).into()).collect();
+    let expected = family.hidden_acts.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or ");
+    let mut found = family.activation;
+    for key in ["hidden_act", "hidden_activation"] {
+        file.only(key, &supported, &expected)?;
+        let stated = file.optional_str(key)?;
+        let known = ACTIVATIONS.iter().find(|(name, _)| stated == Some(name));
+        found = known.map_or(found, |(_, activation)| *activation);
+    }
+    Ok(found)
+}
+
+/// Reads the shape of a block, which some architectures choose between parallel and sequential halves.
+fn shape(file: &Config, family: &Family) -> Result<BlockShape> {
+    const KEY: &str = "use_parallel_residual";
+    let is_parallel = match family.shape.parallel {
+        Some(ParallelHalves { is_always: true, .. }) => true,
+        Some(_) => file.optional_bool(KEY)?.unwrap_or(false),
+        None => false,
+    };
+    Ok(BlockShape { parallel: family.shape.parallel.filter(|_| is_parallel), ..family.shape })
 }
 
 /// Reads BitNet's kind of linear layers, for architectures that may have them.
@@ -373,11 +326,6 @@ fn check_sliding_window(file: &Config) -> Result<()> {
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     let no = [Value::from(false)];
-    let act = match family.activation {
-        Activation::Silu => "silu",
-        Activation::SquaredRelu => "relu2",
-        _ => "gelu_pytorch_tanh",
-    };
     check_sliding_window(file)?;
     file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
     let numbers = [
@@ -387,13 +335,15 @@ fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
         ("residual_multiplier", "multipliers are not supported"),
         ("attention_multiplier", "multipliers are not supported"),
         ("logits_scaling", "multipliers are not supported"),
+        ("logit_scale", "multipliers are not supported"),
+        ("clip_qkv", "clamped projections are not supported"),
     ];
     let is_stated = |key: &str| family.stated.iter().any(|stated| stated.json == key);
     for (key, what) in numbers.into_iter().filter(|(key, _)| !is_stated(key)) {
         file.only(key, &[], &format!("absent ({what})"))?;
     }
-    for key in ["hidden_act", "hidden_activation"] {
-        file.only(key, &[act.into()], &format!("{act:?}"))?;
+    for key in ["qk_layernorm", "use_qk_norm"] {
+        file.only(key, &no, "false (such norms of queries and keys are not supported)")?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::model::decoder::config::DEFAULT_THETA;
 use crate::model::decoder::{BiasFlags, DecoderConfig, Family};
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
-use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::rope::{Rope, RopeRounding, RopeScaling};
 use crate::tensor::RopePairing;
 
 /// Epsilon of `run.c`.
@@ -27,11 +27,12 @@ impl DecoderConfig {
             n_kv_heads: h.n_kv_heads,
             head_dim,
             context_length: h.seq_len,
+            norm: family.norm,
             norm_eps: NORM_EPS,
             norm_gain: Gain::Weight,
             embed_scale: None,
             residual_scale: None,
-            logits_divisor: None,
+            logits_scale: None,
             attn_cap: None,
             logits_cap: None,
             rope: Rope {
@@ -39,12 +40,13 @@ impl DecoderConfig {
                 width: head_dim,
                 pairing,
                 scaling: RopeScaling::None,
-                is_unrounded: false,
+                rounding: RopeRounding::Each,
             },
             sliding: None,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,
+            shape: family.shape,
             biases: BiasFlags::default(),
             linear_class: None,
             experts: None,

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use crate::model::decoder::DecoderConfig;
-use crate::ops::activation::Activation;
+use crate::model::decoder::{BlockShape, DecoderConfig, NormKind};
+use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
+use crate::ops::rope::RopeRounding;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::RopePairing;
 
@@ -17,10 +18,20 @@ pub struct Family {
     pub gguf_names: &'static [&'static str],
     /// Values of `model_type` in a `config.json`.
     pub model_types: &'static [&'static str],
+    /// Layout of the q and k rows in its Hugging Face files.
+    pub pairing: RopePairing,
     /// Layout of the q and k rows in its GGUF files.
     pub gguf_pairing: RopePairing,
-    /// Activation function of the gate.
+    /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
+    pub shape: BlockShape,
+    /// Kind of its norms.
+    pub norm: NormKind,
+    /// Key of the norms' epsilon in `config.json`.
+    pub json_eps: &'static str,
+    /// Activation function of the feed-forward block.
     pub activation: Activation,
+    /// Names of activation functions that its `config.json` may state; `activation` if it states none.
+    pub hidden_acts: &'static [&'static str],
     /// Activation functions that differ in GGUF files with certain architecture names.
     pub gguf_activations: &'static [(&'static str, Activation)],
     /// True if readers of its GGUF files use the embedding table as the head even if `output.weight` is present.
@@ -47,8 +58,34 @@ pub struct Family {
     pub config_defaults: fn() -> Value,
     /// Expert settings, if the architecture has experts.
     pub experts: Option<ExpertFiles>,
-    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index.
+    /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index; a name
+    /// that ends in `=` has no `.weight`.
     pub layer_names: &'static [(&'static str, &'static str)],
+    /// Names of a layer's tensors in its GGUF files that differ from Llama's.
+    pub gguf_layer_names: &'static [(&'static str, &'static str)],
+    /// Hugging Face names of the tensors outside of layers.
+    pub outer_names: OuterNames,
+}
+
+/// Hugging Face names of the tensors outside of layers.
+#[derive(Clone, Copy)]
+pub struct OuterNames {
+    /// Prefix of the model's names in complete checkpoints.
+    pub prefix: &'static str,
+    /// Prefix of the layers' names, after the model's prefix.
+    pub layers: &'static str,
+    /// The embedding table.
+    pub embedding: &'static str,
+    /// The last norm.
+    pub norm: &'static str,
+    /// The vocabulary projection.
+    pub head: &'static str,
+}
+
+impl OuterNames {
+    /// Llama's names.
+    pub const LLAMA: Self =
+        Self { prefix: "model.", layers: "layers", embedding: "embed_tokens", norm: "norm", head: "lm_head" };
 }
 
 impl Family {
@@ -73,21 +110,42 @@ impl Family {
     }
 }
 
-/// Matrices of an architecture that may have a bias.
+/// Rules for the biases of an architecture's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasRules {
-    /// True if queries, keys and values have a bias in every file.
-    pub always_qkv: bool,
-    /// True if all attention matrices have biases when `attention_bias` is true; in GGUF files, when the bias tensors
-    /// exist.
-    pub attention: bool,
-    /// True if the feed-forward block has biases when `mlp_bias` is true; in GGUF files, when the bias tensors exist.
-    pub mlp: bool,
+    /// Queries, keys and values.
+    pub qkv: BiasRule,
+    /// Output projection of attention.
+    pub output: BiasRule,
+    /// Feed-forward block.
+    pub mlp: BiasRule,
+}
+
+/// Rule for the biases of one kind of matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BiasRule {
+    /// No file has them.
+    Never,
+    /// Every file has them.
+    Always,
+    /// A `config.json` has this key; in GGUF files, the bias tensors exist.
+    Stated(&'static str),
 }
 
 impl BiasRules {
     /// No biases.
-    pub const NONE: Self = Self { always_qkv: false, attention: false, mlp: false };
+    pub const NONE: Self = Self { qkv: BiasRule::Never, output: BiasRule::Never, mlp: BiasRule::Never };
+
+    /// All biases, if the key is true.
+    pub const fn stated(key: &'static str) -> Self {
+        let rule = BiasRule::Stated(key);
+        Self { qkv: rule, output: rule, mlp: rule }
+    }
+
+    /// Returns the rules in order.
+    pub(super) fn all(&self) -> [BiasRule; 3] {
+        [self.qkv, self.output, self.mlp]
+    }
 }
 
 /// Keys of a factor or soft cap in model files, and where the configuration stores it.
@@ -113,6 +171,19 @@ impl NumberKey {
     }
 }
 
+impl ExpertFiles {
+    /// Mixtral's experts.
+    pub const MIXTRAL: Self = Self {
+        ffn_size: ["intermediate_size", "feed_forward_length"],
+        normalised: None,
+        is_of_chosen: false,
+        clamped: None,
+        gguf_normalised: true,
+        shared_ffn_size: None,
+        is_rounded: false,
+    };
+}
+
 /// Expert settings in the files of an architecture.
 #[derive(Clone, Copy)]
 pub struct ExpertFiles {
@@ -120,6 +191,10 @@ pub struct ExpertFiles {
     pub ffn_size: [&'static str; 2],
     /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
     pub normalised: Option<&'static str>,
+    /// True if softmax reads the logits of the chosen experts alone.
+    pub is_of_chosen: bool,
+    /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
+    pub clamped: Option<ClampedGlu>,
     /// True if llama.cpp divides the chosen experts' weights by their sum.
     pub gguf_normalised: bool,
     /// Key of the shared expert's feed-forward size, in `config.json` and GGUF files, if there is a shared expert.
@@ -129,34 +204,59 @@ pub struct ExpertFiles {
 }
 
 /// RoPE variants of an architecture.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct RopeExtras {
-    /// True if its authors keep cosines, sines and products in `f32`.
-    pub is_unrounded: bool,
+    /// Values that its authors round to the type of activations.
+    pub rounding: RopeRounding,
     /// True if only a part of each head may rotate.
     pub may_be_partial: bool,
     /// True if frequencies may be scaled by LongRoPE.
     pub may_be_long: bool,
+    /// Keys of the base and of the rotating part in files of transformers 4.
+    pub old_keys: [&'static str; 2],
 }
 
 impl RopeExtras {
     /// Llama's RoPE only.
-    pub const NONE: Self = Self { is_unrounded: false, may_be_partial: false, may_be_long: false };
+    pub const NONE: Self = Self {
+        rounding: RopeRounding::Each,
+        may_be_partial: false,
+        may_be_long: false,
+        old_keys: ["rope_theta", "partial_rotary_factor"],
+    };
 }
 
-/// Default sliding-window layers and their RoPE base, for files without these keys.
+/// Default sliding-window layers and their RoPE, for files without these keys.
 pub struct SlidingDefaults {
     /// Interval of layers with full attention; `None` if no layer has it.
     pub full_every: Option<usize>,
-    /// RoPE base of sliding-window layers; `None` for the model's base.
-    pub theta: Option<f32>,
-    /// True if llama.cpp computes without the window that a GGUF file states.
-    pub is_off_in_gguf: bool,
+    /// RoPE of sliding-window layers.
+    pub rope: SlidingRope,
+    /// True if only sliding-window layers rotate queries and keys, in a model whose files state a window.
+    pub rotates_alone: bool,
+    /// Returns true if llama.cpp computes a model with so many layers without the window that a GGUF file states.
+    pub is_off_in_gguf: fn(usize) -> bool,
+}
+
+/// RoPE of sliding-window layers.
+pub enum SlidingRope {
+    /// RoPE of the other layers.
+    Shared,
+    /// The base of the other layers, without their scaling.
+    Unscaled,
+    /// An own base.
+    Own {
+        /// Key of the base in `config.json`.
+        key: &'static str,
+        /// Default of the base.
+        theta: f32,
+    },
 }
 
 impl SlidingDefaults {
     /// Every layer slides if the file states a window.
-    pub const ALL: Self = Self { full_every: None, theta: None, is_off_in_gguf: false };
+    pub const ALL: Self =
+        Self { full_every: None, rope: SlidingRope::Shared, rotates_alone: false, is_off_in_gguf: |_| false };
 }
 
 /// Returns the usual scale, 1 / √D, applied to the products.

@@ -3,131 +3,18 @@
 use crate::error::{KeyError, Result};
 use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
+use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, ExpertsConfig, FeedForward, ProjectionBiases, Projections,
+    Decoder, DecoderBlock, DecoderConfig, ExpertBiases, ExpertsConfig, FeedForward, FfnShape, Norm, NormKind,
+    Projection, Projections,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
-use crate::ops::norm::RmsNorm;
+use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::RopeScaling;
 use crate::weight::{Factor, Matrix};
-
-/// Naming scheme of a file's tensors. This module refers to tensors by their GGUF names.
-#[derive(Clone, Copy)]
-enum DecoderNames<'a> {
-    Gguf,
-    HuggingFace {
-        /// Prefix of the decoder's tensor names.
-        prefix: &'static str,
-        /// Names of a layer's tensors that differ from Llama's.
-        layer: &'a [(&'a str, &'a str)],
-    },
-}
-
-/// Hugging Face names of a layer's tensors in Llama checkpoints.
-const LAYER: &[(&str, &str)] = &[
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-    ("ffn_gate_inp", "mlp.gate"),
-    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
-    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
-    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
-    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
-    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
-    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
-    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
-];
-
-/// Prefixes of a decoder's tensor names: a text model, the text part of a multimodal model in transformers 4.x and
-/// 5.x, or a text model that was saved without its head.
-const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
-
-/// Prefixes of the non-text parts of a model.
-const OTHER_PARTS: [&str; 4] =
-    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
-
-impl<'a> DecoderNames<'a> {
-    fn hugging_face(file: &TensorFile, layer: &'a [(&'a str, &'a str)]) -> Self {
-        let has = |prefix: &&str| file.get(&format!("{prefix}embed_tokens.weight")).is_some();
-        DecoderNames::HuggingFace { prefix: PREFIXES.into_iter().find(has).unwrap_or(PREFIXES[0]), layer }
-    }
-
-    fn of_layer(self, name: &str, index: usize) -> String {
-        match self {
-            DecoderNames::Gguf => format!("blk.{index}.{name}.weight"),
-            DecoderNames::HuggingFace { prefix, layer } => {
-                let mut names = layer.iter().chain(LAYER);
-                let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
-                format!("{prefix}layers.{index}.{hugging_face}.weight")
-            }
-        }
-    }
-
-    /// Returns the name of a matrix's bias.
-    fn bias_of_layer(self, name: &str, index: usize) -> String {
-        let matrix = self.of_layer(name, index);
-        format!("{}bias", matrix.strip_suffix("weight").expect("names of matrices end in weight"))
-    }
-
-    /// Returns the name of a matrix's factor.
-    fn scale_of_layer(self, name: &str, index: usize) -> String {
-        let matrix = self.of_layer(name, index);
-        match (self, matrix.strip_suffix("weight")) {
-            (DecoderNames::Gguf, Some(name)) => format!("{name}scale"),
-            _ => format!("{matrix}_scale"),
-        }
-    }
-
-    fn token_embd(self) -> String {
-        match self {
-            DecoderNames::Gguf => "token_embd.weight".into(),
-            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}embed_tokens.weight"),
-        }
-    }
-
-    fn output_norm(self) -> String {
-        match self {
-            DecoderNames::Gguf => "output_norm.weight".into(),
-            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}norm.weight"),
-        }
-    }
-
-    fn output(self) -> &'static str {
-        match self {
-            DecoderNames::Gguf => "output.weight",
-            DecoderNames::HuggingFace { prefix: "language_model.model.", .. } => {
-                "language_model.lm_head.weight"
-            }
-            DecoderNames::HuggingFace { .. } => "lm_head.weight",
-        }
-    }
-
-    /// Returns true for tensors that are not needed: derived tensors, and non-text parts of the model.
-    fn is_beside(self, name: &str) -> bool {
-        match self {
-            DecoderNames::Gguf => {
-                matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin")
-                    || name.ends_with(".attn_rot_embd")
-            }
-            DecoderNames::HuggingFace { prefix, .. } => {
-                let is_other = |part: &&str| name.starts_with(part);
-                name.ends_with("rotary_emb.inv_freq")
-                    || (prefix != PREFIXES[0] && OTHER_PARTS.iter().any(is_other))
-            }
-        }
-    }
-}
 
 /// Weights of one layer of a file.
 pub struct LayerWeights<'a, 'f> {
@@ -138,13 +25,21 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
-    /// Loads the norm of rows of `len` values, by its GGUF name.
+    /// Loads the RMSNorm of rows of `len` values, by its GGUF name.
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
     pub fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
         let weight = self.weights.vector(&self.names.of_layer(name, self.layer), len)?;
-        Ok(self.config.norm(weight))
+        Ok(self.config.rms_norm(weight))
+    }
+
+    /// Loads the norm of rows of `len` values, of the architecture's kind, by its GGUF name.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::norm`].
+    pub fn any_norm(&mut self, name: &str, len: usize) -> Result<Norm> {
+        load_norm(self.weights, self.config, &self.names.of_layer(name, self.layer), len)
     }
 
     /// Loads the bias of a matrix with `len` rows, by the matrix's GGUF name.
@@ -155,12 +50,13 @@ impl LayerWeights<'_, '_> {
         self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
 
-    /// Loads the bias of a matrix with `len` rows, if the model has it.
+    /// Loads a matrix by its GGUF name, with its bias if the model has one.
     ///
     /// # Errors
-    /// See [`LayerWeights::bias`].
-    fn bias_if(&mut self, is_there: bool, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
-        is_there.then(|| self.bias(name, len)).transpose()
+    /// See [`LayerWeights::matrix`] and [`LayerWeights::bias`].
+    pub fn projection(&mut self, name: &str, has_bias: bool, rows: usize, cols: usize) -> Result<Projection> {
+        let weight = self.matrix(name, rows, cols)?;
+        Ok(Projection { weight, bias: has_bias.then(|| self.bias(name, rows)).transpose()? })
     }
 
     /// Loads a matrix by its GGUF name.
@@ -178,7 +74,7 @@ impl LayerWeights<'_, '_> {
     pub fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
-            DecoderNames::Gguf => self.weights.row(&tensor, cols),
+            DecoderNames::Gguf { .. } => self.weights.row(&tensor, cols),
             DecoderNames::HuggingFace { .. } => self.weights.matrix(&tensor, 1, cols),
         }
     }
@@ -193,15 +89,96 @@ impl LayerWeights<'_, '_> {
         self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
-    /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, one tensor for each expert in Hugging
-    /// Face checkpoints.
+    /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub fn gates_and_ups(&mut self, count: usize, rows: usize, cols: usize) -> Result<[Vec<Matrix>; 2]> {
+        let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(|name| self.names.of_layer(name, self.layer));
+        if gate != up {
+            return Ok([
+                self.of_experts("ffn_gate_exps", count, rows, cols)?,
+                self.of_experts("ffn_up_exps", count, rows, cols)?,
+            ]);
+        }
+        if self.config.experts.is_some_and(|experts| experts.clamped.is_some()) {
+            return self.alternating(&gate, count, rows, cols);
+        }
+        let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
+        let half = |first: usize| both.iter().map(|both| both.rows_from(first, rows)).collect();
+        Ok([half(0), half(rows)])
+    }
+
+    /// Loads gates and ups that alternate in the columns of one tensor, with inputs in its rows.
+    fn alternating(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<[Vec<Matrix>; 2]> {
+        let shape = [count, cols, 2 * rows];
+        let mut half = |first: usize| -> Result<Vec<Matrix>> {
+            let of_expert = |expert: usize| {
+                let at = |row: usize, col: usize| (expert * cols + col) * 2 * rows + 2 * row + first;
+                self.weights.gathered(name, &shape, [rows, cols], at)
+            };
+            (0..count).map(of_expert).collect()
+        };
+        Ok([half(0)?, half(1)?])
+    }
+
+    /// Loads the biases of a router and of all experts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub fn expert_biases(&mut self, count: usize, rows: usize, cols: usize) -> Result<ExpertBiases> {
+        let router = self.bias("ffn_gate_inp", count)?;
+        let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
+            .map(|name| self.names.bias_of_layer(name, self.layer));
+        let down = self.weights.matrix(&down, count, cols)?;
+        let [gate, up] = match gate == up {
+            false => [self.weights.matrix(&gate, count, rows)?, self.weights.matrix(&up, count, rows)?],
+            true => {
+                let mut half = |first: usize| {
+                    let at = |row: usize, col: usize| row * 2 * rows + 2 * col + first;
+                    self.weights.gathered(&gate, &[count, 2 * rows], [count, rows], at)
+                };
+                [half(0)?, half(1)?]
+            }
+        };
+        Ok(ExpertBiases { router, gate, up, down })
+    }
+
+    /// Loads a vector by its GGUF name.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::norm`].
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.weights.vector(&self.names.of_layer(name, self.layer), len)
+    }
+
+    /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, and in Hugging Face checkpoints whose
+    /// name has no place for the expert's index; else one tensor for each expert.
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
     pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
-            DecoderNames::Gguf => self.weights.stacked(&tensor, count, rows, cols),
+            DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
+            DecoderNames::HuggingFace { .. }
+                if self.config.experts.is_some_and(|all| all.clamped.is_some()) =>
+            {
+                let of_expert = |expert: usize| {
+                    let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
+                    self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
+                };
+                (0..count).map(of_expert).collect()
+            }
+            DecoderNames::HuggingFace { .. } if !tensor.contains("{}") => {
+                self.weights.stacked(&tensor, count, rows, cols)
+            }
             DecoderNames::HuggingFace { .. } => (0..count)
                 .map(|expert| self.weights.matrix(&tensor.replace("{}", &expert.to_string()), rows, cols))
                 .collect(),
@@ -234,38 +211,68 @@ impl LayerWeights<'_, '_> {
     /// Loads several matrices that are fused to one tensor, by its GGUF name and with the number of rows of each.
     ///
     /// # Errors
-    /// See [`LayerWeights::matrix`].
+    /// See [`LayerWeights::projection`].
     pub fn fused<const N: usize>(
         &mut self,
         name: &str,
+        has_bias: bool,
         rows: [usize; N],
         cols: usize,
-    ) -> Result<[Matrix; N]> {
-        let whole = self.matrix(name, rows.iter().sum(), cols)?;
+    ) -> Result<[Projection; N]> {
+        let whole = self.projection(name, has_bias, rows.iter().sum(), cols)?;
         let first = |part: usize| rows[..part].iter().sum();
-        Ok(std::array::from_fn(|part| whole.rows_from(first(part), rows[part])))
+        Ok(std::array::from_fn(|part| whole.part(first(part), rows[part])))
+    }
+
+    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head.
+    fn has_fused_heads(&self) -> bool {
+        let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
+        matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer))
+    }
+
+    /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
+    /// tensors.
+    fn has_in_gguf(&self, name: &str) -> bool {
+        let is_gguf = matches!(self.names, DecoderNames::Gguf { .. });
+        is_gguf && self.weights.has(&self.names.of_layer(name, self.layer))
     }
 }
 
+/// Loads a norm of the architecture's kind, by the name of its weight.
+fn load_norm(weights: &mut Weights, c: &DecoderConfig, name: &str, len: usize) -> Result<Norm> {
+    if c.norm == NormKind::Rms {
+        return Ok(Norm::Rms(c.rms_norm(weights.vector(name, len)?)));
+    }
+    let weight = match c.norm {
+        NormKind::LayerAlone => vec![1.0; len],
+        _ => weights.vector(name, len)?,
+    };
+    let bias = match (c.norm, name.strip_suffix("weight")) {
+        (NormKind::Layer, Some(stem)) => weights.vector(&format!("{stem}bias"), len)?,
+        _ => vec![0.0; len],
+    };
+    Ok(Norm::Layer(LayerNorm { weight, bias, eps: c.norm_eps }))
+}
+
 impl Projections {
-    /// Reads the matrices of a layer's attention.
+    /// Reads the matrices of a layer's attention. GGUF files may have queries, keys and values in one tensor.
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (d, has_bias) = (c.hidden_size, c.biases.qkv);
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
-        Ok(Self {
-            q: w.matrix("attn_q", q_width, c.hidden_size)?,
-            k: w.matrix("attn_k", kv_width, c.hidden_size)?,
-            v: w.matrix("attn_v", kv_width, c.hidden_size)?,
-            output: w.matrix("attn_output", c.hidden_size, q_width)?,
-            biases: ProjectionBiases {
-                q: w.bias_if(c.biases.qkv, "attn_q", q_width)?,
-                k: w.bias_if(c.biases.qkv, "attn_k", kv_width)?,
-                v: w.bias_if(c.biases.qkv, "attn_v", kv_width)?,
-                output: w.bias_if(c.biases.output, "attn_output", c.hidden_size)?,
-            },
-        })
+        let fused = [q_width, kv_width, kv_width];
+        let [q, k, v] = match (w.has_in_gguf("attn_qkv"), w.has_fused_heads()) {
+            (true, _) => w.fused("attn_qkv", has_bias, fused, d)?,
+            (false, true) => w.projection("attn_qkv", has_bias, fused.iter().sum(), d)?.of_groups(c),
+            (false, false) => [
+                w.projection("attn_q", has_bias, q_width, d)?,
+                w.projection("attn_k", has_bias, kv_width, d)?,
+                w.projection("attn_v", has_bias, kv_width, d)?,
+            ],
+        };
+        Ok(Self { q, k, v, output: w.projection("attn_output", c.biases.output, d, q_width)? })
     }
 }
 
@@ -275,7 +282,7 @@ impl FeedForward {
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        Ok(Self { norm: Some(w.norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
+        Ok(Self { norm: Some(w.any_norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
     }
 
     /// Loads the block without a norm before it.
@@ -283,20 +290,18 @@ impl FeedForward {
     /// # Errors
     /// See [`FeedForward::load`].
     pub fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        Ok(Self {
-            norm: None,
-            gate: w.matrix("ffn_gate", c.ffn_size, c.hidden_size)?,
-            up: w.matrix("ffn_up", c.ffn_size, c.hidden_size)?,
-            down: w.matrix("ffn_down", c.hidden_size, c.ffn_size)?,
-            biases: match c.biases.mlp {
-                true => Some([
-                    w.bias("ffn_gate", c.ffn_size)?,
-                    w.bias("ffn_up", c.ffn_size)?,
-                    w.bias("ffn_down", c.hidden_size)?,
-                ]),
-                false => None,
-            },
-        })
+        let (d, f, has_bias) = (c.hidden_size, c.ffn_size, c.biases.mlp);
+        let (gate, up) = match c.shape.ffn {
+            FfnShape::Gated => {
+                (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
+            }
+            FfnShape::FusedGate => {
+                let [gate, up] = w.fused("ffn_up", has_bias, [f; 2], d)?;
+                (Some(gate), up)
+            }
+            FfnShape::Plain => (None, w.projection("ffn_up", has_bias, f, d)?),
+        };
+        Ok(Self { norm: None, gate, up, down: w.projection("ffn_down", has_bias, d, f)? })
     }
 }
 
@@ -307,7 +312,8 @@ impl<B: DecoderBlock> Decoder<B> {
     /// If a metadata key or tensor is missing, has another type or shape than the architecture requires, or asks for
     /// something that the forward pass does not support.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
-        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
+        let names = DecoderNames::Gguf { layer: B::FAMILY.gguf_layer_names };
+        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, names)
     }
 
     /// Reads a model from `config.json` and its tensors.
@@ -324,7 +330,7 @@ impl<B: DecoderBlock> Decoder<B> {
             None => None,
         };
         let tensors = decoded.as_ref().unwrap_or(tensors);
-        Self::load(settings, tensors, DecoderNames::hugging_face(tensors, B::FAMILY.layer_names))
+        Self::load(settings, tensors, DecoderNames::hugging_face(tensors, &B::FAMILY))
     }
 
     /// Reads a model from a llama2.c file, whose tensors have GGUF names.
@@ -332,7 +338,8 @@ impl<B: DecoderBlock> Decoder<B> {
     /// # Errors
     /// If a size is invalid, or a scale is not a number.
     pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
-        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
+        let names = DecoderNames::Gguf { layer: &[] };
+        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, names)
     }
 
     fn load(config: DecoderConfig, file: &TensorFile, names: DecoderNames) -> Result<Self> {
@@ -342,10 +349,10 @@ impl<B: DecoderBlock> Decoder<B> {
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
-        let output_norm = c.norm(w.vector(&names.output_norm(), c.hidden_size)?);
+        let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
         let output = match c.tied_output {
-            true => w.tied(names.output(), &token_embd)?,
-            false => w.matrix(names.output(), c.vocab_size, c.hidden_size)?,
+            true => w.tied(&names.output(), &token_embd)?,
+            false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
         w.finish(|name| names.is_beside(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self { config, token_embd, layers, output_norm, output })

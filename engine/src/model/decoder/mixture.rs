@@ -3,6 +3,8 @@
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, SharedExpert};
+use crate::numerics::Numerics;
+use crate::ops::activation::ClampedGlu;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
@@ -27,6 +29,21 @@ pub struct Mixture {
     pub routing: ExpertRouting,
     /// The shared expert, if there is one.
     pub shared: Option<SharedExpert>,
+    /// Clamped GLU and biases, if there are any.
+    pub clamped: Option<(ClampedGlu, ExpertBiases)>,
+}
+
+/// Biases of a router and of all experts.
+#[derive(Clone, Debug)]
+pub struct ExpertBiases {
+    /// `[E]`
+    pub router: Vec<f32>,
+    /// `[E, F]`
+    pub gate: Matrix,
+    /// `[E, F]`
+    pub up: Matrix,
+    /// `[E, d]`
+    pub down: Matrix,
 }
 
 impl Mixture {
@@ -36,12 +53,18 @@ impl Mixture {
     /// If one is missing, has another shape, or has an unsupported type.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let e = w.experts()?;
+        let [gate, up] = w.gates_and_ups(e.count, c.ffn_size, c.hidden_size)?;
+        let clamped = match e.clamped {
+            Some(glu) => Some((glu, w.expert_biases(e.count, c.ffn_size, c.hidden_size)?)),
+            None => None,
+        };
         Ok(Self {
+            clamped,
             routing: e.routing,
             norm: w.norm("ffn_norm", c.hidden_size)?,
             router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
-            gate: w.of_experts("ffn_gate_exps", e.count, c.ffn_size, c.hidden_size)?,
-            up: w.of_experts("ffn_up_exps", e.count, c.ffn_size, c.hidden_size)?,
+            gate,
+            up,
             down: w.of_experts("ffn_down_exps", e.count, c.hidden_size, c.ffn_size)?,
             shared: e.shared_ffn_size.map(|width| SharedExpert::load(c, w, width)).transpose()?,
         })
@@ -59,17 +82,36 @@ impl Mixture {
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, self.routing);
         let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
-        let logits = t.tap(RouterLogits, n.linear(&x, &self.router));
+        let biases = self.clamped.as_ref().map(|(_, biases)| biases);
+        let logits = match biases {
+            Some(biases) => n.affine(&x, &self.router, &biases.router),
+            None => n.linear(&x, &self.router),
+        };
+        let logits = t.tap(RouterLogits, logits);
         let chosen = t.tap(Experts, n.choose(&logits, routing.used));
         let weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
-        let gate = t.tap(ExpertGate, n.routed(&x, &self.gate, &chosen));
-        let up = t.tap(ExpertUp, n.routed(&x, &self.up, &chosen));
-        let act = t.tap(ExpertAct, n.gated(&gate, &up, p.c.activation));
-        let out = t.tap(ExpertOut, n.routed(&act, &self.down, &chosen));
+        let routed = |x: &Tensor, w: &[Matrix], bias: Option<&Matrix>| match bias {
+            Some(bias) => n.add(&n.routed(x, w, &chosen), &rows_of(bias, &chosen, n)),
+            None => n.routed(x, w, &chosen),
+        };
+        let gate = t.tap(ExpertGate, routed(&x, &self.gate, biases.map(|biases| &biases.gate)));
+        let up = t.tap(ExpertUp, routed(&x, &self.up, biases.map(|biases| &biases.up)));
+        let act = match &self.clamped {
+            Some((glu, _)) => n.clamped_glu(&gate, &up, *glu),
+            None => n.gated(&gate, &up, p.c.activation),
+        };
+        let act = t.tap(ExpertAct, act);
+        let out = t.tap(ExpertOut, routed(&act, &self.down, biases.map(|biases| &biases.down)));
         let mixed = n.mix(&out, &weights);
         let Some(shared) = &self.shared else { return t.tap(FfnOut, mixed) };
         let routed = t.tap(RoutedOut, mixed);
         let sum = shared.forward(&x, &routed, p, t);
         t.tap(FfnOut, sum)
     }
+}
+
+/// Looks up the row of each chosen expert: `[E, width]`, `[T, k]` to `[T, k, width]`.
+fn rows_of(table: &Matrix, chosen: &Tensor, n: &dyn Numerics) -> Tensor {
+    let experts: Vec<u32> = chosen.data().iter().map(|&expert| expert as u32).collect();
+    n.embed(table, &experts).reshaped(&[chosen.rows(), chosen.row_len(), table.cols])
 }

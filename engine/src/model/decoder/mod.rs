@@ -1,6 +1,7 @@
 //! Shared code of the Llama family's decoders: embeddings, the stack of blocks, the last norm, the vocabulary
 //! projection, and parts of a block.
 
+mod block;
 mod config;
 mod config_gguf;
 mod config_json;
@@ -8,15 +9,24 @@ mod config_llama2c;
 mod family;
 mod load;
 mod mixture;
+mod names;
+mod norm;
+mod rope_json;
 mod shared_expert;
 mod yarn;
 
+pub use block::{
+    BlockShape, FeedForwardHalf, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock,
+    StandardFamily,
+};
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use family::{
-    BiasRules, ExpertFiles, Family, NumberKey, RopeExtras, SlidingDefaults, inverse_root_of_head_dim,
+    BiasRule, BiasRules, ExpertFiles, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults,
+    SlidingRope, inverse_root_of_head_dim,
 };
 pub use load::LayerWeights;
-pub use mixture::Mixture;
+pub use mixture::{ExpertBiases, Mixture};
+pub use norm::{Norm, NormKind};
 pub use shared_expert::SharedExpert;
 
 use std::ops::Range;
@@ -30,7 +40,6 @@ use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::attention::Mask;
-use crate::ops::norm::RmsNorm;
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::tap::Probe;
@@ -77,7 +86,7 @@ pub struct Decoder<B> {
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
-    pub output_norm: RmsNorm,
+    pub output_norm: Norm,
     /// `[V, d]`
     pub output: Matrix,
 }
@@ -197,10 +206,10 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let model = self.model;
         arrive(|| "the head".to_owned(), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
-        let norm = t.tap(FinalNorm, n.rms_norm(&x, &model.output_norm));
+        let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
         let logits = n.linear_of_pass(&norm, &model.output, self.tokens);
-        let divided = c.logits_divisor.map(|divisor| n.scale(&logits, Multiplier::Divisor(divisor)));
-        t.tap(Logits, capped(n, divided.unwrap_or(logits), c.logits_cap))
+        let scaled = c.logits_scale.map(|by| n.scale(&logits, by));
+        t.tap(Logits, capped(n, scaled.unwrap_or(logits), c.logits_cap))
     }
 }
 
@@ -208,8 +217,21 @@ impl ForwardContext<'_> {
     /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
     /// H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        self.attend_with_sinks(q, k, v, None, t, kv)
+    }
+
+    /// Computes attention with a sink in each head, `[H]`, if there are any.
+    pub fn attend_with_sinks(
+        &self,
+        q: &Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Option<&[f32]>,
+        t: &mut Probe,
+        kv: &mut KvLayer,
+    ) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask }.attend(q, k, v, t, kv)
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, kv)
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
@@ -226,66 +248,85 @@ impl ForwardContext<'_> {
     }
 }
 
+/// A matrix, and its bias if it has one.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    /// `[outputs, inputs]`
+    pub weight: Matrix,
+    /// `[outputs]`
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Projection {
+    /// Computes `x · wᵀ`, plus the bias if there is one: `[T, inputs]` to `[T, outputs]`.
+    pub fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+        match &self.bias {
+            Some(bias) => n.affine(x, &self.weight, bias),
+            None => n.linear(x, &self.weight),
+        }
+    }
+
+    /// Splits queries, keys and values whose heads are in groups: a key-value head's query heads, its key and its
+    /// value.
+    fn of_groups(&self, c: &DecoderConfig) -> [Self; 3] {
+        let per_group = c.n_heads / c.n_kv_heads;
+        let heads = |range: Range<usize>| {
+            let in_group = |group: usize| range.clone().map(move |head| group * (per_group + 2) + head);
+            let heads = (0..c.n_kv_heads).flat_map(in_group);
+            let rows: Vec<usize> =
+                heads.flat_map(|head| head * c.head_dim..(head + 1) * c.head_dim).collect();
+            let bias = self.bias.as_ref().map(|bias| rows.iter().map(|&row| bias[row]).collect());
+            Self { weight: self.weight.gathered(&rows), bias }
+        };
+        [heads(0..per_group), heads(per_group..per_group + 1), heads(per_group + 1..per_group + 2)]
+    }
+
+    /// Splits off the `rows` outputs from `first` on.
+    fn part(&self, first: usize, rows: usize) -> Self {
+        let bias = self.bias.as_ref().map(|bias| bias[first..][..rows].to_vec());
+        Self { weight: self.weight.rows_from(first, rows), bias }
+    }
+}
+
 /// Matrices of attention.
 #[derive(Clone, Debug)]
 pub struct Projections {
     /// `[H·D, d]`
-    pub q: Matrix,
+    pub q: Projection,
     /// `[Hkv·D, d]`
-    pub k: Matrix,
+    pub k: Projection,
     /// `[Hkv·D, d]`
-    pub v: Matrix,
+    pub v: Projection,
     /// `[d, H·D]`
-    pub output: Matrix,
-    /// Biases of the matrices.
-    pub biases: ProjectionBiases,
-}
-
-/// Biases of attention, if there are any, with one value for each row of the matrix.
-#[derive(Clone, Debug, Default)]
-pub struct ProjectionBiases {
-    /// `[H·D]`
-    pub q: Option<Vec<f32>>,
-    /// `[Hkv·D]`
-    pub k: Option<Vec<f32>>,
-    /// `[Hkv·D]`
-    pub v: Option<Vec<f32>>,
-    /// `[d]`
-    pub output: Option<Vec<f32>>,
-}
-
-/// Computes `x · wᵀ`, plus the bias if there is one.
-fn projected(n: &dyn Numerics, x: &Tensor, w: &Matrix, bias: Option<&Vec<f32>>) -> Tensor {
-    match bias {
-        Some(bias) => n.affine(x, w, bias),
-        None => n.linear(x, w),
-    }
+    pub output: Projection,
 }
 
 impl Projections {
     /// Computes queries: `[T, d]` to `[T, H·D]`.
     pub fn q(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
-        projected(n, x, &self.q, self.biases.q.as_ref())
+        self.q.of(n, x)
     }
 
     /// Computes keys: `[T, d]` to `[T, Hkv·D]`.
     pub fn k(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
-        projected(n, x, &self.k, self.biases.k.as_ref())
+        self.k.of(n, x)
     }
 
     /// Computes values: `[T, d]` to `[T, Hkv·D]`.
     pub fn v(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
-        projected(n, x, &self.v, self.biases.v.as_ref())
+        self.v.of(n, x)
     }
 
     /// Applies the output projection to merged heads: `[T, H·D]` to `[T, d]`.
     pub fn output(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
-        projected(n, x, &self.output, self.biases.output.as_ref())
+        self.output.of(n, x)
     }
 
     /// Returns the matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        vec![("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)]
+        let all =
+            [("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)];
+        all.map(|(name, projection)| (name, &projection.weight)).into()
     }
 }
 
@@ -293,32 +334,34 @@ impl Projections {
 #[derive(Clone, Debug)]
 pub struct FeedForward {
     /// `[d]`; `None` for a block without a norm before it
-    pub norm: Option<RmsNorm>,
+    pub norm: Option<Norm>,
+    /// `[F, d]`; `None` for a block without a gate
+    pub gate: Option<Projection>,
     /// `[F, d]`
-    pub gate: Matrix,
-    /// `[F, d]`
-    pub up: Matrix,
+    pub up: Projection,
     /// `[d, F]`
-    pub down: Matrix,
-    /// Biases of gate, up and down projections, if there are any.
-    pub biases: Option<[Vec<f32>; 3]>,
+    pub down: Projection,
 }
 
 impl FeedForward {
     /// Returns the matrices, with names for messages.
     pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
+        let gate = self.gate.iter().map(|gate| ("ffn_gate", &gate.weight));
+        gate.chain([("ffn_up", &self.up.weight), ("ffn_down", &self.down.weight)]).collect()
     }
 
     /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
-        let n = p.n;
-        let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, n.rms_norm(x, norm)));
+        let (n, activation) = (p.n, p.c.activation);
+        let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, norm.of(n, x)));
         let x = normed.as_ref().unwrap_or(x);
-        let bias = |at: usize| self.biases.as_ref().map(|biases| &biases[at]);
-        let gate = t.tap(FfnGate, projected(n, x, &self.gate, bias(0)));
-        let up = t.tap(FfnUp, projected(n, x, &self.up, bias(1)));
-        let act = t.tap(FfnAct, n.gated(&gate, &up, p.c.activation));
-        t.tap(FfnOut, projected(n, &act, &self.down, bias(2)))
+        let gate = self.gate.as_ref().map(|gate| t.tap(FfnGate, gate.of(n, x)));
+        let up = t.tap(FfnUp, self.up.of(n, x));
+        let act = match &gate {
+            Some(gate) => n.gated(gate, &up, activation),
+            None => n.activation(&up, activation),
+        };
+        let act = t.tap(FfnAct, act);
+        t.tap(FfnOut, self.down.of(n, &act))
     }
 }

@@ -127,7 +127,11 @@ impl Model for Gpt2 {
     ) -> Box<dyn ModelPass + 'm> {
         let scale = AttentionScale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
         let mask = Mask { position: positions.start, window: None };
-        Box::new(Gpt2Pass { model: self, positions, attention: Attention { n, scale, cap: None, mask } })
+        Box::new(Gpt2Pass {
+            model: self,
+            positions,
+            attention: Attention { n, scale, cap: None, mask, sinks: None },
+        })
     }
 }
 

@@ -160,17 +160,19 @@ fn dots_in_order(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
 }
 
 /// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
-pub(in crate::numerics) fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
+/// A sink of a head counts in the sum.
+pub(in crate::numerics) fn softmax(scores: &Tensor, mask: Mask, sinks: Option<&[f32]>) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
-        softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), out);
+        let sink = sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+        softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), sink, out);
     })
 }
 
 /// Computes softmax of one row: exponentials are added in groups of eight in `f32`, the groups in `f64`.
 #[multiversion(targets("x86_64+avx2+fma"))]
-fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
-    let max = largest(&row[visible.clone()]);
+fn softmax_row(row: &[f32], visible: Range<usize>, sink: f32, out: &mut [f32]) {
+    let max = largest(&row[visible.clone()]).max(sink);
     for (out, &score) in out[visible.clone()].iter_mut().zip(&row[visible.clone()]) {
         *out = exp(score - max);
     }
@@ -178,7 +180,8 @@ fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
     let (eights, rest) = out[..visible.end].as_chunks::<LANES>();
     let whole: f64 = eights.iter().map(|eight| f64::from(sum_of(*eight))).sum();
     let sum = whole + f64::from(sum_of(std::array::from_fn(|lane| rest.get(lane).copied().unwrap_or(0.0))));
-    let inverse = (1.0 / sum) as f32;
+    // The C library's exponential; 0 without a sink.
+    let inverse = (1.0 / (sum + f64::from((sink - max).exp()))) as f32;
     out[visible].iter_mut().for_each(|value| *value *= inverse);
 }
 

@@ -13,6 +13,7 @@ pub(super) use self::attention::{
 };
 use crate::kernels::exp::exp;
 use crate::ops::attention::largest;
+use crate::ops::experts::ExpertOrder;
 use crate::parallel;
 use crate::tensor::Tensor;
 
@@ -44,6 +45,17 @@ pub(super) fn mean_square(values: &[f32]) -> f32 {
 /// Computes softmax of each whole row. Elements after whole registers use the C library's exponential.
 pub(super) fn likelihoods(logits: &Tensor) -> Tensor {
     Tensor::from_rows(logits.rows(), logits.row_len(), |row, out| likelihoods_of(logits.row(row), out))
+}
+
+/// Computes softmax of the chosen experts' logits, largest first: `[T, k]`.
+pub(super) fn softmax_of_chosen(logits: &Tensor) -> Tensor {
+    Tensor::from_rows(logits.rows(), logits.row_len(), |row, out| {
+        let order = ExpertOrder::Weights.of(logits.row(row));
+        let sorted: Vec<f32> = order.iter().map(|&at| logits.row(row)[at]).collect();
+        let mut weights = vec![0.0; sorted.len()];
+        likelihoods_of(&sorted, &mut weights);
+        order.iter().zip(weights).for_each(|(&at, weight)| out[at] = weight);
+    })
 }
 
 fn likelihoods_of(logits: &[f32], out: &mut [f32]) {

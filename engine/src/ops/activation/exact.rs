@@ -7,7 +7,7 @@ use crate::exact::input::InputTensor;
 use crate::exact::operation::per_row;
 use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
-use crate::ops::activation::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
+use crate::ops::activation::{Activation, CUBIC, ClampedGlu, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
 /// A nonlinearity: `activation(x)`, or `activation(x) · up`.
@@ -84,6 +84,40 @@ impl Nonlinearity {
         let is_chain = profile.results != Float::F32 && profile.activation_chain;
         let is_plain = !is_chain && !profile.absolute_sigmoid && profile.activated == Float::F32;
         self.activation == Activation::Silu && is_plain
+    }
+}
+
+/// A clamped GLU of recorded or computed projections.
+pub struct ClampedGating {
+    /// Gate projection.
+    pub gate: Tensor,
+    /// Up projection.
+    pub up: Tensor,
+    /// Factor and limit.
+    pub glu: ClampedGlu,
+}
+
+impl Operation for ClampedGating {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let (gate, up) = (InputTensor::of(&self.gate, profile), InputTensor::of(&self.up, profile));
+        let (alpha, limit) = (f64::from(self.glu.alpha), f64::from(self.glu.limit));
+        let short = profile.results;
+        let once =
+            |exact: ExactValue| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
+        let one = |&flat: &usize| {
+            let (gate, up) = (gate.get(flat), up.get(flat));
+            let gate = ExactValue { value: gate.value.min(limit), ..gate };
+            let up = ExactValue { value: up.value.clamp(-limit, limit), ..up };
+            let inner = once(gate.through(gate.value * alpha, alpha));
+            let weighted = once(logistic_chain(gate, inner, profile));
+            let plus = once(up.through(up.value + 1.0, 1.0));
+            multiplied(weighted, plus)
+        };
+        per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.gate, &self.up]
     }
 }
 

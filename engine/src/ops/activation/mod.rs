@@ -8,7 +8,7 @@ use std::fmt;
 
 use multiversion::multiversion;
 
-use crate::kernels::elementwise::piecewise;
+use crate::kernels::elementwise::{piecewise, zip};
 use crate::kernels::exp::exp;
 use crate::tensor::Tensor;
 
@@ -81,6 +81,31 @@ impl Activation {
             Activation::Tanh => x.tanh(),
             Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),
         }
+    }
+}
+
+/// A clamped GLU (OpenAI, 2025): `(u + 1) · g · sigmoid(alpha · g)`, with `g = min(gate, limit)` and `u` = the up
+/// projection between `-limit` and `limit`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClampedGlu {
+    /// Factor inside the sigmoid.
+    pub alpha: f32,
+    /// Largest gate and largest size of the up projection.
+    pub limit: f32,
+}
+
+impl ClampedGlu {
+    /// Computes it as ggml does, in `f32`.
+    pub fn of(self, gate: &Tensor, up: &Tensor) -> Tensor {
+        zip(gate, up, |gate, up| {
+            let (gate, up) = self.clamped(gate, up);
+            gate / (1.0 + (self.alpha * -gate).exp()) * (up + 1.0)
+        })
+    }
+
+    /// Clamps a gate and an up projection.
+    pub fn clamped(self, gate: f32, up: f32) -> (f32, f32) {
+        (gate.min(self.limit), up.clamp(-self.limit, self.limit))
     }
 }
 

@@ -230,6 +230,8 @@ pub struct Softmax {
     pub scores: Tensor,
     /// Attention mask.
     pub mask: Mask,
+    /// Sink of each head, if there are any: `[H]`.
+    pub sinks: Option<Vec<f32>>,
 }
 
 impl Operation for Softmax {
@@ -240,7 +242,11 @@ impl Operation for Softmax {
             let row = flats[0] / keys;
             let visible = self.mask.visible(row % tokens, keys);
             let first = row * keys + visible.start;
-            let weights = softmax(&scores.part(first, visible.len()), profile);
+            let part = scores.part(first, visible.len());
+            let weights = match &self.sinks {
+                Some(sinks) => softmax_with_sink(&part, sinks[row / tokens], profile),
+                None => softmax(&part, profile),
+            };
             let at = |&flat: &usize| {
                 (flat % keys).checked_sub(visible.start).and_then(|at| weights.get(at)).copied()
             };
@@ -279,6 +285,27 @@ pub(crate) fn softmax(scores: &InputValues, profile: &Profile) -> Vec<ExactValue
             let from_input = weight.value * both(*sigma, shared);
             *weight = weight.moved(from_input, LAMBDA * from_input);
         }
+    }
+    weights
+}
+
+/// Evaluates softmax with a sink among the logits. Engines may round the distances from the largest logit.
+fn softmax_with_sink(scores: &InputValues, sink: f32, profile: &Profile) -> Vec<ExactValue> {
+    let logits = (0..scores.len()).map(|at| scores.get(at)).chain([ExactValue::bounded(sink.into(), 0.0)]);
+    let all = InputValues::new(logits);
+    let max = all.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut weights = softmax(&all, profile);
+    weights.pop();
+    if profile.results == Float::F32 {
+        return weights;
+    }
+    let rounded = |score: f64| profile.results.unit() * (max - score);
+    let shared: f64 =
+        weights.iter().zip(&all.values).map(|(weight, &score)| weight.value * rounded(score)).sum();
+    let sink = (1.0 - weights.iter().map(|weight| weight.value).sum::<f64>()) * rounded(sink.into());
+    for (weight, &score) in weights.iter_mut().zip(&all.values).filter(|(_, score)| score.is_finite()) {
+        let bound = weight.value * (rounded(score) + shared + sink);
+        *weight = weight.moved(bound / 2.0, bound);
     }
     weights
 }

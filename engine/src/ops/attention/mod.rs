@@ -88,6 +88,27 @@ pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     softmax_by(scores, mask, softmax_row)
 }
 
+/// Computes masked softmax with a sink in each head, `[H]`: a logit that counts in the sum and has no weight (Xiao et al.,
+/// 2023). `round` rounds the distances from the largest logit.
+pub fn softmax_with_sinks(
+    scores: &Tensor,
+    mask: Mask,
+    sinks: &[f32],
+    round: impl Fn(f32) -> f32 + Sync,
+) -> Tensor {
+    let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
+    per_head_and_token(heads, tokens, keys, |head, token, out| {
+        let visible = mask.visible(token, keys);
+        let row = &scores.row(head)[token * keys..][visible.clone()];
+        let max = largest(row).max(sinks[head]);
+        let below = |logit: f32| exp(round(logit - max));
+        out[visible.clone()].iter_mut().zip(row).for_each(|(out, &score)| *out = below(score));
+        let sum: f64 = out[visible.clone()].iter().map(|&value| f64::from(value)).sum();
+        let scale = (1.0 / (sum + f64::from(below(sinks[head])))) as f32;
+        out[visible].iter_mut().for_each(|value| *value *= scale);
+    })
+}
+
 /// Computes masked softmax with another function for a row.
 pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };

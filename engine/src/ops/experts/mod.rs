@@ -17,6 +17,9 @@ pub struct ExpertRouting {
     pub used: usize,
     /// True if the weights are divided by their sum.
     pub is_normalised: bool,
+    /// True if softmax reads the logits of the chosen experts alone. The values are those of weights divided by their
+    /// sum, in other roundings.
+    pub is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
     pub is_rounded: bool,
 }

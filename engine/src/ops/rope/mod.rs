@@ -25,8 +25,20 @@ pub struct Rope {
     pub pairing: RopePairing,
     /// Scaling of the frequencies for contexts longer than the original context.
     pub scaling: RopeScaling,
-    /// True if the architecture's authors keep cosines, sines and products in `f32` for all types of activations.
-    pub is_unrounded: bool,
+    /// Values that the architecture's authors round to the type of activations.
+    pub rounding: RopeRounding,
+}
+
+/// Values of RoPE that are rounded to the type of activations. The results always are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RopeRounding {
+    /// Cosines, sines and products.
+    #[default]
+    Each,
+    /// Cosines and sines.
+    Tables,
+    /// Neither.
+    Results,
 }
 
 /// Scaling of RoPE's frequencies.

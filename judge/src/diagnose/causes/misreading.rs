@@ -205,7 +205,7 @@ fn reads_through(point: Point, from: Point, recorded: &BTreeSet<Point>) -> bool 
 /// Returns true if a site is computed directly from another in the same pass.
 fn follows(site: Site, from: Site) -> bool {
     let is_next = match (from.point, site.layer, from.layer) {
-        (Point::BlockOut, Some(layer), Some(before)) if site.point != Point::BlockOut => layer == before + 1,
+        (Point::BlockOut, Some(layer), Some(before)) => layer == before + 1,
         (Point::BlockOut, None, _) => true,
         _ => site.layer == from.layer,
     };

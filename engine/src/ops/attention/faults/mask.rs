@@ -94,7 +94,7 @@ fn masked(at: &SiteContext, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
 }
 
 fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
-    let Softmax { scores, mask } = at.stage()?;
+    let Softmax { scores, mask, .. } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let own = |token: usize| mask.visible(token, keys);
     match how {
@@ -154,7 +154,7 @@ fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
 
 /// Computes softmax of scores rounded to a smaller type, and rounds the weights too if only the type is named.
 fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
-    let Softmax { scores, mask } = at.stage()?;
+    let Softmax { scores, mask, .. } = at.stage()?;
     let round: fn(f64, f64) -> f64 = match what.strip_prefix("scores-").unwrap_or(what) {
         "bf16" => |x, _| Float::Bf16.round(x),
         "f16" => |x, _| Float::F16.round(x),
@@ -197,7 +197,7 @@ fn windows(at: &SiteContext) -> Vec<ChangeValue> {
 
 /// Reads the window from the first key of each query whose weight is not 0.
 fn read_window(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
-    let Some(Softmax { scores, mask }) = at.stage() else { return Vec::new() };
+    let Some(Softmax { scores, mask, .. }) = at.stage() else { return Vec::new() };
     let &[heads, tokens, keys] = scores.shape() else { return Vec::new() };
     // The weights of one head may underflow to 0, so a key counts as seen if any head sees it.
     let sees =

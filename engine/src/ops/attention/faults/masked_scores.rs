@@ -11,7 +11,7 @@ use crate::weight::DType;
 /// Returns the scores: the dump's where the model's queries see keys, elsewhere our engine's, which may differ by
 /// rounding.
 pub(super) fn known_scores(at: &SiteContext) -> Option<Tensor> {
-    let Softmax { scores, mask } = at.stage()?;
+    let Softmax { scores, mask, .. } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let is_seen = |flat: usize| mask.visible(flat / keys % tokens, keys).contains(&(flat % keys));
     if !is_given(scores) || (0..tokens * keys).all(is_seen) {

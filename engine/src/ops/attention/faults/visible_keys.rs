@@ -115,7 +115,7 @@ struct KeyExtent {
 
 impl KeyExtent {
     fn of(at: &SiteContext) -> Option<Self> {
-        let Softmax { scores, mask } = at.stage()?;
+        let Softmax { scores, mask, .. } = at.stage()?;
         let &[_, tokens, keys] = scores.shape() else { return None };
         let position = mask.position.max(at.positions.start);
         // A mask that shows every key has no position.

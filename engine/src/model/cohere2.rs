@@ -1,0 +1,41 @@
+//! Command R7B and Command A (Cohere, 2024): Command R's block; layers with a sliding window rotate, every fourth layer has full
+//! attention and does not.
+
+use serde_json::{Value, json};
+
+use crate::model::cohere::CohereFamily;
+use crate::model::decoder::{Decoder, Family, SlidingDefaults, StandardBlock, StandardFamily};
+
+/// A Cohere 2 model.
+pub type Cohere2 = Decoder<StandardBlock<Cohere2Family>>;
+
+/// Settings of Command R7B and Command A.
+#[derive(Clone, Debug)]
+pub struct Cohere2Family;
+
+impl StandardFamily for Cohere2Family {
+    const FAMILY: Family = Family {
+        architecture: "cohere2",
+        gguf_names: &["cohere2"],
+        model_types: &["cohere2"],
+        sliding: Some(SlidingDefaults { full_every: Some(4), rotates_alone: true, ..SlidingDefaults::ALL }),
+        config_defaults,
+        ..CohereFamily::FAMILY
+    };
+}
+
+/// Returns the defaults of transformers' `Cohere2Config`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 256_000,
+        "hidden_size": 8192,
+        "intermediate_size": 22_528,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 64,
+        "max_position_embeddings": 8192,
+        "layer_norm_eps": 1e-5,
+        "logit_scale": 0.0625,
+        "sliding_window": 4096,
+        "tie_word_embeddings": true,
+    })
+}

@@ -1,0 +1,230 @@
+//! A block with options, for architectures that differ only in norms, in the join of the halves, and in the
+//! feed-forward block.
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Mixture, Norm,
+    Projections,
+};
+use crate::ops::norm::RmsNorm;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// Options of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockShape {
+    /// Norms of the halves.
+    pub norms: HalfNorms,
+    /// Norms of queries and keys.
+    pub qk_norm: QkNorm,
+    /// Join of the halves, if both read the block's input; `None` if the second half reads the sum after the first.
+    pub parallel: Option<ParallelHalves>,
+    /// Matrices of the feed-forward block.
+    pub ffn: FfnShape,
+    /// True if each head has a sink in softmax.
+    pub has_sinks: bool,
+}
+
+/// Norms of the two halves of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfNorms {
+    /// Before each half.
+    Before,
+    /// After each half, before it is added.
+    After,
+    /// Before and after each half.
+    Around,
+}
+
+/// Norms of queries and keys before RoPE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    Absent,
+    /// RMSNorm of each head, with the same weight for all heads.
+    EachHead,
+    /// One RMSNorm over all heads.
+    AllHeads,
+}
+
+/// Halves that both read the block's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParallelHalves {
+    /// True if the feed-forward block has a norm of its own; else it reads the norm before attention.
+    pub has_ffn_norm: bool,
+    /// Order of the additions in Hugging Face's and in llama.cpp's code.
+    pub orders: [ParallelOrder; 2],
+    /// True if all models of the architecture have them; else a file states it.
+    pub is_always: bool,
+    /// True for the order of llama.cpp.
+    pub is_gguf: bool,
+}
+
+/// Order in which a block's input and the outputs of its two halves are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParallelOrder {
+    /// `x + (attention + feed-forward)`
+    HalvesFirst,
+    /// `(x + attention) + feed-forward`
+    AttentionFirst,
+    /// `(x + feed-forward) + attention`
+    FeedForwardFirst,
+}
+
+/// Matrices of the feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FfnShape {
+    /// Gate, up and down projections.
+    Gated,
+    /// Gate and up projections in one tensor, and the down projection.
+    FusedGate,
+    /// Up and down projections.
+    Plain,
+}
+
+impl BlockShape {
+    /// Llama's block.
+    pub const LLAMA: Self = Self {
+        norms: HalfNorms::Before,
+        qk_norm: QkNorm::Absent,
+        parallel: None,
+        ffn: FfnShape::Gated,
+        has_sinks: false,
+    };
+}
+
+/// An architecture with a [`StandardBlock`].
+pub trait StandardFamily: Clone + Send + Sync + 'static {
+    /// Constants and conventions of the architecture.
+    const FAMILY: Family;
+}
+
+/// Weights of a block with options. Absent norms are `None`.
+#[derive(Clone, Debug)]
+pub struct StandardBlock<F> {
+    /// `[d]`
+    pub attn_norm: Option<Norm>,
+    /// The matrices of attention.
+    pub attn: Projections,
+    /// Norms of queries and of keys.
+    pub qk_norms: Option<[RmsNorm; 2]>,
+    /// `[H]`
+    pub sinks: Option<Vec<f32>>,
+    /// `[d]`
+    pub attn_post_norm: Option<Norm>,
+    /// Feed-forward half of the block.
+    pub ffn: FeedForwardHalf,
+    /// `[d]`
+    pub ffn_post_norm: Option<Norm>,
+    family: std::marker::PhantomData<F>,
+}
+
+/// Feed-forward half of a block.
+#[derive(Clone, Debug)]
+pub enum FeedForwardHalf {
+    /// One block for every token.
+    Dense(FeedForward),
+    /// A mixture of experts.
+    Mixture(Mixture),
+}
+
+impl FeedForwardHalf {
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let shape = c.shape;
+        let has_norm = shape.norms != HalfNorms::After && shape.parallel.is_none_or(|both| both.has_ffn_norm);
+        Ok(match c.experts {
+            Some(_) => FeedForwardHalf::Mixture(Mixture::load(c, w)?),
+            None if has_norm => FeedForwardHalf::Dense(FeedForward::load(c, w)?),
+            None => FeedForwardHalf::Dense(FeedForward::without_norm(c, w)?),
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+        match self {
+            FeedForwardHalf::Dense(ffn) => ffn.forward(x, p, t),
+            FeedForwardHalf::Mixture(ffn) => ffn.forward(x, p, t),
+        }
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        match self {
+            FeedForwardHalf::Dense(ffn) => ffn.matrices(),
+            FeedForwardHalf::Mixture(ffn) => ffn.matrices(),
+        }
+    }
+}
+
+impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
+    const FAMILY: Family = F::FAMILY;
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (d, shape) = (c.hidden_size, c.shape);
+        let (is_before, is_after) = (shape.norms != HalfNorms::After, shape.norms != HalfNorms::Before);
+        let widths = match shape.qk_norm {
+            QkNorm::Absent => None,
+            QkNorm::EachHead => Some([c.head_dim; 2]),
+            QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
+        };
+        Ok(Self {
+            attn_norm: is_before.then(|| w.any_norm("attn_norm", d)).transpose()?,
+            attn: Projections::load(c, w)?,
+            qk_norms: match widths {
+                Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
+                None => None,
+            },
+            sinks: shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
+            attn_post_norm: is_after.then(|| w.any_norm("post_attention_norm", d)).transpose()?,
+            ffn: FeedForwardHalf::load(c, w)?,
+            ffn_post_norm: is_after.then(|| w.any_norm("post_ffw_norm", d)).transpose()?,
+            family: std::marker::PhantomData,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let norm = self.attn_norm.as_ref().map(|norm| t.tap(AttnNorm, norm.of(n, x)));
+        let input = norm.as_ref().unwrap_or(x);
+        let mut q = t.tap(Q, c.heads(self.attn.q(n, input)));
+        let mut k = t.tap(K, c.heads(self.attn.k(n, input)));
+        let v = t.tap(V, c.heads(self.attn.v(n, input)));
+        if let Some([q_norm, k_norm]) = &self.qk_norms {
+            q = t.tap(QNorm, n.rms_norm(&q, q_norm));
+            k = t.tap(KNorm, n.rms_norm(&k, k_norm));
+        }
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
+        let context = p.attend_with_sinks(&q, k, v, self.sinks.as_deref(), t, kv);
+        let mut out = t.tap(AttnOut, self.attn.output(n, &context));
+        if let Some(norm) = &self.attn_post_norm {
+            out = t.tap(AttnPostNorm, norm.of(n, &out));
+        }
+        if let Some(both) = c.shape.parallel {
+            let ffn = self.ffn.forward(if both.has_ffn_norm { x } else { input }, p, t);
+            return t.tap(BlockOut, both.joined(p, x, &out, &ffn));
+        }
+        let h = t.tap(AttnResidual, p.add(x, &out));
+        let mut ffn = self.ffn.forward(&h, p, t);
+        if let Some(norm) = &self.ffn_post_norm {
+            ffn = t.tap(FfnPostNorm, norm.of(n, &ffn));
+        }
+        t.tap(BlockOut, p.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        [self.attn.matrices(), self.ffn.matrices()].concat()
+    }
+}
+
+impl ParallelHalves {
+    /// Adds the outputs of both halves to the block's input: `[T, d]` each, to `[T, d]`.
+    fn joined(&self, p: &ForwardContext, x: &Tensor, attention: &Tensor, ffn: &Tensor) -> Tensor {
+        match self.orders[usize::from(self.is_gguf)] {
+            ParallelOrder::HalvesFirst => p.add(x, &p.n.add(attention, ffn)),
+            ParallelOrder::AttentionFirst => p.add(&p.add(x, attention), ffn),
+            ParallelOrder::FeedForwardFirst => p.add(&p.add(x, ffn), attention),
+        }
+    }
+}

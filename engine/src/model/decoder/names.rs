@@ -1,0 +1,133 @@
+//! Names of a decoder's tensors in GGUF and Hugging Face files.
+
+use crate::format::TensorFile;
+use crate::model::decoder::{Family, OuterNames};
+
+/// Naming scheme of a file's tensors. The loader refers to tensors by their GGUF names.
+#[derive(Clone, Copy)]
+pub(super) enum DecoderNames<'a> {
+    Gguf {
+        /// Names of a layer's tensors that differ from Llama's.
+        layer: &'a [(&'a str, &'a str)],
+    },
+    HuggingFace {
+        /// Prefix of the decoder's tensor names.
+        prefix: &'static str,
+        /// Names of a layer's tensors that differ from Llama's.
+        layer: &'a [(&'a str, &'a str)],
+        /// Names of the tensors outside of layers.
+        outer: OuterNames,
+    },
+}
+
+/// Hugging Face names of a layer's tensors in Llama checkpoints.
+const LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+
+/// Prefixes of a decoder's tensor names: a text model, the text part of a multimodal model in transformers 4.x and
+/// 5.x, or a text model that was saved without its head.
+const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
+
+/// Prefixes of the non-text parts of a model.
+const OTHER_PARTS: [&str; 4] =
+    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+
+impl<'a> DecoderNames<'a> {
+    pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
+        let (layer, outer) = (family.layer_names, family.outer_names);
+        let has = |prefix: &&str| file.get(&format!("{prefix}{}.weight", outer.embedding)).is_some();
+        let prefix = [outer.prefix].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
+        DecoderNames::HuggingFace { prefix, layer, outer }
+    }
+
+    pub(super) fn of_layer(self, name: &str, index: usize) -> String {
+        match self {
+            DecoderNames::Gguf { layer } => {
+                let other = layer.iter().find(|(own, _)| *own == name);
+                format!("blk.{index}.{}.weight", other.map_or(name, |(_, other)| other))
+            }
+            DecoderNames::HuggingFace { prefix, layer, outer } => {
+                let mut names = layer.iter().chain(LAYER);
+                let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
+                let name = format!("{prefix}{}.{index}.{hugging_face}", outer.layers);
+                // A parameter of its own, not of a module.
+                name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
+            }
+        }
+    }
+
+    /// Returns the name of a matrix's bias.
+    pub(super) fn bias_of_layer(self, name: &str, index: usize) -> String {
+        let matrix = self.of_layer(name, index);
+        matrix.strip_suffix("weight").map_or_else(|| format!("{matrix}_bias"), |stem| format!("{stem}bias"))
+    }
+
+    /// Returns the name of a matrix's factor.
+    pub(super) fn scale_of_layer(self, name: &str, index: usize) -> String {
+        let matrix = self.of_layer(name, index);
+        match (self, matrix.strip_suffix("weight")) {
+            (DecoderNames::Gguf { .. }, Some(name)) => format!("{name}scale"),
+            _ => format!("{matrix}_scale"),
+        }
+    }
+
+    pub(super) fn token_embd(self) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "token_embd.weight".into(),
+            DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.embedding),
+        }
+    }
+
+    pub(super) fn output_norm(self) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "output_norm.weight".into(),
+            DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.norm),
+        }
+    }
+
+    pub(super) fn output(self) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "output.weight".into(),
+            DecoderNames::HuggingFace { prefix: "language_model.model.", outer, .. } => {
+                format!("language_model.{}.weight", outer.head)
+            }
+            DecoderNames::HuggingFace { outer, .. } => format!("{}.weight", outer.head),
+        }
+    }
+
+    /// Returns true for tensors that are not needed: derived tensors, and non-text parts of the model.
+    pub(super) fn is_beside(self, name: &str) -> bool {
+        match self {
+            DecoderNames::Gguf { .. } => {
+                matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin")
+                    || name.ends_with(".attn_rot_embd")
+            }
+            DecoderNames::HuggingFace { prefix, .. } => {
+                let is_other = |part: &&str| name.starts_with(part);
+                const BUFFERS: [&str; 3] =
+                    ["rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
+                BUFFERS.iter().any(|buffer| name.ends_with(buffer))
+                    || (PREFIXES[1..3].contains(&prefix) && OTHER_PARTS.iter().any(is_other))
+            }
+        }
+    }
+}

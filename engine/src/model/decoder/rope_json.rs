@@ -1,0 +1,125 @@
+//! RoPE settings in a `config.json`.
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::model::decoder::{Family, SlidingDefaults, SlidingRope, yarn};
+use crate::model::json::Config;
+use crate::ops::rope::{Rope, RopeScaling};
+
+/// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
+
+/// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
+/// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
+/// `rope_parameters`, its base included; where layers of several kinds have bases of their own, it only adds to them.
+pub(super) fn rope<'f>(
+    file: &Config<'f>,
+    family: &Family,
+    kind: &str,
+    (theta_key, default): (&str, f32),
+    head_dim: usize,
+) -> Result<Rope> {
+    let of_kind = |all: Config<'f>| -> Result<Option<Config<'f>>> {
+        Ok(all.object(kind)?.or(Some(all).filter(|_| kind == FULL)))
+    };
+    let new = file.object("rope_parameters")?.map_or(Ok(None), of_kind)?;
+    let old = match file.object("rope_scaling")?.filter(|old| !old.is_empty()) {
+        Some(old) if kind == FULL => of_kind(old)?,
+        _ => None,
+    };
+    let is_shared = |sliding: &SlidingDefaults| matches!(sliding.rope, SlidingRope::Shared);
+    let has_kinds = family.sliding.as_ref().is_some_and(|sliding| !is_shared(sliding));
+    let new = new.filter(|_| old.is_none() || has_kinds);
+    let places: Vec<Config> = old.into_iter().chain(new).collect();
+    let stated = |key: &str| places.iter().find(|place| place.get(key).is_some());
+    let theta = match stated("rope_theta") {
+        Some(place) => place.optional_f32("rope_theta")?,
+        None => file.optional_f32(theta_key)?,
+    };
+    let width = width(file, stated(PARTIAL), family, head_dim)?;
+    let scaling = match places.first() {
+        Some(parameters) => scaling(file, parameters, family)?,
+        None => RopeScaling::None,
+    };
+    let (theta, pairing) = (theta.unwrap_or(default), family.pairing);
+    Ok(Rope { theta, width, pairing, scaling, rounding: family.rope.rounding })
+}
+
+/// Key of the part of a head that rotates.
+const PARTIAL: &str = "partial_rotary_factor";
+
+/// Reads the number of values of a head that rotate.
+fn width(file: &Config, stated: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
+    const KEY: &str = PARTIAL;
+    let place = stated.unwrap_or(file);
+    let part =
+        place.optional_f32(if stated.is_some() { KEY } else { family.rope.old_keys[1] })?.unwrap_or(1.0);
+    if part != 1.0 && !family.rope.may_be_partial {
+        return Err(place.bad_key(KEY, part, "1 (partial rotation is not supported)"));
+    }
+    if !(part > 0.0 && part <= 1.0) {
+        return Err(place.bad_key(KEY, part, "a number above 0 and up to 1"));
+    }
+    Ok((head_dim as f32 * part) as usize)
+}
+
+/// Reads the RoPE scaling.
+fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeScaling> {
+    let kind = if parameters.get("rope_type").is_some() { "rope_type" } else { "type" };
+    match parameters.optional_str(kind)? {
+        None | Some("default") => Ok(RopeScaling::None),
+        Some("linear") => Ok(RopeScaling::Linear(parameters.require_f32("factor")?)),
+        Some("llama3") => llama3(parameters),
+        Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
+        Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
+        // Scales only sequences that are longer than the model's context, and these are refused.
+        Some("dynamic") if !family.rope.may_be_long => {
+            parameters.require_f32("factor").map(|_| RopeScaling::None)
+        }
+        Some(found) => {
+            let expected = "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\" (other RoPE scaling is not \
+                            supported)";
+            Err(parameters.bad_key(kind, found, expected))
+        }
+    }
+}
+
+fn llama3(parameters: &Config) -> Result<RopeScaling> {
+    let number = |key: &str| match parameters.require_f32(key)? {
+        number if number > 0.0 && number.is_finite() => Ok(number),
+        number => Err(parameters.bad_key(key, number, "a positive number")),
+    };
+    let (low_freq_factor, high_freq_factor) = (number("low_freq_factor")?, number("high_freq_factor")?);
+    if low_freq_factor >= high_freq_factor {
+        return Err(parameters.bad_key("low_freq_factor", low_freq_factor, "less than high_freq_factor"));
+    }
+    let (factor, original_context) = (number("factor")?, number("original_max_position_embeddings")?);
+    Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
+}
+
+/// Reads LongRoPE, which old files of Phi-3 call "su" or "yarn". If the file does not state the magnitude, it follows
+/// from the ratio of the extended context to the original one.
+fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
+    const CONTEXT: &str = "original_max_position_embeddings";
+    let factors = |key: &str| {
+        let all = parameters.get(key).and_then(Value::as_array);
+        let numbers = all.and_then(|all| all.iter().map(|x| Some(x.as_f64()? as f32)).collect());
+        numbers.ok_or_else(|| parameters.bad_key(key, "missing", "a number for each pair of a head"))
+    };
+    let original = match parameters.optional_usize(CONTEXT)? {
+        Some(original) => original,
+        None => file.require_usize(CONTEXT)?,
+    };
+    if original < 2 {
+        return Err(parameters.bad_key(CONTEXT, original, "2 or more positions"));
+    }
+    let stated = parameters.optional_f32("factor")?.map(f64::from);
+    let extended = file.require_usize("max_position_embeddings")? as f64 / original as f64;
+    let factor = stated.unwrap_or(extended);
+    let stretch = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
+    let magnitude = parameters.optional_f32("attention_factor")?.unwrap_or(stretch as f32);
+    let (short, long) = (factors("short_factor")?, factors("long_factor")?);
+    Ok(RopeScaling::Long { short, long, original_context: original, magnitude })
+}

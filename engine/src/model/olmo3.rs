@@ -1,0 +1,47 @@
+//! OLMo 3 (OLMo team, 2025): OLMo 2's block; every fourth layer has full attention and its RoPE may be scaled, the others
+//! have a sliding window. Its GGUF files and dumps have OLMo 2's name.
+
+use serde_json::{Value, json};
+
+use crate::model::decoder::{
+    BlockShape, Decoder, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, SlidingRope,
+    StandardBlock, StandardFamily,
+};
+use crate::model::olmo2::Olmo2Block;
+
+/// An OLMo 3 model.
+pub type Olmo3 = Decoder<StandardBlock<Olmo3Family>>;
+
+/// Settings of OLMo 3.
+#[derive(Clone, Debug)]
+pub struct Olmo3Family;
+
+impl StandardFamily for Olmo3Family {
+    const FAMILY: Family = Family {
+        model_types: &["olmo3"],
+        shape: BlockShape { norms: HalfNorms::After, qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
+        sliding: Some(SlidingDefaults {
+            full_every: Some(4),
+            rope: SlidingRope::Unscaled,
+            ..SlidingDefaults::ALL
+        }),
+        config_defaults,
+        ..Olmo2Block::FAMILY
+    };
+}
+
+/// Returns the defaults of transformers' `Olmo3Config`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 50_304,
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": false,
+    })
+}

@@ -1,0 +1,395 @@
+"""The small untrained models of architectures that are settings of a common block."""
+
+from transformers import (
+    ArceeConfig,
+    ArceeForCausalLM,
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
+    HeliumConfig,
+    HeliumForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    SeedOssConfig,
+    SeedOssForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
+)
+
+from tiny_mistakes import (
+    configured,
+    drop_biases,
+    drop_embedding_scale,
+    drop_global_scaling,
+    drop_norm_offset,
+    drop_sinks,
+    drop_window,
+    leave_out,
+    norm_each_head,
+    norm_keeping_mean,
+    normalised,
+    rotate_full_layers,
+    scale_rope,
+    swap_fused_gate,
+    swap_pairing,
+    weigh_by_all,
+    without_modules,
+)
+from tiny_model import Effect, TinyModel
+
+# Settings of all models here that their rows do not state.
+SIZES = {
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+GAINS = {"embed_tokens": 3.0, "lm_head": 4.0}
+QK = {"q_proj": 1.35, "k_proj": 1.35}
+QK_NORM = {"q_norm": 1.35, "k_norm": 1.35}
+
+
+def tiny(
+    what: str,
+    build: type[PreTrainedModel],
+    config: type[PreTrainedConfig],
+    seed: int,
+    effects: dict[str, Effect],
+    gains: dict[str, float] = QK,
+    settings: dict[str, object] = {},
+    **rest: object,
+) -> TinyModel:
+    """A row: `settings` are added to SIZES, `effects` are by what the mistake is."""
+    made = config(**{**SIZES, **settings})
+    notes = [f"\n- {mistake}: {{effect:.3f}}{{rows}}" for mistake in effects]
+    listed = [
+        Effect(note.replace("{rows}", f" from row {one.first_row} on" if one.first_row > 1 else ""), one.wrong, one.first_row, one.least)
+        for note, one in zip(notes, effects.values(), strict=True)
+    ]
+    title = "\n\nThe least change of a row of logits by a mistake:\n"
+    first = Effect(title + listed[0].note, listed[0].wrong, listed[0].first_row, listed[0].least)
+    head = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
+    summary = (
+        f"{what} at 0.1 M parameters: {made.num_hidden_layers} layers, hidden size {made.hidden_size},\n"
+        f"{made.num_attention_heads} heads of {head} that share {made.num_key_value_heads} key-value heads, feed-forward size "
+        f"{made.intermediate_size}, vocabulary 512, context 512."
+    )
+    return TinyModel(
+        summary=summary, build=build, config=made, seed=seed, gains={**GAINS, **gains},
+        effects=(first, *listed[1:]), **{"types": ("f32", "q8_0"), **rest},
+    )  # fmt: skip
+
+
+def shows(wrong, least: float = 0.2, first_row: int = 1) -> Effect:
+    """A mistake, the least that it must change of a row, and the first row that it must change."""
+    return Effect("", wrong, first_row, least)
+
+
+def granite_experts(tiny: TinyModel) -> PreTrainedModel:
+    """Each expert in the place of the next."""
+    from tiny_model import new_model
+
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        for weights in layer.block_sparse_moe.experts.parameters():
+            weights.copy_(weights.roll(1, dims=0))
+    return model
+
+
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+
+MODELS = {
+    "tiny-gemma": tiny(
+        "Gemma's architecture, a first generation: norms multiply by 1 + weight, embeddings are multiplied by √32, GELU by tanh,",
+        GemmaForCausalLM,
+        GemmaConfig,
+        1,
+        {
+            "norms that multiply by their weight": shows(drop_norm_offset),
+            "embeddings that are not multiplied": shows(drop_embedding_scale),
+            "SiLU": shows(configured(leave_out(hidden_act="silu")), 0.05),
+        },
+        gains={**QK, "embed_tokens": 1.0, "norm": 3.0},
+        settings={"head_dim": 16},
+        norm_shift=1.0,
+    ),
+    "tiny-seed-oss": tiny(
+        "Seed-OSS's architecture, biases of queries, keys and values,",
+        SeedOssForCausalLM,
+        SeedOssConfig,
+        3,
+        {"no biases": shows(drop_biases)},
+        settings={"head_dim": 16},
+    ),
+    "tiny-olmo3": tiny(
+        "OLMo 3's architecture, norms after both halves, all queries normed together and all keys, a window of 5 positions in\nlayer 0, "
+        "YaRN (factor 4, original context 128) in layer 1,",
+        Olmo3ForCausalLM,
+        Olmo3Config,
+        2,
+        {
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "norms of each head": shows(norm_each_head),
+            "no YaRN in layer 1": shows(configured(drop_global_scaling), 0.1),
+        },
+        gains=QK_NORM,
+        settings={
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                },
+            },
+        },
+    ),
+    "tiny-ernie45": tiny(
+        "ERNIE 4.5's architecture, RoPE of neighbours,",
+        Ernie4_5ForCausalLM,
+        Ernie4_5Config,
+        0,
+        {"RoPE of halves": shows(swap_pairing())},
+        settings={"head_dim": 16},
+    ),
+    "tiny-exaone4": tiny(
+        "EXAONE 4's architecture without a window, norms after both halves and of each query and key head,",
+        Exaone4ForCausalLM,
+        Exaone4Config,
+        0,
+        {
+            "no norms of queries and keys": shows(without_modules("q_norm", "k_norm")),
+            "no norm after attention": shows(without_modules("post_attention_layernorm")),
+        },
+        gains=QK_NORM,
+        settings={"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "tiny-exaone4-window": tiny(
+        "EXAONE 4's architecture, norms after both halves and of each query and key head, a window of 5 positions in layer 0, no\n"
+        "RoPE in layer 1 (llama.cpp computes so for 64 layers only),",
+        Exaone4ForCausalLM,
+        Exaone4Config,
+        9,
+        {
+            "RoPE in layer 1": shows(rotate_full_layers),
+            "no window": shows(configured(drop_window), 0.2, 5),
+        },
+        gains=QK_NORM,
+        settings={"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+        types=(),
+    ),
+    "tiny-glm4": tiny(
+        "GLM 4's architecture, norms before and after both halves, one matrix for gate and up, biases of queries, keys and values,\n"
+        "RoPE of neighbours in 8 values of each head,",
+        Glm4ForCausalLM,
+        Glm4Config,
+        0,
+        {
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "RoPE of halves": shows(swap_pairing(0.5)),
+            "gate and up exchanged": shows(swap_fused_gate),
+            "no norm after attention": shows(without_modules("post_self_attn_layernorm")),
+        },
+        settings={"head_dim": 16, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
+    ),
+    "tiny-glm": tiny(
+        "The architecture of GLM 4 as of 2024, one matrix for gate and up, biases of queries, keys and values, RoPE of\n"
+        "neighbours in 4 values of each head,",
+        GlmForCausalLM,
+        GlmConfig,
+        9,
+        {
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "RoPE of halves": shows(swap_pairing(0.5)),
+            "gate and up exchanged": shows(swap_fused_gate),
+        },
+        settings={"head_dim": 8, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
+    ),
+    "tiny-helium": tiny(
+        "Helium's architecture, RoPE of neighbours (llama.cpp does not read such files),",
+        HeliumForCausalLM,
+        HeliumConfig,
+        0,
+        {"RoPE of halves": shows(swap_pairing())},
+        settings={"head_dim": 8},
+        types=(),
+    ),
+    "tiny-arcee": tiny(
+        "Arcee's architecture, squared ReLU without a gate,",
+        ArceeForCausalLM,
+        ArceeConfig,
+        2,
+        {"ReLU": shows(configured(leave_out(hidden_act="relu")))},
+    ),
+    "tiny-olmoe": tiny(
+        "OLMoE's architecture, all queries normed together and all keys, 8 experts of which each token chooses 3, whose weights\nare not "
+        "divided by their sum,",
+        OlmoeForCausalLM,
+        OlmoeConfig,
+        6,
+        {
+            "norms of each head": shows(norm_each_head),
+            "weights divided by their sum": shows(configured(leave_out(norm_topk_prob=True))),
+        },
+        gains={**QK_NORM, "experts": 2.0},
+        settings={"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32, "num_key_value_heads": 4},
+    ),
+    "tiny-granitemoe": tiny(
+        "The architecture of Granite 3 with experts, embeddings times 12, scores times 0.3, both halves of a block times 0.22,\n"
+        "logits divided by 3, 6 experts of which each token chooses 2,",
+        GraniteMoeForCausalLM,
+        GraniteMoeConfig,
+        17,
+        {
+            "no factor of embeddings": shows(configured(leave_out(embedding_multiplier=1.0))),
+            "no factor of the halves": shows(configured(leave_out(residual_multiplier=1.0))),
+            "each expert in the place of the next": shows(granite_experts),
+        },
+        gains={"q_proj": 1.2, "k_proj": 1.2, "embed_tokens": 5.0, "o_proj": 60.0, "experts": 12.0},
+        settings={
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "tiny-starcoder2": tiny(
+        "StarCoder2's architecture, LayerNorm, biases in all matrices, GELU by tanh without a gate,",
+        Starcoder2ForCausalLM,
+        Starcoder2Config,
+        0,
+        {
+            "no biases": shows(drop_biases),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean)),
+        },
+    ),
+    "tiny-gptneox": tiny(
+        "GPT-NeoX's architecture, LayerNorm, biases, GELU without a gate, both halves of a block read its input, RoPE in 4 values\n"
+        "of each head (llama.cpp computes GELU by tanh),",
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig,
+        1,
+        {
+            "halves one after the other": shows(configured(leave_out(use_parallel_residual=False))),
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "no biases": shows(drop_biases),
+        },
+        gains={"query_key_value": 1.25, "embed_in": 3.0, "embed_out": 4.0},
+        settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "num_key_value_heads": 4},
+    ),
+    "tiny-stablelm": tiny(
+        "StableLM's architecture, LayerNorm, biases of queries, keys and values, RoPE in 4 values of each head,",
+        StableLmForCausalLM,
+        StableLmConfig,
+        0,
+        {
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "no biases": shows(drop_biases),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "use_qkv_bias": True},
+    ),
+    "tiny-cohere": tiny(
+        "Command R's architecture, LayerNorm without biases, both halves of a block read one norm of its input, RoPE of\nneighbours, logits "
+        "times 0.3,",
+        CohereForCausalLM,
+        CohereConfig,
+        1,
+        {
+            "RoPE of halves": shows(swap_pairing()),
+            "logits that are not scaled": shows(configured(leave_out(logit_scale=1.0))),
+        },
+        settings={"logit_scale": 0.3},
+    ),
+    "tiny-cohere2": tiny(
+        "Command R7B's architecture, LayerNorm without biases, both halves of a block read one norm of its input, logits times\n0.3, RoPE of "
+        "neighbours and a window of 5 positions in layers 0 to 2, neither in layer 3,",
+        Cohere2ForCausalLM,
+        Cohere2Config,
+        120,
+        {
+            "RoPE in layer 3": shows(rotate_full_layers),
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "RoPE of halves": shows(swap_pairing()),
+        },
+        settings={"logit_scale": 0.3, "sliding_window": 5, "num_hidden_layers": 4, "intermediate_size": 32},
+    ),
+    "tiny-gptoss": tiny(
+        "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "
+        "not rounded), biases, 6 experts with a clamped GLU of which\neach token chooses 2,",
+        GptOssForCausalLM,
+        GptOssConfig,
+        2,
+        {
+            "no sinks": shows(drop_sinks),
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "a limit of 2 in the GLU": shows(configured(leave_out(swiglu_limit=2.0)), 0.05),
+            "weights of a softmax over all experts": shows(weigh_by_all),
+            "no biases": shows(drop_biases),
+        },
+        gains={**QK, "experts": 2.0},
+        settings={
+            "head_dim": 16,
+            "sliding_window": 5,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "swiglu_limit": 7.0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 128,
+            },
+        },
+    ),
+    "tiny-olmo": tiny(
+        "OLMo's architecture, LayerNorm without parameters,",
+        OlmoForCausalLM,
+        OlmoConfig,
+        2,
+        {"RoPE of neighbours": shows(swap_pairing()), "a base of 100": shows(configured(scale_rope(rope_theta=100.0)))},
+    ),
+}

@@ -1,0 +1,187 @@
+//! Architectures that are settings of one block: all their formats pass against every dump that real engines made of them, and
+//! mistakes of ports are named where they happen.
+
+use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
+
+/// GGUF files of a model that llama.cpp reads.
+const BOTH: &[&str] = &["f32", "q8_0"];
+
+/// A model, its GGUF files, and how many values a dump of it holds.
+const MODELS: [(&str, &[&str], usize); 18] = [
+    ("tiny-gemma", BOTH, 177),
+    ("tiny-seed-oss", BOTH, 177),
+    ("tiny-olmo3", BOTH, 193),
+    ("tiny-ernie45", BOTH, 177),
+    ("tiny-exaone4", BOTH, 193),
+    ("tiny-exaone4-window", &[], 193),
+    ("tiny-glm4", BOTH, 193),
+    ("tiny-glm", BOTH, 177),
+    ("tiny-helium", &[], 177),
+    ("tiny-arcee", BOTH, 169),
+    ("tiny-olmoe", BOTH, 225),
+    ("tiny-granitemoe", BOTH, 209),
+    ("tiny-starcoder2", BOTH, 169),
+    ("tiny-gptneox", BOTH, 161),
+    ("tiny-stablelm", BOTH, 177),
+    ("tiny-cohere", BOTH, 161),
+    ("tiny-cohere2", BOTH, 297),
+    ("tiny-olmo", BOTH, 177),
+];
+
+#[test]
+fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
+    assert_formats_pass(&MODELS);
+}
+
+#[test]
+fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
+    let of_models: [(&str, &[Mistake]); 18] = [
+        (
+            "tiny-gemma",
+            &[
+                ("embed_scale=1", "embed_scale", "embed"),
+                ("activation=silu", "activation", "ffn_act"),
+                ("norm_missing@attn_norm", "norm_missing", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-seed-oss",
+            &[
+                ("bias_missing=none", "bias_missing", "q"),
+                ("rope_theta=1000000", "rope_theta", "q_rope"),
+                ("bias_scale=2", "bias_scale", "q"),
+            ],
+        ),
+        (
+            "tiny-olmo3",
+            &[
+                ("norm_scope=each-head", "norm_scope", "q_norm"),
+                ("mask_window=6", "mask_window", "attn_weights"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-ernie45",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("rope_theta=1000000", "rope_theta", "q_rope"),
+                ("rope_direction", "rope_direction", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-exaone4",
+            &[
+                ("norm_missing@attn_post_norm", "norm_missing", "attn_post_norm"),
+                ("norm_missing@q_norm", "norm_missing", "q_norm"),
+                ("norm_order=after-rope", "norm_order", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-exaone4-window",
+            &[
+                ("rope_layers", "rope_layers", "q_rope"),
+                ("mask_window=6", "mask_window", "attn_weights"),
+                ("mask_window=none", "mask_window", "attn_weights"),
+            ],
+        ),
+        (
+            "tiny-glm4",
+            &[
+                ("rope_width=16", "rope_width", "q_rope"),
+                ("fused_order@ffn_up=concatenated", "fused_order", "ffn_up"),
+                ("gate_up_swap=operands", "gate_up_swap", "ffn_act"),
+                ("norm_missing@attn_post_norm", "norm_missing", "attn_post_norm"),
+            ],
+        ),
+        (
+            "tiny-glm",
+            &[
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("gate_up_swap=operands", "gate_up_swap", "ffn_act"),
+                ("bias_missing=none", "bias_missing", "q"),
+            ],
+        ),
+        (
+            "tiny-helium",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("rope_theta=1000000", "rope_theta", "q_rope"),
+                ("rope_direction", "rope_direction", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-arcee",
+            &[
+                ("activation=relu", "activation", "ffn_act"),
+                ("activation=silu", "activation", "ffn_act"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-olmoe",
+            &[
+                ("norm_scope=each-head", "norm_scope", "q_norm"),
+                ("expert_weights=chosen", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+            ],
+        ),
+        (
+            "tiny-granitemoe",
+            &[
+                ("embed_scale=1", "embed_scale", "embed"),
+                ("residual_scale=1", "residual_scale", "attn_residual"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+                ("logit_scale=1", "logit_scale", "logits"),
+            ],
+        ),
+        (
+            "tiny-starcoder2",
+            &[
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+                ("activation=silu", "activation", "ffn_act"),
+                ("bias_missing@ffn_out=none", "bias_missing", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-gptneox",
+            &[
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("residual_missing@block_out=stream", "residual_missing", "block_out"),
+                ("fused_order@q=concatenated", "fused_order", "q"),
+            ],
+        ),
+        (
+            "tiny-stablelm",
+            &[
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("bias_missing=none", "bias_missing", "q"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-cohere",
+            &[
+                ("logit_scale=1", "logit_scale", "logits"),
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-cohere2",
+            &[
+                ("rope_layers", "rope_layers", "q_rope"),
+                ("mask_window=none", "mask_window", "attn_weights"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-olmo",
+            &[
+                ("rope_theta=500000", "rope_theta", "q_rope"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+            ],
+        ),
+    ];
+    assert_mistakes_named(&of_models);
+}
