@@ -12,13 +12,13 @@ Row = dict[str, Any]
 INTRO = """# The two evaluators compared
 
 Use this page to see how far our engine (`--evaluator native`) and torch (`--evaluator torch`) agree. Both evaluate the
-same models in `f64`, and share no code for it. A difference is a fault of one of them, or one of the limits below.
+same models in `f64`, with separate code. If they differ, one of them has a fault, or one of the limits below applies.
 
 transformers ran each shipped Hugging Face model of a native architecture in f32 and bf16, with
-{prompt}, correct and with faults injected into the model in memory. Each run
-was recorded twice at the same time: as taps, which our engine judged, and as outputs of modules, which torch judged.
-The first wrong sites agree if the module computes the tap. A tap that no module returns, such as a key after RoPE,
-agrees with the module of its operation or the next one that reads it.
+{prompt}, without a fault and with faults injected into the model. Each run was
+recorded twice at the same time: as taps, which our engine judged, and as outputs of modules, which torch judged. The
+first wrong sites agree if the module computes the tap. If no module returns the tap, such as a key after RoPE, the
+module of the tap's operation counts, or the next module that reads the tap.
 
 To repeat it (40 minutes on two cores), run this in an environment with torch and transformers:
 
@@ -32,18 +32,19 @@ The results are in `reference-scripts/check/evaluators_agree.json`. They were me
 """
 LIMITS = """## Limits
 
-- **Small faults in bf16.** Our engine knows the order in which transformers rounds, and compares bits. torch has a
-  bound of several bf16 steps. A fault below the bound is seen later, or not at all. The table shows the error at the
-  module as a share of torch's bound: it is below 1.
-- **Values between modules.** Granite multiplies the embedding outside of any module, and the norm that reads the
-  product hides a factor. torch sees a wrong factor at `post_attention_layernorm`, which counts as the same site here.
-- **Experts that are not recorded.** `xcheck.hook` records no router of a mixture of experts as a tap. If rounding can
-  decide the choice of an expert, our engine cannot judge the layer. Outputs of modules contain the router.
+- **Small faults in bf16.** Our engine knows where transformers rounds, and compares bits. torch's error bound is
+  several bf16 steps. If a fault is smaller than the bound, torch detects it at a later module or not at all. The table
+  shows the error at the module divided by torch's bound; it is below 1.
+- **Values between modules.** Granite multiplies the embedding outside of any module. The norm that reads the product
+  cancels a wrong factor. torch therefore detects a wrong factor only at `post_attention_layernorm`. The table counts
+  this as the same site.
+- **Experts that are not recorded.** `xcheck.hook` does not record the router of a mixture of experts as a tap. If
+  rounding can decide the choice of an expert, our engine cannot judge the layer. Recorded modules include the router.
 """
 ALL = """## All runs
 
-A cell has the first wrong tap and the first wrong module, each with its layer, and its pass if it is not 0. Differences
-are bold.
+A cell shows the first wrong tap and the first wrong module, each with its layer, and with its pass if it is not 0.
+Differences are bold.
 """
 REASONS = {
     "bf16": "below torch's bound in bf16",
