@@ -52,7 +52,11 @@ impl Tensor {
     /// If the shape does not have exactly `data.len()` values. This is a bug of the caller: files are checked when they
     /// are read.
     pub fn new(shape: &[usize], data: Vec<f32>) -> Self {
-        assert_eq!(shape.iter().product::<usize>(), data.len(), "shape {shape:?} against its values");
+        assert_eq!(
+            shape.iter().product::<usize>(),
+            data.len(),
+            "shape {shape:?} must match the number of values"
+        );
         Self { shape: shape.to_vec(), data, origins: Vec::new() }
     }
 

@@ -124,7 +124,11 @@ impl View<'static> {
                 self.0.as_bytes()
             }
         }
-        assert_eq!(shape.iter().product::<usize>(), values.len(), "shape {shape:?} against its values");
+        assert_eq!(
+            shape.iter().product::<usize>(),
+            values.len(),
+            "shape {shape:?} must match the number of values"
+        );
         Self::new(shape, DType::F64, ArrayBytes::Shared(Bytes::from_owner(VecOwner(values)).into()))
     }
 }
@@ -135,7 +139,11 @@ impl<'a> View<'a> {
     /// # Panics
     /// If the shape has another number of elements.
     pub fn of(shape: &[usize], values: &'a [f64]) -> Self {
-        assert_eq!(shape.iter().product::<usize>(), values.len(), "shape {shape:?} against its values");
+        assert_eq!(
+            shape.iter().product::<usize>(),
+            values.len(),
+            "shape {shape:?} must match the number of values"
+        );
         Self::new(shape, DType::F64, ArrayBytes::Borrowed(values.as_bytes()))
     }
 

@@ -1,6 +1,7 @@
 //! The judge of xcheck: does a dump contain what the reference computes, and if not, which operation is the first that is wrong, and why?
 //!
-//! The modules, in the order in which they depend on each other. They build on the reference engine, a package of its own.
+//! The modules, in the order in which they depend on each other. They use the reference engine, which is a separate
+//! package.
 //!
 //! - [`dump`]: the format of recorded activations, its readers and writers
 //! - [`map`]: names of activations in other programs, so that their files are read as dumps

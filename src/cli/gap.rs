@@ -30,13 +30,13 @@ pub struct GapArgs {
     /// Fields with the log-probabilities of rollout and trainer
     #[arg(long, value_name = "ROLLOUT,TRAINER", value_delimiter = ',', num_args = 1)]
     columns: Vec<String>,
-    /// Type of the arithmetic of both sides, or of rollout and trainer
+    /// Compute type of both sides, or two types: rollout,trainer
     #[arg(long, value_name = "TYPE[,TYPE]", value_delimiter = ',', num_args = 1)]
     dtype: Vec<String>,
     /// Report the share of importance ratios farther than this from 1
     #[arg(long, value_name = "EPSILON", default_value_t = 0.2)]
     clip: f64,
-    /// Check each side against this model, to see which one is off
+    /// Check each side against this model, to find the wrong side
     ///
     /// Our engine computes the log-probabilities of the first sequences in f32.
     #[arg(long, short, value_name = "MODEL")]

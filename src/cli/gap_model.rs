@@ -122,9 +122,13 @@ impl ModelAssessments {
             self.sides[0].scale, self.sides[1].scale, self.sequences
         );
         match (wrong(0), wrong(1)) {
-            (true, true) => format!("both sides differ from the model ({scales})"),
-            (true, false) => format!("the {rollout} differs from the model ({scales})"),
-            (false, true) => format!("the {trainer} differs from the model ({scales})"),
+            (true, true) => format!("the log-probabilities of both sides differ from the model's ({scales})"),
+            (true, false) => {
+                format!("the log-probabilities of the {rollout} differ from the model's ({scales})")
+            }
+            (false, true) => {
+                format!("the log-probabilities of the {trainer} differ from the model's ({scales})")
+            }
             (false, false) => format!("no side fails against the model ({scales})"),
         }
     }

@@ -157,12 +157,12 @@ enum Command {
     /// Check another engine's dump against the model, operation by operation
     ///
     /// Measures two errors: the local error of each operation, computed again from the dump's own inputs, and
-    /// the accumulated error of a whole run from the tokens on.
+    /// the accumulated error of a whole run that starts from the token ids.
     Check(check::CheckArgs),
     /// Check a dump's local errors only: short for check --introduced
     ///
     /// Each operation must be within the error bound of rounding, given the dump's own inputs and the
-    /// weights. No run from the tokens is needed.
+    /// weights. The model does not run from the token ids.
     Audit(audit::AuditArgs),
     /// Compare two dumps of any engines
     Compare(compare::CompareArgs),

@@ -16,7 +16,7 @@ pub struct ModeOptions {
     /// it.
     #[arg(long, alias = "isolate", help_heading = "Judging")]
     introduced: bool,
-    /// Measure only accumulated errors, from the tokens on
+    /// Measure only accumulated errors, in a run from the token ids
     #[arg(long, alias = "propagate", conflicts_with = "introduced", help_heading = "Judging")]
     total: bool,
     /// Start each layer from the dump's own input of the layer

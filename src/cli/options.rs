@@ -29,7 +29,7 @@ pub fn value_name(value: &impl ValueEnum) -> String {
 /// Options for the selection and its tolerances.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SelectionOptions {
-    /// Checkpoints to compare, e.g. rope,3-7 [default: all in the dump]
+    /// Groups of taps to compare, e.g. rope,3-7 [default: all recorded]
     ///
     /// A list of names, numbers and ranges of numbers, or `all`. `xcheck checkpoints` lists them.
     #[arg(long, short, value_name = "LIST", help_heading = "What to compare")]
@@ -90,7 +90,7 @@ impl SelectionOptions {
 /// Options for supposed changes of our engine.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SuppositionOptions {
-    /// Compute differently from the model files, e.g. rope_theta=10000
+    /// Change the model or inject a fault, e.g. rope_theta=10000
     ///
     /// `xcheck causes` lists the keys. KEY@TAP=VALUE changes one tap. KEY=VALUE@decode applies to passes of one
     /// kind: @prompt, @chunk (later passes of several tokens), @decode (later passes of one token), or @from-12

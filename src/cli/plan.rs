@@ -30,7 +30,7 @@ pub struct PlanArgs {
     /// Dump to judge, or to judge against: a path, a URL or a shipped name
     #[arg(long, short, visible_alias = "candidate", value_name = "DUMP")]
     reference: String,
-    /// Number of shards, as equal as possible
+    /// Number of shards to make, with equal work if possible
     #[arg(
         long,
         value_name = "N",

@@ -44,7 +44,7 @@ pub struct SelftestArgs {
     /// They take half of the time.
     #[arg(long, requires = "model")]
     quick: bool,
-    /// File of minimum figures, instead of the built-in one
+    /// File of minimum detection counts [default: the built-in file]
     #[arg(long, value_name = "FILE")]
     figures: Option<PathBuf>,
     /// Write the measured figures to a file, as the new minimum

@@ -66,7 +66,7 @@ fn finding(fit: &WeightFit) -> String {
         }
         WeightFinding::Scaled(factor) => format!("is the original times {factor:.4}: its scales are wrong"),
         WeightFinding::FitsIn(reading, error) => {
-            format!("{} (then the error is {error:.2e})", reading.fault())
+            format!("{} (the error with this reading: {error:.2e})", reading.fault())
         }
         WeightFinding::Differs => "differs, and fits in no known reading".to_owned(),
         WeightFinding::HasNoOriginal => "the original has no weight of this name and shape".to_owned(),

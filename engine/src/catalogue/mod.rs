@@ -168,7 +168,8 @@ impl OperationChange {
             .and_then(crate::ops::attention::faults::key_rotation::meaning)
     }
 
-    /// Returns the entry's only tap point if another entry has the same kind and values, so that the tap distinguishes them.
+    /// Returns the entry's tap if the entry has exactly one, and another entry has the same kind and values. The tap then
+    /// distinguishes the two entries.
     fn place(&self) -> Option<Point> {
         let CatalogueEntry { kind, at, takes, .. } = *self.entry;
         let &[only] = at else { return None };

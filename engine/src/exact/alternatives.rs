@@ -204,7 +204,7 @@ impl Profile {
                 self.attention.name()
             ),
             Choice::Constants => {
-                rounds(self.constants, "each constant of the activation", "before it is used")
+                rounds(self.constants, "each constant of the activation function", "before it is used")
             }
             Choice::Gains => rounds(self.gains, "1 + weight", "before the product with the normed row"),
             Choice::LayerNormed => rounds(self.layer_normed, "each step of LayerNorm", "before the next"),

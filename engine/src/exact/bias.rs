@@ -329,7 +329,7 @@ impl BiasAccumulator {
         Self::rows_of_places(shape) * shape.last().copied().unwrap_or(1)
     }
 
-    /// Adds consecutive results of a row.
+    /// Adds the errors of consecutive values of a row to the sums.
     pub(super) fn add(&mut self, row: usize, column: usize, terms: &Terms) {
         let width = self.of.columns.len();
         self.moved.iter_mut().zip(terms.moved).for_each(|(own, more)| *own += more);

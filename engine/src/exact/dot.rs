@@ -251,13 +251,13 @@ fn added_up<const SIZES: bool>(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
     (sum + sums.iter().sum::<f64>(), of_squares + squares.iter().sum::<f64>(), ends)
 }
 
-/// Returns `than` for NaN, in one instruction, unlike [`f64::min`].
+/// Returns the smaller number, and `than` if `value` is NaN. Compiles to one instruction; [`f64::min`] needs several.
 #[inline(always)]
 fn smaller(value: f64, than: f64) -> f64 {
     if value < than { value } else { than }
 }
 
-/// Returns `than` for NaN, in one instruction, unlike [`f64::max`].
+/// Returns the larger number, and `than` if `value` is NaN. Compiles to one instruction; [`f64::max`] needs several.
 #[inline(always)]
 fn larger(value: f64, than: f64) -> f64 {
     if value > than { value } else { than }

@@ -101,7 +101,7 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// Adds consecutive results of a row.
+    /// Adds the errors of consecutive values of a row to the statistics.
     pub(super) fn add_run(&mut self, row: usize, column: usize, exacts: &[ExactValue]) {
         let (columns, width) = (column..column + exacts.len(), self.values[0].width());
         let flats = row * width + column..row * width + columns.end;

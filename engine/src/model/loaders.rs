@@ -238,7 +238,7 @@ pub(super) fn load_hugging_face(
     let quantised = Dequantisation::read(&config)?;
     notes.extend(quantised.as_ref().map(|quantised| {
         let more = match quantised.quantises_activations() {
-            true => "; the configuration also quantises activations, which the values of a dump must show",
+            true => "; the configuration also quantises activations: xcheck does so only if the dump's values show it",
             false => "",
         };
         format!(

@@ -12,7 +12,8 @@ use crate::error::{Error, Result, TokenizerError};
 use crate::tokenizer::sentencepiece::byte;
 use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
-/// A tokenizer of the library, with special tokens around texts that the library does not know.
+/// A tokenizer of the `tokenizers` library. Adds special tokens before and after texts, such as BOS and EOS, that
+/// the library's tokenizer does not add.
 pub(super) struct Library {
     inner: tokenizers::Tokenizer,
     /// Tokenizer that reads names of special tokens as text. Created on first use.

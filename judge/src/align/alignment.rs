@@ -13,7 +13,8 @@ use crate::view::View;
 pub struct Heads {
     /// The dump's order, stated in the manifest or shown by the values.
     pub found: Option<RopePairing>,
-    /// The order of the other side. `None` for a model without RoPE.
+    /// The order that the dump is compared in: that of the model or of the second dump. `None` for a model
+    /// without RoPE.
     pub wanted: Option<RopePairing>,
 }
 
@@ -52,7 +53,7 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'sta
     }
 }
 
-/// Finds the RoPE pairing under which values agree with the other side. `None` if the values do not show one.
+/// Finds the RoPE pairing for which the values of both sides agree. `None` if the values do not show a pairing.
 /// `rel_l2` returns the relative error under a pairing; with the wrong pairing, it is about as large as the
 /// values.
 ///

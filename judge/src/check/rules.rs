@@ -51,7 +51,7 @@ pub enum EngineRounding {
 pub enum Mode {
     /// Local and accumulated errors.
     Both,
-    /// Accumulated errors only, from the tokens on.
+    /// Accumulated errors only: the model runs from the token ids, without recorded inputs.
     Accumulated,
     /// Local errors only: each operation starts from the nearest recorded values.
     Local,
@@ -82,7 +82,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns the role of the other side.
+    /// Returns the other role: reference for candidate, and candidate for reference.
     pub fn other(self) -> Self {
         match self {
             Role::Candidate => Role::Reference,

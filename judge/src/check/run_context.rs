@@ -69,7 +69,7 @@ fn profile_of(numerics: &dyn Numerics, held: &AlignedDump) -> Result<Profile> {
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
-/// Tells whether a manifest makes a statement.
+/// States if a manifest contains a certain statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestStatement {
     Yes,

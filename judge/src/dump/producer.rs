@@ -120,7 +120,7 @@ impl Producer {
         self.cache_type().is_some_and(|dtype| eight.contains(&dtype))
     }
 
-    /// Returns a note for each setting that is neither used by a check nor known as a description.
+    /// Returns a note for each unknown setting: no check uses it, and it is not a known descriptive setting.
     pub fn unread_settings(&self) -> Vec<String> {
         let is_known = |key: &str| READ.contains(&key) || DESCRIPTIVE.contains(&key);
         let told = |key: &String| {

@@ -159,7 +159,7 @@ impl TensorRow {
         let is_other = self.layer.is_some_and(|stated| layer != Some(stated));
         if !self.tap.is_empty() || is_other || self.pass.is_none() {
             return Err(format!(
-                "module '{path}' needs a pass number, and neither \"tap\" nor a \"layer\" that its path does not name"
+                "module '{path}': add \"pass\", remove \"tap\", and remove \"layer\" or state the layer of the path"
             ));
         }
         Ok(Site { point: Point::Module(module), layer, pass: self.pass })

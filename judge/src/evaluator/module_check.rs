@@ -38,7 +38,7 @@ pub struct ModuleRules<'r> {
     pub seconds: Option<u64>,
 }
 
-/// Judges a dump of module outputs. `follow` is told what the worker does.
+/// Judges a dump of module outputs. Reports the worker's progress to `follow`.
 ///
 /// # Errors
 /// If the worker cannot evaluate the model or the dump, or ends early.

@@ -18,7 +18,7 @@ impl PolicySide {
         }
     }
 
-    /// Returns the other side.
+    /// Returns the trainer for the rollout, and the rollout for the trainer.
     pub fn other(self) -> Self {
         match self {
             Self::Rollout => Self::Trainer,

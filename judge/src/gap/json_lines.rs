@@ -99,7 +99,7 @@ impl JsonLines {
     }
 }
 
-/// Describes an error of JSON by its column, since each line is parsed by itself.
+/// Describes a JSON error by its column, because each line is parsed separately.
 fn described(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or(&text);

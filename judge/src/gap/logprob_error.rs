@@ -10,7 +10,7 @@ use super::token_sample::{ScoredToken, TokenSample};
 
 /// Absolute error of z - lse(z) in f32, for logits up to 32 on both sides.
 const F32_ERROR: f64 = 3e-6;
-/// Smallest probability of all other tokens that f32 can state.
+/// Smallest total probability of all other tokens that an f32 log-probability can represent.
 const LEAST_REST: f64 = 6e-8;
 
 /// Error of a log-probability that does not depend on the other tokens.
@@ -83,7 +83,7 @@ pub fn log_odds_of(logprob: f32, least: f64) -> f64 {
     logprob - (-logprob.exp_m1()).max(least.max(LEAST_REST)).ln()
 }
 
-/// Returns the probability of all other tokens, the larger one of both sides.
+/// Returns the total probability of all other tokens, on the side where it is larger.
 pub fn rest(token: &ScoredToken) -> f64 {
     let least = f64::from(token.rollout.min(token.trainer)).min(0.0);
     (-least.exp_m1()).max(LEAST_REST)

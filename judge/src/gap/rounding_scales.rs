@@ -14,7 +14,7 @@ const EXCESS: f64 = 10.0;
 pub struct LogOddsScale {
     /// The largest scale that rounding is known to give, with a margin.
     pub largest: f64,
-    /// The scale from which on rounding is no explanation.
+    /// The scale above which rounding cannot explain the differences.
     pub excess: f64,
 }
 

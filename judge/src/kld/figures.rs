@@ -13,7 +13,7 @@ pub const LEAST: usize = 100;
 #[derive(Clone, Debug, Default)]
 pub struct TokenDivergences {
     chunks: Vec<Vec<PredictionDifference>>,
-    /// Number of base tokens for which the other side has no prediction.
+    /// Number of base tokens for which Q has no prediction.
     pub left_out: usize,
 }
 
@@ -42,7 +42,7 @@ pub struct TokenStatistics {
 /// The figures of llama-perplexity's table, with intervals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KldFigures {
-    /// Perplexity of the other side.
+    /// Perplexity of Q.
     pub ppl: Estimate,
     /// Perplexity of the base.
     pub ppl_base: Estimate,

@@ -30,7 +30,7 @@ impl HeadSizes {
         }
     }
 
-    /// Returns each size with its name.
+    /// Returns the name and the value of each head size.
     pub(super) fn named(self) -> [(&'static str, Option<usize>); 3] {
         [("heads", self.heads), ("kv_heads", self.kv_heads), ("head_dim", self.head_dim)]
     }

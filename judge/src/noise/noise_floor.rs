@@ -39,9 +39,9 @@ impl NoiseFloor {
         self.holds(error, Self::NEAR)
     }
 
-    /// Returns true if even all zeros would be near, so that a small error shows nothing. A log-probability near zero
-    /// belongs to a nearly certain token. Log-probabilities show nothing only if `NEAR` times their noise floor is a
-    /// nat or more.
+    /// Returns true if all zeros would be within the noise floor too, so a small error is no evidence. A
+    /// log-probability near zero belongs to a nearly certain token, so for log-probabilities `NEAR` times the noise
+    /// floor must also be a nat or more.
     pub fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)

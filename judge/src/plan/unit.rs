@@ -18,7 +18,7 @@ use crate::weight::DType;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// The whole model, with accumulated errors from the tokens on.
+    /// The whole model, with accumulated errors of a run from the token ids.
     Whole,
     /// A segment of the model that starts from recorded values.
     Part {

@@ -135,7 +135,7 @@ fn is_asserted(cause: &Finding) -> bool {
     cause.supposed.is_none() || cause.confirmed.is_some_and(Verdict::is_good)
 }
 
-/// Returns the name of the dump, which stands for its engine in the sentence.
+/// Returns the name of the dump, which the sentence uses as the name of the engine.
 fn name(outcome: &Outcome) -> String {
     fit(&clean(&outcome.subject.name), WIDTH / 2)
 }

@@ -44,7 +44,9 @@ impl LogitsTally {
         match (numbers, different, variety.lacking()) {
             (0, ..) => found(Verdict::Inconclusive, "nothing was compared".to_owned()),
             (_, 0, None) => found(Verdict::Pass, format!("{numbers} values bit-identical")),
-            (_, 0, Some(why)) => found(Verdict::Inconclusive, format!("the logits show nothing: {why}")),
+            (_, 0, Some(why)) => {
+                found(Verdict::Inconclusive, format!("the logits cannot show a difference: {why}"))
+            }
             _ => {
                 let apart = format!("by up to {largest:.1e} of the RMS");
                 found(Verdict::Fail, format!("{different} of {numbers} values differ, {apart}"))

@@ -1,8 +1,8 @@
 //! Self-test of the judge. Every change in the catalogue is injected into a model, and the resulting dump is
-//! judged. The self-test counts how often the right site and cause are found. Correct dumps that were
+//! judged. The self-test counts how often the correct site and cause are found. Correct dumps that were
 //! computed, cut, stored or written in different ways must not fail.
 //!
-//! All dumps stay in memory; nothing is written.
+//! All dumps are kept in memory; no file is written.
 
 mod correct_dump;
 mod counts;

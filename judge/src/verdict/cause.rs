@@ -258,7 +258,7 @@ impl Cause {
 fn of_stages([wrong, of]: [usize; 2]) -> String {
     match (wrong, of) {
         (_, 0) => String::new(),
-        (0, _) => "every operation is right".to_owned(),
+        (0, _) => "every operation is correct".to_owned(),
         _ => format!("{wrong} of {of} operations are wrong"),
     }
 }

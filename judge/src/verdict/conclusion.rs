@@ -14,7 +14,8 @@ use crate::verdict::rule;
 use crate::verdict::site_result::{SiteResult, Verdict};
 use crate::verdict::ties::refuse_ties_of_a_wrong_run;
 
-/// Makes the verdict over the results of the requested units. `basis` must not contain results yet.
+/// Makes one verdict from the results of the requested units. Stores the results in `basis`, whose own list of
+/// results must be empty.
 pub fn conclude(subject: ComparisonSubject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
     found.sort_by_key(|(number, _)| *number);
     let mut rows: Vec<SiteResult> =

@@ -56,7 +56,7 @@ pub struct SiteResult {
     pub site: Site,
     /// The positions of the site. Empty for a value of the whole run.
     pub positions: Range<usize>,
-    /// Accumulated error: the error of the run from the tokens on.
+    /// Accumulated error: the error of a run that starts from the token ids.
     pub accumulated: Option<Measurement>,
     /// Local error: the error since the nearest recorded values.
     pub local: Option<Measurement>,
@@ -129,7 +129,7 @@ impl Doubt {
 /// The results of the runs at one site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteObservation {
-    /// The comparison in the run from the tokens on.
+    /// The comparison in the run that starts from the token ids.
     pub accumulated: Option<ArrayComparison>,
     /// The comparison in the run that continues with recorded values.
     pub local: Option<ArrayComparison>,

@@ -350,7 +350,7 @@ impl TokenChoiceEvidence<'_> {
         }
         let why = match &self.sides {
             LogitSource::Engine { .. } => {
-                "to judge them by the run from the tokens on, omit --introduced and --from-reference"
+                "to judge them by a run from the token ids, omit --introduced and --from-reference"
             }
             LogitSource::Dumps { .. } => {
                 "the reference reads another token there; run `xcheck check` with the model to judge them \

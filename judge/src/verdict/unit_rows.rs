@@ -45,7 +45,7 @@ pub(crate) struct TieEvidence<'r> {
     pub(crate) sides: LogitSource<'r>,
     /// The run context that measures rounding. `None` for two dumps.
     pub(crate) setting: Option<&'r RunContext<'r>>,
-    /// Tokens that our engine's run from the tokens on chose.
+    /// Tokens that our engine chose in the run that starts from the token ids.
     pub(crate) choices: Vec<GreedyToken>,
     /// Margins by which our engine prefers unlisted tokens to listed ones.
     pub(crate) rank_margins: RankMargins,

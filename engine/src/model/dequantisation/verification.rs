@@ -67,7 +67,7 @@ pub enum WeightFinding {
 }
 
 impl WeightFinding {
-    /// Returns true if the weight is right.
+    /// Returns true if the weight is correct.
     pub fn is_right(self) -> bool {
         matches!(self, WeightFinding::Fits | WeightFinding::FitsWithFactors)
     }
@@ -152,7 +152,7 @@ impl OriginalRows {
         })
     }
 
-    /// Returns true if a row is the original times a factor of its own.
+    /// Returns true if a row is the original row times a factor that other rows need not have.
     fn has_scaled_row(&self, weight: &WeightMatrix) -> bool {
         weight.cols >= FEW_INPUTS
             && self.rows.iter().any(|row| common_factor(slice::from_ref(row), weight).is_some())

@@ -17,7 +17,7 @@ use crate::ops::experts::ExpertOrder;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Lanes of a register.
+/// Number of lanes in a SIMD register.
 const LANES: usize = 8;
 
 /// Adds the lanes of a register: first the lanes that are four apart.

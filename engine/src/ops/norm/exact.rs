@@ -1,7 +1,7 @@
 //! Exact evaluation of RMSNorm and LayerNorm.
 //!
 //! The statistics of a row are sums of positive terms. Their rounding error, k·u·(√(n/3)/2 + 1.5) each, is shared by
-//! all values of the row. Each value also has one or two roundings of its own.
+//! all values of the row. Each value also has one or two independent roundings.
 
 use std::sync::Arc;
 

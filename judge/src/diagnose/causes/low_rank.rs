@@ -24,7 +24,7 @@ const DENSE: f64 = 0.9;
 /// Largest error of rounding, relative to the largest value of a token, in `f32` and in short types.
 const ROUNDING: [f64; 2] = [1e-5, 1.0 / 64.0];
 
-/// Finds the products whose errors have the rank of the first; `None` if that is not low.
+/// Finds the products whose errors have the same rank as the first error. `None` if that rank is not low.
 pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Option<Cause> {
     let rank = ProductErrors::of(bench, open.first()?)?.rank()?;
     let errors: Vec<(Site, ProductErrors)> =

@@ -1,5 +1,5 @@
 //! Dumps that misstate their values, e.g. their layer numbers, storage types or tap names. The evidence: a
-//! tap is wrong, but the operations computed from it are right.
+//! tap is wrong, but the operations computed from it are correct.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -22,7 +22,7 @@ use crate::weight::DType;
 /// Maximum number of taps that are assumed to be misnamed together.
 const MOST_TAPS: usize = 4;
 
-/// Taps that copy another tap. A copy is right under either reading.
+/// Taps that copy another tap. A copy is correct under either reading.
 const COPIES: [Point; 3] = [Point::KCache, Point::VCache, Point::LastLogits];
 
 /// Finds a misstatement of the dump that explains why operations are wrong.
@@ -155,7 +155,7 @@ fn rounds(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -
 }
 
 /// Detects taps that hold the values of a different tap. If these taps are ignored, later operations are
-/// right.
+/// correct.
 fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     let (dump, first) = (bench.setting.held.dump, open[0]);
     if !open.iter().any(|one| follows(one.site, first.site)) {
@@ -223,7 +223,7 @@ fn misnamed(
     let first = open[0];
     let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
     let names = names.join(", ");
-    let right = "later operations are right without";
+    let right = "later operations are correct without";
     if let Some(order) = exchanged_axes(first) {
         let own: Vec<&str> = first.site.point.axes().iter().map(|axis| axis.name()).collect();
         let what = format!(

@@ -218,11 +218,11 @@ fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult
     Ok(causes)
 }
 
-/// Says what follows if a dump is right up to a pass.
+/// Returns advice for a dump that is correct before a pass.
 fn begins(first: &SiteResult) -> String {
     let (pass, start) = (first.site.pass.unwrap_or(0), first.positions.start);
     format!(
-        "; earlier passes are right: look at the KV cache that pass {pass} reads (rows that are overwritten or stale), \
+        "; earlier passes are correct: look at the KV cache that pass {pass} reads (rows that are overwritten or stale), \
          and at what begins at its position {start}"
     )
 }

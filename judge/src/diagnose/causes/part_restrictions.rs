@@ -1,4 +1,4 @@
-//! Parts of an operation that are wrong while the rest is right: some heads, or tokens from a position on.
+//! Wrong parts of an operation whose other parts are correct: some heads, or the tokens after a position.
 //!
 //! A change restricted to the wrong part must explain every value of the part. Its parameters are read from the part alone.
 

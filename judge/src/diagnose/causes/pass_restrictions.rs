@@ -1,4 +1,4 @@
-//! Passes to which a cause is restricted: a change must not alter sites of other passes that are right.
+//! Passes to which a cause is restricted: a change must not alter correct sites of other passes.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -71,9 +71,9 @@ impl SettledChanges {
 /// Effect of changes on the compared sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PassEffect {
-    /// Number of right sites that become wrong.
+    /// Number of correct sites that become wrong.
     broken: usize,
-    /// Number of wrong sites that become right.
+    /// Number of wrong sites that become correct.
     explained: usize,
     /// Number of wrong sites.
     wrong: usize,
@@ -102,12 +102,12 @@ impl<'s> EffectComparison<'s> {
         Self { bench, first, rows, layers, go_on }
     }
 
-    /// Returns true if some compared site is right.
+    /// Returns true if some compared site is correct.
     pub(super) fn has_right_sites(&self) -> bool {
         self.rows.iter().any(|row| is_right(row))
     }
 
-    /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no right site and
+    /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no correct site and
     /// explain the most wrong ones, then those whose effects are unknown because the time is over.
     pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<SettledChanges> {
         let mut settled: Vec<(Changes, PassEffect)> = Vec::new();
@@ -130,7 +130,7 @@ impl<'s> EffectComparison<'s> {
         Ok(all)
     }
 
-    /// Returns an explanation in the passes where it explains the most wrong sites and alters no right one.
+    /// Returns an explanation in the passes where it explains the most wrong sites and alters no correct site.
     fn restricted(&self, fit: &Changes) -> Result<Option<(Changes, PassEffect)>> {
         let mut best: Option<(Changes, PassEffect)> = None;
         for passes in self.passes() {
@@ -197,7 +197,7 @@ impl<'s> EffectComparison<'s> {
         }
     }
 
-    /// Returns true if rounding explains a site. A right site may be as far off as rounding ever is.
+    /// Returns true if rounding explains a site. The error of a correct site may be as large as rounding can cause.
     fn is_explained(&self, row: &SiteResult, check: &SiteCheck) -> bool {
         let role = self.bench.setting.role;
         if check.explained.as_ref().is_some_and(|explained| explained.side(role).is_explained()) {

@@ -86,7 +86,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Tries the catalogue: each change at all its taps, then at single taps, then pairs of changes. Returns
-    /// `None` if the rerun is right without a change; another run then made the error.
+    /// `None` if the rerun gives the dump's values without a change; the cause is then outside of the rerun.
     pub(super) fn search(&self) -> Result<Option<SearchResult>> {
         if self.explains(&[])? {
             return Ok(None);
@@ -143,7 +143,7 @@ impl<'s> Rerun<'s> {
         best.is_simple() && !self.deadline.is_exhaustive()
     }
 
-    /// Returns the restrictions to try: passes like the row's if earlier passes of the site are right, then none.
+    /// Returns the restrictions to try: passes like the row's if earlier passes of the site are correct, then none.
     fn likely_passes(&self) -> Vec<Option<PassRestriction>> {
         let site = self.row.site;
         let is_before = |row: &&SiteResult| {

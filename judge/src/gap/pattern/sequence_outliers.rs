@@ -1,4 +1,4 @@
-//! Whole sequences that are farther off than the others.
+//! Whole sequences with larger differences than the others.
 
 use crate::gap::change_point::{ChangePoint, LEAST_SIDE};
 use crate::gap::finding::{GapFinding, counted, listed};
@@ -13,7 +13,7 @@ const RATIO: f64 = 4.0;
 /// Largest share of outliers: with more, the middle sequence is one of them.
 const MOST: f64 = 0.45;
 
-/// Finds sequences far off while the others differ by rounding.
+/// Finds sequences with large differences, if the others differ by rounding only.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let outliers: Vec<&SampleSequence> =
         pair.sample.sequences.iter().filter(|sequence| is_outlier(pair, sequence)).collect();

@@ -1,4 +1,4 @@
-//! Single tokens far off, in sequences that differ by rounding otherwise.
+//! Single tokens with large differences, in sequences that otherwise differ by rounding.
 
 use serde_json::json;
 
@@ -7,11 +7,11 @@ use crate::gap::finding::{GapFinding, counted};
 use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 
-/// Smallest difference of a token far off, in standard deviations of the other tokens.
+/// Smallest difference of an outlier token, in standard deviations of the other tokens.
 const SIGMAS: f64 = 12.0;
-/// Smallest difference of a token far off, in standard deviations of the largest rounding.
+/// Smallest difference of an outlier token, in standard deviations of the largest rounding.
 const LARGEST_SIGMAS: f64 = 8.0;
-/// Largest share of tokens far off.
+/// Largest share of outlier tokens.
 const MOST: f64 = 0.1;
 /// Fewest tokens that are no chance.
 const LEAST: usize = 3;
@@ -22,7 +22,7 @@ const ONE_SIDED: f64 = 0.9;
 /// added.
 const LEAN: f64 = 0.25;
 
-/// Finds single tokens far off.
+/// Finds outlier tokens: single tokens with large differences.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let usual = 1.5 * median(pair.scaled.iter().map(|scaled| scaled.abs()));
     let is_far = |index: &usize| {
@@ -97,7 +97,7 @@ fn are_scattered(pair: &PairView, far: &[usize]) -> bool {
     5 * adjacent <= far.len() && 2 * most.max().unwrap_or(0) <= far.len().max(4)
 }
 
-/// Returns true if all sequences differ by little more than rounding without the tokens far off.
+/// Returns true if, without the outlier tokens, all sequences differ by little more than rounding.
 fn are_others_right(pair: &PairView, far: &[usize]) -> bool {
     pair.sample.sequences.iter().all(|sequence| {
         let others = sequence.tokens.clone().filter(|index| far.binary_search(index).is_err());

@@ -13,7 +13,7 @@ const TERMS = {
   "wrong side": "the side with values above their error bounds or with a bias",
   "inputs": "the recorded values that the operation was started from",
   "local error": "error made by one operation, given the dump's own inputs",
-  "accumulated error": "error of the whole run, from the tokens on",
+  "accumulated error": "error of a whole run that starts from the token ids",
   "max abs": "largest absolute error of a value",
   "mean abs": "mean absolute error",
   "relative error": "L2 norm of the errors divided by the L2 norm of the values",

@@ -271,7 +271,7 @@ impl<'s> TiledProducts<'s> {
         InterleavedRows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
     }
 
-    /// Evaluates one value that its tile cannot decide.
+    /// Evaluates one value separately, because the sums of its tile are not exact enough.
     fn alone(&self, token: usize, output: usize) -> ExactValue {
         let row = WeightRow::new(&self.linear.w, output, &self.profile);
         row.times(&self.tokens[token], self.linear.bias(output, &self.profile), &self.profile)

@@ -121,7 +121,7 @@ fn cause(
     };
     let what = format!(
         "cache_row: from pass {pass} on (position {start}), {}{alternatives} (keys and values, {extent}); earlier \
-         passes are right",
+         passes are correct",
         one.told()
     );
     Some(Cause::described(CauseSearch::Parts, CauseKind::CacheRow, sites, what))

@@ -29,13 +29,13 @@ const CACHES: [Point; 2] = [Point::KCache, Point::VCache];
 /// Taps whose rows may be in the cache.
 const SOURCES: [Point; 5] = [Point::K, Point::V, Point::KNorm, Point::KCache, Point::VCache];
 
-/// A row with at least this cosine to the right one was scaled or rounded, not replaced.
+/// A row with at least this cosine to the correct row was scaled or rounded, not replaced.
 const SCALED: f64 = 0.97;
 
 /// Provenance of a row of the cache, relative to the row's own tap and layer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowOrigin {
-    /// The row of another place.
+    /// The row of another layer, pass, position or sequence.
     Place {
         /// Sequence that the row is of; `None` for its own.
         sequence: Option<String>,
@@ -152,7 +152,7 @@ impl<'o> WrongRows<'o> {
         })
     }
 
-    /// Returns the dump's values, with the right ones in place of these rows.
+    /// Returns the dump's values, with these rows replaced by the correct ones.
     fn without(&self, rows: &[usize]) -> Vec<f64> {
         let width = self.one.traced.row_len();
         let mut theirs = self.one.theirs.clone();
@@ -163,7 +163,7 @@ impl<'o> WrongRows<'o> {
         theirs
     }
 
-    /// Returns true if nearly all values of a row are wrong, and the row is not the right one times a factor.
+    /// Returns true if nearly all values of a row are wrong, and the row is not the correct row times a factor.
     fn is_foreign(&self, row: usize) -> bool {
         let width = self.one.traced.row_len();
         let theirs = &self.one.theirs[row * width..][..width];
