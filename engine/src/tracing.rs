@@ -40,7 +40,7 @@ pub struct TracedNumerics<'n> {
 }
 
 impl<'n> TracedNumerics<'n> {
-    /// Wraps numerics whose results are compared with those of an engine with this profile.
+    /// Wraps numerics whose results are compared with the results of an engine with this profile.
     pub fn new(numerics: &'n dyn Numerics, profile: Profile) -> Self {
         Self { numerics, profiles: [profile, Profile::of(numerics)] }
     }

@@ -168,7 +168,7 @@ fn compared(args: &CompareArgs, candidate: NamedDump, reference: NamedDump) -> R
     Ok(Comparison { model, outcome, again, reference, tokens, timing, sharded: None })
 }
 
-/// Judges each dump by its own inputs and the weights, and reports their difference.
+/// Judges each dump by its own inputs and the weights, and reports how far the two dumps differ.
 fn audit_both(args: &CompareArgs, model: &str, output: &ReportOutput) -> Result<Report> {
     let apart: Vec<String> = compare(args)?.results.iter().map(|result| apart(&result.outcome)).collect();
     let options = ComparisonOptions {

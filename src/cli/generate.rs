@@ -196,7 +196,7 @@ impl GenerateArgs {
 }
 
 impl SamplingOptions {
-    /// Returns the sampling of one of several sequences, with its own seed.
+    /// Returns the sampling settings of one of several sequences, with the seed of this sequence.
     fn of_item(&self, item: usize) -> Sampling {
         Sampling {
             temperature: self.temperature,

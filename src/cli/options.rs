@@ -454,7 +454,7 @@ pub struct BaselineOptions {
     /// `expires`.
     #[arg(long, requires = "baseline", help_heading = "Baseline")]
     pub update_baseline: bool,
-    /// With --update-baseline, require bit-identical values to stay so
+    /// With --update-baseline, fail if bit-identical values change later
     #[arg(long, requires = "update_baseline", help_heading = "Baseline")]
     pub bits: bool,
 }

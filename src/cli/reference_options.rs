@@ -17,7 +17,7 @@ use crate::reference::{
     DumpRequest, Installer, PendingOutput, PythonEnvironment, ReferenceEngine, ReferenceFolder,
 };
 
-/// With what a reference is made.
+/// Options that choose how a reference is made.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReferenceOptions {
     /// Reference engine: transformers, llama.cpp, mlx or tinygrad
@@ -94,7 +94,7 @@ impl ReferenceOptions {
 }
 
 impl EnvironmentSource {
-    /// Returns the environment, made now if it does not exist.
+    /// Returns the environment. Creates it if it does not exist.
     fn ready(
         self,
         engine: ReferenceEngine,

@@ -1,4 +1,4 @@
-//! `--shard`: judges one of several parts of a comparison, each on its own machine.
+//! `--shard`: judges one of several parts of a comparison. The parts may run on different machines.
 
 use std::collections::BTreeMap;
 use std::env;

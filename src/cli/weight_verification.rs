@@ -1,4 +1,4 @@
-//! `xcheck inspect --verify`: compares the weights of a quantised checkpoint with those it was made of.
+//! `xcheck inspect --verify`: compares the weights of a quantised checkpoint with the original weights.
 
 use std::path::Path;
 

@@ -18,7 +18,7 @@ use crate::matrix::template::Template;
 const MOST: usize = 10_000;
 /// Default time limit of a step of a cell.
 const USUAL_LIMIT: Duration = Duration::from_secs(3600);
-/// Placeholder for the folder of a cell's made input.
+/// Placeholder for the folder that `make` writes for a cell.
 const OUT: &str = "out";
 
 /// All cells of a matrix, with its rows, columns and time limit.

@@ -10,7 +10,7 @@ use crate::probe::client::Client;
 use crate::probe::server::ServerApi;
 use crate::probe::{llama_server, ollama, openai, sglang, tgi, vllm};
 
-/// Protocol of a server. The descriptions of the values are also those of `--server`.
+/// Protocol of a server. The descriptions of the values are also the help texts of `--server`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServerProtocol {
     /// llama-server of llama.cpp.

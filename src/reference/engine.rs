@@ -255,7 +255,7 @@ impl ReferenceEngine {
         self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
     }
 
-    /// Returns the name of its environment: a hash of everything the environment is made from.
+    /// Returns the name of the engine's environment, with a hash of everything that the environment is made from.
     pub(super) fn environment(self) -> String {
         let recipe = self.recipe();
         let mut hash = Sha256::new_with_prefix(recipe.locked.1);

@@ -1,4 +1,4 @@
-//! The heads of a value: an axis of its own, or parts of a row.
+//! The heads of a value: a separate axis, or parts of a row.
 
 use crate::change::SiteContext;
 use crate::checkpoint::TapAxis;

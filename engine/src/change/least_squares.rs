@@ -69,7 +69,7 @@ impl LeastSquares {
     }
 }
 
-/// Largest distance of an estimated gain from the number that it is taken for.
+/// Largest distance of an estimated gain from the number that it is rounded to.
 const NEAR: f64 = 0.1;
 
 /// Returns the small whole number or simple fraction near an estimate: a number of times that something is added.

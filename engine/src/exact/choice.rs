@@ -74,7 +74,7 @@ pub enum Choice {
     GainsAlone,
     /// Rounding of a product before its bias is added.
     Biased,
-    /// Rounding of activations before products with weights: a dump may hold them with more digits.
+    /// Rounding of activations before products with weights. The dump may record the unrounded activations.
     Operands,
     /// Norms and scores fused with the operations that read them.
     ChainedNorms,

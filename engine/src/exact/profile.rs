@@ -73,7 +73,7 @@ pub enum RowScales {
 pub enum Angles {
     /// Computes position times frequency.
     Direct,
-    /// Computes each pair's frequency from that of the previous pair.
+    /// Computes the frequency of each pair from the frequency of the previous pair.
     Iterated,
 }
 

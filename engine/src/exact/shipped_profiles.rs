@@ -1,4 +1,4 @@
-//! Shipped rounding profiles: one per numerics, and those of common engines.
+//! Shipped rounding profiles: one for each numerics, and the profiles of common engines.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -395,7 +395,7 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// Records by which margin our logits prefer our choice to the dump's.
+    /// Records the margin by which our logits prefer our choice to the dump's choice.
     fn look_at_choice(&mut self, check: &mut SiteCheck, own: &Tensor) {
         let site = check.site;
         match (site.point, site.pass) {

@@ -88,7 +88,7 @@ pub enum EvaluatorAnswer {
     },
 }
 
-/// The program that evaluates, and the model as it knows it.
+/// The evaluating program, and its description of the model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct WorkerFacts {
     /// Version of the protocol.

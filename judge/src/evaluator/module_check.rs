@@ -32,7 +32,7 @@ const RUNS: u32 = 4;
 pub struct ModuleRules<'r> {
     /// The values to compare.
     pub selection: &'r Selection,
-    /// Tolerances, shown beside the result.
+    /// Tolerances, shown next to the result.
     pub tolerances: &'r Tolerances,
     /// Time limit of the search for a cause in seconds; `None` if no cause is searched for.
     pub seconds: Option<u64>,
@@ -197,7 +197,7 @@ impl<'d> ModuleCheck<'d> {
         }
     }
 
-    /// Returns the first wrong site, and those of the same module in other passes.
+    /// Returns the first wrong site, and the wrong sites of the same module in other passes.
     fn first_wrong(&self) -> Vec<Site> {
         let wrong = || self.rows.iter().filter(|row| row.verdict == Verdict::Fail).map(|row| row.site);
         let Some(first) = wrong().next() else { return Vec::new() };
@@ -247,7 +247,7 @@ impl<'d> ModuleCheck<'d> {
 }
 
 impl WorkerFacts {
-    /// Names the code that was taken as the reference.
+    /// Returns a note that names the reference code.
     fn note(&self) -> String {
         let Self { torch, transformers, model_class, source, .. } = self;
         let source = if source.is_empty() { String::new() } else { format!(" in {source}") };

@@ -7,7 +7,7 @@ const MOST: usize = 200_000;
 /// Fewest different values that prove a grid.
 const LEAST: usize = 16;
 
-/// The numbers of which a side's log-probabilities are taken.
+/// The set of numbers that a side's log-probabilities are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NumberGrid {
     /// Multiples of a power of ten.

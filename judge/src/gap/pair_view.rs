@@ -31,7 +31,7 @@ impl<'s> PairView<'s> {
         &self.scaled[sequence.tokens.clone()]
     }
 
-    /// Returns the largest scale that rounding may give; without stated types, that of bf16.
+    /// Returns the largest scale that rounding may cause. Without stated types, returns the scale of bf16.
     pub(super) fn limit(&self) -> f64 {
         let coarsest = || LogOddsScale::named("bf16").map_or(f64::INFINITY, |scale| scale.largest);
         self.scale.map_or_else(coarsest, |scale| scale.largest)

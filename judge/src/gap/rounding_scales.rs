@@ -42,7 +42,7 @@ impl LogOddsScale {
         Some(Self { largest: MARGIN * found.largest, excess: EXCESS * found.largest })
     }
 
-    /// Returns the scale of two sides: that of the coarser type.
+    /// Returns the scale for two sides: the scale of the coarser type.
     pub fn of_both(one: Self, other: Self) -> Self {
         if one.largest >= other.largest { one } else { other }
     }

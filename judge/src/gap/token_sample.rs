@@ -52,7 +52,7 @@ pub struct SampleSequence {
 pub struct TokenSample {
     /// Tokens that both sides score.
     pub tokens: Vec<ScoredToken>,
-    /// Sequences with at least one such token.
+    /// Sequences with at least one token that both sides score.
     pub sequences: Vec<SampleSequence>,
     /// Number of tokens that did not fit.
     pub left_out: usize,

@@ -39,7 +39,7 @@ impl ResultMark {
         }
     }
 
-    /// Returns the cells in a colour by bound ratio. The characters show the same without colour.
+    /// Returns the cells in a colour by bound ratio. The characters give the same information without colour.
     fn painted(self, paint: TerminalStyle, cells: &str) -> String {
         const HEAT: [u8; 4] = [208, 202, 196, 160];
         let (text, block) = match self {

@@ -225,7 +225,7 @@ struct PassDifference {
     other_length: Option<usize>,
 }
 
-/// A tap that compares each value and continues with that of the single pass.
+/// A tap that compares each value and continues with the value of the single pass.
 struct PassComparison<'w> {
     whole: &'w PassPair,
     /// Positions of each pass.

@@ -18,7 +18,7 @@ const LOCK: &str = ".lock";
 const REPORT: &str = "report.json";
 /// File with the key of a finished report.
 const SEAL: &str = "matrix.key";
-/// File with the key of the made input that the report is about.
+/// File with the cache key of the `make` output that the report judges.
 const MADE: &str = "made.key";
 
 /// The folder of a matrix, locked by one process at a time.
@@ -58,7 +58,7 @@ impl MatrixFolder {
         self.folder.join("cells").join(&cell.name)
     }
 
-    /// Returns the path of a cell's made input.
+    /// Returns the folder that `make` writes for a cell.
     pub fn made(&self, cell: &MatrixCell) -> PathBuf {
         self.folder.join("made").join(&cell.name)
     }
@@ -112,7 +112,7 @@ fn sealed(folder: &Path, key: &str) -> Result<String> {
     Ok(format!("{key} {hash}\n"))
 }
 
-/// Returns true if the made input of the report in `folder` has this key.
+/// Returns true if the report in `folder` judges a `make` output with this cache key.
 pub fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }

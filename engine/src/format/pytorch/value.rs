@@ -113,7 +113,7 @@ pub(super) enum Global {
     Output,
     /// A class whose attributes contain tensors.
     Record,
-    /// A device or a type beside tensors.
+    /// A device or a type, stored in addition to tensors.
     Description,
     NumpyArray,
     NumpyType,
@@ -162,7 +162,7 @@ impl Global {
     }
 }
 
-/// Types that results name beside their tensors.
+/// Types that results of transformers contain in addition to tensors.
 const DESCRIBED_TYPES: &[&str] = &["float64", "float32", "float16", "bfloat16", "int64", "int32", "bool"];
 
 const GLOBALS: &[((&str, &str), Global)] = &[

@@ -35,7 +35,7 @@ const SOLVED: f64 = 1e-6;
 /// A parameter is followed only if one of the first values reduces the error to this share.
 const SHARE: f64 = 0.9;
 
-/// A parameter of the model with its own value.
+/// A parameter of the model, with the model's value.
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) entry: &'static CatalogueEntry,

@@ -12,7 +12,7 @@ use crate::gap::token_sample::ScoredToken;
 
 /// Smallest mean difference in units of the root mean square.
 const SHARE: f64 = 0.3;
-/// Largest share of tokens that differ to the other side by more than rounding.
+/// Largest share of tokens whose difference has the opposite sign and exceeds rounding.
 const OPPOSITE: f64 = 0.002;
 /// Smallest share of tokens that are alone after top-p.
 const ALONE: f64 = 0.01;

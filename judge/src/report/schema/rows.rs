@@ -43,7 +43,7 @@ pub struct ReportRow {
     distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
     judged: JudgementRow,
-    /// Position from which on errors of log-probabilities persist.
+    /// Position at which a persistent error of log-probabilities begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
 }

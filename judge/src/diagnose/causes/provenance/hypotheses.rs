@@ -29,7 +29,7 @@ const MOST: usize = 2048;
 /// A right row may become this many times worse.
 const AS_WELL: f64 = 3.0;
 
-/// Rows that a block of the cache holds instead of its own.
+/// Wrong rows in a block of the cache.
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
     /// Rows of another sequence, from this position on.

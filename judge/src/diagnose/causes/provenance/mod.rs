@@ -37,13 +37,13 @@ const SCALED: f64 = 0.97;
 enum RowOrigin {
     /// The row of another layer, pass, position or sequence.
     Place {
-        /// Sequence that the row is of; `None` for its own.
+        /// Sequence that the row comes from; `None` for the sequence that it belongs to.
         sequence: Option<String>,
         /// Tap of the row, if it is not the cache's own.
         tap: Option<Point>,
-        /// Layer of the row, if it is not its own.
+        /// Layer that the row comes from, if it is not the layer that the row belongs to.
         layer: Option<usize>,
-        /// Pass that computed the row, if it is not its own. Rows of a cache belong to any pass.
+        /// Pass that computed the row, if it is not the pass that the row belongs to. Rows of a cache belong to any pass.
         pass: Option<usize>,
         /// Position of the row.
         position: usize,
@@ -263,7 +263,8 @@ fn common_origins(wrong: &[WrongRows]) -> Option<Vec<RowSpan>> {
 }
 
 impl RowOrigin {
-    /// Returns the number of respects in which the origin differs from the row's own place.
+    /// Returns the number of properties, such as layer or sequence, in which the origin differs from the place of the
+    /// row.
     fn rank(&self) -> usize {
         match self {
             RowOrigin::Place { sequence, tap, layer, pass, .. } => {
