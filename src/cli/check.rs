@@ -29,7 +29,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
-        "use 'xcheck run --reference' to judge our engine by a dump, 'xcheck compare A B' for two dumps"
+        "use 'xcheck run --reference' to compare xcheck's own engine with a dump, 'xcheck compare A B' for two dumps"
     ))]
     reference: Option<()>,
     #[command(flatten)]

@@ -140,7 +140,7 @@ impl ComparisonContext<'_> {
         let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
         if names.len() > 1 {
             return Err(Error::Usage(format!(
-                "{asked}: the dump does not state its arithmetic for these weights, and a part is not enough \
+                "{asked}: the dump does not state its arithmetic for these weights, and one shard is not enough \
                  to determine it; give --numerics {}",
                 names.join(" or --numerics ")
             )));
@@ -156,14 +156,14 @@ impl ComparisonContext<'_> {
         if let Some(shown) = contradiction {
             let note = shown.note;
             return Err(Error::Usage(format!(
-                "{asked}: {note}, and a part is not enough to decide; correct the manifest, or give --numerics"
+                "{asked}: {note}; one shard is not enough to determine the numerics: correct the manifest, or give --numerics"
             )));
         }
         let shown = dtype_of_values(&named.dump).filter(|_| !options.is_named());
         match shown.map(|shown| shown.rounding.is_some()) {
             Some(true) if !is_said => Err(Error::Usage(format!(
                 "{asked}: only the dump's products have values of a 16-bit type, as with torch's autocast, \
-                 and a part is not enough to determine the engine's type; give --rounding bf16-autocast or \
+                 and one shard is not enough to determine the engine's type; give --rounding bf16-autocast or \
                  f16-autocast"
             ))),
             Some(false) => Err(Error::Usage(format!(

@@ -84,7 +84,7 @@ impl RepoFolder {
         is_plain(commit).then(|| self.snapshot(commit))
     }
 
-    /// Returns the state if the first download is not complete.
+    /// Returns the state of a model that was never downloaded completely.
     fn begun(&self) -> CacheState {
         let is_begun = fs::read_dir(self.0.join("blobs")).is_ok_and(|mut blobs| blobs.next().is_some());
         if is_begun {

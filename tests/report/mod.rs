@@ -297,7 +297,7 @@ fn a_report_of_prompts_alone_says_why_it_is_no_pass() {
     let prompts = outcome("a case", vec![row(tokens, Some(measurement(&[0], 1.0, 1.0)), None)]);
     let report = report([prompts]);
     assert_eq!(report.verdict(), Verdict::Inconclusive);
-    let why = "only prompts were compared, which does not test the model";
+    let why = "only the text or tokens of prompts were compared, so the model was not tested";
     assert!(
         table(&report, TableOptions::default()).contains(&format!("inconclusive  {why}\n")),
         "{}",

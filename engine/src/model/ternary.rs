@@ -118,7 +118,7 @@ impl TernaryFiles {
             _ => return Err(unfit_tiles(rows, columns, tiles)),
         };
         let mut data = codes.map_err(|at| {
-            format!("byte {at} of its data has an invalid index; are these tiles those of the kernels?")
+            format!("byte {at} of its data has an invalid index; give the tile sizes of the kernels that the file was converted for")
         })?;
         data.extend_from_slice(&tensor.data[tensor.data.len() - DType::TL.tail_bytes()..]);
         Ok(StoredTensor { dtype: DType::TL, shape: tensor.shape.clone(), data: data.into() })

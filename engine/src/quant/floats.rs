@@ -129,7 +129,7 @@ fn sums<E: StoredFloat>(weights: &[u8], activations: &[u8]) -> [LaneSums; 4] {
     registers
 }
 
-/// Returns the elements after the last whole step, in pairs.
+/// Returns the elements after the last full SIMD step, as pairs of one element from each array.
 pub(super) fn leftovers<'r, E: StoredFloat + 'r>(
     weights: &'r [u8],
     activations: &'r [u8],

@@ -17,9 +17,9 @@ use crate::plan::Unit;
 /// A value for each of the two runs of a mode.
 #[derive(Default)]
 pub(crate) struct RunPair<T> {
-    /// The value of the run from the tokens on.
+    /// Value of the run from the token ids, without recorded inputs.
     pub(crate) accumulated: T,
-    /// The value of the run that continues with recorded values.
+    /// Value of the run in which each operation takes its inputs from the dump.
     pub(crate) local: T,
 }
 

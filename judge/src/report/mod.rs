@@ -180,7 +180,9 @@ impl Report {
                 Some("there was no reference to compare with")
             }
             false if self.served.as_ref().is_some_and(|served| served.worst().is_some()) => None,
-            false if all_good => Some("only prompts were compared, which does not test the model"),
+            false if all_good => {
+                Some("only the text or tokens of prompts were compared, so the model was not tested")
+            }
             _ => None,
         }
     }

@@ -186,7 +186,7 @@ impl Conclusion<'_> {
             Gate::Tolerance => "every local error is within the tolerance",
         };
         Some(format!(
-            "the accumulated error exceeds the tolerance from {from} on, at most {largest:.1e}; {in_itself}"
+            "the accumulated error exceeds the tolerance from {from} on (largest error: {largest:.1e}); {in_itself}"
         ))
     }
 }

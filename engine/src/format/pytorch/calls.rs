@@ -159,8 +159,8 @@ impl<'p> Machine<'p> {
         self.push(PickleValue::Object(attributes))
     }
 
-    /// Sets the attributes of an object. Ignores those of a dict: `_metadata` of a module's state dict does not affect
-    /// tensors, and the fields of transformers' results are also entries.
+    /// Sets the attributes of an object. Ignores the attributes of a dict, which loses no tensors: `_metadata` of a state
+    /// dict has none, and a `ModelOutput` of transformers has each field as an entry, too.
     pub(super) fn set_attributes(&mut self) -> Result<()> {
         let state = self.pop()?;
         match (self.top()?, state) {

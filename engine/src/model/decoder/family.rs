@@ -124,9 +124,9 @@ pub struct BiasRules {
 /// Rule for the biases of one kind of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasRule {
-    /// No file has them.
+    /// No model has the biases.
     Never,
-    /// Every file has them.
+    /// Every model has the biases.
     Always,
     /// A `config.json` has this key; in GGUF files, the bias tensors exist.
     Stated(&'static str),

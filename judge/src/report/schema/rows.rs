@@ -35,7 +35,7 @@ pub struct ReportRow {
     accumulated: Option<MeasurementRow>,
     bound_ratio: Option<JsonNumber>,
     exact: Option<ExactRow>,
-    /// Error map of the row, if no value was computed exactly. Otherwise each side has its own map.
+    /// Map of the differences of the two sides. If exact values are known, each side has a map of its own errors instead.
     spread: Option<ErrorMapRow>,
     noise_floor: Option<NoiseFloorRow>,
     accumulated_noise_floor: Option<NoiseFloorRow>,

@@ -186,7 +186,8 @@ impl Linear {
         })
     }
 
-    /// Evaluates some results by output. `times` multiplies a row of weights with a token's activations, for an output.
+    /// Evaluates the wanted results, one output (row of weights) after the other. `times` returns the product of an
+    /// output's row with a token's activations.
     fn by_output(
         &self,
         profile: &Profile,
