@@ -196,8 +196,7 @@ fn a_rotated_kv_cache_of_llama_cpp_has_the_same_bits_and_is_not_taken_for_a_plai
         let dump = Dump::open(Path::new(&file)).expect("it is sound");
         let verdicts = [true, false].map(|is_rotated| {
             let numerics = LlamaCppFlash::of(kv).expect("a type of caches").rotated(is_rotated);
-            let everything = Selection { explicit: true, ..Selection::everything() };
-            let outcome = judge_in(Mode::Both, &everything, &dump, &*model, &numerics, &mut ());
+            let outcome = judge_in(Mode::Both, &Selection::everything(), &dump, &*model, &numerics, &mut ());
             (outcome.verdict, outcome.first_divergence().map(|row| row.site.point))
         });
         assert_eq!(verdicts, [(Verdict::Pass, None), (Verdict::Fail, Some(Point::KCache))], "{kv}");
