@@ -462,13 +462,13 @@ struct Source {
     Layout layout;
 };
 
-// Whether a node multiplies with a Hadamard matrix.
+// True if a node multiplies by a Hadamard matrix.
 bool is_rotation(const ggml_tensor * node) {
     if (node->op != GGML_OP_MUL_MAT) return false;
     return std::strcmp(node->src[0]->name, "attn_inp_k_rot") == 0 || std::strcmp(node->src[0]->name, "attn_inp_v_rot") == 0;
 }
 
-// What a tensor shows in another shape.
+// The node behind reshapes and views.
 const ggml_tensor * computed(const ggml_tensor * tensor) {
     while (tensor->op == GGML_OP_RESHAPE || tensor->op == GGML_OP_VIEW || tensor->op == GGML_OP_CONT) tensor = tensor->src[0];
     return tensor;
@@ -482,7 +482,7 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
         sources.push_back({name.layer, tap->second, node, ROWS});
-        // What is called kqv_out has not been rotated back.
+        // The node kqv_out is not rotated back yet.
         const bool reads_rotated = tap->second == "attn_out" && is_rotation(computed(node->src[1]));
         if (reads_rotated) sources.push_back({name.layer, "attn_context", node->src[1], ROWS});
     }
@@ -535,7 +535,7 @@ class Recorder {
     const std::set<std::string> & weight_types() const { return weight_types_; }
     const std::set<std::string> & weight_buffers() const { return weight_buffers_; }
 
-    // Whether queries, keys and values are rotated for a cache of blocks.
+    // True if queries, keys and values are rotated for a cache of blocks.
     bool rotates() const { return rotates_; }
 
     // For llama_context_params.cb_eval: called before a node is computed (is it wanted?) and, if so, after.
