@@ -21,7 +21,8 @@ impl Operation for HadamardTransform {
         let of_part = |flats: &[usize]| {
             let part = x.part(flats[0] / len * len, len);
             let one = |flat: &usize| {
-                let sign = |at: usize| if (at & flat % len).count_ones() % 2 == 0 { scale } else { -scale };
+                let is_negative = |at: usize| (at & (flat % len)).count_ones() & 1 == 1;
+                let sign = |at: usize| if is_negative(at) { -scale } else { scale };
                 let row: Vec<f32> = (0..len).map(sign).collect();
                 dot(&part, &InputTensor::Given(&row).part(0, len))
             };
