@@ -27,7 +27,7 @@ const FEW_BITS: f64 = 0.3;
 const SCALE: f64 = 1.0 / 128.0;
 
 /// Number of inputs from which a row's factor is no chance.
-const FEW_INPUTS: usize = 64;
+const FEW_INPUTS: usize = 128;
 
 /// Ratio of the largest and the smallest factor from which factors differ.
 const ALIKE: f64 = 1.1;
@@ -152,15 +152,26 @@ impl OriginalRows {
         })
     }
 
-    /// Returns true if a row is the original row times a factor that other rows need not have.
+    /// Returns true if a row is the original row times a factor that other rows need not have. Its small values must have the factor, too: a
+    /// format that clips the largest values changes these alone.
     fn has_scaled_row(&self, weight: &WeightMatrix) -> bool {
-        weight.cols >= FEW_INPUTS
-            && self.rows.iter().any(|row| common_factor(slice::from_ref(row), weight).is_some())
+        let is_scaled = |row: &(usize, Vec<f32>)| {
+            let squares: f64 = row.1.iter().map(|&value| f64::from(value).powi(2)).sum();
+            let usual = (squares / row.1.len() as f64).sqrt();
+            let factors = [f64::INFINITY, usual]
+                .map(|most| Sums::of(slice::from_ref(row), weight, most).common_factor());
+            matches!(factors, [Some(all), Some(small)] if (all > 1.0) == (small > 1.0))
+        };
+        weight.cols >= FEW_INPUTS && self.rows.iter().any(is_scaled)
     }
 
     /// Returns true if inputs or outputs have different factors.
     fn is_spread(&self, weight: &WeightMatrix) -> bool {
-        let of_rows = self.rows.iter().map(|row| Sums::of(slice::from_ref(row), weight).factor()).collect();
+        let of_rows = self
+            .rows
+            .iter()
+            .map(|row| Sums::of(slice::from_ref(row), weight, f64::INFINITY).factor())
+            .collect();
         [self.factors(weight), of_rows].iter().any(|factors| !are_alike(factors))
     }
 
@@ -204,10 +215,12 @@ fn fit(
             WeightFinding::FitsIn(reading, least)
         }
         _ if original.has_lost_row(weight) => WeightFinding::Differs,
-        _ if let Some(factor) = common_factor(&original.rows, weight) => match original.is_spread(weight) {
-            true => WeightFinding::FitsWithFactors,
-            false => WeightFinding::Scaled(factor),
-        },
+        _ if let Some(factor) = Sums::of(&original.rows, weight, f64::INFINITY).common_factor() => {
+            match original.is_spread(weight) {
+                true => WeightFinding::FitsWithFactors,
+                false => WeightFinding::Scaled(factor),
+            }
+        }
         _ if error <= largest && original.has_scaled_row(weight) => WeightFinding::FitsWithFactors,
         _ if error <= largest => WeightFinding::Fits,
         _ if has_factors(&some, weight, largest) => WeightFinding::FitsWithFactors,
@@ -251,14 +264,15 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(rows: &[(usize, Vec<f32>)], weight: &WeightMatrix) -> Self {
+    /// Adds up the values that are at most as large as `most`.
+    fn of(rows: &[(usize, Vec<f32>)], weight: &WeightMatrix, most: f64) -> Self {
         let pairs = rows.iter().flat_map(|(row, values)| {
             values
                 .iter()
                 .enumerate()
                 .map(|(col, &value)| (f64::from((weight.value)(*row, col)), f64::from(value)))
         });
-        pairs.fold(Self::default(), |sums, (found, value)| Self {
+        pairs.filter(|(_, value)| value.abs() <= most).fold(Self::default(), |sums, (found, value)| Self {
             squares: sums.squares + value * value,
             products: sums.products + found * value,
             differences: sums.differences + (found - value).powi(2),
@@ -269,12 +283,11 @@ impl Sums {
     fn factor(&self) -> f64 {
         if self.squares > 0.0 { self.products / self.squares } else { 1.0 }
     }
-}
 
-/// Returns the factor of the original that explains most of the error of some rows, if it is not 1. Rounding to the
-/// nearest code hardly correlates with the original: it explains a part of the squared error as large as this error.
-fn common_factor(rows: &[(usize, Vec<f32>)], weight: &WeightMatrix) -> Option<f64> {
-    let sums = Sums::of(rows, weight);
-    let off = sums.factor() - 1.0;
-    (off.abs() > SCALE && 2.0 * off * off * sums.squares > sums.differences).then(|| sums.factor())
+    /// Returns the factor of the original that explains most of the squared error, if it is not 1. The error of
+    /// rounding to the nearest code hardly correlates with the original, so a factor explains little of it.
+    fn common_factor(&self) -> Option<f64> {
+        let off = self.factor() - 1.0;
+        (off.abs() > SCALE && 2.0 * off * off * self.squares > self.differences).then(|| self.factor())
+    }
 }
