@@ -7,7 +7,7 @@ use crate::change::{CatalogueEntry, CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
-use crate::diagnose::causes::parameter_search::{Parameter, ParameterSearch};
+use crate::diagnose::causes::parameter_search::Parameter;
 use crate::diagnose::causes::pass_restrictions::{EffectComparison, SettledChanges};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
@@ -33,9 +33,6 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// floor.
 const AS_WELL: f64 = 3.0;
 
-/// Factor by which a solved value must reduce the error of a row.
-const EVIDENT: f64 = 10.0;
-
 /// A failing row with several operations between it and its inputs, to be computed again with changes.
 pub(super) struct Rerun<'s> {
     bench: &'s SearchContext<'s>,
@@ -54,8 +51,8 @@ pub(super) struct Rerun<'s> {
 }
 
 /// A change and the row's error with it.
-struct ChangeTrial {
-    supposed: Vec<Supposition>,
+pub(super) struct ChangeTrial {
+    pub(super) supposed: Vec<Supposition>,
     errors: Errors,
 }
 
@@ -213,43 +210,6 @@ impl<'s> Rerun<'s> {
         let place =
             |parameter: &Parameter| catalogue().position(|entry| std::ptr::eq(entry, parameter.entry));
         parameters.sort_by_key(place);
-        Ok(found)
-    }
-
-    /// Solves for parameters, one at a time, and for the scales of keys and values together. A solved value is evidence
-    /// only if it removes nearly all of the error.
-    fn solved(&self, parameters: &[Parameter], is_long: bool) -> Result<Vec<ChangeTrial>> {
-        let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
-        let is_tried = |parameter: &&Parameter| !(is_long && parameter.entry.is_local);
-        let supposed = |changes: &[OperationChange]| -> Vec<Supposition> {
-            changes.iter().map(|change| self.one(change, change.point)).collect()
-        };
-        let mut error = |changes: &[OperationChange]| {
-            if self.deadline.is_over() {
-                return Ok(None);
-            }
-            Ok(match self.run(&supposed(changes), &mut ())? {
-                Some(ArrayComparison::Measured(found)) => Some(found.errors.rel_l2),
-                _ => None,
-            })
-        };
-        let is_exhaustive = self.deadline.is_exhaustive();
-        let mut search = ParameterSearch { error: &mut error, before, is_exhaustive };
-        let mut solved = |set: &[Parameter]| -> Result<Vec<ChangeTrial>> {
-            let found = search.solve(set)?.filter(|(_, error)| *error <= before / EVIDENT);
-            self.tried(found.map(|(changes, _)| supposed(&changes)).into_iter())
-        };
-        let mut found = Vec::new();
-        for parameter in parameters.iter().filter(is_tried) {
-            found.extend(solved(&[*parameter])?);
-        }
-        let caches = parameters.iter().filter(|parameter| parameter.entry.kind == CauseKind::CacheScale);
-        // The effect of values is linear, so they come first.
-        let caches: Vec<Parameter> = caches.rev().copied().collect();
-        // Scales of keys and values are independent faults unless neither explains the row.
-        if caches.len() > 1 && self.fitting(&found)?.is_empty() {
-            found.extend(solved(&caches)?);
-        }
         Ok(found)
     }
 
