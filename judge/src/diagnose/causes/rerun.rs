@@ -37,17 +37,17 @@ const AS_WELL: f64 = 3.0;
 pub(super) struct Rerun<'s> {
     bench: &'s SearchContext<'s>,
     rows: &'s [SiteResult],
-    setting: &'s RunContext<'s>,
+    pub(super) setting: &'s RunContext<'s>,
     traced: &'s TracedNumerics<'s>,
     book: &'s ModelOperations,
-    deadline: &'s Deadline<'s>,
-    row: &'s SiteResult,
-    part: RerunPart,
+    pub(super) deadline: &'s Deadline<'s>,
+    pub(super) row: &'s SiteResult,
+    pub(super) part: RerunPart,
     /// True if the run covers only the row's layer, or only the head.
     is_alone: bool,
-    go_on: ContinuationValues,
+    pub(super) go_on: ContinuationValues,
     /// Selects the row's checkpoint, in all layers and passes.
-    selection: Selection,
+    pub(super) selection: Selection,
 }
 
 /// A change and the row's error with it.
@@ -189,7 +189,7 @@ impl<'s> Rerun<'s> {
         Ok(())
     }
 
-    fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
+    pub(super) fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
         let everywhere = Supposition::everywhere(change.clone());
         let at = point.into_iter().fold(everywhere, Supposition::at);
         match &self.part {
@@ -235,7 +235,11 @@ impl<'s> Rerun<'s> {
         all.filter(|change| change.compute(at).is_some()).collect()
     }
 
-    fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<ArrayComparison>> {
+    pub(super) fn run(
+        &self,
+        supposed: &[Supposition],
+        onlooker: &mut dyn Tap,
+    ) -> Result<Option<ArrayComparison>> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let passes = self.passes();
         let checks = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
@@ -248,12 +252,12 @@ impl<'s> Rerun<'s> {
         Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
     }
 
-    fn passes(&self) -> usize {
+    pub(super) fn passes(&self) -> usize {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }
 
     /// Returns the changes that reduce the row's error, with the reduced error.
-    fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<ChangeTrial>> {
+    pub(super) fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<ChangeTrial>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
         for supposed in all {
@@ -271,7 +275,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns the changes whose error is close to the best one.
-    fn fitting(&self, tried: &[ChangeTrial]) -> Result<Vec<Changes>> {
+    pub(super) fn fitting(&self, tried: &[ChangeTrial]) -> Result<Vec<Changes>> {
         let mut fits: Vec<&ChangeTrial> = Vec::new();
         for one in tried {
             if self.is_near(&one.errors) || (self.row.floor.is_none() && self.explains(&one.supposed)?) {
