@@ -77,6 +77,11 @@ impl FusedKernels {
         self
     }
 
+    /// Returns true if some operations read results before rounding.
+    pub fn reads_unrounded(&self) -> bool {
+        self.has(FusedStep::Sums) || self.has(FusedStep::NormResults)
+    }
+
     fn has(&self, step: FusedStep) -> bool {
         self.steps[step as usize]
     }
@@ -87,7 +92,7 @@ impl FusedKernels {
 
     /// Returns a value as kernels of products read it: rounded, even if other kernels read it before rounding.
     fn stored<'x>(&self, x: &'x Tensor) -> Cow<'x, Tensor> {
-        match self.has(FusedStep::Sums) || self.has(FusedStep::NormResults) {
+        match self.reads_unrounded() {
             true => Cow::Owned(self.numerics.rounded(x.clone())),
             false => Cow::Borrowed(x),
         }

@@ -89,7 +89,8 @@ const FUSED: [&[FusedStep]; 3] = {
 };
 
 /// Returns variants with kernels of a 16-bit type that round other steps: each step alone, and those of several
-/// engines. Each has block outputs only, or logits only.
+/// engines. Each has block outputs only, or logits only. Block outputs do not show what the next operation reads before
+/// rounding.
 pub fn fused_kernels(numerics: Transformers) -> Vec<CorrectDump> {
     if numerics == Transformers::F32 {
         return Vec::new();
@@ -99,7 +100,10 @@ pub fn fused_kernels(numerics: Transformers) -> Vec<CorrectDump> {
         steps.iter().fold(FusedKernels::new(numerics), |kernels, &step| kernels.with_other(step))
     });
     let forms = [RecordedTaps::Blocks, RecordedTaps::Logits];
-    kernels.flat_map(|kernels| forms.map(|form| CorrectDump::Fused(kernels, form))).collect()
+    let all = kernels.flat_map(|kernels| forms.map(|form| (kernels, form)));
+    let is_shown =
+        |(kernels, form): &(FusedKernels, _)| !kernels.reads_unrounded() || *form == RecordedTaps::Logits;
+    all.filter(is_shown).map(|(kernels, form)| CorrectDump::Fused(kernels, form)).collect()
 }
 
 impl CorrectDump {

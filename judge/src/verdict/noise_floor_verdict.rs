@@ -133,7 +133,7 @@ impl UnitRows<'_> {
         if setting.numerics.activation_type() == DType::F32 {
             return Ok(());
         }
-        let has_our_bits = self.has_our_bits();
+        let (has_our_bits, sums_in_parts) = (self.has_our_bits(), self.sums_in_parts(setting));
         let mut taps: BTreeMap<(bool, Point), HashSet<Site>> = BTreeMap::new();
         let is_by_floor = |row: &&SiteResult| {
             row.verdict == Verdict::Pass && row.floor.is_some() && !row.is_gated_by_tolerance()
@@ -145,7 +145,11 @@ impl UnitRows<'_> {
             let go_on = self.goes_on(is_local);
             let room = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
             let measured = floors(setting, go_on, &sites, room)?;
-            let doubted = match doubt_of_choices(setting, go_on, point, &sites, &measured.rows)? {
+            let doubt = match sums_in_parts {
+                true => None,
+                false => doubt_of_choices(setting, go_on, point, &sites, &measured.rows)?,
+            };
+            let doubted = match doubt {
                 Some(why) => self.rows_of(&sites).map(|row| (row.site, why.clone())).collect(),
                 None if is_local && has_our_bits => self.beyond_sums(&measured, &sites),
                 None => HashMap::new(),
@@ -157,6 +161,12 @@ impl UnitRows<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the dump states or shows that products are sums of rounded partial sums.
+    fn sums_in_parts(&self, setting: &RunContext) -> bool {
+        let shows = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_in_parts);
+        setting.held.dump.manifest.producer.sums_in_parts() || self.rows.iter().any(shows)
     }
 
     /// Returns the rows at these sites.
@@ -363,8 +373,7 @@ fn doubt_of_choices(
     sites: &HashSet<Site>,
     rows: &RowNoise,
 ) -> Result<Option<String>> {
-    let is_by_sums = rows.count < FEW_ROWS || rows.ratio <= 1.0;
-    if is_by_sums || setting.held.dump.manifest.producer.sums_in_parts() {
+    if rows.count < FEW_ROWS || rows.ratio <= 1.0 {
         return Ok(None);
     }
     let left = rows.left_by_choices(setting, go_on, sites)?.filter(|left| !(*left <= 1.0));
