@@ -168,7 +168,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "plan",
         ],
     ),
-    ("noise", &["checkpoint", "tensor", "error", "view", "tap", "measure", "numerics", "exact", "check"]),
+    (
+        "noise",
+        &["checkpoint", "tensor", "error", "view", "tap", "measure", "numerics", "exact", "check", "weight"],
+    ),
     (
         "verdict",
         &[

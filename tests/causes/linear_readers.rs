@@ -84,6 +84,17 @@ fn parameters_are_solved_for_if_few_taps_are_recorded() {
     assert_named("tiny-qwen3-f32", "f32", "residual_scale=0.83", &[Blocks]);
 }
 
+/// Large scales of keys leave one key for each query, and both scales cannot be approached together.
+#[test]
+fn large_scales_of_keys_and_values_are_solved_for_if_few_taps_are_recorded() {
+    let typed = ["cache_scale@k_cache=30", "cache_scale@v_cache=40"];
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    let findings = bed.check(&bed.dump_named(&typed, Blocks).0).findings;
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+    let supposed = finding.supposed.as_deref();
+    assert_eq!(supposed, Some("cache_scale@k_cache=30 and cache_scale@v_cache=40"), "{finding:?}");
+}
+
 /// Adds an adapter's product to q of one layer: its input is not what counts, but its rank.
 struct Adapter {
     rank: usize,

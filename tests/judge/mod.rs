@@ -18,6 +18,7 @@ mod mutations;
 mod nonfinite;
 mod precisions;
 mod rope_pairing;
+mod rounding_choices;
 pub mod scene;
 mod sliding_window;
 mod small_values;

@@ -163,7 +163,7 @@ impl Choice {
     }
 
     /// Returns true if the choice concerns products split over several devices.
-    pub(super) fn is_of_parts(self) -> bool {
+    pub fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
     }
 

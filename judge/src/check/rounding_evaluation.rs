@@ -28,6 +28,8 @@ pub struct RoundingEvaluation {
     pub is_fused: bool,
     /// True if the values deviate from the stated rounding by TF32 operands; in a dump that states TF32, by plain ones.
     pub is_tf32: bool,
+    /// True if the engine sums a product in parts, as several devices do, and rounds each part.
+    pub is_in_parts: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
@@ -44,6 +46,7 @@ impl RoundingEvaluation {
         let is_fused = profile.fused != FusedResults::Nothing;
         let is_tf32 =
             found.iter().any(|choice| matches!(choice, Choice::Tf32 | Choice::Tf32Away | Choice::Tf32Cut));
+        let is_in_parts = found.iter().any(|choice| choice.is_of_parts());
         let [found, alternatives] = [found, alternatives]
             .map(|choices| choices.into_iter().map(|choice| profile.told(choice)).collect());
         let shape = shape.to_vec();
@@ -56,6 +59,7 @@ impl RoundingEvaluation {
             reads_unrounded,
             is_fused,
             is_tf32,
+            is_in_parts,
             shape,
         }
     }

@@ -180,6 +180,11 @@ impl<'r> RunContext<'r> {
         may_be.then_some(if is_stated { ManifestStatement::Yes } else { ManifestStatement::No })
     }
 
+    /// Returns the type to which the engine rounds the values of a tap.
+    pub(crate) fn computed_at(&self, point: Point) -> DType {
+        self.engine.computed_at(point)
+    }
+
     /// Returns the visible entries of a value. Noise floor and error use the same entries.
     pub(crate) fn sight(&self, site: Site) -> VisibleKeys {
         self.engine.sight(self.held, site, 0)

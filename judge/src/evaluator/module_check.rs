@@ -321,6 +321,7 @@ fn evaluation(
         reads_unrounded: None,
         is_fused: false,
         is_tf32: false,
+        is_in_parts: false,
         shape: exact.shape.clone(),
     };
     let width = exact.shape.last().copied().unwrap_or(1);

@@ -4,9 +4,11 @@ mod excess;
 mod logprob_noise;
 mod noise_floor;
 mod perturbed_runs;
+mod rounding_choices;
 
 pub use excess::{Excess, PerturbedErrors, Statistic};
 pub use noise_floor::NoiseFloor;
 
 pub(crate) use noise_floor::RunNoiseFloors;
 pub(crate) use perturbed_runs::{ExtraRoundings, NoiseMeasurement, UnstatedRoundings, floors, rooms};
+pub(crate) use rounding_choices::RowNoise;

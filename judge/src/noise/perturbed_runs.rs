@@ -12,6 +12,7 @@ use crate::measure::{Distribution, Errors, ValuePrecision, measure};
 use crate::noise::excess::{Excess, PerturbedErrors};
 use crate::noise::logprob_noise::LogprobNoise;
 use crate::noise::noise_floor::NoiseFloor;
+use crate::noise::rounding_choices::RowNoise;
 use crate::numerics::moved;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -22,6 +23,8 @@ use crate::view::View;
 pub(crate) struct NoiseMeasurement {
     pub(crate) floors: HashMap<Site, NoiseFloor>,
     pub(crate) excesses: HashMap<Site, Excess>,
+    /// The errors of the rows of all sites.
+    pub(crate) rows: RowNoise,
     /// The last logits of the unperturbed run, by site.
     pub(crate) logits: HashMap<Site, Tensor>,
 }
@@ -89,11 +92,13 @@ pub(crate) fn floors(
         },
         |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
     )?;
-    let errors = checks.into_iter().filter_map(|check| Some((check.site, check.distribution?))).collect();
+    let errors: HashMap<Site, Distribution> =
+        checks.into_iter().filter_map(|check| Some((check.site, check.distribution?))).collect();
     let excesses = excesses(&watch.noise, &errors);
+    let rows = RowNoise::of(&errors, &watch.noise);
     let NoiseFloorTap { still: mut logits, floors, .. } = watch;
     logits.retain(|site, _| site.point == Point::LastLogits);
-    Ok(NoiseMeasurement { floors, excesses, logits })
+    Ok(NoiseMeasurement { floors, excesses, rows, logits })
 }
 
 /// Compares the distribution of the dump's errors with that of the perturbed runs.

@@ -4,7 +4,9 @@
 use crate::dump::Dump;
 use crate::engine::{PassInput, RunInput};
 use crate::error::Result;
-use crate::numerics::{KernelVariant, Numerics, SingleTokenNumerics, SummationOrder, Transformers};
+use crate::numerics::{
+    FusedKernels, FusedStep, KernelVariant, Numerics, SingleTokenNumerics, SummationOrder, Transformers,
+};
 use crate::selftest::memory_dump::{DumpForm, RecordedTaps};
 use crate::selftest::test_model::TestModel;
 use crate::weight::DType;
@@ -28,6 +30,8 @@ pub enum CorrectDump {
     /// Values from other kernels: their rounding, the recorded taps, and the number of prompt tokens per
     /// pass.
     Kernels(KernelVariant, RecordedTaps, Option<usize>),
+    /// Values from kernels of a 16-bit type that round other steps, and the recorded taps.
+    Fused(FusedKernels, RecordedTaps),
 }
 
 /// All variants with their names in tables.
@@ -47,7 +51,7 @@ pub const TWINS: [(&str, CorrectDump); 9] = [
 pub const OTHER_KERNELS: &str = "other kernels";
 
 /// Returns variants with kernels that sum in any order or approximate functions. Each has all taps, block
-/// outputs only, or logits only, with the prompt in one pass or in several.
+/// outputs only, or logits only, with the prompt in one pass or in several. In 16 bits, also [`fused_kernels`].
 pub fn other_kernels(bed: &TestModel) -> Vec<CorrectDump> {
     let numerics = match bed.arithmetic {
         "f32" => Transformers::F32,
@@ -70,7 +74,36 @@ pub fn other_kernels(bed: &TestModel) -> Vec<CorrectDump> {
     kernels
         .zip(pieces)
         .flat_map(|(kernels, piece)| forms.map(|form| CorrectDump::Kernels(kernels, form, piece)))
+        .chain(fused_kernels(numerics))
         .collect()
+}
+
+/// Steps that kernels of serving engines, of `torch.compile` and of MLX round differently.
+const FUSED: [&[FusedStep]; 3] = {
+    use FusedStep::*;
+    [
+        &[Norms, Rotations, Attention, Activations],
+        &[Norms, Sums, NormResults, Tables, Rotations, Attention, Activations],
+        &[Norms, Gains, Tables, Rotations, Attention, ScaledQueries, ActivationSteps],
+    ]
+};
+
+/// Returns variants with kernels of a 16-bit type that round other steps: each step alone, and those of several
+/// engines. Each has block outputs only, or logits only. Block outputs do not show what the next operation reads before
+/// rounding.
+pub fn fused_kernels(numerics: Transformers) -> Vec<CorrectDump> {
+    if numerics == Transformers::F32 {
+        return Vec::new();
+    }
+    let singles = FusedStep::ALL.iter().map(std::slice::from_ref);
+    let kernels = singles.chain(FUSED).map(|steps| {
+        steps.iter().fold(FusedKernels::new(numerics), |kernels, &step| kernels.with_other(step))
+    });
+    let forms = [RecordedTaps::Blocks, RecordedTaps::Logits];
+    let all = kernels.flat_map(|kernels| forms.map(|form| (kernels, form)));
+    let is_shown =
+        |(kernels, form): &(FusedKernels, _)| !kernels.reads_unrounded() || *form == RecordedTaps::Logits;
+    all.filter(is_shown).map(|(kernels, form)| CorrectDump::Fused(kernels, form)).collect()
 }
 
 impl CorrectDump {
@@ -100,6 +133,11 @@ impl CorrectDump {
             CorrectDump::Stored(stored) => form.stored = stored,
             CorrectDump::Pieces => script = cut(&script, &[5, 1]),
             CorrectDump::OneByOne => script = cut(&script, &vec![1; script.prompt_len - 1]),
+            CorrectDump::Fused(kernels, thinned) => {
+                // Values that the next operation reads before rounding are stored rounded.
+                let form = DumpForm { thinned, stored: kernels.activation_type() };
+                return bed.recorded(&kernels, &mut (), form, &script).map(Some);
+            }
             CorrectDump::Kernels(kernels, thinned, piece) => {
                 form.thinned = thinned;
                 if let Some(piece) = piece {

@@ -177,8 +177,10 @@ fn twin(bed: &TestModel, name: &'static str, how: CorrectDump) -> error::Result<
     };
     let remark = || {
         let why = outcome.reason.clone().unwrap_or_default();
-        let name =
-            if let CorrectDump::Kernels(..) = how { format!("{name}: {how:?}") } else { name.to_owned() };
+        let name = match how {
+            CorrectDump::Kernels(..) | CorrectDump::Fused(..) => format!("{name}: {how:?}"),
+            _ => name.to_owned(),
+        };
         format!("{name}, {}, {}: {}: {why}", bed.name, bed.arithmetic, outcome.verdict.name())
     };
     Ok(Some(SelfTestResult::Twin(name, found, (alarm || doubt).then(remark))))

@@ -13,7 +13,7 @@ mod memory_dump;
 mod sensitivity;
 mod test_model;
 
-pub use correct_dump::{CorrectDump, OTHER_KERNELS, TWINS, other_kernels};
+pub use correct_dump::{CorrectDump, OTHER_KERNELS, TWINS, fused_kernels, other_kernels};
 pub use counts::{
     CorrectCounts, FaultCounts, FaultRow, SelfTestJob, SelfTestResult as Judged, SelfTestTable,
 };

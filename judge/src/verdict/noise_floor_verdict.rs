@@ -1,9 +1,9 @@
 //! Verdicts that depend on the noise floor: measures the noise floor and decides them.
 
 use crate::noise::{
-    ExtraRoundings, NoiseFloor, NoiseMeasurement, RunNoiseFloors, UnstatedRoundings, floors, rooms,
+    ExtraRoundings, NoiseFloor, NoiseMeasurement, RowNoise, RunNoiseFloors, UnstatedRoundings, floors, rooms,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::check::{
     ContinuationValues, Gate, Mode, Preference, Preferences, RankMargins, RunContext, continues,
@@ -127,31 +127,75 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Makes rows inconclusive that only different rounding explains, if a 16-bit engine has the same bits as
-    /// ours in whole blocks. Such an engine rounds at the same sites as ours and can only differ in summation
-    /// order.
+    /// Makes rows of a 16-bit engine inconclusive if only different rounding explains them, but no choice of a correct
+    /// engine is seen.
     fn doubt_other_rounding(&mut self, setting: &RunContext) -> Result<()> {
-        if setting.numerics.activation_type() == DType::F32 || !self.has_our_bits() {
+        if setting.numerics.activation_type() == DType::F32 {
             return Ok(());
         }
-        let is_by_floor =
-            |row: &&SiteResult| row.verdict == Verdict::Pass && row.floor.is_some() && row.local.is_some();
-        let sites: HashSet<Site> = self.rows.iter().filter(is_by_floor).map(|row| row.site).collect();
-        let room = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
-        let measured = floors(setting, continues(self.rules.mode), &sites, room)?;
-        for row in self.rows.iter_mut().filter(|row| sites.contains(&row.site)) {
-            let Some((floor, found)) = measured.floors.get(&row.site).zip(row.judged()) else { continue };
-            if !floor.is_near(&found.errors) {
-                let why = format!(
-                    "blocks of other passes or layers are bit-identical to our engine's, so both engines \
-                     round at the same sites; a different summation order explains a relative error of \
-                     {:.1e} here, but the error is {:.1e}: an operation rounds differently or is wrong",
-                    floor.rel_l2, found.errors.rel_l2
-                );
-                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why));
+        let (has_our_bits, sums_in_parts) = (self.has_our_bits(), self.sums_in_parts(setting));
+        let mut taps: BTreeMap<(bool, Point), HashSet<Site>> = BTreeMap::new();
+        let is_by_floor = |row: &&SiteResult| {
+            row.verdict == Verdict::Pass && row.floor.is_some() && !row.is_gated_by_tolerance()
+        };
+        for row in self.rows.iter().filter(is_by_floor) {
+            taps.entry((row.local.is_some(), row.site.point)).or_default().insert(row.site);
+        }
+        for ((is_local, point), sites) in taps {
+            let go_on = self.goes_on(is_local);
+            let room = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
+            let measured = floors(setting, go_on, &sites, room)?;
+            let doubt = match sums_in_parts {
+                true => None,
+                false => doubt_of_choices(setting, go_on, point, &sites, &measured.rows)?,
+            };
+            let doubted = match doubt {
+                Some(why) => self.rows_of(&sites).map(|row| (row.site, why.clone())).collect(),
+                None if is_local && has_our_bits => self.beyond_sums(&measured, &sites),
+                None => HashMap::new(),
+            };
+            for row in &mut self.rows {
+                if let Some(why) = doubted.get(&row.site) {
+                    (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.clone()));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the dump states or shows that products are sums of rounded partial sums.
+    fn sums_in_parts(&self, setting: &RunContext) -> bool {
+        let shows = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_in_parts);
+        setting.held.dump.manifest.producer.sums_in_parts() || self.rows.iter().any(shows)
+    }
+
+    /// Returns the rows at these sites.
+    fn rows_of<'u>(&'u self, sites: &'u HashSet<Site>) -> impl Iterator<Item = &'u SiteResult> {
+        self.rows.iter().filter(|row| sites.contains(&row.site))
+    }
+
+    /// Returns the values from which a run restarts, if it measures local or accumulated errors.
+    fn goes_on(&self, is_local: bool) -> ContinuationValues {
+        match self.rules.mode {
+            Mode::Both | Mode::Accumulated if !is_local => ContinuationValues::Own,
+            mode => continues(mode),
+        }
+    }
+
+    /// Returns the rows that a different order of sums does not explain, with the reason. An engine that has our bits in
+    /// whole blocks rounds at the same sites as ours and can only differ in the order of sums.
+    fn beyond_sums(&self, measured: &NoiseMeasurement, sites: &HashSet<Site>) -> HashMap<Site, String> {
+        let beyond = self.rows_of(sites).filter_map(|row| {
+            let (floor, found) = (measured.floors.get(&row.site)?, row.judged()?);
+            let why = format!(
+                "blocks of other passes or layers are bit-identical to our engine's, so both engines \
+                 round at the same sites; a different summation order explains a relative error of \
+                 {:.1e} here, but the error is {:.1e}: an operation rounds differently or is wrong",
+                floor.rel_l2, found.errors.rel_l2
+            );
+            (!floor.is_near(&found.errors)).then_some((row.site, why))
+        });
+        beyond.collect()
     }
 
     /// Returns true if enough block outputs are bit-identical to rule out coincidence. Only outputs computed
@@ -202,9 +246,7 @@ impl UnitRows<'_> {
     ) -> Result<(RunNoiseFloors, HashMap<Site, Tensor>)> {
         let grown = self.ends_that_grew(setting);
         let room = ExtraRoundings { tf32: self.shows_tf32(), ..room };
-        let held = continues(self.rules.mode);
-        let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Accumulated);
-        let travelling = if both_or_total { ContinuationValues::Own } else { held };
+        let [held, travelling] = [true, false].map(|is_local| self.goes_on(is_local));
         let of_accumulated: HashSet<Site> = self
             .in_doubt(false)
             .chain(logits)
@@ -317,6 +359,32 @@ impl UnitRows<'_> {
         let ends = self.rows.iter().filter(|_| both).filter(is_end);
         ends.filter(passes).map(|row| row.site).collect()
     }
+}
+
+/// Minimum number of rows for a meaningful mean error.
+const FEW_ROWS: usize = 8;
+
+/// Returns the reason to doubt the values of a 16-bit tap: whatever the rounding choices, a typical row differs from ours by
+/// more than it does in all runs with another order of sums.
+fn doubt_of_choices(
+    setting: &RunContext,
+    go_on: ContinuationValues,
+    point: Point,
+    sites: &HashSet<Site>,
+    rows: &RowNoise,
+) -> Result<Option<String>> {
+    if rows.count < FEW_ROWS || rows.ratio <= 1.0 {
+        return Ok(None);
+    }
+    let left = rows.left_by_choices(setting, go_on, sites)?.filter(|left| !(*left <= 1.0));
+    Ok(left.map(|left| {
+        format!(
+            "{point}: a typical row's error is {left:.1} times as large as another order of sums makes it, and no known \
+             rounding choice explains the rest: an operation rounds differently, such as partial sums in 16 bits, or is \
+             wrong; record more taps to decide. If products are summed in parts, state tensor_parallel or \
+             reduced_precision_sums in producer.settings"
+        )
+    }))
 }
 
 /// Returns true if the two sides list different top tokens.

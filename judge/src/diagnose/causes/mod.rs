@@ -14,6 +14,7 @@ mod misreading;
 mod nonfinite_values;
 mod operation_search;
 mod parameter_search;
+mod parameter_solutions;
 mod part_restrictions;
 mod pass_restrictions;
 mod pattern;

@@ -7,7 +7,7 @@ use crate::change::{CatalogueEntry, CauseKind, ModelOperations, SiteContext};
 use crate::check::{ArrayComparison, ContinuationValues, Deadline, RerunPart, RunContext, SiteCheck};
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
-use crate::diagnose::causes::parameter_search::{Parameter, ParameterSearch};
+use crate::diagnose::causes::parameter_search::Parameter;
 use crate::diagnose::causes::pass_restrictions::{EffectComparison, SettledChanges};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::engine::ModelSegment;
@@ -33,29 +33,26 @@ const MOST_PRODUCTS: usize = 1 << 28;
 /// floor.
 const AS_WELL: f64 = 3.0;
 
-/// Factor by which a solved value must reduce the error of a row.
-const EVIDENT: f64 = 10.0;
-
 /// A failing row with several operations between it and its inputs, to be computed again with changes.
 pub(super) struct Rerun<'s> {
     bench: &'s SearchContext<'s>,
     rows: &'s [SiteResult],
-    setting: &'s RunContext<'s>,
+    pub(super) setting: &'s RunContext<'s>,
     traced: &'s TracedNumerics<'s>,
     book: &'s ModelOperations,
-    deadline: &'s Deadline<'s>,
-    row: &'s SiteResult,
-    part: RerunPart,
+    pub(super) deadline: &'s Deadline<'s>,
+    pub(super) row: &'s SiteResult,
+    pub(super) part: RerunPart,
     /// True if the run covers only the row's layer, or only the head.
     is_alone: bool,
-    go_on: ContinuationValues,
+    pub(super) go_on: ContinuationValues,
     /// Selects the row's checkpoint, in all layers and passes.
-    selection: Selection,
+    pub(super) selection: Selection,
 }
 
 /// A change and the row's error with it.
-struct ChangeTrial {
-    supposed: Vec<Supposition>,
+pub(super) struct ChangeTrial {
+    pub(super) supposed: Vec<Supposition>,
     errors: Errors,
 }
 
@@ -192,7 +189,7 @@ impl<'s> Rerun<'s> {
         Ok(())
     }
 
-    fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
+    pub(super) fn one(&self, change: &OperationChange, point: Option<Point>) -> Supposition {
         let everywhere = Supposition::everywhere(change.clone());
         let at = point.into_iter().fold(everywhere, Supposition::at);
         match &self.part {
@@ -212,43 +209,6 @@ impl<'s> Rerun<'s> {
         sweep.retain(|change| !usual.contains(change));
         let place = |parameter: &Parameter| catalogue().position(|entry| entry == parameter.entry);
         parameters.sort_by_key(place);
-        Ok(found)
-    }
-
-    /// Solves for parameters, one at a time, and for the scales of keys and values together. A solved value is evidence
-    /// only if it removes nearly all of the error.
-    fn solved(&self, parameters: &[Parameter], is_long: bool) -> Result<Vec<ChangeTrial>> {
-        let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
-        let is_tried = |parameter: &&Parameter| !(is_long && parameter.entry.is_local);
-        let supposed = |changes: &[OperationChange]| -> Vec<Supposition> {
-            changes.iter().map(|change| self.one(change, change.point)).collect()
-        };
-        let mut error = |changes: &[OperationChange]| {
-            if self.deadline.is_over() {
-                return Ok(None);
-            }
-            Ok(match self.run(&supposed(changes), &mut ())? {
-                Some(ArrayComparison::Measured(found)) => Some(found.errors.rel_l2),
-                _ => None,
-            })
-        };
-        let is_exhaustive = self.deadline.is_exhaustive();
-        let mut search = ParameterSearch { error: &mut error, before, is_exhaustive };
-        let mut solved = |set: &[Parameter]| -> Result<Vec<ChangeTrial>> {
-            let found = search.solve(set)?.filter(|(_, error)| *error <= before / EVIDENT);
-            self.tried(found.map(|(changes, _)| supposed(&changes)).into_iter())
-        };
-        let mut found = Vec::new();
-        for parameter in parameters.iter().filter(is_tried) {
-            found.extend(solved(&[*parameter])?);
-        }
-        let caches = parameters.iter().filter(|parameter| parameter.entry.kind == CauseKind::CacheScale);
-        // The effect of values is linear, so they come first.
-        let caches: Vec<Parameter> = caches.rev().copied().collect();
-        // Scales of keys and values are independent faults unless neither explains the row.
-        if caches.len() > 1 && self.fitting(&found)?.is_empty() {
-            found.extend(solved(&caches)?);
-        }
         Ok(found)
     }
 
@@ -274,7 +234,11 @@ impl<'s> Rerun<'s> {
         all.filter(|change| change.compute(at).is_some()).collect()
     }
 
-    fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<ArrayComparison>> {
+    pub(super) fn run(
+        &self,
+        supposed: &[Supposition],
+        onlooker: &mut dyn Tap,
+    ) -> Result<Option<ArrayComparison>> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let passes = self.passes();
         let checks = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
@@ -287,12 +251,12 @@ impl<'s> Rerun<'s> {
         Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
     }
 
-    fn passes(&self) -> usize {
+    pub(super) fn passes(&self) -> usize {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }
 
     /// Returns the changes that reduce the row's error, with the reduced error.
-    fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<ChangeTrial>> {
+    pub(super) fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<ChangeTrial>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
         for supposed in all {
@@ -310,7 +274,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Returns the changes whose error is close to the best one.
-    fn fitting(&self, tried: &[ChangeTrial]) -> Result<Vec<Changes>> {
+    pub(super) fn fitting(&self, tried: &[ChangeTrial]) -> Result<Vec<Changes>> {
         let mut fits: Vec<&ChangeTrial> = Vec::new();
         for one in tried {
             if self.is_near(&one.errors) || (self.row.floor.is_none() && self.explains(&one.supposed)?) {

@@ -202,6 +202,7 @@ impl JsonForm for ExactRow {
             reads_unrounded: None,
             is_fused: false,
             is_tf32: false,
+            is_in_parts: false,
             shape,
         }
     }

@@ -1,0 +1,111 @@
+//! Search for the rounding choices of a 16-bit engine by the errors of whole rows.
+//!
+//! If several operations lie between recorded values, their rounding cannot be seen value by value. But the choices of
+//! correct engines ([`FusedStep`]) are few, and our engine can compute with each of them. Those that the dump's engine
+//! made bring our values nearer to the dump's. What is left is the effect of another order of sums.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::check::{ContinuationValues, RunContext, SiteCheck};
+use crate::checkpoint::Site;
+use crate::error::Result;
+use crate::measure::Distribution;
+use crate::noise::excess::PerturbedErrors;
+use crate::numerics::{FusedKernels, FusedStep, Numerics, Transformers};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+/// Errors of the rows at which the dump differs from our run, and those of perturbed runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RowNoise {
+    /// For each site, the rows and the largest error of each in perturbed runs.
+    noise: HashMap<Site, Vec<(usize, f64)>>,
+    /// Ratio of the dump's error to the noise, typical of all rows.
+    pub(crate) ratio: f64,
+    /// Number of rows.
+    pub(crate) count: usize,
+}
+
+impl RowNoise {
+    /// Smallest ratio that counts, for rows that become identical.
+    const LEAST: f64 = 1.0 / 64.0;
+
+    pub(super) fn of(errors: &HashMap<Site, Distribution>, noise: &HashMap<Site, PerturbedErrors>) -> Self {
+        let of_site = |(site, errors): (&Site, &Distribution)| {
+            let known = &noise.get(site)?.distribution.rows;
+            let differs = |&(row, noise): &(usize, f64)| noise > 0.0 && errors.rows.get(row) != Some(&0.0);
+            Some((*site, known.iter().copied().enumerate().filter(differs).collect()))
+        };
+        let noise: HashMap<Site, Vec<(usize, f64)>> = errors.iter().filter_map(of_site).collect();
+        let count = noise.values().map(Vec::len).sum();
+        let known = Self { noise, ratio: 0.0, count };
+        Self { ratio: known.typical(|site| errors.get(&site)), ..known }
+    }
+
+    /// Returns the geometric mean of the ratios of errors to noise. A few rows in which rounding errors grow do not
+    /// decide it. NaN if an error is missing or NaN.
+    fn typical<'e>(&self, errors: impl Fn(Site) -> Option<&'e Distribution>) -> f64 {
+        let ratio = |site: Site, &(row, noise): &(usize, f64)| {
+            let error = errors(site).and_then(|errors| errors.rows.get(row)).copied().unwrap_or(f64::NAN);
+            if error / noise < Self::LEAST { Self::LEAST } else { error / noise }
+        };
+        let ratios = self.noise.iter().flat_map(|(&site, rows)| rows.iter().map(move |row| ratio(site, row)));
+        (ratios.map(f64::ln).sum::<f64>() / self.count.max(1) as f64).exp()
+    }
+
+    /// Returns the smallest ratio that some rounding choices leave at `sites`. `None` if no choices of the numerics are
+    /// known. Each choice is tried once, and kept if it brings our values nearer to the dump's.
+    ///
+    /// # Errors
+    /// The errors of a run.
+    pub(crate) fn left_by_choices(
+        &self,
+        setting: &RunContext,
+        go_on: ContinuationValues,
+        sites: &HashSet<Site>,
+    ) -> Result<Option<f64>> {
+        let Some(mut kernels) = eager(setting).map(FusedKernels::new) else { return Ok(None) };
+        let mut least = self.ratio;
+        for step in FusedStep::ALL {
+            let other = kernels.with_other(step);
+            let comparison = setting.comparing(go_on).distributing(sites);
+            let mut rounding = RoundingTap { sites, setting };
+            let (checks, _) = setting.run_comparing(&other, &setting.script(), comparison, &mut rounding)?;
+            let left = self.typical(|site| distribution(&checks, site));
+            if left < least {
+                (kernels, least) = (other, left);
+            }
+        }
+        Ok(Some(least))
+    }
+}
+
+fn distribution(checks: &[SiteCheck], site: Site) -> Option<&Distribution> {
+    checks.iter().find(|check| check.site == site)?.distribution.as_ref()
+}
+
+/// Returns the eager numerics whose steps other engines fuse.
+fn eager(setting: &RunContext) -> Option<Transformers> {
+    let numerics = setting.numerics;
+    let computed = numerics.activation_type();
+    let is_eager = numerics.name() == Transformers::Bf16.name() && numerics.cache_type() == computed;
+    let of_type = |eager: &Transformers| is_eager && eager.activation_type() == computed;
+    [Transformers::Bf16, Transformers::F16].into_iter().find(of_type)
+}
+
+/// A tap that rounds compared values to the type in which the engine stores them.
+struct RoundingTap<'s> {
+    sites: &'s HashSet<Site>,
+    setting: &'s RunContext<'s>,
+}
+
+impl Tap for RoundingTap<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        match self.setting.computed_at(site.point) {
+            DType::BF16 if self.sites.contains(&site) => value.map(|x| half::bf16::from_f32(x).to_f32()),
+            DType::F16 if self.sites.contains(&site) => value.map(|x| half::f16::from_f32(x).to_f32()),
+            _ => value,
+        }
+    }
+}
