@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 18] = [
+const MODELS: [(&str, &[&str], usize); 22] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -26,6 +26,10 @@ const MODELS: [(&str, &[&str], usize); 18] = [
     ("tiny-cohere", BOTH, 161),
     ("tiny-cohere2", BOTH, 297),
     ("tiny-olmo", BOTH, 177),
+    ("tiny-ministral", &[], 177),
+    ("tiny-jais2", BOTH, 169),
+    ("tiny-nemotron", BOTH, 169),
+    ("tiny-gptoss", BOTH, 209),
 ];
 
 #[test]
@@ -35,7 +39,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 18] = [
+    let of_models: [(&str, &[Mistake]); 22] = [
         (
             "tiny-gemma",
             &[
@@ -180,6 +184,41 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("rope_theta=500000", "rope_theta", "q_rope"),
                 ("norm_kind=rms", "norm_kind", "attn_norm"),
                 ("attn_scale=0.25", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-ministral",
+            &[
+                ("mask_window=6", "mask_window", "attn_weights"),
+                ("rope_theta=1000000", "rope_theta", "q_rope"),
+                ("attn_scale=0.5", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-jais2",
+            &[
+                ("activation=relu", "activation", "ffn_act"),
+                ("bias_missing@ffn_out=none", "bias_missing", "ffn_out"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-nemotron",
+            &[
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("activation=relu", "activation", "ffn_act"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-gptoss",
+            &[
+                ("softmax_sum=none", "softmax_sum", "attn_weights"),
+                ("softmax_sum=sink:0", "softmax_sum", "attn_weights"),
+                ("bias_missing@router_logits=none", "bias_missing", "router_logits"),
+                ("expert_weights=all", "expert_weights", "expert_weights"),
+                ("mask_window=6", "mask_window", "attn_weights"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
             ],
         ),
     ];

@@ -323,6 +323,8 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Vcur", "VIEW", "v"},
     {"Qcur", "ROPE", "q_rope"},
     {"Kcur", "ROPE", "k_rope"},
+    {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
+    {"Kcur_rope", "ROPE", "k_rope"},
     // The cache as the two products read it. The values are stored transposed when flash attention is off.
     {"kq", "MUL_MAT", "k_cache", KEYS, 0},
     {"kqv", "MUL_MAT", "v_cache", VALUES, 0},

@@ -27,6 +27,7 @@ MATRIX_TYPES = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
     "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
     "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "mxfp4": (GGMLQuantizationType.MXFP4, LlamaFileType.MOSTLY_MXFP4_MOE),  # experts; the other matrices Q8_0
 }
 
 
@@ -103,7 +104,7 @@ def add_sizes(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(getattr(config, "num_key_value_heads", config.num_attention_heads))
-    for key in ("norm_epsilon", "layer_norm_eps"):
+    for key in ("norm_epsilon", "layer_norm_eps", "norm_eps"):
         if hasattr(config, key):
             writer.add_layer_norm_eps(getattr(config, key))
     if hasattr(config, "rms_norm_eps"):
@@ -431,6 +432,8 @@ FAMILIES = {
     "cohere": Family(gguf.MODEL_ARCH.COMMAND_R, add_cohere),
     "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
+    "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
+    "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "gpt_oss": Family(
         gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
     ),
@@ -501,7 +504,9 @@ def add_tensors(
             weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
         is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and gguf_name not in F32_TENSORS and not is_router
-        tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32
+        is_other = matrix_type is GGMLQuantizationType.MXFP4 and weight.ndim < 3
+        tensor_type = GGMLQuantizationType.Q8_0 if is_other else matrix_type
+        tensor_type = tensor_type if is_matrix else GGMLQuantizationType.F32
         writer.add_tensor(gguf_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
 
 

@@ -57,7 +57,7 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
-        tiny-arcee | tiny-cohere | tiny-cohere2 | tiny-ernie45 | tiny-exaone4 | tiny-exaone4-window | tiny-gemma | tiny-glm | tiny-glm4 | tiny-gptneox | tiny-granitemoe | tiny-helium | tiny-olmo | tiny-olmo3 | tiny-olmoe | tiny-seed-oss | tiny-stablelm | tiny-starcoder2)
+        tiny-arcee | tiny-cohere | tiny-cohere2 | tiny-ernie45 | tiny-exaone4 | tiny-exaone4-window | tiny-gemma | tiny-glm | tiny-glm4 | tiny-gptneox | tiny-granitemoe | tiny-helium | tiny-olmo | tiny-olmo3 | tiny-olmoe | tiny-seed-oss | tiny-stablelm | tiny-starcoder2 | tiny-gptoss | tiny-jais2 | tiny-ministral | tiny-nemotron)
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
@@ -86,6 +86,9 @@ make_dumps() { # MODEL
     fi
     if [[ -e $checkpoints/$1/$1-f16.gguf ]]; then
         dump_llama_cpp "$1" f16 f16 "${input[@]}"
+    fi
+    if [[ -e $checkpoints/$1/$1-mxfp4.gguf ]]; then
+        dump_llama_cpp "$1" mxfp4 f16 "${input[@]}"
     fi
     if [[ -n $tinygrad_model ]]; then
         dump_tinygrad "$1" "$tinygrad_model" "${input[@]}"

@@ -25,6 +25,12 @@ from transformers import (
     GraniteMoeForCausalLM,
     HeliumConfig,
     HeliumForCausalLM,
+    Jais2Config,
+    Jais2ForCausalLM,
+    MinistralConfig,
+    MinistralForCausalLM,
+    NemotronConfig,
+    NemotronForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
     OlmoConfig,
@@ -58,6 +64,7 @@ from tiny_mistakes import (
     swap_fused_gate,
     swap_pairing,
     weigh_by_all,
+    window_everywhere,
     without_modules,
 )
 from tiny_model import Effect, TinyModel
@@ -353,6 +360,39 @@ MODELS = {
         },
         settings={"logit_scale": 0.3, "sliding_window": 5, "num_hidden_layers": 4, "intermediate_size": 32},
     ),
+    "tiny-ministral": tiny(
+        "Ministral's architecture, a window of 5 positions in layer 0 (in GGUF files it is a Llama without a window),",
+        MinistralForCausalLM,
+        MinistralConfig,
+        0,
+        {"no window": shows(configured(drop_window), 0.2, 5), "a window in both layers": shows(window_everywhere, 0.1, 5)},
+        settings={"head_dim": 16, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+        types=(),
+    ),
+    "tiny-jais2": tiny(
+        "Jais 2's architecture, LayerNorm, biases in all matrices, squared ReLU without a gate,",
+        Jais2ForCausalLM,
+        Jais2Config,
+        2,
+        {
+            "ReLU": shows(configured(leave_out(hidden_act="relu"))),
+            "no biases": shows(drop_biases),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+    ),
+    "tiny-nemotron": tiny(
+        "Nemotron's architecture, LayerNorm that multiplies by 1 + weight, squared ReLU without a gate, RoPE in 4 values of each\nhead,",
+        NemotronForCausalLM,
+        NemotronConfig,
+        0,
+        {
+            "norms that multiply by their weight": shows(drop_norm_offset),
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "ReLU": shows(configured(leave_out(hidden_act="relu"))),
+        },
+        settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
+        norm_shift=1.0,
+    ),
     "tiny-gptoss": tiny(
         "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "
         "not rounded), biases, 6 experts with a clamped GLU of which\neach token chooses 2,",
@@ -384,6 +424,8 @@ MODELS = {
                 "original_max_position_embeddings": 128,
             },
         },
+        types=("f32", "q8_0", "mxfp4"),
+        files={"{name}-mxfp4.gguf": "the matrices of experts MXFP4, the others Q8_0"},
     ),
     "tiny-olmo": tiny(
         "OLMo's architecture, LayerNorm without parameters,",

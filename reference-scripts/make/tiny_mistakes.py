@@ -238,8 +238,8 @@ def swap_fused_gate(tiny: TinyModel) -> PreTrainedModel:
 def drop_norm_offset(tiny: TinyModel) -> PreTrainedModel:
     """Norms that multiply by their weight, not by 1 + weight."""
     model = new_model(tiny)
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1 and name.endswith("weight"):
             parameter.sub_(1)
     return model
 
@@ -268,3 +268,10 @@ def drop_sinks(tiny: TinyModel) -> PreTrainedModel:
     for layer in model.model.layers:
         layer.self_attn.sinks.fill_(-1e4)
     return model
+
+
+def window_everywhere(tiny: TinyModel) -> PreTrainedModel:
+    """The window of some layers in all."""
+    config = deepcopy(tiny.config)
+    config.layer_types = ["sliding_attention"] * config.num_hidden_layers
+    return new_model(tiny, config)

@@ -26,10 +26,12 @@ use crate::model::gpt2::Gpt2;
 use crate::model::granite::GraniteBlock;
 use crate::model::granite_moe::GraniteMoeFamily;
 use crate::model::helium::HeliumFamily;
+use crate::model::jais2::Jais2Family;
 use crate::model::json::{Config, json_of};
 use crate::model::llama::LlamaBlock;
 use crate::model::mistral::MistralBlock;
 use crate::model::mixtral::MixtralBlock;
+use crate::model::nemotron::NemotronFamily;
 use crate::model::olmo::OlmoFamily;
 use crate::model::olmo2::Olmo2Block;
 use crate::model::olmo3::Olmo3Family;
@@ -111,6 +113,8 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Cohere2Family>>(),
     decoder::<StandardBlock<OlmoFamily>>(),
     decoder::<StandardBlock<GptOssFamily>>(),
+    decoder::<StandardBlock<Jais2Family>>(),
+    decoder::<StandardBlock<NemotronFamily>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

@@ -1,4 +1,4 @@
-//! Mistral (Jiang et al., 2023): Llama's block, with a sliding window in all layers if the file states one. Its GGUF
+//! Mistral (Jiang et al., 2023) and Ministral: Llama's block, with a sliding window in all layers if the file states one. Its GGUF
 //! files have Llama's name, and llama.cpp computes them without the window.
 
 use crate::error::Result;
@@ -22,7 +22,7 @@ impl DecoderBlock for MistralBlock {
     /// Architecture settings. Dumps name it Llama, so that dumps of both kinds of files can be compared.
     const FAMILY: Family = Family {
         gguf_names: &[],
-        model_types: &["mistral"],
+        model_types: &["mistral", "ministral"],
         sliding: Some(SlidingDefaults::ALL),
         biases: BiasRules::NONE,
         ..LlamaBlock::FAMILY

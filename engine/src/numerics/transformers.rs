@@ -107,8 +107,9 @@ impl Numerics for Transformers {
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
-        let (weight, bias) = (self.rounded_row(&norm.weight), self.rounded_row(&norm.bias));
-        self.rounded(F32.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps }))
+        let weight = norm.weight.iter().map(|&weight| self.round(norm.gain.of(self.round(weight)))).collect();
+        let bias = self.rounded_row(&norm.bias);
+        self.rounded(F32.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps, gain: Gain::Weight }))
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {

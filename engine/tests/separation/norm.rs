@@ -49,7 +49,7 @@ impl Rows {
     }
 
     pub fn layer(&self) -> LayerNorm {
-        LayerNorm { weight: self.gain.clone(), bias: self.bias.clone(), eps: self.eps }
+        LayerNorm { weight: self.gain.clone(), bias: self.bias.clone(), eps: self.eps, gain: Gain::Weight }
     }
 
     pub fn traced(&self) -> Tensor {

@@ -251,7 +251,7 @@ fn load_norm(weights: &mut Weights, c: &DecoderConfig, name: &str, len: usize) -
         (NormKind::Layer, Some(stem)) => weights.vector(&format!("{stem}bias"), len)?,
         _ => vec![0.0; len],
     };
-    Ok(Norm::Layer(LayerNorm { weight, bias, eps: c.norm_eps }))
+    Ok(Norm::Layer(LayerNorm { weight, bias, eps: c.norm_eps, gain: c.norm_gain }))
 }
 
 impl Projections {

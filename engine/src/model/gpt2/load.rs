@@ -5,7 +5,7 @@ use crate::format::{Gguf, TensorFile};
 use crate::model::gpt2::{AffineMatrix, Gpt2, Gpt2Block, Gpt2Config};
 use crate::model::json::Config;
 use crate::model::weights::Weights;
-use crate::ops::norm::LayerNorm;
+use crate::ops::norm::{Gain, LayerNorm};
 use crate::weight::Matrix;
 
 const ARCHITECTURE: &str = "gpt2";
@@ -86,6 +86,7 @@ impl Gpt2Weights<'_, '_> {
             weight: self.weights.vector(&format!("{name}.weight"), width)?,
             bias: self.weights.vector(&format!("{name}.bias"), width)?,
             eps: self.config.norm_eps,
+            gain: Gain::Weight,
         })
     }
 

@@ -238,11 +238,15 @@ impl Operation for LayerNormalisation {
 }
 
 impl LayerNormalisation {
+    fn gain(&self, profile: &Profile, at: usize) -> f64 {
+        let weight = profile.weights.round(self.norm.weight[at].into()) as f32;
+        profile.weights.round(self.norm.gain.of(weight).into())
+    }
+
     /// Evaluates LayerNorm stepwise: standardise, multiply by the weight, add the bias, with a rounding after each.
     fn stepwise(&self, profile: &Profile, standardised: f64, off: f64, at: usize) -> ExactValue {
         let short = profile.layer_normed;
-        let [weight, bias] =
-            [&self.norm.weight, &self.norm.bias].map(|row| profile.weights.round(row[at].into()));
+        let (weight, bias) = (self.gain(profile, at), profile.weights.round(self.norm.bias[at].into()));
         let normed = ExactValue::bounded(standardised, 2.0 * off).rounded(short);
         let scaled = normed.through(normed.value * weight, weight).rounded(short);
         let value = scaled.value + bias;
@@ -265,11 +269,10 @@ impl LayerNormalisation {
         let inherited = spread(x, &deviations) / (n * square);
         // Uncertain large values make the mean more uncertain than uncertain small values do.
         let unsure_mean = spread(x, &vec![1.0; x.len()]) / n;
-        let weight = |at: usize, row: &[f32]| profile.weights.round(row[at].into());
         let one = |&at: &usize| {
-            let (x, gain) = (x.get(at), weight(at, &self.norm.weight));
+            let (x, gain) = (x.get(at), self.gain(profile, at));
             let scaled = deviations[at] * inverse * gain;
-            let value = scaled + weight(at, &self.norm.bias);
+            let value = scaled + profile.weights.round(self.norm.bias[at].into());
             let own = scaled.abs() * (of_row * of_row + 3.0 * (K * U).powi(2)).sqrt();
             // Kernels that scale a value before subtracting the mean round it while it is large.
             let of_value = K * U * both(x.value, mean) * inverse;

@@ -34,10 +34,17 @@ pub enum Gain {
 impl RmsNorm {
     /// Returns the gains of the normed row: `[d]`.
     pub fn gains(&self) -> impl Iterator<Item = f32> {
-        self.weight.iter().map(|&weight| match self.gain {
+        self.weight.iter().map(|&weight| self.gain.of(weight))
+    }
+}
+
+impl Gain {
+    /// Returns the factor that a weight stands for.
+    pub fn of(self, weight: f32) -> f32 {
+        match self {
             Gain::Weight | Gain::WeightFirst => weight,
             Gain::OnePlusWeight => 1.0 + weight,
-        })
+        }
     }
 }
 
@@ -50,12 +57,15 @@ pub struct LayerNorm {
     pub bias: Vec<f32>,
     /// Epsilon, added to the variance.
     pub eps: f32,
+    /// Gain in terms of the weight: the weight itself, or 1 + weight.
+    pub gain: Gain,
 }
 
 impl LayerNorm {
     /// Multiplies standardised rows by the weight and adds the bias: two roundings.
     pub fn scaled(&self, standardised: Tensor) -> Tensor {
-        let weighted = per_column(standardised, self.weight.iter().copied(), |x, weight| x * weight);
+        let gains = self.weight.iter().map(|&weight| self.gain.of(weight));
+        let weighted = per_column(standardised, gains, |x, gain| x * gain);
         per_column(weighted, self.bias.iter().copied(), |x, bias| x + bias)
     }
 }

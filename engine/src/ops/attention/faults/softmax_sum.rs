@@ -11,13 +11,19 @@ use crate::tensor::Tensor;
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::SoftmaxSum,
     at: &[Point::AttnWeights],
-    takes: "zeros:1|static:64|multiple:32|sink:0.5|sink:0.5,none,-1,2",
-    compute: |at, value| with_more_keys(at, value.as_word()?),
+    takes: "none|zeros:1|static:64|multiple:32|sink:0.5|sink:0.5,none,-1,2",
+    compute: |at, value| match value.as_word()? {
+        "none" => without_sinks(at),
+        how => with_more_keys(at, how),
+    },
     read: |at, theirs| {
         let [sum, sinks] = [read_sum(at, theirs), read_sinks(at, theirs)].map(Option::unwrap_or_default);
         [sum, sinks].concat()
     },
-    usual: |_| vec![ChangeValue::word("zeros:1")],
+    usual: |at| {
+        let has_sinks = at.stage::<Softmax>().is_some_and(|own| own.sinks.is_some());
+        vec![ChangeValue::word(if has_sinks { "none" } else { "zeros:1" })]
+    },
     sweep: |at| [counts(), sizes(at)].concat(),
     ..CatalogueEntry::PLAIN
 }];
@@ -59,7 +65,13 @@ fn sinks(typed: &str, heads: usize) -> Option<Vec<f32>> {
     }
 }
 
-/// Computes softmax with additional keys whose weights are dropped.
+/// Computes softmax without the model's own sinks.
+fn without_sinks(at: &SiteContext) -> Option<Tensor> {
+    let Softmax { scores, mask, sinks } = at.stage()?;
+    sinks.as_ref().map(|_| at.n.softmax(scores, *mask))
+}
+
+/// Computes softmax with additional keys whose weights are dropped, in place of the model's own sinks.
 fn with_more_keys(at: &SiteContext, how: &str) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let &[heads, tokens, keys] = at.value.shape() else { return None };

@@ -252,14 +252,16 @@ fn of_kind(at: &SiteContext, kind: &str) -> Option<Tensor> {
         let weight: Vec<f32> = norm.gains().collect();
         let bias = vec![0.0; weight.len()];
         return match kind {
-            "layer" => Some(at.n.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps })),
+            "layer" => {
+                Some(at.n.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps, gain: Gain::Weight }))
+            }
             // The sum of squares replaces the mean of squares.
             "l2" => by_row(at, |square, row| square * (row.len() as f64 - 1.0) + f64::from(norm.eps)),
             _ => None,
         };
     }
     let LayerNormalisation { x, norm } = at.stage()?;
-    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
+    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: norm.gain };
     match kind {
         "rms" => {
             let bias = Tensor::from_rows(x.data().len() / norm.bias.len(), norm.bias.len(), |_, out| {

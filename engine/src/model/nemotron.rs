@@ -1,0 +1,52 @@
+//! Nemotron-4 and Minitron (NVIDIA, 2024): Llama's block with LayerNorm that multiplies by 1 + weight, squared ReLU without a
+//! gate, and rotation of a part of each head.
+
+use serde_json::{Value, json};
+
+use crate::model::decoder::{
+    BlockShape, Decoder, DecoderBlock, Family, FfnShape, NormKind, RopeExtras, StandardBlock, StandardFamily,
+};
+use crate::model::llama::LlamaBlock;
+use crate::ops::activation::Activation;
+use crate::ops::norm::Gain;
+use crate::tensor::RopePairing;
+
+/// A Nemotron model.
+pub type Nemotron = Decoder<StandardBlock<NemotronFamily>>;
+
+/// Settings of Nemotron-4 and Minitron.
+#[derive(Clone, Debug)]
+pub struct NemotronFamily;
+
+impl StandardFamily for NemotronFamily {
+    const FAMILY: Family = Family {
+        architecture: "nemotron",
+        gguf_names: &["nemotron"],
+        model_types: &["nemotron"],
+        gguf_pairing: RopePairing::Half,
+        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+        norm: NormKind::Layer,
+        json_eps: "norm_eps",
+        gain: Gain::OnePlusWeight,
+        activation: Activation::SquaredRelu,
+        hidden_acts: &["relu2"],
+        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+        config_defaults,
+        ..LlamaBlock::FAMILY
+    };
+}
+
+/// Returns the defaults of transformers' `NemotronConfig`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 256_000,
+        "hidden_size": 6144,
+        "intermediate_size": 24_576,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 48,
+        "max_position_embeddings": 4096,
+        "norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": false,
+    })
+}
