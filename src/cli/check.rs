@@ -85,10 +85,10 @@ pub(super) fn judged(
     let foreign = MappedFileContext::new(&options.map, tokens, only);
     let candidates =
         candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
-    let candidates = told_apart(candidates.into_iter().flatten().collect());
+    let mut candidates = told_apart(candidates.into_iter().flatten().collect());
     foreign.check_used(&candidates)?;
     if let Some(target) = only {
-        prompt.check_all(target, &candidates)?;
+        prompt.expect(target, &mut candidates)?;
     } else if prompt.is_given() {
         return Err(Error::Usage(
             "--prompt and --tokens need a single model; name one with --model".to_owned(),

@@ -6,6 +6,8 @@ use clap::Args;
 
 use crate::cli::named_dump::NamedDump;
 use crate::cli::requested_model::RequestedModel;
+use crate::diagnose::token_difference;
+use crate::dump::Dump;
 use crate::error::{DumpError, Error, Result};
 use crate::tokenizer::{SpecialTokens, Tokenizer};
 
@@ -44,22 +46,57 @@ impl PromptOptions {
     /// [`DumpError::TokensDiffer`] for the first reference with another input.
     pub fn check_all(&self, target: &RequestedModel, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
-        for reference in references {
-            // A file without a manifest was already read with these tokens.
-            let read = &reference.dump.manifest.input.tokens;
-            if *read != asked && reference.words.is_empty() {
-                let same = asked.iter().zip(read).take_while(|(one, other)| one == other).count();
-                return Err(Error::Dump(DumpError::TokensDiffer {
-                    one_name: if self.tokens.is_some() { "--tokens" } else { "--prompt" }.to_owned(),
-                    one: asked,
-                    other_name: reference.name.clone(),
-                    other: read.clone(),
-                    position: same,
-                }));
+        match references.iter().find(|reference| reads_other(reference, &asked)) {
+            Some(reference) => Err(self.differ(asked, reference)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the tokens that each candidate should have read. A candidate that read other tokens than those of the requested
+    /// text is judged, and its tokens fail. A manifest whose prompt has other tokens gets a note.
+    ///
+    /// # Errors
+    /// [`DumpError::TokensDiffer`] for the first candidate with other tokens than the requested ones.
+    pub fn expect(&self, target: &RequestedModel, candidates: &mut [NamedDump]) -> Result<()> {
+        let asked = self.tokens(target)?;
+        for candidate in candidates {
+            match &asked {
+                Some(asked) if !reads_other(candidate, asked) => {}
+                Some(asked) if self.tokens.is_some() => return Err(self.differ(asked.clone(), candidate)),
+                Some(asked) => candidate.dump.expected_tokens = Some(asked.clone()),
+                None => candidate.notes.extend(of_stated_prompt(target, &candidate.dump)),
             }
         }
         Ok(())
     }
+
+    fn differ(&self, asked: Vec<u32>, dump: &NamedDump) -> Error {
+        let read = &dump.dump.manifest.input.tokens;
+        let position = asked.iter().zip(read).take_while(|(one, other)| one == other).count();
+        Error::Dump(DumpError::TokensDiffer {
+            one_name: if self.tokens.is_some() { "--tokens" } else { "--prompt" }.to_owned(),
+            one: asked,
+            other_name: dump.name.clone(),
+            other: read.clone(),
+            position,
+        })
+    }
+}
+
+/// Returns true if a dump's engine read other tokens. A file without a manifest was already read with the requested tokens.
+fn reads_other(dump: &NamedDump, asked: &[u32]) -> bool {
+    dump.dump.manifest.input.tokens != asked && dump.words.is_empty()
+}
+
+/// Returns a note if the model's tokenizer makes other tokens of the prompt in a dump's manifest than the dump's engine read.
+fn of_stated_prompt(target: &RequestedModel, dump: &Dump) -> Option<String> {
+    let input = &dump.manifest.input;
+    let tokenizer = target.tokenizer().ok().flatten().filter(|_| !input.prompt.is_empty())?;
+    let expected = tokenizer.encode(&input.prompt, true).ok()?;
+    let (kind, what) = token_difference(&input.tokens, &expected)?;
+    Some(format!(
+        "the manifest's tokens are not those of its prompt ({kind}: {what}); judge the tokens with --prompt"
+    ))
 }
 
 /// Returns the token ids of a prompt.

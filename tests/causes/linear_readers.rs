@@ -60,7 +60,7 @@ fn weights_in_a_shorter_type_are_named() {
 #[test]
 fn scales_and_zero_points_of_other_groups_are_named() {
     assert_named("tiny-llama3-q8_0", "llama.cpp", "weight_groups=next", &[Full, Blocks]);
-    assert_named("tiny-llama3-q8_0", "llama.cpp", "weight_groups=zero-1", &[Full]);
+    assert_named("tiny-llama3-q8_0", "llama.cpp", "weight_groups=zero+1", &[Full]);
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod provenance;
 mod read;
 mod real;
 mod several;
+mod value_readers;

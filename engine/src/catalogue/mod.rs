@@ -45,6 +45,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::linear::faults::groups::ENTRIES,
     crate::ops::linear::faults::shards::ENTRIES,
     crate::ops::linear::faults::split_sums::ENTRIES,
+    crate::ops::linear::faults::unwritten_rows::ENTRIES,
     crate::ops::linear::faults::corruption::ENTRIES,
     crate::ops::norm::faults::element::ENTRIES,
     crate::ops::embedding::faults::element::ENTRIES,

@@ -252,6 +252,7 @@ pub(super) fn run_and_judge(
         judge.note(what);
     }
     note_unread_prompt(judge, held);
+    judge_prompt(judge, setting);
     let mut runs = RunResults::of(setting, rules.mode, onlooker)?;
     if setting.unit == Unit::Whole {
         setting.check_suppositions(setting.made())?;
@@ -342,6 +343,18 @@ fn note_unread_prompt(judge: &mut UnitRows, held: &AlignedDump) {
     if read < prompt {
         let path = held.dump.path.display();
         judge.lack(format!("{path}: the passes read only {read} of the {prompt} prompt tokens"));
+    }
+}
+
+/// Judges the tokens of the prompt against those of the requested text.
+fn judge_prompt(judge: &mut UnitRows, setting: &RunContext) {
+    let tokens = Site { point: Point::Tokens, layer: None, pass: None };
+    let begins = setting.unit.part().is_none_or(|part| part.embed);
+    let dump = setting.held.dump;
+    if let Some(expected) = dump.expected_tokens.as_ref().filter(|_| begins) {
+        let read = &dump.manifest.input.tokens;
+        judge.expect(tokens, 0..0);
+        judge.add_tokens(tokens, read, expected, causes::of_prompt(tokens, read, expected));
     }
 }
 

@@ -9,5 +9,6 @@ mod integers;
 mod longrope;
 
 pub use case::{OwnTokens, check_case};
+pub use causes::token_difference;
 pub use cross_check::{OutcomeCallback, UnitWork, cross_check, cross_check_dumps, cross_check_units};
 pub use dump_stream::{DumpStream, MessageResult};

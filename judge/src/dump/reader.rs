@@ -32,6 +32,8 @@ pub struct Dump {
     pub path: PathBuf,
     /// The manifest.
     pub manifest: Manifest,
+    /// Tokens of the requested prompt, if its text was given. A dump of other tokens fails.
+    pub expected_tokens: Option<Vec<u32>>,
     container: Container,
     rows: HashMap<Site, usize>,
     /// Row of the continuation, if it is only in the manifest.
@@ -158,8 +160,9 @@ impl Dump {
             rows.insert(row.site().map_err(|problem| Error::dump(path, problem))?, index);
         }
         let (path, listed) = (path.to_owned(), None);
-        let (sequences, seen) = (Arc::default(), Arc::default());
-        let mut dump = Self { path, manifest, container, rows, listed, is_elsewhere, sequences, seen };
+        let (sequences, seen, expected_tokens) = (Arc::default(), Arc::default(), None);
+        let mut dump =
+            Self { path, manifest, expected_tokens, container, rows, listed, is_elsewhere, sequences, seen };
         dump.check_arrays_exist()?;
         dump.settle_continuation()?;
         dump.manifest.check_successors().map_err(|problem| Error::dump(&dump.path, problem))?;

@@ -67,7 +67,7 @@ impl Finding {
         Some(self.supposed.as_ref()?.split(AND))
     }
 
-    /// Returns the changes restricted to the finding's layers, and to its tap where a change takes it, in the syntax of
+    /// Returns the changes restricted to the finding's layers, and to its taps where a change takes them, in the syntax of
     /// `--suppose`. `layers` are all layers with the finding's taps.
     pub fn narrowed(&self, layers: &BTreeSet<usize>) -> Option<String> {
         let own: BTreeSet<usize> = self.layers.iter().copied().collect();
@@ -76,19 +76,17 @@ impl Finding {
             true => String::new(),
             false => format!("@layer-{}", of_layers.join("+")),
         };
-        let one = |change: &str| {
+        let at_taps = |change: &str| -> Vec<String> {
             let (key, value) =
-                change.split_once('=').map_or((change, None), |(key, value)| (key, Some(value)));
-            let value = value.map_or(String::new(), |value| format!("={value}"));
-            let at_tap = match self.points.as_slice() {
-                [point] if !key.contains('@') => Some(format!("{key}@{point}{value}")),
-                _ => None,
-            };
-            let at_tap = at_tap.filter(|change| OperationChange::named(change).is_ok());
-            format!("{}{of_layers}", at_tap.unwrap_or_else(|| change.to_owned()))
+                change.split_once('=').map_or((change, ""), |(key, _)| (key, &change[key.len()..]));
+            let points = self.points.iter().filter(|_| !key.contains('@'));
+            let at_each = points.map(|point| format!("{key}@{point}{value}"));
+            let known: Vec<String> =
+                at_each.filter(|change| OperationChange::named(change).is_ok()).collect();
+            if known.is_empty() { vec![change.to_owned()] } else { known }
         };
-        let changes: Vec<String> = self.changes()?.map(one).collect();
-        Some(changes.join(AND))
+        let changes = self.changes()?.flat_map(at_taps);
+        Some(changes.map(|change| format!("{change}{of_layers}")).collect::<Vec<_>>().join(AND))
     }
 
     /// Makes a finding for one site without details.

@@ -19,14 +19,14 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::ExpertWeights,
         keys: Some(["norm_topk_prob", "expert_weights_norm"]),
         at: WEIGHTS,
-        takes: "all|chosen|equal",
+        takes: "all|chosen|equal|logits",
         own: |at| {
             routing(at).map_or(ChangeValue::Nothing, |own| {
                 ChangeValue::word(if own.is_normalised { "chosen" } else { "all" })
             })
         },
         compute: |at, value| weighed(at, value.as_word()?),
-        usual: |_| ["all", "chosen", "equal"].map(ChangeValue::word).into(),
+        usual: |_| ["all", "chosen", "equal", "logits"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -95,6 +95,12 @@ fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
         "all" => by(logits, false),
         "chosen" => by(logits, true),
         "equal" => by(&logits.clone().map(|_| 0.0), true),
+        // The router's logits without softmax.
+        "logits" => {
+            let (experts, used) = (logits.row_len(), chosen.row_len());
+            let place = |flat: usize| (0, flat / used * experts + chosen.data()[flat] as usize);
+            Some(at.n.gathered(&[logits], at.value.shape(), place))
+        }
         _ => None,
     }
 }

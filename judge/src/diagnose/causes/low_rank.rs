@@ -2,12 +2,17 @@
 //! not.
 //!
 //! The adapter's matrices cannot be read from a few tokens, but their rank can: the error of `T` tokens is a matrix of
-//! that rank. Errors of few outputs or few tokens have a low rank, too, and so has a wrong bias. Those are excluded.
+//! that rank. Errors of few outputs or few tokens have a low rank, too, and so has a wrong bias. Those are excluded. Wrong
+//! zero points of a quantised weight have the rank of its number of groups: their errors are multiples of the sums of
+//! each group's inputs.
 
 use crate::change::CauseKind;
 use crate::check::UnexplainedOperation;
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::causes::operation_search::SearchContext;
+use crate::exact::node_of;
+use crate::ops::linear::exact::{Integers, Linear};
+use crate::tensor::Tensor;
 use crate::verdict::{Cause, CauseSearch};
 use crate::weight::DType;
 
@@ -26,7 +31,9 @@ const ROUNDING: [f64; 2] = [1e-5, 1.0 / 64.0];
 
 /// Finds the products whose errors have the same rank as the first error. `None` if that rank is not low.
 pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Option<Cause> {
-    let rank = ProductErrors::of(bench, open.first()?)?.rank()?;
+    let first = ProductErrors::of(bench, open.first()?)?;
+    let rank = first.rank()?;
+    let group = first.group_length(&open.first()?.traced, rank);
     let errors: Vec<(Site, ProductErrors)> =
         open.iter().filter_map(|one| Some((one.site, ProductErrors::of(bench, one)?))).collect();
     let alike = errors.iter().filter(|(_, errors)| errors.rank() == Some(rank));
@@ -38,15 +45,46 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Optio
         errors.iter().filter(|(site, errors)| alike.contains(site) || (is_short(errors) && is_same(*site)));
     let sites: Vec<Site> = told.map(|(site, _)| *site).collect();
     let whose = bench.setting.role.name();
-    let what = format!(
-        "weight_low_rank: the errors of the {whose}'s products have rank {rank} over the tokens, as if an adapter \
-         (LoRA) of that rank were applied, or left out"
-    );
-    Some(Cause::described(CauseSearch::Stages, CauseKind::WeightLowRank, sites, what))
+    let (kind, what) = match group {
+        Some(len) => (
+            CauseKind::WeightGroups,
+            format!(
+                "weight_groups: the errors of the {whose}'s products are multiples of the sums of {len} inputs each, as \
+                 if zero points of groups of {len} inputs were wrong"
+            ),
+        ),
+        None => (
+            CauseKind::WeightLowRank,
+            format!(
+                "weight_low_rank: the errors of the {whose}'s products have rank {rank} over the tokens, as if an \
+                 adapter (LoRA) of that rank were applied, or left out"
+            ),
+        ),
+    };
+    Some(Cause::described(CauseSearch::Stages, kind, sites, what))
+}
+
+/// Returns the input of a product.
+fn input_of(product: &Tensor) -> Option<Tensor> {
+    let [whole] = product.origins() else { return None };
+    let node = node_of(whole)?;
+    let of_codes = || node.operation::<Integers>().map(|product| product.x.clone());
+    node.operation::<Linear>().map(|product| product.x.clone()).or_else(of_codes)
+}
+
+/// Removes the part along other vectors that are orthogonal to each other.
+fn without_parts(mut vector: Vec<f64>, units: &[Vec<f64>]) -> Vec<f64> {
+    for unit in units {
+        let along: f64 = vector.iter().zip(unit).map(|(a, b)| a * b).sum();
+        vector.iter_mut().zip(unit).for_each(|(x, unit)| *x -= along * unit);
+    }
+    vector
 }
 
 /// Errors of a matrix product.
 struct ProductErrors {
+    /// Tokens whose errors are compared.
+    rows: Vec<usize>,
     tokens: usize,
     outputs: usize,
     /// `[tokens, outputs]`
@@ -74,7 +112,7 @@ impl ProductErrors {
         };
         let is_known = errors.iter().all(|error| error.is_finite());
         let rounding = rows.iter().map(largest).collect();
-        is_known.then_some(Self { tokens: rows.len(), outputs, errors, rounding })
+        is_known.then_some(Self { tokens: rows.len(), rows, outputs, errors, rounding })
     }
 
     fn row(&self, token: usize) -> &[f64] {
@@ -96,6 +134,27 @@ impl ProductErrors {
             }
         }
         None
+    }
+
+    /// Returns the length of the groups of inputs whose sums the errors of every output are multiples of, if there are as many
+    /// groups as the rank.
+    fn group_length(&self, product: &Tensor, rank: usize) -> Option<usize> {
+        let x = input_of(product).filter(|x| x.row_len().is_multiple_of(rank))?;
+        let len = x.row_len() / rank;
+        let mut units: Vec<Vec<f64>> = Vec::new();
+        for group in 0..rank {
+            let inputs = group * len..(group + 1) * len;
+            let sum = |&row: &usize| x.row(row)[inputs.clone()].iter().map(|&x| f64::from(x)).sum();
+            let rest = without_parts(self.rows.iter().map(sum).collect(), &units);
+            let norm = rest.iter().map(|x| x * x).sum::<f64>().sqrt();
+            units.push(rest.into_iter().map(|x| x / norm.max(f64::MIN_POSITIVE)).collect());
+        }
+        let is_made_of_sums = |output: usize| {
+            let errors = (0..self.tokens).map(|token| self.row(token)[output]).collect();
+            let rest = without_parts(errors, &units);
+            rest.iter().zip(&self.rounding).all(|(error, rounding)| error.abs() <= *rounding)
+        };
+        (0..self.outputs).all(is_made_of_sums).then_some(len)
     }
 
     fn is_dense(&self) -> bool {

@@ -24,7 +24,10 @@ mod sequences;
 mod site_values;
 mod tokens;
 
+pub use tokens::difference as token_difference;
 pub(super) use tokens::of_prompt;
+
+use std::collections::BTreeSet;
 
 use crate::catalogue::{OperationChange, catalogue};
 use crate::change::{CauseKind, SiteContext};
@@ -163,13 +166,19 @@ fn restrict_operation(
     let first = open[0].site;
     let points: Vec<Point> = changes.iter().flat_map(|change| change.taps()).copied().collect();
     let is_wrong = |one: &&&UnexplainedOperation| points.contains(&one.site.point);
-    let layers = open.iter().filter(is_wrong).map(|one| one.site.layer).collect::<Option<_>>();
-    let compared = EffectComparison::new(bench, first, &points, layers, ContinuationValues::Held);
-    if compared.has_right_sites() {
-        let settled = compared.settled(fits.clone())?.fits;
-        // A change that explains every value of an operation is kept, even if other passes are right.
-        *fits = if settled.is_empty() { std::mem::take(fits) } else { settled };
+    let layers: Option<BTreeSet<usize>> = open.iter().filter(is_wrong).map(|one| one.site.layer).collect();
+    let wrong: Vec<Point> = open.iter().filter(is_wrong).map(|one| one.site.point).collect();
+    // A change may be made at some of its taps alone.
+    for points in [points.as_slice(), &wrong] {
+        let compared = EffectComparison::new(bench, first, points, layers.clone(), ContinuationValues::Held);
+        let settled =
+            if compared.has_right_sites() { compared.settled(fits.clone())?.fits } else { Vec::new() };
+        if !settled.is_empty() {
+            *fits = settled;
+            return Ok(());
+        }
     }
+    // A change that explains every value of an operation is kept, even if other passes are right.
     Ok(())
 }
 

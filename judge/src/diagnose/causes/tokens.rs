@@ -10,7 +10,18 @@ use crate::verdict::{Cause, CauseSearch, Finding, SiteResult, Verdict};
 
 /// Compares the tokenizer's tokens of a prompt with the known tokens, and describes the difference.
 pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Cause> {
-    let (kind, value) = match (own, known) {
+    let (kind, value) = difference(own, known)?;
+    let finding = Finding {
+        reference: Some(listed(known)),
+        candidate: Some(if kind == CauseKind::TokensPrompt { listed(own) } else { value.clone() }),
+        ..Finding::new(kind, site, format!("{kind}: {}: {value}", kind.meaning()))
+    };
+    Some(Cause::once(CauseSearch::Prompt, finding))
+}
+
+/// Describes how tokens differ from the known tokens: in the BOS token alone, or elsewhere.
+pub fn difference(own: &[u32], known: &[u32]) -> Option<(CauseKind, String)> {
+    Some(match (own, known) {
         _ if own == known => return None,
         ([first, rest @ ..], _) if rest == known && known.first() == Some(first) => {
             (CauseKind::TokensBos, format!("added:{first} (present twice)"))
@@ -20,25 +31,16 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
         ([own, rest @ ..], [known, others @ ..]) if rest == others => {
             (CauseKind::TokensBos, format!("{own} instead of {known}"))
         }
-        _ => (CauseKind::TokensPrompt, listed(own)),
-    };
-    let told = match kind {
-        CauseKind::TokensBos => value.clone(),
         _ => {
             let first = own.iter().zip(known).take_while(|(own, known)| own == known).count();
-            format!(
+            let told = format!(
                 "{} tokens, expected {}; the first difference is at token {first}",
                 own.len(),
                 known.len()
-            )
+            );
+            (CauseKind::TokensPrompt, told)
         }
-    };
-    let finding = Finding {
-        reference: Some(listed(known)),
-        candidate: Some(value),
-        ..Finding::new(kind, site, format!("{kind}: {}: {told}", kind.meaning()))
-    };
-    Some(Cause::once(CauseSearch::Prompt, finding))
+    })
 }
 
 fn listed(ids: &[u32]) -> String {

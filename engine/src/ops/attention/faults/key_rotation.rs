@@ -33,14 +33,25 @@ pub(crate) fn meaning(word: &str) -> Option<&'static str> {
     READINGS.iter().find(|(known, _)| *known == word).map(|(_, meaning)| *meaning)
 }
 
-pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
-    kind: CauseKind::CacheRotation,
-    at: &[Point::AttnScores],
-    takes: "prompt-unrotated|new-unrotated|cached-unrotated|cached-twice",
-    compute: |at, value| scores(at, value.as_word()?),
-    usual: |_| READINGS.map(|(word, _)| ChangeValue::word(word)).into(),
-    ..CatalogueEntry::PLAIN
-}];
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::CacheRotation,
+        at: &[Point::AttnScores],
+        takes: "prompt-unrotated|new-unrotated|cached-unrotated|cached-twice",
+        compute: |at, value| scores(at, value.as_word()?),
+        usual: |_| READINGS.map(|(word, _)| ChangeValue::word(word)).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    // The cache itself keeps the rotated keys, so that each pass rotates them again.
+    CatalogueEntry {
+        kind: CauseKind::CacheRotation,
+        at: &[Point::KCache],
+        takes: "cached-twice",
+        compute: |at, value| (value.as_word()? == "cached-twice").then(|| twice(at, at.value))?,
+        usual: |_| vec![ChangeValue::word("cached-twice")],
+        ..CatalogueEntry::PLAIN
+    },
+];
 
 /// Computes the scores with other keys.
 fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
@@ -51,14 +62,19 @@ fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
         "prompt-unrotated" | "new-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
         "new-unrotated" => mixed(at, [k, &unrotated(at, k, rope)?], earlier),
         "cached-unrotated" if earlier > 0 => mixed(at, [&unrotated(at, k, rope)?, k], earlier),
-        "cached-twice" if earlier > 0 => {
-            let first = at.positions.end.checked_sub(k.rows())?;
-            let twice = at.n.rotate(k, &at.n.rope_table(rope, first..at.positions.end));
-            mixed(at, [&at.n.to_cache(twice), k], earlier)
-        }
+        "cached-twice" => twice(at, k)?,
         _ => return None,
     };
     Some(at.n.scores(q, &read, *scale))
+}
+
+/// Rotates the keys of earlier passes again.
+fn twice(at: &SiteContext, k: &Tensor) -> Option<Tensor> {
+    let rope = at.book.rope(at.site.layer?)?;
+    let earlier = k.rows().checked_sub(at.positions.len()).filter(|earlier| *earlier > 0)?;
+    let first = at.positions.end.checked_sub(k.rows())?;
+    let rotated = at.n.rotate(k, &at.n.rope_table(rope, first..at.positions.end));
+    Some(mixed(at, [&at.n.to_cache(rotated), k], earlier))
 }
 
 /// Returns the first `rows` rows of one tensor and the other rows of the other one.

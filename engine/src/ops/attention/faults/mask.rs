@@ -57,7 +57,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::MaskCausal,
         at: WEIGHTS,
-        takes: "none|strict|one-more|from-start|added|shifted:-1|whole-blocks:16",
+        takes: "none|strict|one-more|from-start|added|shifted:-1|whole-blocks:16|without-latest:1|without:14-15",
         compute: |at, value| with_mask(at, value.as_word()?),
         read: |at, theirs| visible_keys::read(at, theirs, false),
         sweep: |at| visible_keys::all(at, false),

@@ -1,9 +1,9 @@
 //! Rules by which a query sees keys, other than a causal mask with a window: kept first keys, a buffer trimmed by its
-//! padded length, shifted keys, an unread last block, a ring buffer.
+//! padded length, shifted keys, an unread last block, a ring buffer, keys that no query sees.
 
 use std::ops::Range;
 
-use crate::change::{ChangeValue, SiteContext};
+use crate::change::{ChangeValue, SiteContext, index_range};
 use crate::ops::attention::exact::Softmax;
 use crate::ops::attention::faults::masked_scores::softmax_of_seen;
 use crate::tensor::Tensor;
@@ -26,14 +26,23 @@ pub(super) enum KeyRule {
     WholeBlocks(usize),
     /// The model's keys among this many at the pass's end.
     Ring(usize),
+    /// The model's keys without this many that were cached last, just before the pass.
+    WithoutLatest(usize),
+    /// The model's keys without those of some positions.
+    Without {
+        /// First hidden position.
+        first: usize,
+        /// Last hidden position.
+        last: usize,
+    },
 }
 
-/// A query: its position, the keys that the model shows it, and the end of its pass.
+/// A query: its position, the keys that the model shows it, and the positions of its pass.
 #[derive(Clone)]
 struct Query {
     own: Range<usize>,
     window: Option<usize>,
-    pass_end: usize,
+    pass: Range<usize>,
 }
 
 impl KeyRule {
@@ -56,6 +65,11 @@ impl KeyRule {
         match name {
             "shifted" => Some(Self::Shifted(number.parse().ok()?)),
             "whole-blocks" => Some(Self::WholeBlocks(number.parse().ok().filter(|&size| size > 0)?)),
+            "without-latest" => Some(Self::WithoutLatest(number.parse().ok().filter(|&keys| keys > 0)?)),
+            "without" => {
+                let hidden = index_range(number)?;
+                Some(Self::Without { first: hidden.start, last: hidden.end - 1 })
+            }
             _ => None,
         }
     }
@@ -67,6 +81,9 @@ impl KeyRule {
             Self::Shifted(by) => format!("shifted:{by}"),
             Self::WholeBlocks(size) => format!("whole-blocks:{size}"),
             Self::Ring(rows) => format!("ring:{rows}"),
+            Self::WithoutLatest(keys) => format!("without-latest:{keys}"),
+            Self::Without { first, last } if first == last => format!("without:{first}"),
+            Self::Without { first, last } => format!("without:{first}-{last}"),
         })
     }
 
@@ -76,7 +93,7 @@ impl KeyRule {
 
     /// Returns true if a query sees a key. The key is a token position.
     fn sees(self, query: &Query, key: usize) -> bool {
-        let Query { own, window, pass_end } = query;
+        let Query { own, window, pass } = query;
         match self {
             Self::Sinks { first, window } => key < own.end && (key < first || key + window >= own.end),
             Self::Padded(step) => {
@@ -89,7 +106,11 @@ impl KeyRule {
                 seen.contains(&key)
             }
             Self::WholeBlocks(size) => own.contains(&key) && key < own.end / size * size,
-            Self::Ring(rows) => own.contains(&key) && key + rows >= *pass_end,
+            Self::Ring(rows) => own.contains(&key) && key + rows >= pass.end,
+            Self::WithoutLatest(keys) => {
+                own.contains(&key) && !(pass.start.saturating_sub(keys)..pass.start).contains(&key)
+            }
+            Self::Without { first, last } => own.contains(&key) && !(first..=last).contains(&key),
         }
     }
 
@@ -134,7 +155,7 @@ impl KeyExtent {
         Query {
             own: first.max(self.dropped)..end,
             window: self.window,
-            pass_end: self.position + self.tokens,
+            pass: self.position..self.position + self.tokens,
         }
     }
 
@@ -163,10 +184,26 @@ impl KeyExtent {
         if self.tokens > 1 {
             rules.extend((1..most).map(KeyRule::Ring));
         }
+        rules.extend((1..=LATEST.min(self.position)).map(KeyRule::WithoutLatest));
         for first in [1, 2, 3, 4, 8] {
             rules.extend((1..most).map(|window| KeyRule::Sinks { first, window }));
         }
         rules
+    }
+
+    /// Returns the rule without the keys that no query sees, if they are consecutive and some query sees keys on both sides.
+    fn hidden(&self, seen: &[Vec<bool>]) -> Option<KeyRule> {
+        let is_hidden = |&key: &usize| {
+            let shows = |token: usize| self.own(token)[key];
+            (0..self.tokens).any(shows) && (0..self.tokens).all(|token| !shows(token) || !seen[token][key])
+        };
+        let hidden: Vec<usize> = (0..self.keys).filter(is_hidden).collect();
+        let (&first, &last) = (hidden.first()?, hidden.last()?);
+        let is_run = last - first + 1 == hidden.len();
+        let is_inside =
+            seen.iter().any(|row| row[..first].contains(&true) && row[last + 1..].contains(&true));
+        let [first, last] = [first, last].map(|key| key + self.dropped);
+        (is_run && is_inside).then_some(KeyRule::Without { first, last })
     }
 
     /// Returns the rule with kept first keys that one query's keys show, if they have a gap.
@@ -185,6 +222,9 @@ impl KeyExtent {
 /// Largest block, step or window that is tried without being read from weights.
 const MOST_PARAMETERS: usize = 128;
 
+/// Most keys before a pass that are tried as hidden.
+const LATEST: usize = 8;
+
 /// Most rules of one family that are read from the keys that queries see.
 const MOST_RULES: usize = 6;
 
@@ -199,7 +239,7 @@ pub(super) fn read(at: &SiteContext, theirs: &[f64], is_of_window: bool) -> Vec<
         (0..extent.tokens).map(|token| (0..extent.keys).map(|key| sees(token, key)).collect()).collect();
     let is_made_by =
         |rule: &KeyRule| (0..extent.tokens).rev().all(|token| extent.shown(*rule, token) == seen[token]);
-    let rules = extent.rules().into_iter().chain(extent.sinks(&seen));
+    let rules = extent.rules().into_iter().chain(extent.hidden(&seen)).chain(extent.sinks(&seen));
     let mut read: Vec<ChangeValue> = Vec::new();
     for rule in rules.filter(|rule| rule.is_of_window() == is_of_window).filter(is_made_by) {
         let value = rule.value();

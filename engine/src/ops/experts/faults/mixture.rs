@@ -1,4 +1,5 @@
-//! Changes of a mixture's weighted sum: experts that are added without their weights, or with those of other experts.
+//! Changes of a mixture's weighted sum: experts that are added without their weights, with those of other experts, or not
+//! at all.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
@@ -9,9 +10,9 @@ use crate::tensor::Tensor;
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::ExpertWeights,
     at: &[Point::FfnOut, Point::RoutedOut],
-    takes: "unweighted|mean|squared|reversed",
+    takes: "unweighted|mean|squared|reversed|zero",
     compute: |at, value| mixed(at, at.stage()?, value.as_word()?),
-    usual: |_| ["unweighted", "mean", "squared", "reversed"].map(ChangeValue::word).into(),
+    usual: |_| ["unweighted", "mean", "squared", "reversed", "zero"].map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];
 
@@ -21,6 +22,8 @@ fn mixed(at: &SiteContext, mixture: &ExpertMixture, word: &str) -> Option<Tensor
     let used = weights.row_len();
     let by = |weights: &Tensor| Some(at.n.mix(outputs, weights));
     match word {
+        // The routed experts are not added.
+        "zero" => by(&Tensor::new(weights.shape(), vec![0.0; weights.data().len()])),
         "unweighted" => by(&Tensor::new(weights.shape(), vec![1.0; weights.data().len()])),
         "mean" if used > 1 => {
             by(&Tensor::new(weights.shape(), vec![1.0 / used as f32; weights.data().len()]))

@@ -1,6 +1,6 @@
 //! Projections fused in one matrix (q, k and v; gate and up) and split in the wrong layout.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::ops::linear::faults::{own, with};
 use crate::tensor::Tensor;
@@ -9,21 +9,33 @@ const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
 const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
-    CatalogueEntry { at: QKV, compute: |at, value| cut(at, QKV, value.as_word()?), ..FUSED },
-    CatalogueEntry { at: GATE_UP, compute: |at, value| cut(at, GATE_UP, value.as_word()?), ..FUSED },
+    CatalogueEntry {
+        at: QKV,
+        compute: |at, value| cut(at, QKV, value.as_word()?),
+        read: |at, theirs| read_shards(at, QKV, theirs),
+        ..FUSED
+    },
+    CatalogueEntry {
+        at: GATE_UP,
+        compute: |at, value| cut(at, GATE_UP, value.as_word()?),
+        read: |at, theirs| read_shards(at, GATE_UP, theirs),
+        ..FUSED
+    },
 ];
 
 const FUSED: CatalogueEntry = CatalogueEntry {
     kind: CauseKind::FusedOrder,
-    takes: "interleaved|concatenated",
-    usual: |_| ["interleaved", "concatenated"].map(ChangeValue::word).into(),
+    takes: "interleaved|concatenated|interleaved:2|concatenated:2",
+    usual: |_| {
+        ["interleaved", "concatenated", "concatenated:2", "interleaved:2"].map(ChangeValue::word).into()
+    },
     ..CatalogueEntry::PLAIN
 };
 
 /// Layout of several projections in one matrix.
 struct FusedLayout {
     /// Number of groups. A group of q, k, v has a key head's query heads, the key head and its value head; a group of
-    /// gate and up has one row each.
+    /// gate and up has one row each. With shards, a group is the part of one device.
     groups: usize,
     /// Rows of each projection in one group.
     rows: Vec<usize>,
@@ -51,15 +63,34 @@ impl FusedLayout {
     }
 }
 
+/// Numbers of devices that are tried.
+const SHARDS: [usize; 5] = [2, 4, 8, 3, 16];
+
+/// Largest relative error of a layout that is worth an exact evaluation.
+const NEAR: f64 = 0.05;
+
+/// Returns the layouts of shards that come near the dump's values.
+fn read_shards(at: &SiteContext, parts: &[Point], theirs: &[f64]) -> Vec<ChangeValue> {
+    let words = SHARDS
+        .into_iter()
+        .flat_map(|shards| ["concatenated", "interleaved"].map(|cut| format!("{cut}:{shards}")));
+    let is_near = |word: &String| cut(at, parts, word).is_some_and(|made| distance(&made, theirs) < NEAR);
+    words.filter(is_near).map(ChangeValue::Word).collect()
+}
+
 /// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or the
-/// reverse.
+/// reverse. With a number of shards, the fused matrix has each device's parts one after the other.
 fn cut(at: &SiteContext, parts: &[Point], word: &str) -> Option<Tensor> {
     own(at)?;
     let part = parts.iter().position(|&part| part == at.site.point)?;
     let product = |&point: &Point| with(at, &at.book.product(point, at.site.layer)?);
     let products: Vec<Tensor> = parts.iter().map(product).collect::<Option<_>>()?;
     let widths: Vec<usize> = products.iter().map(Tensor::row_len).collect();
-    let groups = if parts == QKV { widths[1] / *at.value.shape().get(2)? } else { widths[1] };
+    let (word, groups) = match word.split_once(':') {
+        Some((word, shards)) => (word, shards.parse().ok().filter(|shards| *shards > 1)?),
+        None if parts == QKV => (word, widths[1] / *at.value.shape().get(2)?),
+        None => (word, widths[1]),
+    };
     let is_even = groups > 0 && widths.iter().all(|width| width.is_multiple_of(groups));
     let rows: Vec<usize> = is_even.then(|| widths.iter().map(|width| width / groups).collect())?;
     let fused = FusedLayout { groups, rows };

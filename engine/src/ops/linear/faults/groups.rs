@@ -1,10 +1,14 @@
 //! Scales and zero points of the groups of a quantised weight: a zero point that is off by one, and scales of another
 //! group.
+//!
+//! GGUF's blocks store their scale. Weights of quantised Hugging Face checkpoints are decoded to plain numbers, so their
+//! groups and scales are read from the numbers ([`GroupSteps`]).
 
 use half::f16;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
 use crate::numerics::Numerics;
+use crate::ops::linear::faults::group_steps::GroupSteps;
 use crate::ops::linear::faults::{PRODUCTS, own, with};
 use crate::quant::decode_matrix_row;
 use crate::weight::{DType, Matrix, StoredTensor};
@@ -12,30 +16,48 @@ use crate::weight::{DType, Matrix, StoredTensor};
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::WeightGroups,
     at: PRODUCTS,
-    takes: "zero+1|zero-1|next|previous|first|row-before|row-after|inverted",
+    takes: "zero+1|zero-1|next|previous|first|next-in-row|row-before|row-after|inverted",
     compute: |at, value| {
         let product = own(at)?;
         let w = changed(at, &product.w, value.as_word()?)?;
         with(at, &LinearParameters { w, ..product })
     },
-    usual: |at| match own(at).is_some_and(|product| has_scales(product.w.dtype)) {
+    usual: |at| match own(at)
+        .is_some_and(|product| has_scales(product.w.dtype) || GroupSteps::has(&product.w))
+    {
         true => WORDS.map(ChangeValue::word).into(),
         false => Vec::new(),
     },
     ..CatalogueEntry::PLAIN
 }];
 
-const WORDS: [&str; 8] =
-    ["zero+1", "zero-1", "next", "previous", "first", "row-before", "row-after", "inverted"];
+const WORDS: [&str; 9] =
+    ["zero+1", "zero-1", "next", "previous", "first", "next-in-row", "row-before", "row-after", "inverted"];
 
 /// Returns true if a block of the type begins with an `f16` scale, which multiplies its integer codes.
 fn has_scales(dtype: DType) -> bool {
     matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0)
 }
 
+/// Returns the group whose scale a group gets; a group at the end of the matrix keeps its own.
+fn other_group(word: &str, group: usize, groups: usize, all: usize) -> Option<usize> {
+    let first = group / groups * groups;
+    Some(match word {
+        "next" => (group + 1).min(all - 1),
+        "previous" => group.saturating_sub(1),
+        "first" => first,
+        // The last group of a row gets the first scale.
+        "next-in-row" => first + (group + 1 - first) % groups,
+        "row-before" => group.checked_sub(groups).unwrap_or(group),
+        "row-after" if group + groups < all => group + groups,
+        "row-after" => group,
+        _ => return None,
+    })
+}
+
 fn changed(at: &SiteContext, w: &Matrix, word: &str) -> Option<Matrix> {
     if !has_scales(w.dtype) {
-        return None;
+        return changed_numbers(w, word);
     }
     let groups = w.cols / w.dtype.block_len();
     let all = w.rows * groups;
@@ -43,18 +65,34 @@ fn changed(at: &SiteContext, w: &Matrix, word: &str) -> Option<Matrix> {
         true => with_codes_off(w, by),
         false => decoded_off(w, by.into()),
     };
-    // A group at the end of the matrix keeps its scale.
     match word {
-        "zero+1" => off_by(1),
-        "zero-1" => off_by(-1),
-        "next" => with_scales_of(w, |group| (group + 1).min(all - 1)),
-        "previous" => with_scales_of(w, |group| group.saturating_sub(1)),
-        "first" => with_scales_of(w, |group| group / groups * groups),
-        "row-before" => with_scales_of(w, |group| group.checked_sub(groups).unwrap_or(group)),
-        "row-after" => with_scales_of(w, |group| if group + groups < all { group + groups } else { group }),
+        "zero+1" => off_by(-1),
+        "zero-1" => off_by(1),
         "inverted" => with_scales(w, |scale, _| f16::from_f32(scale.to_f32().recip())),
-        _ => None,
+        _ => {
+            other_group(word, 0, groups, all)?;
+            with_scales_of(w, |group| other_group(word, group, groups, all).unwrap_or(group))
+        }
     }
+}
+
+/// Changes a matrix of plain numbers that are codes times the scales of groups.
+fn changed_numbers(w: &Matrix, word: &str) -> Option<Matrix> {
+    let steps = GroupSteps::of(w)?;
+    let (groups, all) = (steps.groups(), steps.scales.len());
+    other_group(word, 0, groups, all).or(["zero+1", "zero-1", "inverted"].contains(&word).then_some(0))?;
+    steps.with(w, |value, group| {
+        let scale = steps.scales[group];
+        match word {
+            "zero+1" => value - scale,
+            "zero-1" => value + scale,
+            "inverted" if scale != 0.0 => value / scale / scale,
+            _ => {
+                let other = other_group(word, group, groups, all).map_or(scale, |other| steps.scales[other]);
+                if scale == 0.0 { value } else { value / scale * other }
+            }
+        }
+    })
 }
 
 /// Replaces the scale of each group. `scale` gets the group's own scale and its index.

@@ -4,10 +4,12 @@ pub mod bias;
 pub mod columns;
 pub mod corruption;
 pub mod fused_projections;
+mod group_steps;
 pub mod groups;
 pub mod precision;
 pub mod shards;
 pub mod split_sums;
+pub mod unwritten_rows;
 pub mod weight;
 
 use crate::change::outer_operations::made_by;

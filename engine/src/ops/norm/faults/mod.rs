@@ -39,8 +39,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::NormVariance,
         at: NORMS,
-        takes: "eps-outside-root|largest|unbiased|none-subtracted|variance",
+        takes: "eps-outside-root|largest|unbiased|none-subtracted|variance|squared-twice:32",
         compute: |at, value| with_variance(at, value.as_word()?),
+        read: read_squares,
         usual: |_| {
             let words = ["eps-outside-root", "largest", "unbiased", "none-subtracted", "variance"];
             words.map(ChangeValue::word).into()
@@ -166,8 +167,31 @@ fn with_variance(at: &SiteContext, how: &str) -> Option<Tensor> {
             // Nothing is subtracted from the row, but the divisor is the root of its variance.
             by_row(at, |square, row| variance(row) - square + eps)
         }
-        _ => None,
+        _ => {
+            let width: usize = how.strip_prefix("squared-twice:")?.parse().ok()?;
+            let fits = |x: &Tensor| width > 0 && x.row_len().is_multiple_of(width);
+            input(at).filter(|x| fits(x))?;
+            by_row(at, |square, row| squared_twice(row, width) - square + eps)
+        }
     }
+}
+
+/// Returns the mean of the squares of partial mean squares: a reduction in two steps that squares in both.
+fn squared_twice(row: &[f32], width: usize) -> f64 {
+    let parts = row.chunks(width).map(|part| mean_square(part).powi(2));
+    parts.sum::<f64>() / row.len().div_ceil(width) as f64
+}
+
+/// Finds the width of the parts whose mean squares are squared again.
+fn read_squares(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(x) = input(at) else { return Vec::new() };
+    let widths = (3..=10).map(|power| 1 << power).filter(|width| x.row_len().is_multiple_of(*width));
+    let values = widths.map(|width: usize| ChangeValue::Word(format!("squared-twice:{width}")));
+    let is_near = |value: &ChangeValue| {
+        let made = value.as_word().and_then(|how| with_variance(at, how));
+        made.is_some_and(|made| distance(&made, theirs) < 0.01)
+    };
+    values.filter(is_near).collect()
 }
 
 fn mean_square(row: &[f32]) -> f64 {

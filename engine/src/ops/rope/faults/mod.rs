@@ -6,17 +6,19 @@ mod frequencies;
 mod width;
 mod yarn;
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::change::outer_operations::made_by;
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
+use crate::change::{
+    CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, distance, rounded_to, snapped,
+};
 use crate::checkpoint::Point;
 use crate::exact::{Float, Profile};
 use crate::numerics::{Numerics, Transformers};
 use crate::ops::norm::exact::RmsNormalisation;
 use crate::ops::rope::exact::Rotary;
-use crate::ops::rope::faults::yarn::{usual_yarns, yarn, yarn_of_ratio};
-
+use crate::ops::rope::faults::yarn::{usual_magnitudes, usual_yarns, yarn, yarn_of_ratio};
+use crate::ops::rope::yarn::Yarn;
 use crate::ops::rope::{Rope, RopeScaling, RopeTable};
 use crate::tensor::{RopePairing, Tensor};
 use crate::tracing::TracedNumerics;
@@ -46,7 +48,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         is_local: false,
         keys: Some(["rope_scaling", "rope.scaling"]),
         at: ROTATED,
-        takes: "none|linear:8|llama3:8:1:4:8192|yarn:4:32768|yarn:4:32768:32:1|inverse|twice|factors-alone",
+        takes: "none|linear:8|llama3:8:1:4:8192|yarn:4:32768|yarn:4:32768:32:1|inverse|twice|factors-alone|magnitude:1.2|truncated|untruncated",
         own: |at| {
             at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::Word(told(&op.rope.scaling)))
         },
@@ -59,6 +61,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let words = [
                 "none",
                 "factors-alone",
+                "truncated",
+                "untruncated",
                 "inverse",
                 "twice",
                 "linear:8",
@@ -332,6 +336,13 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
             RopeScaling::Yarn(yarn) => Some(RopeScaling::Yarn(yarn.with_magnitude(1.0))),
             _ => None,
         },
+        ("magnitude", &[magnitude]) => with_magnitude(rope, magnitude),
+        ("truncated" | "untruncated", []) => match rope.scaling {
+            RopeScaling::Yarn(yarn) if yarn.truncates == (name == "untruncated") => {
+                Some(RopeScaling::Yarn(Yarn { truncates: !yarn.truncates, ..yarn }))
+            }
+            _ => None,
+        },
         ("inverse", []) => factors(|factor| 1.0 / factor),
         ("twice", []) => factors(|factor| factor * factor),
         ("linear", &[factor]) => Some(RopeScaling::Linear(factor)),
@@ -471,9 +482,43 @@ fn read_theta(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near(at, theirs, values.into_iter().map(ChangeValue::Number), "theta")
 }
 
-/// Estimates the scaling from the slowdown of each pair.
+/// Keeps the model's frequencies and replaces the factor of cosines and sines.
+fn with_magnitude(rope: &Rope, magnitude: f32) -> Option<RopeScaling> {
+    match &rope.scaling {
+        RopeScaling::Yarn(yarn) => Some(RopeScaling::Yarn(yarn.with_magnitude(magnitude))),
+        _ => {
+            let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
+            let factor = |pair| (plain.exact_frequency(pair) / rope.exact_frequency(pair)) as f32;
+            let factors = (0..rope.width / 2).map(factor).collect();
+            Some(RopeScaling::Stretched { factors, magnitude })
+        }
+    }
+}
+
+/// Range of factors of cosines and sines. Other factors of rotated values have another origin, such as the scale of
+/// attention.
+const MAGNITUDES: RangeInclusive<f64> = 0.6..=1.9;
+
+/// Estimates the factor of cosines and sines from rotated values that all differ by one factor.
+fn read_magnitude(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(Rotary { rope, x, .. }) = at.stage() else { return Vec::new() };
+    let own = f64::from(rope.magnitude());
+    // The part of a head that does not rotate keeps its values.
+    let is_rotated = |flat: usize| flat % x.shape()[2] < rope.width;
+    let pairs = at.value.data().iter().zip(theirs).enumerate().filter(|(flat, _)| is_rotated(*flat));
+    let pairs = pairs.map(|(_, (&value, &theirs))| (f64::from(value) / own, theirs));
+    let Some(read) = FactorEstimate::read(pairs).filter(|read| !read.holds(own)) else { return Vec::new() };
+    let known = usual_magnitudes(&rope.scaling);
+    let is_plausible =
+        |value: &ChangeValue| value.number().is_some_and(|number| MAGNITUDES.contains(&number));
+    let values = read.values(at, &known).into_iter().filter(is_plausible);
+    values.map(|value| ChangeValue::Word(format!("magnitude:{value}"))).collect()
+}
+
+/// Estimates the scaling from the slowdown of each pair, and from the size of rotated values.
 fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
+    let magnitudes = read_magnitude(at, theirs);
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
     let ratios: Vec<f64> = frequencies(at, theirs)
         .into_iter()
@@ -495,7 +540,7 @@ fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         words.push(format!("llama3:{factor}:1:4:8192"));
         words.extend(yarn_of_ratio(rope, factor));
     }
-    near(at, theirs, words.into_iter().map(ChangeValue::Word), "scaling")
+    near(at, theirs, words.into_iter().map(ChangeValue::Word).chain(magnitudes), "scaling")
 }
 
 /// Returns the values whose results are near the engine's results.

@@ -42,3 +42,10 @@ pub(super) fn yarn_of_ratio(rope: &Rope, factor: f64) -> Vec<String> {
     let powers = (6..=18).map(|power| (1_u32 << power) as f32);
     own.into_iter().chain(powers).map(|context| format!("yarn:{factor}:{context}")).collect()
 }
+
+/// Returns factors of cosines and sines that ports use: none, the paper's, and its square.
+pub(super) fn usual_magnitudes(scaling: &RopeScaling) -> Vec<f64> {
+    let RopeScaling::Yarn(own) = scaling else { return vec![1.0] };
+    let paper = 1.0 + 0.1 * f64::from(own.factor).ln();
+    vec![1.0, paper, paper * paper]
+}

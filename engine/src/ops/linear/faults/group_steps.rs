@@ -1,0 +1,117 @@
+//! Groups of a matrix of plain numbers that were decoded from codes and scales: the columns of each row that share a
+//! scale, and the scales, read from the distances between the numbers.
+
+use crate::quant::decode_matrix_row;
+use crate::weight::{DType, Matrix, StoredTensor};
+
+/// Lengths of groups that are tried, the largest first. A group of a whole row comes before all others.
+const LENGTHS: [usize; 8] = [2048, 1024, 512, 256, 128, 64, 32, 16];
+
+/// Number of rows in which a length is tried.
+const ROWS: usize = 8;
+
+/// Largest code.
+const MOST: f64 = 255.0;
+
+/// Largest distance of a number divided by the scale from a whole number. Decoded weights may be rounded to a short type.
+const NEAR: f64 = 0.06;
+
+/// Numbers of steps between the nearest two numbers of a group. Codes with many bits leave gaps.
+const GAPS: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
+
+/// The scales of a matrix's groups.
+pub(super) struct GroupSteps {
+    /// Number of columns that share a scale.
+    len: usize,
+    cols: usize,
+    /// Scale of each group, row by row; 0 for a group of zeros.
+    pub(super) scales: Vec<f32>,
+}
+
+impl GroupSteps {
+    /// Returns true if the numbers of a matrix are codes times the scales of groups.
+    pub(super) fn has(w: &Matrix) -> bool {
+        length(w).is_some()
+    }
+
+    /// Reads the groups of a matrix; `None` if its numbers have no common scales.
+    pub(super) fn of(w: &Matrix) -> Option<Self> {
+        let len = length(w)?;
+        let mut row = vec![0.0; w.cols];
+        let mut scales = Vec::with_capacity(w.rows * w.cols / len);
+        for index in 0..w.rows {
+            decode_matrix_row(w, index, &mut row);
+            for group in row.chunks(len) {
+                scales.push(scale(group)?);
+            }
+        }
+        Some(Self { len, cols: w.cols, scales })
+    }
+
+    /// Returns the number of groups of a row.
+    pub(super) fn groups(&self) -> usize {
+        self.cols / self.len
+    }
+
+    /// Replaces each number. `changed` gets the number and its group.
+    pub(super) fn with(&self, w: &Matrix, changed: impl Fn(f32, usize) -> f32) -> Option<Matrix> {
+        let mut data = Vec::with_capacity(4 * w.rows * w.cols);
+        let mut row = vec![0.0; w.cols];
+        for index in 0..w.rows {
+            decode_matrix_row(w, index, &mut row);
+            for (col, &value) in row.iter().enumerate() {
+                let group = index * self.groups() + col / self.len;
+                data.extend(changed(value, group).to_le_bytes());
+            }
+        }
+        Matrix::from_stored(&StoredTensor {
+            dtype: DType::F32,
+            shape: vec![w.rows, w.cols],
+            data: data.into(),
+        })
+    }
+}
+
+/// Returns the largest length of groups that have a scale in some rows, spread over the matrix.
+fn length(w: &Matrix) -> Option<usize> {
+    if !matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return None;
+    }
+    let mut row = vec![0.0; w.cols];
+    let mut has_scales = |len: usize| {
+        (0..w.rows).step_by(w.rows.div_ceil(ROWS)).all(|index| {
+            decode_matrix_row(w, index, &mut row);
+            row.chunks(len).all(|group| scale(group).is_some())
+        })
+    };
+    let lengths = [w.cols]
+        .into_iter()
+        .chain(LENGTHS.into_iter().filter(|len| *len < w.cols && w.cols.is_multiple_of(*len)));
+    lengths.into_iter().find(|len| has_scales(*len))
+}
+
+/// Returns the scale of a group: the largest number that divides all its numbers. `None` if there is none.
+fn scale(group: &[f32]) -> Option<f32> {
+    let mut sorted: Vec<f64> = group.iter().map(|&value| f64::from(value)).chain([0.0]).collect();
+    sorted.sort_by(f64::total_cmp);
+    let largest = sorted.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
+    if largest == 0.0 {
+        return Some(0.0);
+    }
+    // Numbers of one code differ by their rounding alone.
+    let gaps = sorted.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > largest / MOST / 4.0);
+    let least = gaps.fold(f64::INFINITY, f64::min);
+    GAPS.into_iter().find_map(|steps| fitted(&sorted, least / steps, largest))
+}
+
+/// Fits a scale to the numbers of a group by least squares; `None` if a number is no multiple of it.
+fn fitted(values: &[f64], step: f64, largest: f64) -> Option<f32> {
+    let code = |value: f64| (value / step).round();
+    let is_code = |value: &f64| (value / step - code(*value)).abs() < NEAR;
+    if largest / step > MOST || !values.iter().all(is_code) {
+        return None;
+    }
+    let products: f64 = values.iter().map(|value| value * code(*value)).sum();
+    let squares: f64 = values.iter().map(|value| code(*value).powi(2)).sum();
+    Some((products / squares) as f32)
+}
