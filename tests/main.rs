@@ -52,6 +52,7 @@ mod model_files;
 mod modules;
 mod moe;
 mod numerics_choice;
+mod portbugs;
 mod probe;
 mod programs;
 mod pytorch_model;

@@ -1,0 +1,140 @@
+"""Writes docs/benchmark.md from the results of run.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from figures import HEADER, NAMES, Case, Figures, Verdict, located, named
+from make import HERE, entries
+from runs import LEVELS
+
+PAGE = HERE.parent / "docs" / "benchmark.md"
+def write_page(results: list[dict[str, Any]]) -> None:
+    faults = {case["id"]: case for case in entries("faults")}
+    variants = {case["id"]: case for case in entries("variants")}
+    cases = {**faults, **variants}
+    results = [row for row in results if row["id"] in cases]
+
+    def rows(pick: Callable[[dict[str, Any]], Verdict | None]) -> list[tuple[Case, str, Verdict]]:
+        return [(cases[row["id"]], row["role"], verdict) for row in results if (verdict := pick(row))]
+
+    ours = {level: Figures(rows(lambda row: row["xcheck"].get(level)), level) for level in LEVELS}
+    gates = [name for name in results[0]["gates"] if name != "seconds"]
+    table = [ours[level].row("xcheck", True) for level in LEVELS]
+    for name in gates:
+        for level in LEVELS:
+            judged = rows(lambda row: row["gates"].get(name, {}).get(level))
+            if judged:
+                table.append(Figures(judged, level).row(name, False))
+    text = TEXT.format(
+        faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
+        kinds=by_kind(results, faults), alarms=alarms(results, variants, faults), misses=misses(results, faults),
+    )  # fmt: skip
+    PAGE.write_text(text)
+
+
+def by_kind(results: list[dict[str, Any]], faults: dict[str, Case]) -> str:
+    """One row for each kind of fault, with all taps and with block outputs."""
+    lines = []
+    for kind in dict.fromkeys(case["kind"] for case in faults.values()):
+        judged = [row for row in results if row["role"] == "fault" and faults[row["id"]]["kind"] == kind]
+        cells = [kind]
+        for level in ("taps", "blocks", "logits"):
+            f = Figures([(faults[row["id"]], "fault", row["xcheck"][level]) for row in judged if level in row["xcheck"]], level)
+            cells.append(f"{f.detected} / {f.located} / {f.named} of {f.faults}" if f.faults else "–")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def misses(results: list[dict[str, Any]], faults: dict[str, Case]) -> str:
+    """Lists each fault that is not detected, located or named with all taps, or not detected or located with blocks."""
+    lines = []
+    for row in results:
+        case = faults.get(row["id"])
+        if row["role"] != "fault" or case is None:
+            continue
+        for level in ("taps", "blocks", "logits", "logprobs"):
+            verdict = row["xcheck"].get(level)
+            if verdict is None or level not in case["levels"]:
+                continue
+            wrong = shortcoming(case, level, verdict)
+            if wrong and (level != "logprobs" or "detected" in wrong):
+                lines.append(f"| {row['id']} | {NAMES[level]} | {wrong} |")
+    return "\n".join(lines)
+
+
+def shortcoming(case: Case, level: str, verdict: Verdict) -> str:
+    right = case["site"]
+    if verdict["verdict"] != "fail":
+        return f"not detected: {verdict['verdict']}"
+    parts = []
+    if level in ("taps", "blocks") and not located(case, level, verdict):
+        site = verdict["site"] or {}
+        parts.append(f"at {site.get('tap')} layer {site.get('layer')} pass {site.get('pass')}, "
+                     f"right: {right['tap']} layer {right['layer']} pass {right['pass']}")  # fmt: skip
+    if level == "taps" and not named(case, verdict):
+        wanted = ", ".join(f"`{cause}`" for cause in case["causes"]) or "no cause of the catalogue"
+        given = ", ".join(f"`{cause}`" for cause in verdict["causes"]) or "no name"
+        parts.append(f"{given}; right: {wanted}")
+    return "; ".join(parts)
+
+
+def alarms(results: list[dict[str, Any]], variants: dict[str, Case], faults: dict[str, Case]) -> str:
+    lines = []
+    for row in results:
+        if row["role"] == "fault":
+            continue
+        case = variants.get(row["id"]) or faults[row["id"]]
+        for level, verdict in row["xcheck"].items():
+            if verdict["verdict"] not in ("pass", "tie"):
+                name = row["id"] + (" (twin)" if row["role"] == "twin" else "")
+                lines.append(f"| {name} | {case['kind']} | {NAMES[level]} | {verdict['verdict']} | {str(verdict.get('sentence')).replace('|', '/')[:160]} |")
+    if not lines:
+        return "None."
+    return "| run | kind | recorded | verdict | |\n|---|---|---|---|---|\n" + "\n".join(lines)
+
+
+def counts(values: list[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in Counter(values).items())
+
+
+TEXT = """# PortBugs: how well judges find real faults
+
+Use this page to compare xcheck with the gates that engines commonly use, and to see what xcheck misses. The set has
+{faults} faults from public reports of inference engines, {twins} correct twins, and {variants} correct variants. The
+[README of the set](../portbugs/README.md) describes it, and how to run another judge. This page is generated by
+`python portbugs/run.py`.
+
+- **Detected**: the verdict of the faulty run is fail. A fault counts at a level only if it changes a value recorded there.
+- **Located**: with all taps, the first wrong tap, layer and pass. With block outputs, the layer and pass. Else the pass.
+- **Named**: the first cause of the report is one of the right ones.
+- **False alarms**: correct runs that fail. *Withheld*: correct runs that are inconclusive.
+
+Gates compare with a reference run of the same type on the same tokens. xcheck has the model alone.
+
+## Judges
+
+{header}
+{table}
+
+## Kinds of faults
+
+xcheck: detected / located / named.
+
+| kind | all taps | block outputs and logits | logits |
+|---|---|---|---|
+{kinds}
+
+## What xcheck misses
+
+| fault | recorded | shortcoming |
+|---|---|---|
+{misses}
+
+## Correct runs that xcheck does not pass
+
+{alarms}
+"""
