@@ -372,7 +372,9 @@ class Engine:
         if alone:
             weights = self.tap("attn_weights", weights, layer)
         elif self.record_scores:
+            # Unread keys have scores too; those that attention reads are recorded with its own rounding.
             self.collect(layer, "attn_scores", self.scores(layer, q, self.caches[layer].keys), range(len(self.caches[layer].keys)))
+            self.collect(layer, "attn_scores", scores, self.read_rows)
             self.collect(layer, "attn_weights", weights, self.read_rows)
         return self.result(self.matmul(weights, self.grouped(values)).transpose(0, 1).flatten(1))
 
@@ -525,3 +527,7 @@ class Engine:
 
     def logprobs(self, logits: Tensor) -> Tensor:
         return torch.log_softmax(logits.float(), -1)
+
+    def followed(self, logprobs: Tensor) -> Tensor:
+        """Returns the rows in which the token after each row is looked up."""
+        return logprobs

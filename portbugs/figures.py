@@ -21,9 +21,15 @@ def located(case: Case, level: str, verdict: Verdict) -> bool:
         also = [right, *case.get("also", [])]
         return any(all(site[name] == one[name] for name in ("tap", "layer", "pass")) for one in also)
     if level == "blocks":
-        layer = 0 if right["tap"] == "embed" else right["layer"]
-        return site["pass"] == right["pass"] and (site["layer"] == layer if layer is not None else site["tap"] in LAST_TAPS)
+        # What runs before the first layer shows in its output.
+        layer = right["layer"] if right["layer"] is not None or is_last(right["tap"]) else 0
+        return site["pass"] == right["pass"] and (site["layer"] == layer or site["tap"] == right["tap"])
     return site["pass"] == right["pass"]
+
+
+def is_last(tap: str) -> bool:
+    """Tests for a tap or module after the last layer."""
+    return tap in LAST_TAPS or tap.endswith(("norm", "norm_f", "lm_head", "logits"))
 
 
 def named(case: Case, verdict: Verdict) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -53,10 +54,16 @@ def read(entries: list[dict[str, Any]], error: str | None, seconds: float) -> di
     entry = next(entry for entry in entries if entry["verdict"] == worst[0])
     first = entry["first_divergence"]
     site = first and {name: first.get(name) for name in ("tap", "layer", "pass")}
-    findings = [finding for finding in entry["findings"] if finding["kind"] not in UNNAMED]
-    named = [[finding["kind"], *(other if isinstance(other, str) else other["kind"] for other in finding["remaining"])] for finding in findings]
+    named = [names(finding) for finding in entry["findings"] if finding["kind"] not in UNNAMED and finding["confirmed"] != "fail"]
     return answer(worst[0], site, named[0] if named else [], others=sorted({kind for group in named[1:] for kind in group}),
                   sentence=entry["sentence"], seconds=round(seconds, 3))  # fmt: skip
+
+
+def names(finding: dict[str, Any]) -> list[str]:
+    """Lists the causes that a finding supposes together, then those that explain the values as well."""
+    told = [finding["kind"], *(finding.get("supposed") or "").split(" and ")]
+    told += [other if isinstance(other, str) else other["kind"] for other in finding["remaining"]]
+    return list(dict.fromkeys(re.split("[=@]", name)[0] for name in told if name))
 
 
 # --- gates ---

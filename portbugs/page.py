@@ -12,6 +12,8 @@ from make import HERE, entries
 from runs import LEVELS
 
 PAGE = HERE.parent / "docs" / "benchmark.md"
+
+
 def write_page(results: list[dict[str, Any]]) -> None:
     faults = {case["id"]: case for case in entries("faults")}
     variants = {case["id"]: case for case in entries("variants")}

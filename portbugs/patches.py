@@ -636,4 +636,4 @@ def _(e: Engine) -> None:
 
 @fault("logprobs-of-next-row")
 def _(e: Engine) -> None:
-    patch(e, logprobs=lambda old, logits: old(logits.roll(-1, 0)) if len(logits) > 1 else old(logits))
+    patch(e, followed=lambda old, logprobs: torch.cat([logprobs[1:], logprobs[-1:]]))

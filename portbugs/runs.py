@@ -94,7 +94,7 @@ def sampled(engine: Engine, rows: Rows, logits: Tensor, last: dict[int, int]) ->
         engine.tap(name, values[0] if alone else torch.stack(values))
     logprobs = engine.logprobs(logits)
     top = logprobs.topk(8, -1)
-    engine.taps["every_logprob", None] = logprobs
+    engine.taps["every_logprob", None] = engine.followed(logprobs)
     engine.tap("top_ids", top.indices)
     engine.tap("top_logprobs", top.values)
 

@@ -45,7 +45,7 @@ def problems(submission: Any) -> list[str]:
     for place, row in enumerate(submission["results"]):
         key = tuple(row.get(name) for name in ("id", "role", "level")) if isinstance(row, dict) else (None, None, None)
         found += [f"results[{place}]: {problem}" for problem in row_problems(row, key, expected, seen)]
-        seen.add(key)
+        seen |= {key} & expected if all(isinstance(part, str) for part in key) else set()
     missing = sorted(expected - seen)
     if missing:
         found.append(f"{len(missing)} verdicts are missing, the first: {' '.join(missing[0])}")
@@ -53,7 +53,7 @@ def problems(submission: Any) -> list[str]:
 
 
 def row_problems(row: Any, key: tuple[Any, Any, Any], expected: set[tuple[str, str, str]], seen: set[Any]) -> list[str]:
-    if key not in expected:
+    if not all(isinstance(part, str) for part in key) or key not in expected:
         return [f"no such run: id {key[0]!r}, role {key[1]!r}, level {key[2]!r}"]
     found = ["a second verdict of the same run"] if key in seen else []
     if row.get("verdict") not in VERDICTS:

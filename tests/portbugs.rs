@@ -31,7 +31,9 @@ fn text<'v>(case: &'v Value, key: &str) -> &'v str {
 
 #[test]
 fn every_fault_has_a_source_a_patch_and_a_right_answer() {
-    let patches = ["patches.py", "modules.py"].map(|file| fs::read_to_string(folder().join(file)).expect("the file is there")).concat();
+    let patches = ["patches.py", "modules.py"]
+        .map(|file| fs::read_to_string(folder().join(file)).expect("the file is there"))
+        .concat();
     let causes: BTreeSet<_> = CauseKind::ALL.iter().map(|kind| kind.name()).collect();
     let faults = list("faults");
     assert!(faults.len() >= 100, "{} faults", faults.len());
@@ -48,16 +50,26 @@ fn every_fault_has_a_source_a_patch_and_a_right_answer() {
             assert!(source["number"].as_u64().is_some_and(|number| number > 0), "{id}");
             assert!((2023..=2026).contains(&source["year"].as_u64().unwrap_or_default()), "{id}");
         }
-        assert!(case.get("wrong_tokens").is_some() || patches.contains(&format!("\"{id}\"")), "{id} has no patch");
+        assert!(
+            case.get("wrong_tokens").is_some() || patches.contains(&format!("\"{id}\"")),
+            "{id} has no patch"
+        );
         text(&case["site"], "tap");
         assert!(case["site"]["pass"].as_u64().is_some() && !case["passes"].is_null(), "{id}: no passes");
         let levels = case["levels"].as_array().expect("a list");
-        assert!(levels.iter().all(|level| LEVELS.contains(&level.as_str().unwrap_or_default())) && !levels.is_empty(), "{id}");
+        assert!(
+            levels.iter().all(|level| LEVELS.contains(&level.as_str().unwrap_or_default()))
+                && !levels.is_empty(),
+            "{id}"
+        );
         let named = case["causes"].as_array().expect("a list");
         for cause in named {
             assert!(causes.contains(cause.as_str().expect("a text")), "{id}: no cause is called {cause}");
         }
-        assert!(!named.is_empty() || !text(case, "outside").is_empty(), "{id}: neither a cause nor why there is none");
+        assert!(
+            !named.is_empty() || !text(case, "outside").is_empty(),
+            "{id}: neither a cause nor why there is none"
+        );
     }
 }
 
@@ -95,7 +107,12 @@ fn checked(submission: &Value) -> (Option<i32>, String) {
     let folder_of_file = tempfile::tempdir().expect("a folder");
     let file = folder_of_file.path().join("submission.json");
     fs::write(&file, submission.to_string()).expect("it is written");
-    let output = Command::new("python3").arg("-B").arg(folder().join("submission.py")).arg(&file).output().expect("it starts");
+    let output = Command::new("python3")
+        .arg("-B")
+        .arg(folder().join("submission.py"))
+        .arg(&file)
+        .output()
+        .expect("it starts");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
