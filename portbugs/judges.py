@@ -54,9 +54,23 @@ def read(entries: list[dict[str, Any]], error: str | None, seconds: float) -> di
     entry = next(entry for entry in entries if entry["verdict"] == worst[0])
     first = entry["first_divergence"]
     site = first and {name: first.get(name) for name in ("tap", "layer", "pass")}
-    named = [names(finding) for finding in entry["findings"] if finding["kind"] not in UNNAMED and finding["confirmed"] != "fail"]
+    confirmed = [finding for finding in entry["findings"] if finding["kind"] not in UNNAMED and finding["confirmed"] != "fail"]
+    named = [names(finding) for finding in confirmed]
     return answer(worst[0], site, named[0] if named else [], others=sorted({kind for group in named[1:] for kind in group}),
-                  sentence=entry["sentence"], seconds=round(seconds, 3))  # fmt: skip
+                  sentence=entry["sentence"], unclear=unclear(entry), seconds=round(seconds, 3))  # fmt: skip
+
+
+def unclear(entry: dict[str, Any]) -> str | None:
+    """Says why a failing run has no name: what was tried, or the limit that was reached."""
+    if "time limit" in (entry["sentence"] or ""):
+        return "time limit"
+    finding = next(iter(entry["findings"]), None)
+    if finding and finding["kind"] == "non_finite":
+        return "NaN or infinity"
+    if finding is None or finding["kind"] in UNNAMED:
+        tried = re.search(r"tried: ([^)]*)", finding["what"]) if finding else None
+        return f"tried: {tried[1]}" if tried else "nothing fits"
+    return f"nearest: {finding['supposed'] or finding['kind']}" if finding["confirmed"] == "fail" else None
 
 
 def names(finding: dict[str, Any]) -> list[str]:

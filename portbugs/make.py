@@ -1,9 +1,9 @@
 """Makes the dumps of PortBugs from seeds.
 
-    python make.py                       # faults and twins, all taps, into data/
-    python make.py --variants            # the correct variants too
+    python make.py                       # faults, all taps, into data/: 38 MB
+    python make.py --twins               # the twins and the correct variants too
     python make.py --only ID --level blocks --out DIR
-    python make.py --answers             # computes `site` and `passes` of faults.json again
+    python make.py --answers             # computes `site`, `passes` and `levels` of faults.json again
 """
 
 from __future__ import annotations
@@ -97,21 +97,38 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "data")
     parser.add_argument("--level", choices=LEVELS, default="taps")
     parser.add_argument("--only", nargs="*", help="ids of cases")
-    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--twins", action="store_true", help="also the twins, and the variants")
+    parser.add_argument("--references", action="store_true", help="a plain run on the same tokens beside each dump")
     parser.add_argument("--answers", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.answers:
         return write_answers(args.only)
     args.out.mkdir(parents=True, exist_ok=True)
-    for case in entries("faults"):
-        if not args.only or case["id"] in args.only:
-            made(case, fault=True).write(args.out / f"{case['id']}.safetensors", args.level)
-            made(case).write(args.out / f"{case['id']}.twin.safetensors", args.level)
-    for case in entries("variants") if args.variants else []:
-        if not args.only or case["id"] in args.only:
-            made(case).write(args.out / f"{case['id']}.safetensors", args.level)
+    roles = [(case, role) for case in entries("faults") for role in ("fault", "twin")]
+    roles += [(case, "variant") for case in entries("variants")]
+    if args.only:
+        roles = [(case, role) for case, role in roles if case["id"] in args.only]
+    elif not args.twins:
+        roles = [(case, role) for case, role in roles if role == "fault"]
+    index = [make(case, role, args) for case, role in roles]
+    (args.out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
     return None
+
+
+def make(case: dict[str, Any], role: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Writes the dump of a run, and returns its row of index.json."""
+    name = case["id"] + (".twin" if role == "twin" else "")
+    model = modules.model_folder(case["torch"]) if "torch" in case else model_folder(case["model"])
+    row = {"id": case["id"], "role": role, "level": args.level, "model": str(model), "dump": f"{name}.safetensors"}
+    if "torch" in case and args.level == "logprobs":
+        return {**row, "dump": None}
+    run = made(case, fault=role == "fault")
+    run.write(args.out / row["dump"], args.level)
+    if args.references:
+        row["reference"] = f"{name}.reference.safetensors"
+        made(case, like=run, plain=True).write(args.out / row["reference"], args.level)
+    return {**row, "prompt": case["prompt"]} if "prompt" in case else row
 
 
 def made(case: dict[str, Any], **how: Any) -> Made | modules.MadeModules:

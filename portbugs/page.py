@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from figures import HEADER, NAMES, Case, Figures, Verdict, located, named
 from make import HERE, entries
 from runs import LEVELS
+from submission import submission_rows
 
 PAGE = HERE.parent / "docs" / "benchmark.md"
 
@@ -18,7 +19,8 @@ def write_page(results: list[dict[str, Any]]) -> None:
     faults = {case["id"]: case for case in entries("faults")}
     variants = {case["id"]: case for case in entries("variants")}
     cases = {**faults, **variants}
-    results = [row for row in results if row["id"] in cases]
+    order = {name: place for place, name in enumerate(cases)}
+    results = sorted((row for row in results if row["id"] in cases), key=lambda row: (order[row["id"]], row["role"]))
 
     def rows(pick: Callable[[dict[str, Any]], Verdict | None]) -> list[tuple[Case, str, Verdict]]:
         return [(cases[row["id"]], row["role"], verdict) for row in results if (verdict := pick(row))]
@@ -31,6 +33,8 @@ def write_page(results: list[dict[str, Any]]) -> None:
             judged = rows(lambda row: row["gates"].get(name, {}).get(level))
             if judged:
                 table.append(Figures(judged, level).row(name, False))
+    for path in sorted((HERE / "submissions").glob("*.json")):
+        table += submission_rows(json.loads(path.read_text()))
     text = TEXT.format(
         faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
         kinds=by_kind(results, faults), alarms=alarms(results, variants, faults), misses=misses(results, faults),
@@ -52,35 +56,33 @@ def by_kind(results: list[dict[str, Any]], faults: dict[str, Case]) -> str:
 
 
 def misses(results: list[dict[str, Any]], faults: dict[str, Case]) -> str:
-    """Lists each fault that is not detected, located or named with all taps, or not detected or located with blocks."""
+    """One row for each fault that is not detected, located and named at each level where it shows."""
     lines = []
     for row in results:
-        case = faults.get(row["id"])
-        if row["role"] != "fault" or case is None:
+        if row["role"] != "fault":
             continue
-        for level in ("taps", "blocks", "logits", "logprobs"):
-            verdict = row["xcheck"].get(level)
-            if verdict is None or level not in case["levels"]:
-                continue
-            wrong = shortcoming(case, level, verdict)
-            if wrong and (level != "logprobs" or "detected" in wrong):
-                lines.append(f"| {row['id']} | {NAMES[level]} | {wrong} |")
+        case = faults[row["id"]]
+        judged = {level: row["xcheck"].get(level) for level in LEVELS if level in case["levels"]}
+        cells = [verdict and shortcoming(case, level, verdict) for level, verdict in judged.items()]
+        if any(cells):
+            shown = dict(zip(judged, cells))
+            causes = ", ".join(f"`{cause}`" for cause in case["causes"]) or "outside of the catalogue"
+            lines.append("| " + " | ".join([row["id"], *(shown.get(level, "–") or "" for level in LEVELS), causes]) + " |")
     return "\n".join(lines)
 
 
 def shortcoming(case: Case, level: str, verdict: Verdict) -> str:
-    right = case["site"]
+    """Says what is missing or wrong in a verdict; empty if nothing is."""
     if verdict["verdict"] != "fail":
         return f"not detected: {verdict['verdict']}"
     parts = []
-    if level in ("taps", "blocks") and not located(case, level, verdict):
+    if not located(case, level, verdict):
         site = verdict["site"] or {}
-        parts.append(f"at {site.get('tap')} layer {site.get('layer')} pass {site.get('pass')}, "
-                     f"right: {right['tap']} layer {right['layer']} pass {right['pass']}")  # fmt: skip
-    if level == "taps" and not named(case, verdict):
-        wanted = ", ".join(f"`{cause}`" for cause in case["causes"]) or "no cause of the catalogue"
-        given = ", ".join(f"`{cause}`" for cause in verdict["causes"]) or "no name"
-        parts.append(f"{given}; right: {wanted}")
+        layer = f" layer {site['layer']}" if site.get("layer") is not None else ""
+        parts.append(f"at {site.get('tap')}{layer} pass {site.get('pass')}")
+    if not named(case, verdict):
+        given = ", ".join(f"`{cause}`" for cause in verdict["causes"])
+        parts.append(f"named {given}" if given else f"no name ({verdict.get('unclear') or 'none given'})")
     return "; ".join(parts)
 
 
@@ -99,10 +101,6 @@ def alarms(results: list[dict[str, Any]], variants: dict[str, Case], faults: dic
     return "| run | kind | recorded | verdict | |\n|---|---|---|---|---|\n" + "\n".join(lines)
 
 
-def counts(values: list[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in Counter(values).items())
-
-
 TEXT = """# PortBugs: how well judges find real faults
 
 Use this page to compare xcheck with the gates that engines commonly use, and to see what xcheck misses. The set has
@@ -112,7 +110,8 @@ Use this page to compare xcheck with the gates that engines commonly use, and to
 
 - **Detected**: the verdict of the faulty run is fail. A fault counts at a level only if it changes a value recorded there.
 - **Located**: with all taps, the first wrong tap, layer and pass. With block outputs, the layer and pass. Else the pass.
-- **Named**: the first cause of the report is one of the right ones.
+- **Named**: the first finding names a right cause, alone or among causes that explain the values as well, and a run of
+  the model with that cause does not refuse it.
 - **False alarms**: correct runs that fail. *Withheld*: correct runs that are inconclusive.
 
 Gates compare with a reference run of the same type on the same tokens. xcheck has the model alone.
@@ -132,8 +131,12 @@ xcheck: detected / located / named.
 
 ## What xcheck misses
 
-| fault | recorded | shortcoming |
-|---|---|---|
+Each row is a fault that is not detected, located and named at every level where it shows. A cell says what is wrong
+there, and why: the causes that were tried, the nearest cause, or the time limit of a search. "–" means that the fault
+changes no value of that level.
+
+| fault | all taps | block outputs and logits | logits | log-probabilities | right |
+|---|---|---|---|---|---|
 {misses}
 
 ## Correct runs that xcheck does not pass

@@ -15,7 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -53,32 +54,42 @@ def main() -> None:
     cases += [] if args.faults else [{**case, "role": "variant"} for case in entries("variants")]
     if args.only:
         cases = [case for case in cases if case["id"] in args.only]
-    results = run_all(cases, args)
-    for row in results if args.only else []:
-        print(json.dumps({name: value for name, value in row.items() if name != "gates"}, ensure_ascii=False))
-    known = json.loads(RESULTS.read_text()) if args.only and RESULTS.exists() else []
-    merged = {(row["id"], row["role"]): row for row in [*known, *results]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(list(merged.values()), ensure_ascii=False))
+    if not args.only:
+        RESULTS.unlink(missing_ok=True)
+    for rows in run_all(cases, args):
+        for row in rows if args.only else []:
+            print(json.dumps({name: value for name, value in row.items() if name != "gates"}, ensure_ascii=False), flush=True)
+        keep(rows)
     from page import write_page
 
-    return write_page(list(merged.values()))
+    return write_page(json.loads(RESULTS.read_text()))
 
 
-def run_all(cases: list[dict[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:
+def keep(rows: list[dict[str, Any]]) -> None:
+    """Adds results to those of data/results.json, so that a run that is cut off keeps its part."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    merged = {(row["id"], row["role"]): row for row in known}
+    for row in rows:
+        before = merged.get((row["id"], row["role"]), {"xcheck": {}})
+        merged[row["id"], row["role"]] = {**row, "xcheck": {**before["xcheck"], **row["xcheck"]}}
+    temporary = RESULTS.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(list(merged.values()), ensure_ascii=False))
+    temporary.replace(RESULTS)
+
+
+def run_all(cases: list[dict[str, Any]], args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """Judges cases in groups of one model; faults are judged one by one."""
     # Variants of one model share a call, as do a fault and its twin of another architecture.
     key = lambda case: (case["model"] if case["role"] == "variant" else case["id"] + ("" if "torch" in case else case["role"]))  # noqa: E731
     groups = [list(group) for _, group in groupby(sorted(cases, key=key), key)]
     groups = [group[i : i + 20] for group in groups for i in range(0, len(group), 20)]
-    results, start = [], time.monotonic()
+    start = time.monotonic()
     with ProcessPoolExecutor(args.jobs) as pool:
-        for done, rows in enumerate(pool.map(judge, groups, [vars(args)] * len(groups))):
-            results += rows
+        for done, judged in enumerate(as_completed([pool.submit(judge, group, vars(args)) for group in groups])):
+            yield judged.result()
             print(f"\r{done + 1}/{len(groups)} groups, {time.monotonic() - start:.0f} s", end="", file=sys.stderr)
     print(file=sys.stderr)
-    order = {(case["id"], case["role"]): place for place, case in enumerate(cases)}
-    return sorted(results, key=lambda row: order[row["id"], row["role"]])
 
 
 def judge(cases: list[dict[str, Any]], args: dict[str, Any]) -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ def tensors_of(engine: Engine, passes: list[Pass]) -> dict[tuple[str, int, int |
     for index, one in enumerate(passes):
         for (tap, layer), value in one.taps.items():
             if tap != "every_logprob":
-                wide = "probs" in tap or tap in ("k_cache", "v_cache") and engine.kv != engine.dtype
+                wide = "probs" in tap or tap not in IDS and not torch.equal(value.to(DTYPES[engine.dtype]).float(), value.float())
                 tensors[tap, index, layer] = ("u32" if tap in IDS else "f32" if wide else engine.dtype, value)
         if following[index][0]:
             tensors["token_logprobs", index, None] = ("f32", following[index][1])

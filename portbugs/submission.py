@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from figures import HEADER, Figures
+
 HERE = Path(__file__).resolve().parent
 LEVELS = ("taps", "blocks", "logits", "logprobs")
 VERDICTS = ("pass", "fail", "inconclusive", "error")
@@ -79,18 +81,18 @@ def check(path: Path) -> None:
     if found:
         more = f"\n... and {len(found) - 20} more" if len(found) > 20 else ""
         sys.exit(f"{path}: refused\n" + "\n".join(found[:20]) + more)
-    print_figures(submission)
+    print(HEADER, *submission_rows(submission), sep="\n")
 
 
-def print_figures(submission: dict[str, Any]) -> None:
-    from figures import HEADER, Figures
-
+def submission_rows(submission: dict[str, Any]) -> list[str]:
+    """Returns a row of the page's table for each level of a checked submission."""
     _, runs = cases()
-    print(HEADER)
+    table = []
     for level in submission["levels"]:
         rows = [(runs[row["id"], row["role"]], row["role"], {"site": None, "causes": [], **row})
                 for row in submission["results"] if row["level"] == level]  # fmt: skip
-        print(Figures(rows, level).row(submission["tool"], causes=True))
+        table.append(Figures(rows, level).row(submission["tool"], causes=True))
+    return table
 
 
 if __name__ == "__main__":
