@@ -37,7 +37,7 @@ def write_page(results: list[dict[str, Any]]) -> None:
         table += submission_rows(json.loads(path.read_text()))
     text = TEXT.format(
         faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
-        kinds=by_kind(results, faults), alarms=alarms(results, variants, faults), misses=misses(results, faults),
+        kinds=by_kind(results, faults), alarms=alarms(results, cases), withheld=withheld(results), misses=misses(results, faults),
     )  # fmt: skip
     PAGE.write_text(text)
 
@@ -86,19 +86,26 @@ def shortcoming(case: Case, level: str, verdict: Verdict) -> str:
     return "; ".join(parts)
 
 
-def alarms(results: list[dict[str, Any]], variants: dict[str, Case], faults: dict[str, Case]) -> str:
+def alarms(results: list[dict[str, Any]], cases: dict[str, Case]) -> str:
+    """Lists the correct runs that fail, with the report's sentence."""
     lines = []
     for row in results:
-        if row["role"] == "fault":
-            continue
-        case = variants.get(row["id"]) or faults[row["id"]]
         for level, verdict in row["xcheck"].items():
-            if verdict["verdict"] not in ("pass", "tie"):
+            if row["role"] != "fault" and verdict["verdict"] in ("fail", "error"):
+                sentence = str(verdict["sentence"] or verdict["verdict"]).partition(": ")
                 name = row["id"] + (" (twin)" if row["role"] == "twin" else "")
-                lines.append(f"| {name} | {case['kind']} | {NAMES[level]} | {verdict['verdict']} | {str(verdict.get('sentence')).replace('|', '/')[:160]} |")
-    if not lines:
-        return "None."
-    return "| run | kind | recorded | verdict | |\n|---|---|---|---|---|\n" + "\n".join(lines)
+                told = (sentence[2] or sentence[0]).replace("|", "/")
+                lines.append(f"| {name} | {cases[row['id']]['kind']} | {NAMES[level]} | {told} |")
+    return "| run | kind | recorded | report |\n|---|---|---|---|\n" + "\n".join(lines) if lines else "None."
+
+
+def withheld(results: list[dict[str, Any]]) -> str:
+    """Lists the correct runs that are inconclusive, by level."""
+    lines = []
+    for level in LEVELS:
+        names = [row["id"] for row in results if row["role"] != "fault" and row["xcheck"].get(level, {}).get("verdict") == "inconclusive"]
+        lines.append(f"- {NAMES[level]}: " + (", ".join(names) or "none"))
+    return "\n".join(lines)
 
 
 TEXT = """# PortBugs: how well judges find real faults
@@ -139,7 +146,12 @@ changes no value of that level.
 |---|---|---|---|---|---|
 {misses}
 
-## Correct runs that xcheck does not pass
+## False alarms of xcheck
 
 {alarms}
+
+Inconclusive, with the reason in the report (mostly choices of experts that rounding can change, a noise floor that is too
+high, and 8-bit caches without recorded scales):
+
+{withheld}
 """
