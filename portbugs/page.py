@@ -35,8 +35,11 @@ def write_page(results: list[dict[str, Any]]) -> None:
                 table.append(Figures(judged, level).row(name, False))
     for path in sorted((HERE / "submissions").glob("*.json")):
         table += submission_rows(json.loads(path.read_text()))
+    judged = {(row["id"], row["role"]) for row in results}
+    missing = [name for name in faults if (name, "fault") not in judged or (name, "twin") not in judged]
+    partial = f"\n\nNot judged for this page, by any judge: {', '.join(missing)}." if missing else ""
     text = TEXT.format(
-        faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
+        partial=partial, faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
         kinds=by_kind(results, faults), alarms=alarms(results, cases), withheld=withheld(results), misses=misses(results, faults),
     )  # fmt: skip
     PAGE.write_text(text)
@@ -121,7 +124,8 @@ Use this page to compare xcheck with the gates that engines commonly use, and to
   the model with that cause does not refuse it.
 - **False alarms**: correct runs that fail. *Withheld*: correct runs that are inconclusive.
 
-Gates compare with a reference run of the same type on the same tokens. xcheck has the model alone.
+Gates compare with a reference run of the same type on the same tokens. xcheck has the model alone. Its search for causes
+has the default limit of 10 s of wall-clock time, so a busy machine names fewer faults.{partial}
 
 ## Judges
 
