@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -68,6 +69,8 @@ def main() -> None:
 def keep(rows: list[dict[str, Any]]) -> None:
     """Adds results to those of data/results.json, so that a run that is cut off keeps its part."""
     RESULTS.parent.mkdir(exist_ok=True)
+    lock = RESULTS.with_suffix(".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed: another run may write too
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     merged = {(row["id"], row["role"]): row for row in known}
     for row in rows:
@@ -76,6 +79,7 @@ def keep(rows: list[dict[str, Any]]) -> None:
     temporary = RESULTS.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(list(merged.values()), ensure_ascii=False))
     temporary.replace(RESULTS)
+    lock.close()
 
 
 def run_all(cases: list[dict[str, Any]], args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
