@@ -53,6 +53,7 @@ mod model_files;
 mod modules;
 mod moe;
 mod numerics_choice;
+mod portbugs;
 mod probe;
 mod programs;
 mod pytorch_model;

@@ -201,6 +201,6 @@ impl Numerics for FusedKernels {
 
     delegate!(
         numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
-        context, likelihoods, choose, expert_weights, mix, shared_weights, add_shared, probabilities
+        softmax_with_sinks, clamped_glu, context, likelihoods, choose, expert_weights, mix, shared_weights, add_shared, probabilities
     );
 }
