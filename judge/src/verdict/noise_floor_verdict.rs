@@ -134,20 +134,29 @@ impl UnitRows<'_> {
             return Ok(());
         }
         let (has_our_bits, sums_in_parts) = (self.has_our_bits(), self.sums_in_parts(setting));
-        let mut taps: BTreeMap<(bool, Point), HashSet<Site>> = BTreeMap::new();
+        let mut taps: BTreeMap<(bool, bool, Point), HashSet<Site>> = BTreeMap::new();
         let is_by_floor = |row: &&SiteResult| {
             row.verdict == Verdict::Pass && row.floor.is_some() && !row.is_gated_by_tolerance()
         };
+        // In a segment of a few operations, another order of sums moves too few results for a limit.
+        let is_long = |row: &SiteResult| {
+            let is_end = matches!(row.site.point, Point::BlockOut | Point::Logits | Point::LastLogits);
+            is_end && row.explained.is_none() && !sums_in_parts
+        };
         for row in self.rows.iter().filter(is_by_floor) {
-            taps.entry((row.local.is_some(), row.site.point)).or_default().insert(row.site);
+            let kind = (row.local.is_some(), is_long(row), row.site.point);
+            taps.entry(kind).or_default().insert(row.site);
         }
-        for ((is_local, point), sites) in taps {
+        for ((is_local, is_long, point), sites) in taps {
+            if !is_long && !(is_local && has_our_bits) {
+                continue;
+            }
             let go_on = self.goes_on(is_local);
             let room = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
             let measured = floors(setting, go_on, &sites, room)?;
-            let doubt = match sums_in_parts {
-                true => None,
-                false => doubt_of_choices(setting, go_on, point, &sites, &measured.rows)?,
+            let doubt = match is_long {
+                true => doubt_of_choices(setting, go_on, point, &sites, &measured.rows)?,
+                false => None,
             };
             let doubted = match doubt {
                 Some(why) => self.rows_of(&sites).map(|row| (row.site, why.clone())).collect(),
