@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::kernels::elementwise::{per_column, zip};
 use crate::numerics::delegate::delegate;
 use crate::numerics::{F32, Numerics, Transformers};
-use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
+use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
