@@ -89,11 +89,15 @@ pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
             let (code, report) = run(&files, &dump);
             let reference = &report["references"][0];
             assert_eq!(code, 0, "{}: {}", dump.display(), reference["reason"]);
-            assert_eq!(reference["coverage"]["taps_compared"], taps, "{}", dump.display());
-            // What llama.cpp computes, our numerics of it compute to the last bit.
-            if dump.display().to_string().contains("llama.cpp") {
-                assert_eq!(reference["coverage"]["taps_identical"], taps, "{}", dump.display());
-            }
+            let [compared, identical] = ["taps_compared", "taps_identical"]
+                .map(|count| reference["coverage"][count].as_u64().expect("a number") as usize);
+            // What llama.cpp computes, our numerics of it compute to the last bit. Its graph may have a sum that no module of
+            // transformers has.
+            let is_right = match dump.display().to_string().contains("llama.cpp") {
+                true => compared >= taps && identical == compared,
+                false => compared == taps,
+            };
+            assert!(is_right, "{}: {compared} compared, {identical} identical", dump.display());
         }
     }
 }

@@ -336,6 +336,18 @@ FAMILIES = {
     "gpt2": GPT2,
 }
 
+
+
+def family_of(config: PreTrainedConfig) -> Family:
+    """The family of a model. Some state whether both halves of a block read its input."""
+    family, is_parallel = FAMILIES[config.model_type], getattr(config, "use_parallel_residual", None)
+    if config.model_type == "stablelm" and is_parallel:
+        return PARALLEL
+    if config.model_type == "gpt_neox" and not is_parallel:
+        return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
+    return family
+
+
 # ---------------------------------------------------------------------------------------------------
 # Recording.
 
@@ -721,7 +733,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "architecture": config.model_type.removesuffix("_text"),
             "sha256": sha256(weight_files(arguments.model)),
         },
-        "layout": {"rope_pairing": rope} if (rope := FAMILIES[config.model_type].rope) else {},
+        "layout": {"rope_pairing": rope} if (rope := family_of(config).rope) else {},
         "input": {**prompt, "tokens": passes[0].tokens, "decode": "greedy"},
         "passes": [{"position": current.position, "tokens": current.tokens} for current in passes],
         "generated": [current.greedy for current in passes],
@@ -896,7 +908,7 @@ def to_float8(x: Tensor) -> tuple[Tensor, Tensor]:
 def replace_products(model: PreTrainedModel) -> None:
     """Computes every linear layer of the decoder's blocks in f8."""
     replaced = 0
-    for block in model.get_submodule(FAMILIES[model.config.model_type].layers):
+    for block in model.get_submodule(family_of(model.config).layers):
         for name, module in list(block.named_modules()):
             if isinstance(module, nn.Linear):
                 block.set_submodule(name, Float8Linear(module))
@@ -930,7 +942,7 @@ def main() -> None:
     if arguments.activation is not None:
         replace_activation(model, arguments.activation)
 
-    family = FAMILIES[config.model_type]
+    family = family_of(config)
     with autocast(arguments), attention_kernel(arguments):
         if not arguments.compile:
             plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))

@@ -18,7 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dump"))
 import export_gguf
 import tiny_bpe
-from dump_transformers import FAMILIES, instrument, run_passes
+from dump_transformers import family_of, instrument, run_passes
 from make_tiny_llama2 import DEFAULT_OUT as TINY_LLAMA2
 from make_tiny_llama2 import PACKAGES, sha256
 import tiny_families
@@ -65,7 +65,7 @@ def measure(tiny: TinyModel) -> Measures:
     """Runs the model as its dumps do."""
     model = new_model(tiny)
     model.set_attn_implementation("eager")  # which shows its scores
-    recorder = instrument(model, FAMILIES[model.config.model_type])
+    recorder = instrument(model, family_of(model.config))
     tokens, generated, margins, scores = prompt_tokens(tiny), [], [], []
     for current in run_passes(model, tokens, DECODE):
         best, second = current.logits[-1].topk(2).values.tolist()

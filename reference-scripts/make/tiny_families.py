@@ -335,6 +335,27 @@ MODELS = {
         },
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "use_qkv_bias": True},
     ),
+    "tiny-gptneox-sequential": tiny(
+        "GPT-NeoX's architecture with `use_parallel_residual` false: the second half of a block reads the sum after the first,",
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig,
+        0,
+        {"both halves read the input": shows(configured(leave_out(use_parallel_residual=True)))},
+        gains={"query_key_value": 1.25, "embed_in": 3.0, "embed_out": 4.0},
+        settings={
+            "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+            "num_key_value_heads": 4,
+            "use_parallel_residual": False,
+        },
+    ),
+    "tiny-stablelm-parallel": tiny(
+        "StableLM's architecture with `use_parallel_residual`: both halves of a block read one norm of its input,",
+        StableLmForCausalLM,
+        StableLmConfig,
+        5,
+        {"RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)))},
+        settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "use_parallel_residual": True},
+    ),
     "tiny-cohere": tiny(
         "Command R's architecture, LayerNorm without biases, both halves of a block read one norm of its input, RoPE of\nneighbours, logits "
         "times 0.3,",

@@ -124,6 +124,10 @@ pub struct StandardBlock<F> {
 
 /// Feed-forward half of a block.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "all layers of a model have the same variant, or a few another one"
+)]
 pub enum FeedForwardHalf {
     /// One block for every token.
     Dense(FeedForward),
@@ -202,8 +206,16 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
             out = t.tap(AttnPostNorm, norm.of(n, &out));
         }
         if let Some(both) = c.shape.parallel {
+            let order = both.orders[usize::from(both.is_gguf)];
+            let is_first = order == ParallelOrder::AttentionFirst;
+            let h = is_first.then(|| t.tap(AttnResidual, p.add(x, &out)));
             let ffn = self.ffn.forward(if both.has_ffn_norm { x } else { input }, p, t);
-            return t.tap(BlockOut, both.joined(p, x, &out, &ffn));
+            let sum = match (h, order) {
+                (Some(h), _) => p.add(&h, &ffn),
+                (None, ParallelOrder::FeedForwardFirst) => p.add(&p.add(x, &ffn), &out),
+                (None, _) => p.add(x, &n.add(&out, &ffn)),
+            };
+            return t.tap(BlockOut, sum);
         }
         let h = t.tap(AttnResidual, p.add(x, &out));
         let mut ffn = self.ffn.forward(&h, p, t);
@@ -215,16 +227,5 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         [self.attn.matrices(), self.ffn.matrices()].concat()
-    }
-}
-
-impl ParallelHalves {
-    /// Adds the outputs of both halves to the block's input: `[T, d]` each, to `[T, d]`.
-    fn joined(&self, p: &ForwardContext, x: &Tensor, attention: &Tensor, ffn: &Tensor) -> Tensor {
-        match self.orders[usize::from(self.is_gguf)] {
-            ParallelOrder::HalvesFirst => p.add(x, &p.n.add(attention, ffn)),
-            ParallelOrder::AttentionFirst => p.add(&p.add(x, attention), ffn),
-            ParallelOrder::FeedForwardFirst => p.add(&p.add(x, ffn), attention),
-        }
     }
 }
