@@ -24,6 +24,7 @@ def answer(verdict: str, site: dict[str, Any] | None = None, causes: list[str] |
 
 # --- xcheck ---
 
+LIMIT = 1800  # seconds for one call; a busy machine needs long for other architectures
 UNNAMED = ("partial", "unknown", "unfinished", "non_finite")
 
 
@@ -32,12 +33,14 @@ def xcheck(program: str, model: Path, dumps: list[Path], report: Path, options: 
     command = [program, "check", "--model", str(model), *(part for dump in dumps for part in ("--candidate", str(dump))),
                "--report", str(report), "--format", "json", "--threads", "1", *options]  # fmt: skip
     start = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    seconds = (time.monotonic() - start) / len(dumps)
     try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
         whole = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        whole = {"error": f"no answer within {LIMIT} s"}
     except json.JSONDecodeError:
         whole = {"error": (done.stderr or done.stdout)[-300:]}
+    seconds = (time.monotonic() - start) / len(dumps)
     judged: dict[str, list[dict[str, Any]]] = {dump.stem: [] for dump in dumps}
     for entry in whole.get("references", []):
         judged[next(stem for stem in judged if entry["name"] == stem or entry["name"].startswith(stem + "#"))].append(entry)

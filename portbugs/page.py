@@ -125,7 +125,8 @@ Use this page to compare xcheck with the gates that engines commonly use, and to
 - **False alarms**: correct runs that fail. *Withheld*: correct runs that are inconclusive.
 
 Gates compare with a reference run of the same type on the same tokens. xcheck has the model alone. Its search for causes
-has the default limit of 10 s of wall-clock time, so a busy machine names fewer faults.{partial}
+has the default limit of 10 s of wall-clock time, so a busy machine names fewer faults. Times are wall-clock times of the
+machine that made this page.{partial}
 
 ## Judges
 

@@ -1,6 +1,6 @@
 """Runs judges over PortBugs and writes docs/benchmark.md.
 
-    python run.py                         # everything: under 20 minutes on two cores
+    python run.py                         # everything: about 25 CPU minutes
     python run.py --only ID ...           # some cases, printed
     python run.py --check FILE            # checks a submission: figures of another judge
     python run.py --page                  # writes the page again from data/results.json
