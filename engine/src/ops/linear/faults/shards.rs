@@ -3,28 +3,49 @@
 use crate::change::{
     CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, distance, plain_gain,
 };
+use crate::checkpoint::Point;
 use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own};
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 
-pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
-    kind: CauseKind::WeightShards,
-    at: PRODUCTS,
-    takes: "1,0|0,0|columns:1,0",
-    compute: |at, value| match value.as_word()?.strip_prefix("columns:") {
-        Some(order) => {
-            let x = input(at)?;
-            multiplied(at, &in_order(at, x, &order_of(order)?)?, &own(at)?)
-        }
-        None => {
-            own(at)?;
-            in_order(at, at.value, &order_of(value.as_word()?)?)
-        }
+/// Projections that engines fuse, so that shards of both are wrong at once.
+const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::WeightShards,
+        at: PRODUCTS,
+        takes: "1,0|0,0|columns:1,0",
+        compute: |at, value| match value.as_word()?.strip_prefix("columns:") {
+            Some(order) => {
+                let x = input(at)?;
+                multiplied(at, &in_order(at, x, &order_of(order)?)?, &own(at)?)
+            }
+            None => outputs(at, value.as_word()?),
+        },
+        read: |at, theirs| {
+            read_outputs(at, theirs).or_else(|| read_columns(at, theirs)).into_iter().collect()
+        },
+        usual: |_| Vec::new(),
+        ..CatalogueEntry::PLAIN
     },
-    read: |at, theirs| read_outputs(at, theirs).or_else(|| read_columns(at, theirs)).into_iter().collect(),
-    usual: |_| Vec::new(),
-    ..CatalogueEntry::PLAIN
-}];
+    // Tried if neither projection is recorded.
+    CatalogueEntry {
+        kind: CauseKind::WeightShards,
+        at: GATE_UP,
+        takes: "gate-up:0,0",
+        compute: |at, value| outputs(at, value.as_word()?.strip_prefix("gate-up:")?),
+        usual: |_| Vec::new(),
+        sweep: |_| ["gate-up:0,0", "gate-up:1,0"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+];
+
+/// Replaces shards of the outputs.
+fn outputs(at: &SiteContext, order: &str) -> Option<Tensor> {
+    own(at)?;
+    in_order(at, at.value, &order_of(order)?)
+}
 
 /// Numbers of equal shards that are searched.
 const COUNTS: [usize; 6] = [2, 4, 8, 3, 6, 16];
