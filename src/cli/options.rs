@@ -93,7 +93,7 @@ pub struct SuppositionOptions {
     /// Change the model or inject a fault, e.g. rope_theta=10000
     ///
     /// `xcheck causes` lists the keys. KEY@TAP=VALUE changes one tap. KEY=VALUE@decode applies to passes of one
-    /// kind: @prompt, @chunk (later passes of several tokens), @decode (later passes of one token), or @from-12
+    /// kind: @prompt, @chunk (later passes of several tokens), @decode (later passes of one token), @pass-1, or @from-12
     /// (tokens from position 12 on). KEY=VALUE@head-3 applies to head 3, @head-0+3 to heads 0 and 3,
     /// KEY=VALUE@layer-2 to layer 2. With --layer, all changes apply to its layers only. Repeat the option to make several changes.
     #[arg(long, value_name = "KEY=VALUE", value_parser = supposed, help_heading = "Arithmetic")]

@@ -106,7 +106,7 @@ fn a_typed_restriction_is_read_back_and_a_wrong_one_refused() {
     }
     let refusal = Supposition::named("mask_window=4@prefill").expect_err("an unknown pass");
     assert!(
-        refusal.contains("unknown passes 'prefill', expected prompt, chunk, decode or from-12"),
+        refusal.contains("unknown passes 'prefill', expected prompt, chunk, decode, pass-1 or from-12"),
         "{refusal}"
     );
 }

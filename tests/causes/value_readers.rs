@@ -47,8 +47,14 @@ fn assert_read(engines: &[Engine], supposed: &str) {
 
 #[test]
 fn a_change_of_some_taps_is_named_with_them() {
-    let typed = "weight_scale@attn_out=0.5 and weight_scale@ffn_out=0.5";
-    for engine in [("tiny-llama2", "f32"), ("tiny-qwen2", "bf16")] {
+    let scale = "weight_scale@attn_out=0.5 and weight_scale@ffn_out=0.5";
+    let fused = "fused_order@ffn_gate=concatenated:2 and fused_order@ffn_up=concatenated:2";
+    for (engine, typed) in [
+        (("tiny-llama2", "f32"), scale),
+        (("tiny-qwen2", "bf16"), scale),
+        (("tiny-llama2", "f32"), fused),
+        (("tiny-qwen2", "bf16"), fused),
+    ] {
         let (code, report) = judged(engine, &typed.split(" and ").collect::<Vec<_>>());
         let finding = &report["references"][0]["findings"][0];
         assert_eq!((code, &finding["supposed"]), (1, &typed.into()), "{engine:?}: {finding:#}");
@@ -59,14 +65,28 @@ fn a_change_of_some_taps_is_named_with_them() {
 #[test]
 fn keys_that_no_query_sees_are_named() {
     let engines = [("tiny-llama2", "f32"), ("tiny-mistral", "bf16")];
-    assert_read(&engines, "mask_causal=without-latest:1@decode");
+    assert_read(&engines, "mask_causal=without-latest:1");
     assert_read(&engines, "mask_causal=without:5-6");
 }
 
 #[test]
 fn rows_that_were_not_written_are_named() {
     assert_read(&[("tiny-llama3", "f32"), ("tiny-qwen2", "bf16")], "row_source@ffn_up=zero:12-13");
-    assert_read(&[("tiny-qwen2moe", "f32"), ("tiny-qwen2moe", "bf16")], "expert_weights@routed_out=zero");
+}
+
+/// A run with the cause has zeros on both sides, which are no evidence.
+#[test]
+fn experts_that_are_not_added_are_named() {
+    for engine in [("tiny-qwen2moe", "f32"), ("tiny-qwen2moe", "bf16")] {
+        let (code, report) = judged(engine, &["expert_weights@routed_out=zero"]);
+        let finding = &report["references"][0]["findings"][0];
+        assert_eq!(
+            (code, &finding["supposed"]),
+            (1, &"expert_weights=zero".into()),
+            "{engine:?}: {finding:#}"
+        );
+        assert_eq!(finding["confirmed"], "inconclusive", "{engine:?}: {finding:#}");
+    }
 }
 
 #[test]
@@ -90,7 +110,9 @@ fn groups_of_quantised_checkpoints_are_named() {
     for word in ["zero-1", "zero+1", "next-in-row", "row-after"] {
         assert_read(&[("gptq", "f32"), ("w4a16", "f32")], &format!("weight_groups={word}"));
     }
-    assert_read(&[("gptq", "bf16"), ("mlx-4-bits", "f32")], "weight_groups=zero-1");
+    assert_read(&[("gptq", "bf16"), ("w4a16", "bf16")], "weight_groups=zero-1");
+    assert_read(&[("fp8", "f32"), ("fp8", "bf16")], "weight_groups=transposed");
+    assert_read(&[("gptq", "f32"), ("w4a16", "bf16")], "weight_layout=words-reversed");
 }
 
 #[test]

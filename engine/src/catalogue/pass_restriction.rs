@@ -1,4 +1,4 @@
-//! Restriction of a change to some passes: the prompt, later chunks, decoding, or from a position on.
+//! Restriction of a change to some passes: the prompt, later chunks, decoding, one pass, or from a position on.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +17,8 @@ pub enum PassRestriction {
     Chunk,
     /// Later passes of one token.
     Decode,
+    /// The pass with this number, counted from 0.
+    Pass(usize),
     /// Tokens from this position on.
     From(usize),
 }
@@ -35,6 +37,7 @@ impl PassRestriction {
     pub fn contains(self, pass: Option<usize>, positions: &Range<usize>) -> bool {
         match (self, pass) {
             (Self::From(first), _) => positions.end > first,
+            (Self::Pass(number), pass) => pass == Some(number),
             (_, None) => false,
             (_, Some(pass)) => self == Self::of_pass(pass, positions.len()),
         }
@@ -46,6 +49,7 @@ impl PassRestriction {
             Self::Prompt => "only in the prompt".to_owned(),
             Self::Chunk => "only in later chunks".to_owned(),
             Self::Decode => "only while decoding".to_owned(),
+            Self::Pass(number) => format!("only in pass {number}"),
             Self::From(position) => format!("from position {position} on"),
         }
     }
@@ -70,13 +74,15 @@ impl FromStr for PassRestriction {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let position = |text: &str| text.strip_prefix("from-")?.parse().ok().map(Self::From);
+        let number = |prefix: &str| text.strip_prefix(prefix)?.parse().ok();
+        let position = || number("from-").map(Self::From).or(number("pass-").map(Self::Pass));
         match text {
             "prompt" => Ok(Self::Prompt),
             "chunk" => Ok(Self::Chunk),
             "decode" => Ok(Self::Decode),
-            _ => position(text)
-                .ok_or_else(|| format!("unknown passes '{text}', expected prompt, chunk, decode or from-12")),
+            _ => position().ok_or_else(|| {
+                format!("unknown passes '{text}', expected prompt, chunk, decode, pass-1 or from-12")
+            }),
         }
     }
 }
@@ -88,6 +94,7 @@ impl fmt::Display for PassRestriction {
             Self::Prompt => f.write_str("prompt"),
             Self::Chunk => f.write_str("chunk"),
             Self::Decode => f.write_str("decode"),
+            Self::Pass(number) => write!(f, "pass-{number}"),
             Self::From(position) => write!(f, "from-{position}"),
         }
     }

@@ -64,7 +64,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             with(at, &order.into_iter().map(|expert| w[expert].clone()).collect::<Vec<_>>())
         },
         read: read_order,
-        usual: |_| ["next", "previous", "reversed"].map(ChangeValue::word).into(),
+        usual: |at| {
+            let words = ["next", "previous", "reversed"].map(ChangeValue::word);
+            let experts = at.stage::<ExpertProducts>().map_or(0, |stage| stage.w.len());
+            words.into_iter().chain(first_halves(experts)).collect()
+        },
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -144,6 +148,13 @@ fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
             (order.len() == experts && order.iter().all(|&expert| expert < experts)).then_some(order)
         }
     }
+}
+
+/// Returns the order of expert parallelism on two devices without the second one's offset.
+fn first_halves(experts: usize) -> Option<ChangeValue> {
+    let half = (experts > 2 && experts.is_multiple_of(2)).then_some(experts / 2)?;
+    let order: Vec<String> = (0..experts).map(|expert| (expert % half).to_string()).collect();
+    Some(ChangeValue::Word(order.join(",")))
 }
 
 /// Finds, for each chosen expert, the expert whose matrix gives its first outputs. Experts that no token chose keep

@@ -29,7 +29,7 @@ pub(super) use tokens::of_prompt;
 
 use std::collections::BTreeSet;
 
-use crate::catalogue::{OperationChange, catalogue};
+use crate::catalogue::{OperationChange, PassRestriction, catalogue};
 use crate::change::{CauseKind, SiteContext};
 use crate::check::{Budget, ContinuationValues, Deadline, RunContext, UnexplainedOperation};
 use crate::checkpoint::{Point, Site, ValueKind};
@@ -169,16 +169,25 @@ fn restrict_operation(
     let layers: Option<BTreeSet<usize>> = open.iter().filter(is_wrong).map(|one| one.site.layer).collect();
     let wrong: Vec<Point> = open.iter().filter(is_wrong).map(|one| one.site.point).collect();
     // A change may be made at some of its taps alone.
+    let mut has_right_sites = false;
     for points in [points.as_slice(), &wrong] {
         let compared = EffectComparison::new(bench, first, points, layers.clone(), ContinuationValues::Held);
-        let settled =
-            if compared.has_right_sites() { compared.settled(fits.clone())?.fits } else { Vec::new() };
+        has_right_sites = compared.has_right_sites();
+        let settled = if has_right_sites { compared.settled(fits.clone())?.fits } else { Vec::new() };
         if !settled.is_empty() {
             *fits = settled;
             return Ok(());
         }
     }
-    // A change that explains every value of an operation is kept, even if other passes are right.
+    // A cache keeps what one pass did to its rows. Any other change that explains every value of an operation is kept,
+    // even if other passes are right.
+    if let [changes] = fits.as_mut_slice()
+        && has_right_sites
+        && matches!(first.point, Point::KCache | Point::VCache)
+    {
+        let passes = first.pass.map(PassRestriction::Pass);
+        changes.iter_mut().for_each(|change| *change = change.clone().limited_to(passes));
+    }
     Ok(())
 }
 

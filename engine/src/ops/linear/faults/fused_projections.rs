@@ -74,8 +74,10 @@ fn read_shards(at: &SiteContext, parts: &[Point], theirs: &[f64]) -> Vec<ChangeV
     let words = SHARDS
         .into_iter()
         .flat_map(|shards| ["concatenated", "interleaved"].map(|cut| format!("{cut}:{shards}")));
+    // Both cuts give the same rows for as many equal parts as shards.
+    let is_other = |word: &String| parts != GATE_UP || word != "interleaved:2";
     let is_near = |word: &String| cut(at, parts, word).is_some_and(|made| distance(&made, theirs) < NEAR);
-    words.filter(is_near).map(ChangeValue::Word).collect()
+    words.filter(is_other).filter(is_near).map(ChangeValue::Word).collect()
 }
 
 /// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or the

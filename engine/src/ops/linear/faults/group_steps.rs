@@ -53,28 +53,32 @@ impl GroupSteps {
         self.cols / self.len
     }
 
-    /// Replaces each number. `changed` gets the number and its group.
-    pub(super) fn with(&self, w: &Matrix, changed: impl Fn(f32, usize) -> f32) -> Option<Matrix> {
-        let mut data = Vec::with_capacity(4 * w.rows * w.cols);
-        let mut row = vec![0.0; w.cols];
-        for index in 0..w.rows {
-            decode_matrix_row(w, index, &mut row);
-            for (col, &value) in row.iter().enumerate() {
-                let group = index * self.groups() + col / self.len;
-                data.extend(changed(value, group).to_le_bytes());
-            }
-        }
-        Matrix::from_stored(&StoredTensor {
-            dtype: DType::F32,
-            shape: vec![w.rows, w.cols],
-            data: data.into(),
-        })
+    /// Returns the group of an element.
+    pub(super) fn group(&self, row: usize, col: usize) -> usize {
+        row * self.groups() + col / self.len
     }
+}
+
+/// Replaces each number. `changed` gets the number, its row and its column.
+pub(super) fn with_numbers(w: &Matrix, changed: impl Fn(f32, usize, usize) -> f32) -> Option<Matrix> {
+    let mut data = Vec::with_capacity(4 * w.rows * w.cols);
+    let mut row = vec![0.0; w.cols];
+    for index in 0..w.rows {
+        decode_matrix_row(w, index, &mut row);
+        let values = row.iter().enumerate();
+        values.for_each(|(col, &value)| data.extend(changed(value, index, col).to_le_bytes()));
+    }
+    Matrix::from_stored(&StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() })
+}
+
+/// Returns true for numbers without codes and scales.
+pub(super) fn is_plain(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// Returns the largest length of groups that have a scale in some rows, spread over the matrix.
 fn length(w: &Matrix) -> Option<usize> {
-    if !matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16) {
+    if !is_plain(w.dtype) {
         return None;
     }
     let mut row = vec![0.0; w.cols];

@@ -8,7 +8,8 @@ use half::f16;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
 use crate::numerics::Numerics;
-use crate::ops::linear::faults::group_steps::GroupSteps;
+use crate::ops::linear::faults::block_scales::with_transposed_scales;
+use crate::ops::linear::faults::group_steps::{GroupSteps, is_plain, with_numbers};
 use crate::ops::linear::faults::{PRODUCTS, own, with};
 use crate::quant::decode_matrix_row;
 use crate::weight::{DType, Matrix, StoredTensor};
@@ -16,17 +17,16 @@ use crate::weight::{DType, Matrix, StoredTensor};
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::WeightGroups,
     at: PRODUCTS,
-    takes: "zero+1|zero-1|next|previous|first|next-in-row|row-before|row-after|inverted",
+    takes: "zero+1|zero-1|next|previous|first|next-in-row|row-before|row-after|inverted|transposed",
     compute: |at, value| {
         let product = own(at)?;
         let w = changed(at, &product.w, value.as_word()?)?;
         with(at, &LinearParameters { w, ..product })
     },
-    usual: |at| match own(at)
-        .is_some_and(|product| has_scales(product.w.dtype) || GroupSteps::has(&product.w))
-    {
-        true => WORDS.map(ChangeValue::word).into(),
-        false => Vec::new(),
+    usual: |at| match own(at).map(|product| product.w) {
+        Some(w) if has_scales(w.dtype) || GroupSteps::has(&w) => WORDS.map(ChangeValue::word).into(),
+        Some(w) if is_plain(w.dtype) => vec![ChangeValue::word("transposed")],
+        _ => Vec::new(),
     },
     ..CatalogueEntry::PLAIN
 }];
@@ -76,20 +76,26 @@ fn changed(at: &SiteContext, w: &Matrix, word: &str) -> Option<Matrix> {
     }
 }
 
-/// Changes a matrix of plain numbers that are codes times the scales of groups.
+/// Changes a matrix of plain numbers that are codes times the scales of groups or blocks.
 fn changed_numbers(w: &Matrix, word: &str) -> Option<Matrix> {
+    if word == "transposed" {
+        return with_transposed_scales(w);
+    }
     let steps = GroupSteps::of(w)?;
     let (groups, all) = (steps.groups(), steps.scales.len());
     other_group(word, 0, groups, all).or(["zero+1", "zero-1", "inverted"].contains(&word).then_some(0))?;
-    steps.with(w, |value, group| {
+    with_numbers(w, |value, row, col| {
+        let group = steps.group(row, col);
         let scale = steps.scales[group];
         match word {
             "zero+1" => value - scale,
             "zero-1" => value + scale,
-            "inverted" if scale != 0.0 => value / scale / scale,
+            // A group of zeros has no scale.
+            _ if scale == 0.0 => value,
+            "inverted" => value / scale / scale,
             _ => {
-                let other = other_group(word, group, groups, all).map_or(scale, |other| steps.scales[other]);
-                if scale == 0.0 { value } else { value / scale * other }
+                let other = other_group(word, group, groups, all).unwrap_or(group);
+                value / scale * steps.scales[other]
             }
         }
     })

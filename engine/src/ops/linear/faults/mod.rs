@@ -1,6 +1,7 @@
 //! Changes of matrix products: another matrix, a missing bias or scale, another order of rows.
 
 pub mod bias;
+mod block_scales;
 pub mod columns;
 pub mod corruption;
 pub mod fused_projections;

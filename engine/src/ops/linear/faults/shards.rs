@@ -3,13 +3,43 @@
 use crate::change::{
     CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, distance, plain_gain,
 };
-use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own};
+use crate::checkpoint::Point;
+use crate::ops::linear::faults::{input, multiplied, own};
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 
-pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
+/// Projections that engines fuse, so that shards of both are wrong at once.
+const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
+
+/// All other products.
+const OTHERS: &[Point] = &[
+    Point::Q,
+    Point::K,
+    Point::V,
+    Point::AttnOut,
+    Point::RouterLogits,
+    Point::SharedGate,
+    Point::SharedUp,
+    Point::SharedOut,
+    Point::FfnOut,
+    Point::Logits,
+];
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry { at: OTHERS, ..SHARDS },
+    CatalogueEntry {
+        at: GATE_UP,
+        // The second device computes with the first one's outputs, or both are exchanged.
+        usual: |at| match own(at) {
+            Some(_) => ["0,0", "1,0"].map(ChangeValue::word).into(),
+            None => Vec::new(),
+        },
+        ..SHARDS
+    },
+];
+
+const SHARDS: CatalogueEntry = CatalogueEntry {
     kind: CauseKind::WeightShards,
-    at: PRODUCTS,
     takes: "1,0|0,0|columns:1,0",
     compute: |at, value| match value.as_word()?.strip_prefix("columns:") {
         Some(order) => {
@@ -24,7 +54,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     read: |at, theirs| read_outputs(at, theirs).or_else(|| read_columns(at, theirs)).into_iter().collect(),
     usual: |_| Vec::new(),
     ..CatalogueEntry::PLAIN
-}];
+};
 
 /// Numbers of equal shards that are searched.
 const COUNTS: [usize; 6] = [2, 4, 8, 3, 6, 16];

@@ -7,6 +7,7 @@ use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, Si
 use crate::exact::{Float, Operands, Profile};
 use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
 use crate::ops::linear::exact::Integers;
+use crate::ops::linear::faults::group_steps::GroupSteps;
 use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own, with};
 use crate::ops::scaling::Multiplier;
 use crate::quant::ternary::{BLOCK, BLOCK_BYTES, is_ternary};
@@ -30,12 +31,19 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::WeightLayout,
         at: PRODUCTS,
-        takes: "adjacent|groups-of-64|reversed|no-minimum|no-high-bits",
+        takes: "adjacent|groups-of-64|reversed|no-minimum|no-high-bits|words-reversed|neighbours",
         compute: |at, value| read_as(at, value.as_word()?),
         usual: |_| {
-            ["adjacent", "groups-of-64", "reversed", "no-minimum", "no-high-bits"]
-                .map(ChangeValue::word)
-                .into()
+            let words = [
+                "adjacent",
+                "groups-of-64",
+                "reversed",
+                "no-minimum",
+                "no-high-bits",
+                "words-reversed",
+                "neighbours",
+            ];
+            words.map(ChangeValue::word).into()
         },
         ..CatalogueEntry::PLAIN
     },
@@ -104,6 +112,9 @@ fn read_as(at: &SiteContext, layout: &str) -> Option<Tensor> {
         with(at, &LinearParameters { w: product.w.with_elements(data)?, ..product.clone() })
     };
     match layout {
+        // Codes of a quantised checkpoint that are packed along the inputs: 8 in a word, or 2 in a byte.
+        "words-reversed" if GroupSteps::has(&product.w) => in_order(at, &product, 8, |value| 7 - value),
+        "neighbours" if GroupSteps::has(&product.w) => in_order(at, &product, 2, |value| 1 - value),
         "no-minimum" => without(MINIMA),
         "no-high-bits" => without(HIGH_BITS),
         "adjacent" if IN_HALVES.contains(&dtype) => {
@@ -133,7 +144,7 @@ fn in_order(
     block: usize,
     column: impl Fn(usize) -> usize,
 ) -> Option<Tensor> {
-    let x = input(at)?;
+    let x = input(at).filter(|x| x.row_len().is_multiple_of(block))?;
     let moved = at.n.gathered(&[x], x.shape(), |flat| (0, flat / block * block + column(flat % block)));
     multiplied(at, &moved, product)
 }

@@ -6,7 +6,8 @@
 use crate::change::{CauseKind, ChangeValue, SiteContext, distance, index_range, rounded_to, snapped};
 use crate::numerics::Numerics;
 use crate::ops::rope::exact::Rotary;
-use crate::ops::rope::faults::{divided, frequencies, read_scaling, read_theta, with};
+use crate::ops::rope::faults::scaling::read_scaling;
+use crate::ops::rope::faults::{divided, frequencies, read_theta, with};
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::Tensor;
 use crate::weight::DType;

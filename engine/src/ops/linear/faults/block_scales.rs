@@ -1,0 +1,70 @@
+//! Scales of square blocks of a matrix of plain numbers that were decoded from 8-bit floats (e4m3): the largest code of a
+//! block is 448, which gives its scale.
+
+use crate::ops::linear::faults::group_steps::{is_plain, with_numbers};
+use crate::quant::decode_matrix_row;
+use crate::weight::Matrix;
+
+/// Sides of blocks that are tried, the largest first.
+const SIDES: [usize; 4] = [128, 64, 32, 16];
+
+/// Largest number of e4m3, and the exponent of its smallest normal number.
+const LARGEST: f64 = 448.0;
+const LEAST_EXPONENT: f64 = -6.0;
+
+/// Largest distance from a code, in steps of the code. Decoded weights may be rounded to a short type.
+const NEAR: f64 = 0.07;
+
+/// The scales of a matrix's blocks.
+struct BlockScales {
+    side: usize,
+    /// Number of blocks in a row of blocks.
+    width: usize,
+    scales: Vec<f32>,
+}
+
+/// Exchanges the two axes of the scales; `None` if the matrix has no such blocks, or not as many rows of them as columns.
+pub(super) fn with_transposed_scales(w: &Matrix) -> Option<Matrix> {
+    let BlockScales { side, width, scales } = SIDES.into_iter().find_map(|side| BlockScales::of(w, side))?;
+    let scale = |row: usize, col: usize| scales[row * width + col];
+    let is_square = scales.len() == width * width && width > 1;
+    is_square.then(|| {
+        with_numbers(w, |value, row, col| {
+            let (row, col) = (row / side, col / side);
+            value / scale(row, col) * scale(col, row)
+        })
+    })?
+}
+
+impl BlockScales {
+    /// Reads the scales of blocks of a side; `None` if a number is no code times its block's scale.
+    fn of(w: &Matrix, side: usize) -> Option<Self> {
+        if !is_plain(w.dtype) || !w.rows.is_multiple_of(side) || !w.cols.is_multiple_of(side) {
+            return None;
+        }
+        let (width, mut scales) = (w.cols / side, Vec::new());
+        let mut rows = vec![0.0f32; side * w.cols];
+        for first in (0..w.rows).step_by(side) {
+            for (index, row) in rows.chunks_mut(w.cols).enumerate() {
+                decode_matrix_row(w, first + index, row);
+            }
+            for block in 0..width {
+                let values = rows.chunks(w.cols).flat_map(|row| &row[block * side..][..side]);
+                scales.push(scale(values.copied())?);
+            }
+        }
+        Some(Self { side, width, scales })
+    }
+}
+
+/// Returns the scale of a block from its largest number, if all its numbers are then codes.
+fn scale(values: impl Iterator<Item = f32> + Clone) -> Option<f32> {
+    let largest = values.clone().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let scale = f64::from(largest) / LARGEST;
+    let is_code = |value: f32| {
+        let code = f64::from(value.abs()) / scale;
+        let steps = code * 8.0 / code.log2().floor().max(LEAST_EXPONENT).exp2();
+        (steps - steps.round()).abs() < NEAR
+    };
+    (scale > 0.0 && values.clone().all(is_code)).then_some(scale as f32)
+}
