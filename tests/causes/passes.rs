@@ -99,6 +99,7 @@ fn a_typed_restriction_is_read_back_and_a_wrong_one_refused() {
         "norm_missing@ffn_norm@decode",
         "mask_window=4@prompt",
         "rope_missing@from-12",
+        "rope_missing@pass-1",
         "norm_eps@ffn_norm=0.01@chunk",
     ] {
         let change = &supposed(typed).change[0];

@@ -102,7 +102,7 @@ fn factors_of_rotated_values_and_other_ramps_of_yarn_are_named() {
 
 #[test]
 fn keys_that_are_rotated_in_the_cache_are_named() {
-    assert_read(&[("tiny-llama2", "f32"), ("tiny-qwen2", "bf16")], "cache_rotation@k_cache=cached-twice");
+    assert_read(&[("tiny-llama2", "f32"), ("tiny-qwen2", "bf16")], "cache_rotation=stored-twice@pass-1");
 }
 
 #[test]

@@ -57,18 +57,17 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::ExpertOrder,
         at: PRODUCTS,
-        takes: "next|previous|reversed|1,0,2,3",
+        takes: "next|previous|reversed|first-half|1,0,2,3",
         compute: |at, value| {
             let w = &at.stage::<ExpertProducts>()?.w;
-            let order = order(value.as_word()?, w.len())?;
+            let order = match value.as_word()? {
+                "first-half" => first_half(w.len())?,
+                word => order(word, w.len())?,
+            };
             with(at, &order.into_iter().map(|expert| w[expert].clone()).collect::<Vec<_>>())
         },
         read: read_order,
-        usual: |at| {
-            let words = ["next", "previous", "reversed"].map(ChangeValue::word);
-            let experts = at.stage::<ExpertProducts>().map_or(0, |stage| stage.w.len());
-            words.into_iter().chain(first_halves(experts)).collect()
-        },
+        usual: |_| ["next", "previous", "reversed", "first-half"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -151,10 +150,9 @@ fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
 }
 
 /// Returns the order of expert parallelism on two devices without the second one's offset.
-fn first_halves(experts: usize) -> Option<ChangeValue> {
+fn first_half(experts: usize) -> Option<Vec<usize>> {
     let half = (experts > 2 && experts.is_multiple_of(2)).then_some(experts / 2)?;
-    let order: Vec<String> = (0..experts).map(|expert| (expert % half).to_string()).collect();
-    Some(ChangeValue::Word(order.join(",")))
+    Some((0..experts).map(|expert| expert % half).collect())
 }
 
 /// Finds, for each chosen expert, the expert whose matrix gives its first outputs. Experts that no token chose keep
@@ -175,5 +173,6 @@ fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         order[expert] = nearest.filter(|nearest| off(nearest) < 0.1).unwrap_or(expert);
     }
     let told: Vec<String> = order.iter().map(usize::to_string).collect();
-    if order.is_sorted() { Vec::new() } else { vec![ChangeValue::Word(told.join(","))] }
+    let is_named = order.is_sorted() || first_half(w.len()).is_some_and(|half| order == half);
+    if is_named { Vec::new() } else { vec![ChangeValue::Word(told.join(","))] }
 }

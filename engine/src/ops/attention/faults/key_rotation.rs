@@ -46,9 +46,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::CacheRotation,
         at: &[Point::KCache],
-        takes: "cached-twice",
-        compute: |at, value| (value.as_word()? == "cached-twice").then(|| twice(at, at.value))?,
-        usual: |_| vec![ChangeValue::word("cached-twice")],
+        takes: "stored-twice",
+        compute: |at, value| (value.as_word()? == "stored-twice").then(|| twice(at, at.value))?,
+        usual: |_| vec![ChangeValue::word("stored-twice")],
         ..CatalogueEntry::PLAIN
     },
 ];

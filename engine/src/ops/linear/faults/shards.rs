@@ -4,57 +4,48 @@ use crate::change::{
     CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, distance, plain_gain,
 };
 use crate::checkpoint::Point;
-use crate::ops::linear::faults::{input, multiplied, own};
+use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own};
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 
 /// Projections that engines fuse, so that shards of both are wrong at once.
 const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
 
-/// All other products.
-const OTHERS: &[Point] = &[
-    Point::Q,
-    Point::K,
-    Point::V,
-    Point::AttnOut,
-    Point::RouterLogits,
-    Point::SharedGate,
-    Point::SharedUp,
-    Point::SharedOut,
-    Point::FfnOut,
-    Point::Logits,
-];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
-    CatalogueEntry { at: OTHERS, ..SHARDS },
     CatalogueEntry {
-        at: GATE_UP,
-        // The second device computes with the first one's outputs, or both are exchanged.
-        usual: |at| match own(at) {
-            Some(_) => ["0,0", "1,0"].map(ChangeValue::word).into(),
-            None => Vec::new(),
+        kind: CauseKind::WeightShards,
+        at: PRODUCTS,
+        takes: "1,0|0,0|columns:1,0",
+        compute: |at, value| match value.as_word()?.strip_prefix("columns:") {
+            Some(order) => {
+                let x = input(at)?;
+                multiplied(at, &in_order(at, x, &order_of(order)?)?, &own(at)?)
+            }
+            None => outputs(at, value.as_word()?),
         },
-        ..SHARDS
+        read: |at, theirs| {
+            read_outputs(at, theirs).or_else(|| read_columns(at, theirs)).into_iter().collect()
+        },
+        usual: |_| Vec::new(),
+        ..CatalogueEntry::PLAIN
+    },
+    // Tried if neither projection is recorded.
+    CatalogueEntry {
+        kind: CauseKind::WeightShards,
+        at: GATE_UP,
+        takes: "gate-up:0,0",
+        compute: |at, value| outputs(at, value.as_word()?.strip_prefix("gate-up:")?),
+        usual: |_| Vec::new(),
+        sweep: |_| ["gate-up:0,0", "gate-up:1,0"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
     },
 ];
 
-const SHARDS: CatalogueEntry = CatalogueEntry {
-    kind: CauseKind::WeightShards,
-    takes: "1,0|0,0|columns:1,0",
-    compute: |at, value| match value.as_word()?.strip_prefix("columns:") {
-        Some(order) => {
-            let x = input(at)?;
-            multiplied(at, &in_order(at, x, &order_of(order)?)?, &own(at)?)
-        }
-        None => {
-            own(at)?;
-            in_order(at, at.value, &order_of(value.as_word()?)?)
-        }
-    },
-    read: |at, theirs| read_outputs(at, theirs).or_else(|| read_columns(at, theirs)).into_iter().collect(),
-    usual: |_| Vec::new(),
-    ..CatalogueEntry::PLAIN
-};
+/// Replaces shards of the outputs.
+fn outputs(at: &SiteContext, order: &str) -> Option<Tensor> {
+    own(at)?;
+    in_order(at, at.value, &order_of(order)?)
+}
 
 /// Numbers of equal shards that are searched.
 const COUNTS: [usize; 6] = [2, 4, 8, 3, 6, 16];
