@@ -79,7 +79,7 @@ impl Finding {
         let at_taps = |change: &str| -> Vec<String> {
             let (key, value) =
                 change.split_once('=').map_or((change, ""), |(key, _)| (key, &change[key.len()..]));
-            let points = self.points.iter().filter(|_| !key.contains('@'));
+            let points = self.points.iter().filter(|_| !key.contains('@') && !self.has_all_taps(change));
             let at_each = points.map(|point| format!("{key}@{point}{value}"));
             let known: Vec<String> =
                 at_each.filter(|change| OperationChange::named(change).is_ok()).collect();
@@ -87,6 +87,13 @@ impl Finding {
         };
         let changes = self.changes()?.flat_map(at_taps);
         Some(changes.map(|change| format!("{change}{of_layers}")).collect::<Vec<_>>().join(AND))
+    }
+
+    /// Returns true if the finding has several taps, and a change applies to no others.
+    fn has_all_taps(&self, change: &str) -> bool {
+        let changes = OperationChange::named(change).unwrap_or_default();
+        let mut taps = changes.iter().flat_map(OperationChange::taps);
+        self.points.len() > 1 && taps.all(|tap| self.points.contains(tap))
     }
 
     /// Makes a finding for one site without details.
