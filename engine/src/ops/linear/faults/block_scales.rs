@@ -16,7 +16,7 @@ const LEAST_EXPONENT: f64 = -6.0;
 const NEAR: f64 = 0.07;
 
 /// The scales of a matrix's blocks.
-struct BlockScales {
+struct SquareBlockScales {
     side: usize,
     /// Number of blocks in a row of blocks.
     width: usize,
@@ -25,7 +25,8 @@ struct BlockScales {
 
 /// Exchanges the two axes of the scales; `None` if the matrix has no such blocks, or not as many rows of them as columns.
 pub(super) fn with_transposed_scales(w: &Matrix) -> Option<Matrix> {
-    let BlockScales { side, width, scales } = SIDES.into_iter().find_map(|side| BlockScales::of(w, side))?;
+    let SquareBlockScales { side, width, scales } =
+        SIDES.into_iter().find_map(|side| SquareBlockScales::of(w, side))?;
     let scale = |row: usize, col: usize| scales[row * width + col];
     let is_square = scales.len() == width * width && width > 1;
     is_square.then(|| {
@@ -36,7 +37,7 @@ pub(super) fn with_transposed_scales(w: &Matrix) -> Option<Matrix> {
     })?
 }
 
-impl BlockScales {
+impl SquareBlockScales {
     /// Reads the scales of blocks of a side; `None` if a number is no code times its block's scale.
     fn of(w: &Matrix, side: usize) -> Option<Self> {
         if !is_plain(w.dtype) || !w.rows.is_multiple_of(side) || !w.cols.is_multiple_of(side) {
