@@ -43,6 +43,15 @@ impl<'t> InputTensor<'t> {
 
     /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
     pub(crate) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
+        Self::fused_with(tensor, profile, |node| node.stage.is_fused())
+    }
+
+    /// Evaluates an input that is scaled. Kernels of products may scale their results before they round them.
+    pub(crate) fn scaled(tensor: &'t Tensor, profile: &Profile) -> Self {
+        Self::fused_with(tensor, profile, |node| node.stage.is_fused() || node.stage.is_product())
+    }
+
+    fn fused_with(tensor: &'t Tensor, profile: &Profile, is_fused: impl Fn(&Node) -> bool) -> Self {
         if profile.fused == FusedResults::Nothing {
             return Self::of(tensor, profile);
         }
@@ -50,22 +59,27 @@ impl<'t> InputTensor<'t> {
             Some(before) => before.is_sum(),
             None => node_of(origin).is_some_and(|node| node.stage.is_sum()),
         };
-        Self::with(tensor, profile, |origin, exacts, before| match UnroundedOrigin::of(origin).as_deref() {
-            _ if profile.fused == FusedResults::Norms && is_sum(origin) => {}
-            Some(UnroundedOrigin::Unknown { .. }) => {
-                exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
+        Self::with(tensor, profile, is_fused, |origin, exacts, before| {
+            match UnroundedOrigin::of(origin).as_deref() {
+                _ if profile.fused == FusedResults::Norms && is_sum(origin) => {}
+                Some(UnroundedOrigin::Unknown { .. }) => {
+                    exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
+                }
+                _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = x.or(before)),
             }
-            _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = x.or(before)),
         })
     }
 
     /// Evaluates an input that is certainly fused and therefore not rounded.
     pub(crate) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
-        Self::with(tensor, profile, |origin, exacts, before| match UnroundedOrigin::of(origin).as_deref() {
-            Some(UnroundedOrigin::Unknown { .. }) => {
-                exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
+        let is_fused = |node: &Node| node.stage.is_fused();
+        Self::with(tensor, profile, is_fused, |origin, exacts, before| {
+            match UnroundedOrigin::of(origin).as_deref() {
+                Some(UnroundedOrigin::Unknown { .. }) => {
+                    exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
+                }
+                _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = before),
             }
-            _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = before),
         })
     }
 
@@ -73,6 +87,7 @@ impl<'t> InputTensor<'t> {
     fn with(
         tensor: &'t Tensor,
         profile: &Profile,
+        is_fused: impl Fn(&Node) -> bool,
         change: impl Fn(&ValueOrigin, &mut [ExactValue], &dyn Fn() -> Vec<ExactValue>),
     ) -> Self {
         if tensor.origins().is_empty() {
@@ -84,7 +99,7 @@ impl<'t> InputTensor<'t> {
             let (piece, later) = rest.split_at_mut(origin.range.len());
             let node = match UnroundedOrigin::of(origin).as_deref() {
                 Some(UnroundedOrigin::Of(node)) => Some(node.clone()),
-                _ => node_of(origin).filter(|node| node.stage.is_fused()),
+                _ => node_of(origin).filter(|node| is_fused(node)),
             };
             let before = |node: &Node| {
                 let wanted: Vec<usize> = origin.range.clone().collect();

@@ -52,6 +52,11 @@ pub trait Operation: Any + Send + Sync {
         false
     }
 
+    /// Returns true for a product with weights.
+    fn is_product(&self) -> bool {
+        false
+    }
+
     /// Returns true if the operation adds two tensors.
     fn is_sum(&self) -> bool {
         false

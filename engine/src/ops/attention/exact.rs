@@ -126,7 +126,28 @@ impl Scores {
         product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
     }
 
+    /// Evaluates scores of one row. Engines of models that scale queries may scale the products instead, which shows if
+    /// operands are rounded.
     fn row(
+        &self,
+        profile: &Profile,
+        inputs: [&InputTensor; 2],
+        wanted: &[usize],
+        exacts: &mut Vec<ExactValue>,
+    ) {
+        let first = exacts.len();
+        self.row_by(profile, inputs, wanted, exacts);
+        let scales_queries =
+            matches!(self.scale, AttentionScale::Queries(_)) && profile.scaled == ScaledOperand::Model;
+        if scales_queries && profile.operands.tf32().is_some() {
+            let mut of_products = Vec::with_capacity(wanted.len());
+            let profile = Profile { scaled: ScaledOperand::Products, ..*profile };
+            self.row_by(&profile, inputs, wanted, &mut of_products);
+            exacts[first..].iter_mut().zip(of_products).for_each(|(exact, other)| *exact = exact.or(other));
+        }
+    }
+
+    fn row_by(
         &self,
         profile: &Profile,
         [q, k]: [&InputTensor; 2],

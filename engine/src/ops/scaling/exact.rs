@@ -25,7 +25,7 @@ impl Operation for Scaling {
             Multiplier::Number(factor) => (factor.into(), 1.0),
             Multiplier::Divisor(divisor) => (1.0 / f64::from(divisor), 2.0),
         };
-        InputTensor::read(&self.x, profile).each(wanted, |x| {
+        InputTensor::scaled(&self.x, profile).each(wanted, |x| {
             let value = x.value * factor;
             let rounding = roundings * U * value.abs();
             x.through(value, factor).moved(K * rounding, rounding)

@@ -84,6 +84,10 @@ impl Operation for Linear {
         false
     }
 
+    fn is_product(&self) -> bool {
+        true
+    }
+
     fn choices(&self) -> &'static [Choice] {
         const WITH_BIAS: &[Choice] = &[
             Choice::RoundedRowScales,
@@ -377,22 +381,33 @@ impl WeightRow {
 
     pub(crate) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
         let columns = 0..self.codes.len();
-        let exact = match profile.parts {
-            1 => self.over(columns.clone(), x, profile),
-            parts => {
-                let width = columns.len().div_ceil(parts);
-                let part = |first: usize| first..columns.end.min(first + width);
-                let sums = columns.clone().step_by(width).map(|first| self.over(part(first), x, profile));
-                reduced(&sums.collect::<Vec<_>>(), profile.results)
-            }
-        };
-        let exact = self.scaled(exact, profile);
+        if profile.parts > 1 {
+            return self.over_devices(x, bias, profile);
+        }
+        let exact = self.scaled(self.over(columns.clone(), x, profile), profile);
         match bias {
-            // With codes, or with several devices, the sum is complete before the bias is added.
-            Some(bias) if x.is_coded || profile.parts > 1 => exact.rounded(profile.biased).plus(bias),
+            // With codes, the sum is complete before the bias is added.
+            Some(bias) if x.is_coded => exact.rounded(profile.biased).plus(bias),
             Some(bias) => with_bias(exact, bias, columns.len(), profile),
             None => exact,
         }
+    }
+
+    /// Returns the sum over devices that each have equal ranges of columns. The bias is added to the complete sum, or to
+    /// the first device's part before it is rounded.
+    fn over_devices(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
+        let columns = self.codes.len();
+        let width = columns.div_ceil(profile.parts);
+        let part = |first: usize| self.over(first..columns.min(first + width), x, profile);
+        let mut sums: Vec<ExactValue> = (0..columns).step_by(width).map(part).collect();
+        let complete = self.scaled(reduced(&sums, profile.results), profile);
+        let Some(bias) = bias else { return complete };
+        let after = complete.rounded(profile.biased).plus(bias);
+        if !self.scales.is_empty() || x.is_coded {
+            return after;
+        }
+        sums[0] = with_bias(sums[0], bias, width, &Profile { biased: Float::F32, ..*profile });
+        after.or(reduced(&sums, profile.results))
     }
 
     /// Returns a sum over codes times the row's scale.
