@@ -492,7 +492,7 @@ fn rows_of_modules_are_checked() {
     for (change, problem) in [
         (json!({"module": "model..mlp"}), "invalid module 'model..mlp'"),
         (json!({"module": "model.layers.1.mlp", "layer": 2}), "or state the layer of the path"),
-        (json!({"module": "mlp", "tap": "q"}), "neither \"tap\""),
+        (json!({"module": "mlp", "tap": "q"}), "remove \"tap\""),
         (json!({"module": "mlp", "pass": 7}), "pass 7 does not exist"),
         (json!({"module": "mlp", "axes": ["token"]}), "cannot be used with the output of a module"),
     ] {

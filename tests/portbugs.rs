@@ -7,8 +7,13 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use xcheck::change::CauseKind;
+use xcheck::checkpoint::Point;
+use xcheck::dump::Dump;
 
 use crate::common::skip::skip;
+use crate::common::terminal::Terminal;
+use crate::judge::clay::Clay;
+use crate::judge::scene::{of_pass, site};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const LEVELS: [&str; 4] = ["taps", "blocks", "logits", "logprobs"];
@@ -128,7 +133,7 @@ fn the_checker_refuses_a_wrong_submission() {
     let (code, text) = checked(&right);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("| yes | block outputs and logits | 0 of"), "{text}");
-    let wrong: [(&str, fn(&mut Value)); 6] = [
+    let wrong: &[(&str, fn(&mut Value))] = &[
         ("verdicts are missing", |s| _ = s["results"].as_array_mut().expect("a list").pop()),
         ("a second verdict of the same run", |s| s["results"][1] = s["results"][0].clone()),
         ("no such run", |s| s["results"][0]["id"] = json!("of-nobody")),
@@ -142,5 +147,40 @@ fn the_checker_refuses_a_wrong_submission() {
         let (code, text) = checked(&changed);
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains(message), "{message}: {text}");
+    }
+}
+
+/// Judges a dump: the exit code, and the first wrong tap.
+fn judged(dump: &Path, model: &str) -> (i32, String) {
+    let (dump, model) = (dump.display().to_string(), format!("{ROOT}/{model}/hf"));
+    let (code, report) = Terminal::new().json(&[
+        "check",
+        "--model",
+        &model,
+        "--candidate",
+        &dump,
+        "--no-report",
+        "--no-causes",
+    ]);
+    (code, report["references"][0]["first_divergence"]["tap"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn correct_variants_pass_and_fail_with_a_wrong_value() {
+    for (name, model, point) in [
+        ("fused-kernels-gemma2-f16", "tests/data/architectures/tiny-gemma2", Point::Logits),
+        ("tensor-parallelism-gpt2-f16-2", "checkpoints/tiny-gpt2", Point::AttnOut),
+        ("tensor-parallelism-qwen3-bias-bf16-2", "tests/data/architectures/tiny-qwen3-bias", Point::AttnOut),
+        ("tf32-gemma2-f32-tf32", "tests/data/architectures/tiny-gemma2", Point::AttnScores),
+    ] {
+        let path = Path::new(ROOT).join("tests/data/portbugs").join(format!("{name}.safetensors"));
+        assert_eq!(judged(&path, model), (0, String::new()), "{name}");
+        let dump = Clay::of(&Dump::open(&path).expect("it loads"));
+        let site = if point == Point::Logits { of_pass(point, 0) } else { site(point, 0, 0) };
+        let wrong = dump.edit(site, |values| values[0] *= 1.02);
+        let folder = Terminal::new();
+        let file = folder.path().join("wrong.safetensors");
+        wrong.save(&file);
+        assert_eq!(judged(&file, model), (1, point.name().to_owned()), "{name}");
     }
 }

@@ -290,9 +290,6 @@ fn types_that_ggml_removed_or_that_are_too_new_are_refused_by_name() {
         (36, "IQ4_NL_4_4", "quantize"),
         (37, "IQ4_NL_4_8", "quantize"),
         (38, "IQ4_NL_8_8", "quantize"),
-        (40, "NVFP4", "newer"),
-        (41, "Q1_0", "newer"),
-        (42, "Q2_0", "newer"),
     ] {
         assert_refused!(
             read_gguf(described(describe("w", &[256], id, 0))),

@@ -305,7 +305,7 @@ fn a_report_of_prompts_alone_says_why_it_is_no_pass() {
     );
     assert!(junit(&report).contains(&format!("<error message=\"{why}\"")));
     assert_eq!(parsed(&report)["reason"], why);
-    assert!(markdown(&report).contains("Only prompts were compared"));
+    assert!(markdown(&report).contains("Only the text or tokens of prompts were compared"));
 }
 
 #[test]

@@ -93,8 +93,12 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
         Choice::is_of_parts,
         Choice::is_of_sums,
     ];
-    // Row scales do not count towards the limit, because the weights themselves prove them.
-    let counted = |choices: &[Choice]| choices.iter().filter(|choice| !choice.is_of_row_scales()).count();
+    // Row scales do not count towards the limit, because the weights themselves prove them. Numbers of devices count as
+    // one choice.
+    let counted = |choices: &[Choice]| {
+        let parts = choices.iter().filter(|choice| choice.is_of_parts()).count();
+        choices.iter().filter(|choice| !choice.is_of_row_scales()).count() - parts.saturating_sub(1)
+    };
     for is_last in last {
         if counted(&choices) > MOST_CHOICES {
             choices.retain(|&choice| !is_last(choice));

@@ -22,9 +22,29 @@ pub(crate) struct RowNoise {
     /// For each site, the rows and the largest error of each in perturbed runs.
     noise: HashMap<Site, Vec<(usize, f64)>>,
     /// Ratio of the dump's error to the noise, typical of all rows.
-    pub(crate) ratio: f64,
+    pub(crate) ratio: TypicalRatio,
     /// Number of rows.
     pub(crate) count: usize,
+}
+
+/// The geometric mean of the ratios of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct TypicalRatio {
+    /// Geometric mean.
+    pub(crate) mean: f64,
+    /// Geometric mean, less three standard errors: few rows, or rows that differ much, leave it uncertain.
+    pub(crate) least: f64,
+}
+
+impl TypicalRatio {
+    /// Computes the mean of ratios. NaN if a ratio is NaN.
+    fn of(ratios: &[f64]) -> Self {
+        let n = ratios.len().max(1) as f64;
+        let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / n;
+        let squares = ratios.iter().map(|ratio| (ratio.ln() - mean).powi(2)).sum::<f64>();
+        let standard_error = (squares / (n - 1.0).max(1.0) / n).sqrt();
+        Self { mean: mean.exp(), least: (mean - 3.0 * standard_error).exp() }
+    }
 }
 
 impl RowNoise {
@@ -39,19 +59,21 @@ impl RowNoise {
         };
         let noise: HashMap<Site, Vec<(usize, f64)>> = errors.iter().filter_map(of_site).collect();
         let count = noise.values().map(Vec::len).sum();
-        let known = Self { noise, ratio: 0.0, count };
+        let known = Self { noise, ratio: TypicalRatio::default(), count };
         Self { ratio: known.typical(|site| errors.get(&site)), ..known }
     }
 
     /// Returns the geometric mean of the ratios of errors to noise. A few rows in which rounding errors grow do not
     /// decide it. NaN if an error is missing or NaN.
-    fn typical<'e>(&self, errors: impl Fn(Site) -> Option<&'e Distribution>) -> f64 {
+    fn typical<'e>(&self, errors: impl Fn(Site) -> Option<&'e Distribution>) -> TypicalRatio {
         let ratio = |site: Site, &(row, noise): &(usize, f64)| {
             let error = errors(site).and_then(|errors| errors.rows.get(row)).copied().unwrap_or(f64::NAN);
             if error / noise < Self::LEAST { Self::LEAST } else { error / noise }
         };
-        let ratios = self.noise.iter().flat_map(|(&site, rows)| rows.iter().map(move |row| ratio(site, row)));
-        (ratios.map(f64::ln).sum::<f64>() / self.count.max(1) as f64).exp()
+        let of_site = |(&site, rows): (&Site, &Vec<(usize, f64)>)| -> Vec<f64> {
+            rows.iter().map(|row| ratio(site, row)).collect()
+        };
+        TypicalRatio::of(&self.noise.iter().flat_map(of_site).collect::<Vec<_>>())
     }
 
     /// Returns the smallest ratio that some rounding choices leave at `sites`. `None` if no choices of the numerics are
@@ -64,7 +86,7 @@ impl RowNoise {
         setting: &RunContext,
         go_on: ContinuationValues,
         sites: &HashSet<Site>,
-    ) -> Result<Option<f64>> {
+    ) -> Result<Option<TypicalRatio>> {
         let Some(mut kernels) = eager(setting).map(FusedKernels::new) else { return Ok(None) };
         let mut least = self.ratio;
         for step in FusedStep::ALL {
@@ -73,7 +95,7 @@ impl RowNoise {
             let mut rounding = RoundingTap { sites, setting };
             let (checks, _) = setting.run_comparing(&other, &setting.script(), comparison, &mut rounding)?;
             let left = self.typical(|site| distribution(&checks, site));
-            if left < least {
+            if left.mean < least.mean {
                 (kernels, least) = (other, left);
             }
         }

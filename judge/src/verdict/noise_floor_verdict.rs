@@ -148,7 +148,8 @@ impl UnitRows<'_> {
             taps.entry(kind).or_default().insert(row.site);
         }
         for ((is_local, is_long, point), sites) in taps {
-            if !is_long && !(is_local && has_our_bits) {
+            let may_be_beyond_sums = is_local && has_our_bits;
+            if !is_long && !may_be_beyond_sums {
                 continue;
             }
             let go_on = self.goes_on(is_local);
@@ -160,7 +161,7 @@ impl UnitRows<'_> {
             };
             let doubted = match doubt {
                 Some(why) => self.rows_of(&sites).map(|row| (row.site, why.clone())).collect(),
-                None if is_local && has_our_bits => self.beyond_sums(&measured, &sites),
+                None if may_be_beyond_sums => self.beyond_sums(&measured, &sites),
                 None => HashMap::new(),
             };
             for row in &mut self.rows {
@@ -382,16 +383,17 @@ fn doubt_of_choices(
     sites: &HashSet<Site>,
     rows: &RowNoise,
 ) -> Result<Option<String>> {
-    if rows.count < FEW_ROWS || rows.ratio <= 1.0 {
+    if rows.count < FEW_ROWS || rows.ratio.least <= 1.0 {
         return Ok(None);
     }
-    let left = rows.left_by_choices(setting, go_on, sites)?.filter(|left| !(*left <= 1.0));
+    let left = rows.left_by_choices(setting, go_on, sites)?.filter(|left| !(left.least <= 1.0));
     Ok(left.map(|left| {
         format!(
-            "{point}: a typical row's error is {left:.1} times as large as another order of sums makes it, and no known \
+            "{point}: a typical row's error is {:.1} times as large as another order of sums makes it, and no known \
              rounding choice explains the rest: an operation rounds differently, such as partial sums in 16 bits, or is \
              wrong; record more taps to decide. If products are summed in parts, state tensor_parallel or \
-             reduced_precision_sums in producer.settings"
+             reduced_precision_sums in producer.settings",
+            left.mean
         )
     }))
 }

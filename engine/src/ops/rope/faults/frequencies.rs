@@ -7,7 +7,7 @@ use crate::change::{CauseKind, ChangeValue, SiteContext, distance, index_range, 
 use crate::numerics::Numerics;
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::scaling::read_scaling;
-use crate::ops::rope::faults::{divided, frequencies, read_theta, with};
+use crate::ops::rope::faults::{divided, pair_frequencies, read_theta, with};
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::Tensor;
 use crate::weight::DType;
@@ -105,7 +105,7 @@ fn estimates(at: &SiteContext, theirs: &[f64]) -> Option<Vec<RatioEstimate>> {
         DType::F16 => 1e-3,
         _ => 1e-5,
     };
-    let read = frequencies(at, theirs).into_iter().enumerate().map(|(pair, (frequency, weight))| {
+    let read = pair_frequencies(at, theirs).into_iter().enumerate().map(|(pair, (frequency, weight))| {
         let own = rope.exact_frequency(pair);
         let ratio = frequency / own;
         let is_read = ratio.is_finite() && weight > 0.0;

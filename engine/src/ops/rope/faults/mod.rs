@@ -366,7 +366,7 @@ fn thetas(at: &SiteContext) -> Vec<f64> {
 }
 
 /// Returns each pair's angle per position and its weight, from rows whose angles are known modulo full turns.
-pub(crate) fn frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
+pub(crate) fn pair_frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
     let angle_of = |token: usize, pair: usize| {
@@ -411,7 +411,7 @@ fn read_theta(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
     let (mut up, mut down) = (0.0, 0.0);
-    for (pair, (read, weight)) in frequencies(at, theirs).into_iter().enumerate().skip(1) {
+    for (pair, (read, weight)) in pair_frequencies(at, theirs).into_iter().enumerate().skip(1) {
         if !(read > 0.0) || !weight.is_finite() {
             continue;
         }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::change::{ChangeValue, FactorEstimate, SiteContext, rounded_to};
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::yarn::{usual_magnitudes, yarn, yarn_of_ratio};
-use crate::ops::rope::faults::{by_factors, frequencies, near};
+use crate::ops::rope::faults::{by_factors, near, pair_frequencies};
 use crate::ops::rope::yarn::Yarn;
 use crate::ops::rope::{Rope, RopeScaling};
 
@@ -98,7 +98,7 @@ pub(super) fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue>
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let magnitudes = read_magnitude(at, theirs);
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
-    let ratios: Vec<f64> = frequencies(at, theirs)
+    let ratios: Vec<f64> = pair_frequencies(at, theirs)
         .into_iter()
         .enumerate()
         .filter(|(_, (read, weight))| *read > 0.0 && weight.is_finite())
