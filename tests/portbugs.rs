@@ -16,6 +16,9 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::{of_pass, site};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// A change of a submission.
+type Change = fn(&mut Value);
+
 const LEVELS: [&str; 4] = ["taps", "blocks", "logits", "logprobs"];
 
 fn folder() -> PathBuf {
@@ -133,7 +136,7 @@ fn the_checker_refuses_a_wrong_submission() {
     let (code, text) = checked(&right);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("| yes | block outputs and logits | 0 of"), "{text}");
-    let wrong: &[(&str, fn(&mut Value))] = &[
+    let wrong: &[(&str, Change)] = &[
         ("verdicts are missing", |s| _ = s["results"].as_array_mut().expect("a list").pop()),
         ("a second verdict of the same run", |s| s["results"][1] = s["results"][0].clone()),
         ("no such run", |s| s["results"][0]["id"] = json!("of-nobody")),
