@@ -2,7 +2,7 @@
 //! group.
 //!
 //! GGUF's blocks store their scale. Weights of quantised Hugging Face checkpoints are decoded to plain numbers, so their
-//! groups and scales are read from the numbers ([`GroupSteps`]).
+//! groups and scales are read from the numbers (`GroupSteps`).
 
 use half::f16;
 
