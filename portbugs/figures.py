@@ -57,7 +57,7 @@ class Figures:
         self.seconds = [verdict["seconds"] for _, _, verdict in rows if "seconds" in verdict]
 
     def row(self, name: str, causes: bool) -> str:
-        time = f"{sum(self.seconds) / len(self.seconds):.2f} s" if self.seconds else "< 0.1 s"
+        time = f"{sum(self.seconds) / len(self.seconds):.2f} s" if self.seconds else "–"
         cells = [name, NAMES[self.level], share(self.detected, self.faults), share(self.located, self.faults),
                  share(self.named, self.faults) if causes else "–", share(self.alarms, self.correct), str(self.withheld), time]  # fmt: skip
         return "| " + " | ".join(cells) + " |"

@@ -1,7 +1,7 @@
 """Runs judges over PortBugs and writes docs/benchmark.md.
 
-    python run.py                         # everything: about 25 CPU minutes
-    python run.py --only ID ...           # some cases, printed
+    python run.py                         # everything, and the page
+    python run.py --only ID ...           # some cases, printed; --page then writes the page
     python run.py --check FILE            # checks a submission: figures of another judge
     python run.py --page                  # writes the page again from data/results.json
 """
@@ -61,9 +61,10 @@ def main() -> None:
         for row in rows if args.only else []:
             print(json.dumps({name: value for name, value in row.items() if name != "gates"}, ensure_ascii=False), flush=True)
         keep(rows)
-    from page import write_page
+    if not args.only:
+        from page import write_page
 
-    return write_page(json.loads(RESULTS.read_text()))
+        write_page(json.loads(RESULTS.read_text()))
 
 
 def keep(rows: list[dict[str, Any]]) -> None:
@@ -129,7 +130,6 @@ def options_of(case: dict[str, Any], args: dict[str, Any]) -> tuple[list[str], P
 
 def gates_of(case: dict[str, Any], run: Made | modules.MadeModules) -> dict[str, dict[str, Any]]:
     """Judges a run by the gates, against a plain run of the same type on the same tokens."""
-    start = time.monotonic()
     reference = made(case, like=None if "tokens" in case else run, plain=True)
     results: dict[str, dict[str, Any]] = {}
     for level in ("taps", "blocks", "logits"):
@@ -140,7 +140,6 @@ def gates_of(case: dict[str, Any], run: Made | modules.MadeModules) -> dict[str,
     if isinstance(run, Made):
         own = Made(case, plain=True)
         results["check_logprobs_close"] = {"logprobs": logprobs_close(tokens(run.passes), tokens(own.passes))}
-    results["seconds"] = {"all": round(time.monotonic() - start, 3)}
     return results
 
 

@@ -91,12 +91,12 @@ pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
             assert_eq!(code, 0, "{}: {}", dump.display(), reference["reason"]);
             let [compared, identical] = ["taps_compared", "taps_identical"]
                 .map(|count| reference["coverage"][count].as_u64().expect("a number") as usize);
-            // What llama.cpp computes, our numerics of it compute to the last bit. Its graph may have a sum that no module of
-            // transformers has.
-            let is_right = match dump.display().to_string().contains("llama.cpp") {
-                true => compared >= taps && identical == compared,
-                false => compared == taps,
-            };
+            // What llama.cpp computes, our numerics of it compute to the last bit. Its graph of the parallel StableLM has a
+            // sum after attention that no module of transformers has.
+            let is_of_llama_cpp = dump.display().to_string().contains("llama.cpp");
+            let has_more = is_of_llama_cpp && model.contains("stablelm");
+            let is_right = (compared == taps || has_more && compared > taps)
+                && (!is_of_llama_cpp || identical == compared);
             assert!(is_right, "{}: {compared} compared, {identical} identical", dump.display());
         }
     }

@@ -111,8 +111,10 @@ fn a_q8_0_q5_0_or_q4_0_kv_cache_of_llama_cpp_has_the_same_bits() {
         for row in caches {
             assert_eq!(row["local"]["max_abs"].as_f64(), Some(0.0), "{kv}: {row:#}");
         }
-        for row in rows.iter().filter(|row| row["tap"] == "attn_context") {
-            assert!(row["local"]["rel_l2"].as_f64() < Some(1e-6), "{kv}: {row:#}");
+        let contexts: Vec<&Value> = rows.iter().filter(|row| row["tap"] == "attn_context").collect();
+        assert_eq!(contexts.len(), 3, "{kv}");
+        for row in contexts {
+            assert!(row["local"]["rel_l2"].as_f64().is_some_and(|error| error < 1e-6), "{kv}: {row:#}");
         }
     }
 }
@@ -154,7 +156,7 @@ fn a_dropped_scale_of_keys_or_values_in_a_quantised_cache_is_named() {
 }
 
 #[test]
-fn a_quantised_cache_that_may_be_rotated_or_does_not_fit_the_heads_is_not_judged_as_such() {
+fn a_quantised_cache_that_does_not_fit_the_heads_is_refused() {
     let terminal = Terminal::new();
     let small = terminal.run(&[
         "dump",

@@ -112,7 +112,7 @@ fn changed(name: &str, config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mu
 }
 
 /// Changes the bytes of every tensor with that ending.
-fn each(tensors: &mut Tensors, ending: &str, change: fn(&mut [u8])) {
+fn each(tensors: &mut Tensors, ending: &str, change: impl Fn(&mut [u8])) {
     let named = tensors.iter_mut().filter(|(name, _)| name.ends_with(ending));
     assert!(named.map(|(_, (_, _, data))| change(data)).count() > 0, "there is one");
 }
@@ -704,4 +704,28 @@ fn an_index_of_groups_that_the_weights_do_not_follow_is_named() {
     let (code, verification) = verified(wrong(true).path(), original.path());
     assert_eq!(code, 1);
     assert!(faults(&verification)[0].contains("g_idx is stored"), "{verification:#}");
+}
+
+/// A row of zeros has no factor: it does not make a common factor one of rows.
+#[test]
+fn a_wrong_scale_of_all_rows_does_not_pass_beside_a_row_of_zeros() {
+    let is_held = |name: &str| name.contains("down_proj");
+    let clear_first_row = |(_, shape, data): &mut (Dtype, Vec<usize>, Vec<u8>)| {
+        let width = data.len() / shape[0];
+        data[..width].fill(0);
+    };
+    let cleared = |tensors: &mut Tensors| {
+        tensors.retain(|name, _| is_held(name));
+        let weights = tensors.iter_mut().filter(|(name, _)| name.ends_with("proj.weight"));
+        weights.for_each(|(_, weight)| clear_first_row(weight));
+    };
+    let original = changed("original", |_| (), cleared);
+    let code = |factor: f32| {
+        let change = |tensors: &mut Tensors| {
+            cleared(tensors);
+            each(tensors, "proj.weight_scale", |data| brain_floats_times(data, factor));
+        };
+        verified(changed("w8a8", |_| (), change).path(), original.path()).0
+    };
+    assert_eq!([1.0, 1.07, 2.0].map(code), [0, 1, 1]);
 }

@@ -14,6 +14,7 @@ mod separation;
 #[expect(dead_code, reason = "shares of random cases are other tests'")]
 #[path = "../../tests/common/share.rs"]
 mod share;
+mod sinks;
 #[path = "../../tests/common/skip.rs"]
 mod skip;
 mod views;

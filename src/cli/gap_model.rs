@@ -129,7 +129,7 @@ impl ModelAssessments {
             (false, true) => {
                 format!("the log-probabilities of the {trainer} differ from the model's ({scales})")
             }
-            (false, false) => format!("no side fails against the model ({scales})"),
+            (false, false) => format!("neither side fails against the model ({scales})"),
         }
     }
 }

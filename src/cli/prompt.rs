@@ -95,7 +95,7 @@ fn of_stated_prompt(target: &RequestedModel, dump: &Dump) -> Option<String> {
     let expected = tokenizer.encode(&input.prompt, true).ok()?;
     let (kind, what) = token_difference(&input.tokens, &expected)?;
     Some(format!(
-        "the manifest's tokens are not those of its prompt ({kind}: {what}); judge the tokens with --prompt"
+        "the manifest's tokens are not those of its prompt ({kind}: {what}); to judge them, give the prompt with --prompt"
     ))
 }
 

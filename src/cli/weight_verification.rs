@@ -48,7 +48,7 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
     output.line(format_args!("{wrong} of {} quantised weights differ from the original", fits.len()));
     if factors > 0 {
         output.line(format_args!(
-            "{factors} weights fit only with a factor for each input or output (AWQ, SmoothQuant); the inverse in another layer was not checked"
+            "{factors} weights fit only with a factor for each input or output (AWQ, SmoothQuant); xcheck did not check that another layer has the inverse factor"
         ));
     }
     if !lost.is_empty() {

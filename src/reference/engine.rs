@@ -33,8 +33,8 @@ pub type ScriptFile = (&'static str, &'static str);
 pub(super) struct EngineSettings {
     pub name: &'static str,
     pub takes: EngineInput,
-    /// Architectures that its script supports; empty if the engine decides.
-    pub families: &'static [&'static str],
+    /// Lists of the architectures that its script supports; empty if the engine decides.
+    pub families: &'static [&'static [&'static str]],
     /// Types that it can compute in; empty if the model file decides.
     pub dtypes: &'static [&'static str],
     /// The script to run, followed by the files that it imports or reads.
@@ -59,38 +59,40 @@ macro_rules! script {
 
 const WRITER: ScriptFile = script!("lib/dump_writer.py");
 
+/// Architectures without experts that transformers and llama.cpp both compute.
+const DENSE: &[&str] = &[
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "smollm3",
+    "granite",
+    "phi3",
+    "gpt2",
+    "gemma",
+    "seed_oss",
+    "ernie4_5",
+    "exaone4",
+    "glm4",
+    "chatglm",
+    "arcee",
+    "starcoder2",
+    "gptneox",
+    "stablelm",
+    "command-r",
+    "cohere2",
+    "olmo",
+    "jais2",
+    "nemotron",
+];
+
 // Statics instead of constants, so that the texts are in the binary only once.
 static TRANSFORMERS: EngineSettings = EngineSettings {
     name: "transformers",
     takes: EngineInput::Directory,
-    families: &[
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma2",
-        "gemma3",
-        "olmo2",
-        "smollm3",
-        "granite",
-        "phi3",
-        "bitnet",
-        "gpt2",
-        "helium",
-        "gemma",
-        "seed_oss",
-        "ernie4_5",
-        "exaone4",
-        "glm4",
-        "chatglm",
-        "arcee",
-        "starcoder2",
-        "gptneox",
-        "stablelm",
-        "command-r",
-        "cohere2",
-        "olmo",
-    ],
+    families: &[DENSE, &["mistral", "bitnet", "helium"]],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump/dump_transformers.py"), WRITER],
     wanted: script!("requirements.txt").1,
@@ -114,31 +116,7 @@ static TRANSFORMERS: EngineSettings = EngineSettings {
 static LLAMA_CPP: EngineSettings = EngineSettings {
     name: "llama.cpp",
     takes: EngineInput::Gguf,
-    families: &[
-        "llama",
-        "qwen2",
-        "qwen3",
-        "gemma2",
-        "gemma3",
-        "olmo2",
-        "smollm3",
-        "granite",
-        "phi3",
-        "gpt2",
-        "gemma",
-        "seed_oss",
-        "ernie4_5",
-        "exaone4",
-        "glm4",
-        "chatglm",
-        "arcee",
-        "starcoder2",
-        "gptneox",
-        "stablelm",
-        "command-r",
-        "cohere2",
-        "olmo",
-    ],
+    families: &[DENSE],
     dtypes: &[],
     scripts: &[script!("dump/build_dump_llama_cpp.sh"), script!("dump/dump_llama_cpp.cpp")],
     wanted: script!("requirements-llama-cpp.txt").1,
@@ -151,7 +129,7 @@ static LLAMA_CPP: EngineSettings = EngineSettings {
 static MLX: EngineSettings = EngineSettings {
     name: "mlx",
     takes: EngineInput::Directory,
-    families: &["llama", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
+    families: &[&["llama", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"]],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump/dump_mlx.py"), WRITER, script!("lib/model_files.py")],
     wanted: script!("requirements-mlx.txt").1,
@@ -170,7 +148,7 @@ static MLX: EngineSettings = EngineSettings {
 static TINYGRAD: EngineSettings = EngineSettings {
     name: "tinygrad",
     takes: EngineInput::Directory,
-    families: &["gpt2"],
+    families: &[&["gpt2"]],
     dtypes: &["f32"],
     scripts: &[script!("dump/dump_tinygrad.py"), WRITER],
     wanted: script!("requirements-tinygrad.txt").1,
@@ -230,8 +208,8 @@ impl ReferenceEngine {
     }
 
     /// Returns the architectures that its script supports; empty if the engine decides.
-    pub fn families(self) -> &'static [&'static str] {
-        self.recipe().families
+    pub fn families(self) -> Vec<&'static str> {
+        self.recipe().families.concat()
     }
 
     /// Returns the types that it can compute in; empty if the model file decides.

@@ -242,7 +242,7 @@ pub(super) fn load_hugging_face(
     let quantised = Dequantisation::read(&config)?;
     notes.extend(quantised.as_ref().map(|quantised| {
         let more = match quantised.quantises_activations() {
-            true => "; the configuration also quantises activations: xcheck does so only if the dump's values show it",
+            true => "; the configuration also quantises activations: xcheck assumes unquantised ones unless the dump's values show their codes",
             false => "",
         };
         format!(

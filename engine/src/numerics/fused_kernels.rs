@@ -71,7 +71,7 @@ impl FusedKernels {
         Self { numerics, steps: [false; FusedStep::ALL.len()] }
     }
 
-    /// Returns kernels that differ in one step more, or one less.
+    /// Toggles one step.
     pub fn with_other(mut self, step: FusedStep) -> Self {
         self.steps[step as usize] ^= true;
         self

@@ -195,10 +195,9 @@ impl Numerics for Transformers {
     }
 
     fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
-        let [alpha, limit] = [glu.alpha, glu.limit];
         zip(gate, up, |gate, up| {
-            let (gate, up) = ClampedGlu { alpha, limit }.clamped(gate, up);
-            let sigmoid = self.round(1.0 / (1.0 + (-self.round(gate * alpha)).exp()));
+            let (gate, up) = glu.clamped(gate, up);
+            let sigmoid = self.round(1.0 / (1.0 + (-self.round(gate * glu.alpha)).exp()));
             self.round(self.round(up + 1.0) * self.round(gate * sigmoid))
         })
     }

@@ -6,17 +6,8 @@ use crate::dump::dtype_names::dtype_named;
 use crate::weight::DType;
 
 /// Settings that decide how the model is run against the dump, or how the dump is judged.
-const READ: [&str; 9] = [
-    "numerics",
-    "dtype",
-    "kv_cache",
-    "weights",
-    "flash_attention",
-    "attention_rotation",
-    "longrope",
-    "tensor_parallel",
-    "reduced_precision_sums",
-];
+const READ: [&str; 7] =
+    ["numerics", "dtype", "kv_cache", "weights", "flash_attention", "attention_rotation", "longrope"];
 /// Settings that only describe a run for people. Known producers write them.
 const DESCRIPTIVE: &[&str] = &[
     "activation_replaced",
@@ -53,8 +44,10 @@ const DESCRIPTIVE: &[&str] = &[
     "program",
     "program_sha256",
     "prompt_logits_difference",
+    "reduced_precision_sums",
     "sigmoid",
     "system_info",
+    "tensor_parallel",
     "threads",
     "token_embd",
     "torch",
@@ -137,15 +130,6 @@ impl Producer {
             )
         };
         self.settings.keys().filter(|key| !is_known(key)).map(told).collect()
-    }
-
-    /// Returns true if the settings state that products may be sums of rounded partial sums: tensor parallelism,
-    /// or torch's reduced-precision reductions.
-    pub fn sums_in_parts(&self) -> bool {
-        let devices = self.settings.get("tensor_parallel").and_then(serde_json::Value::as_u64);
-        let reduced = self.settings.get("reduced_precision_sums");
-        let is_on = |value: &serde_json::Value| value == "on" || value == true;
-        devices.is_some_and(|devices| devices > 1) || reduced.is_some_and(is_on)
     }
 
     /// Returns the text of a setting, if it is present and a string.

@@ -147,7 +147,7 @@ impl ValueName {
                 (Point::Module(path), layer)
             }
             (None, Some(tap)) => (tap.parse::<Point>().map_err(refuse)?, self.layer),
-            _ => return Err(refuse("a value needs either \"module\" or \"tap\", not both".to_owned())),
+            _ => return Err(refuse("a value needs exactly one of \"module\" and \"tap\"".to_owned())),
         };
         Ok(Site { point, layer, pass: Some(self.pass) })
     }

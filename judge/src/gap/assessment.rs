@@ -263,7 +263,7 @@ impl PairTally {
         let [rollout, trainer] = self.values.only;
         match () {
             () if self.sample.left_out > 0 => Some(format!(
-                "{} are beyond the memory limit and left out of scale and patterns; split the files",
+                "{} are beyond the memory limit: the scale and the patterns do not include them; split the files",
                 counted(self.sample.left_out, "token")
             )),
             () if rollout + trainer > 0 => Some(format!(

@@ -39,9 +39,8 @@ impl NoiseFloor {
         self.holds(error, Self::NEAR)
     }
 
-    /// Returns true if all zeros would be within the noise floor too, so a small error is no evidence. A
-    /// log-probability near zero belongs to a nearly certain token, so for log-probabilities `NEAR` times the noise
-    /// floor must also be a nat or more.
+    /// Returns true if all zeros would be within the noise floor too, so a small error is no evidence. Log-probabilities
+    /// near zero are meaningful (nearly certain tokens): there, `NEAR` times the noise floor must also be at least 1 nat.
     pub fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)

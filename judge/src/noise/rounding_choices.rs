@@ -76,8 +76,8 @@ impl RowNoise {
         TypicalRatio::of(&self.noise.iter().flat_map(of_site).collect::<Vec<_>>())
     }
 
-    /// Returns the smallest ratio that some rounding choices leave at `sites`. `None` if no choices of the numerics are
-    /// known. Each choice is tried once, and kept if it brings our values nearer to the dump's.
+    /// Returns the smallest ratio that some rounding choices leave at `sites`; the ratio of our own run if no choices of
+    /// the numerics are known. Each choice is tried once, and kept if it brings our values nearer to the dump's.
     ///
     /// # Errors
     /// The errors of a run.
@@ -86,8 +86,8 @@ impl RowNoise {
         setting: &RunContext,
         go_on: ContinuationValues,
         sites: &HashSet<Site>,
-    ) -> Result<Option<TypicalRatio>> {
-        let Some(mut kernels) = eager(setting).map(FusedKernels::new) else { return Ok(None) };
+    ) -> Result<TypicalRatio> {
+        let Some(mut kernels) = eager(setting).map(FusedKernels::new) else { return Ok(self.ratio) };
         let mut least = self.ratio;
         for step in FusedStep::ALL {
             let other = kernels.with_other(step);
@@ -99,7 +99,7 @@ impl RowNoise {
                 (kernels, least) = (other, left);
             }
         }
-        Ok(Some(least))
+        Ok(least)
     }
 }
 

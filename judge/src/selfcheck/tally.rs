@@ -45,7 +45,7 @@ impl LogitsTally {
             (0, ..) => found(Verdict::Inconclusive, "nothing was compared".to_owned()),
             (_, 0, None) => found(Verdict::Pass, format!("{numbers} values bit-identical")),
             (_, 0, Some(why)) => {
-                found(Verdict::Inconclusive, format!("the logits cannot show a difference: {why}"))
+                found(Verdict::Inconclusive, format!("these logits would hide a difference: {why}"))
             }
             _ => {
                 let apart = format!("by up to {largest:.1e} of the RMS");

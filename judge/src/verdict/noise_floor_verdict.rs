@@ -6,7 +6,8 @@ use crate::noise::{
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::check::{
-    ContinuationValues, Gate, Mode, Preference, Preferences, RankMargins, RunContext, continues,
+    ContinuationValues, Gate, Mode, Preference, Preferences, RankMargins, RoundingEvaluation, RunContext,
+    continues,
 };
 use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
 use crate::error::Result;
@@ -133,7 +134,7 @@ impl UnitRows<'_> {
         if setting.numerics.activation_type() == DType::F32 {
             return Ok(());
         }
-        let (has_our_bits, sums_in_parts) = (self.has_our_bits(), self.sums_in_parts(setting));
+        let (has_our_bits, sums_in_parts) = (self.has_our_bits(), self.shows_sums_in_parts());
         let mut taps: BTreeMap<(bool, bool, Point), HashSet<Site>> = BTreeMap::new();
         let is_by_floor = |row: &&SiteResult| {
             row.verdict == Verdict::Pass && row.floor.is_some() && !row.is_gated_by_tolerance()
@@ -173,10 +174,9 @@ impl UnitRows<'_> {
         Ok(())
     }
 
-    /// Returns true if the dump states or shows that products are sums of rounded partial sums.
-    fn sums_in_parts(&self, setting: &RunContext) -> bool {
-        let shows = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_in_parts);
-        setting.held.dump.manifest.producer.sums_in_parts() || self.rows.iter().any(shows)
+    /// Returns true if at least half of the layers of a pass show rounded partial sums in the products of one tap.
+    fn shows_sums_in_parts(&self) -> bool {
+        self.is_shown(|explained| explained.is_in_parts)
     }
 
     /// Returns the rows at these sites.
@@ -284,6 +284,11 @@ impl UnitRows<'_> {
     /// Returns true if at least half of the layers of a pass show TF32 in the products of one tap. Kernels are chosen by
     /// shapes, which layers share.
     fn shows_tf32(&self) -> bool {
+        self.is_shown(|explained| explained.is_tf32)
+    }
+
+    /// Returns true if at least half of the layers of a pass show a deviation at one tap.
+    fn is_shown(&self, shows: impl Fn(&RoundingEvaluation) -> bool) -> bool {
         let mut layers: HashMap<(Point, Option<usize>), [usize; 2]> = HashMap::new();
         let is_of_layer = |row: &&SiteResult| {
             row.site.layer.is_some() && row.is_one_stage() && row.verdict == Verdict::Pass
@@ -291,7 +296,7 @@ impl UnitRows<'_> {
         for row in self.rows.iter().filter(is_of_layer) {
             let [all, with] = layers.entry((row.site.point, row.site.pass)).or_default();
             *all += 1;
-            *with += usize::from(row.explained.as_ref().is_some_and(|explained| explained.is_tf32));
+            *with += usize::from(row.explained.as_ref().is_some_and(&shows));
         }
         layers.into_values().any(|[all, with]| all > 1 && 2 * with >= all)
     }
@@ -386,13 +391,12 @@ fn doubt_of_choices(
     if rows.count < FEW_ROWS || rows.ratio.least <= 1.0 {
         return Ok(None);
     }
-    let left = rows.left_by_choices(setting, go_on, sites)?.filter(|left| !(left.least <= 1.0));
-    Ok(left.map(|left| {
+    let left = rows.left_by_choices(setting, go_on, sites)?;
+    Ok((!(left.least <= 1.0)).then(|| {
         format!(
             "{point}: a typical row's error is {:.1} times as large as another order of sums makes it, and no known \
              rounding choice explains the rest: an operation rounds differently, such as partial sums in 16 bits, or is \
-             wrong; record more taps to decide. If products are summed in parts, state tensor_parallel or \
-             reduced_precision_sums in producer.settings",
+             wrong; record more taps to decide",
             left.mean
         )
     }))

@@ -124,10 +124,7 @@ pub struct StandardBlock<F> {
 
 /// Feed-forward half of a block.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "all layers of a model have the same variant, or a few another one"
-)]
+#[expect(clippy::large_enum_variant, reason = "nearly all layers of a model have the same variant")]
 pub enum FeedForwardHalf {
     /// One block for every token.
     Dense(FeedForward),

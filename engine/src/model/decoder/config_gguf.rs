@@ -358,13 +358,15 @@ fn biases(file: &Gguf, family: &Family) -> BiasFlags {
     }
 }
 
-/// Returns the shape of a block. If files choose between parallel and sequential halves, a key states it, or a norm
-/// before the feed-forward block exists only in sequential blocks.
+/// Returns the shape of a block. If files choose between parallel and sequential halves, the norm before the feed-forward
+/// block exists only in sequential blocks, or else a key states the choice. llama.cpp reads the key in the latter case only.
 fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape> {
     let Some(both) = family.shape.parallel else { return Ok(family.shape) };
-    let stated = file.optional::<bool>(&format!("{architecture}.use_parallel_residual"))?;
-    let has_norm = file.tensors.get("blk.0.ffn_norm.weight").is_some();
-    let is_parallel = both.is_always || stated.unwrap_or(!has_norm);
+    let is_parallel = match both.has_ffn_norm {
+        _ if both.is_always => true,
+        true => file.require(&format!("{architecture}.use_parallel_residual"))?,
+        false => file.tensors.get("blk.0.ffn_norm.weight").is_none(),
+    };
     let both = ParallelHalves { is_gguf: true, ..both };
     Ok(BlockShape { parallel: is_parallel.then_some(both), ..family.shape })
 }

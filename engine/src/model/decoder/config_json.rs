@@ -120,7 +120,9 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
     let window = file.require_usize("sliding_window")?;
     let rope = match defaults.rope {
         SlidingRope::Shared => config.rope.clone(),
-        SlidingRope::Unscaled => rope(file, family, SLIDING, ("rope_theta", DEFAULT_THETA), config.head_dim)?,
+        SlidingRope::Unscaled => {
+            rope(file, family, SLIDING, ("rope_theta", config.rope.theta), config.head_dim)?
+        }
         SlidingRope::Own { key, theta } => rope(file, family, SLIDING, (key, theta), config.head_dim)?,
     };
     Ok(Some(SlidingWindow { window, rope, layers }))

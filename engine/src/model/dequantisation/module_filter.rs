@@ -80,7 +80,7 @@ impl ModuleFilter {
         }
         let of_group = |group: &Vec<ModulePattern>| group.iter().any(|pattern| pattern.matches(module));
         let Some(group) = self.groups.iter().position(of_group) else {
-            return Conversion::Excluded("no group of quantization_config has it".to_owned());
+            return Conversion::Excluded("no group of quantization_config contains it".to_owned());
         };
         let is_unsure = self.maybe_excluded.iter().any(|text| module.contains(text.as_str()));
         match is_projection(module) && !is_unsure && !self.follows_file {

@@ -23,10 +23,10 @@ const CODES: f64 = 2.5;
 const FLOATS: f64 = 0.1;
 const FEW_BITS: f64 = 0.3;
 
-/// Smallest deviation of a factor from 1 that is not a rounding of scales: twice the largest of bf16.
+/// Smallest distance of a factor from 1 that rounding of scales cannot cause: twice the largest rounding error of bf16.
 const SCALE: f64 = 1.0 / 128.0;
 
-/// Number of inputs from which a row's factor is no chance.
+/// Fewest inputs that make the factor of a row significant.
 const FEW_INPUTS: usize = 128;
 
 /// Ratio of the largest and the smallest factor from which factors differ.
@@ -152,8 +152,8 @@ impl OriginalRows {
         })
     }
 
-    /// Returns true if a row is the original row times a factor that other rows need not have. Its small values must have the factor, too: a
-    /// format that clips the largest values changes these alone.
+    /// Returns true if a row is the original row times a factor of its own. Its small values must have the factor, too,
+    /// because a format that clips changes only the largest values.
     fn has_scaled_row(&self, weight: &WeightMatrix) -> bool {
         let is_scaled = |row: &(usize, Vec<f32>)| {
             let squares: f64 = row.1.iter().map(|&value| f64::from(value).powi(2)).sum();
@@ -167,23 +167,20 @@ impl OriginalRows {
 
     /// Returns true if inputs or outputs have different factors.
     fn is_spread(&self, weight: &WeightMatrix) -> bool {
-        let of_rows = self
-            .rows
-            .iter()
-            .map(|row| Sums::of(slice::from_ref(row), weight, f64::INFINITY).factor())
-            .collect();
+        let factor = |row| Sums::of(slice::from_ref(row), weight, f64::INFINITY).factor();
+        let of_rows = self.rows.iter().map(factor).collect();
         [self.factors(weight), of_rows].iter().any(|factors| !are_alike(factors))
     }
 
-    /// Returns the factor of each input that brings a weight nearest to the original.
-    fn factors(&self, weight: &WeightMatrix) -> Vec<f64> {
+    /// Returns the factor of each input that brings a weight nearest to the original; `None` if its weights are 0.
+    fn factors(&self, weight: &WeightMatrix) -> Vec<Option<f64>> {
         let factor = |col: usize| {
             let pairs = self.rows.iter().map(|(row, values)| ((weight.value)(*row, col), values[col]));
             let (products, squares) = pairs.fold((0.0, 0.0), |(products, squares), (found, value)| {
                 let (found, value) = (f64::from(found), f64::from(value));
                 (products + found * value, squares + found * found)
             });
-            if squares > 0.0 { products / squares } else { 1.0 }
+            (squares > 0.0).then(|| products / squares)
         };
         (0..weight.cols).map(factor).collect()
     }
@@ -206,7 +203,7 @@ fn fit(
             largest = LOST.min(CODES * step(&some, weight, &other) / 12f64.sqrt());
         }
         let error = some.error(&other, |_| 1.0);
-        if !best.is_some_and(|(_, least)| least <= error) {
+        if !error.is_nan() && best.is_none_or(|(_, least)| error < least) {
             best = Some((reading, error));
         }
     }
@@ -245,13 +242,15 @@ fn step(original: &OriginalRows, weight: &WeightMatrix, above: &WeightMatrix) ->
 /// Returns true if a weight is the original with a factor for each input, not all alike.
 fn has_factors(original: &OriginalRows, weight: &WeightMatrix, largest: f64) -> bool {
     let factors = original.factors(weight);
-    let is_positive = factors.iter().all(|factor| *factor > 0.0);
-    is_positive && !are_alike(&factors) && original.error(weight, |col| factors[col]) <= largest
+    let is_positive = factors.iter().flatten().all(|factor| *factor > 0.0);
+    let error = || original.error(weight, |col| factors[col].unwrap_or(1.0));
+    is_positive && !are_alike(&factors) && error() <= largest
 }
 
-fn are_alike(factors: &[f64]) -> bool {
+/// Returns true if all known factors are nearly equal. Rows and columns of zeros have no factor.
+fn are_alike(factors: &[Option<f64>]) -> bool {
     let fold = |(low, high): (f64, f64), &factor: &f64| (low.min(factor), high.max(factor));
-    let (low, high) = factors.iter().fold((f64::INFINITY, f64::NEG_INFINITY), fold);
+    let (low, high) = factors.iter().flatten().fold((f64::INFINITY, f64::NEG_INFINITY), fold);
     low > 0.0 && high <= ALIKE * low
 }
 
@@ -279,15 +278,16 @@ impl Sums {
         })
     }
 
-    /// Returns the factor of the original that is nearest to the weight; 1 if the original is zero.
-    fn factor(&self) -> f64 {
-        if self.squares > 0.0 { self.products / self.squares } else { 1.0 }
+    /// Returns the factor of the original that is nearest to the weight; `None` if the original is zero.
+    fn factor(&self) -> Option<f64> {
+        (self.squares > 0.0).then(|| self.products / self.squares)
     }
 
     /// Returns the factor of the original that explains most of the squared error, if it is not 1. The error of
     /// rounding to the nearest code hardly correlates with the original, so a factor explains little of it.
     fn common_factor(&self) -> Option<f64> {
-        let off = self.factor() - 1.0;
-        (off.abs() > SCALE && 2.0 * off * off * self.squares > self.differences).then(|| self.factor())
+        let factor = self.factor()?;
+        let off = factor - 1.0;
+        (off.abs() > SCALE && 2.0 * off * off * self.squares > self.differences).then_some(factor)
     }
 }

@@ -160,7 +160,7 @@ fn dots_in_order(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
 }
 
 /// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
-/// A sink of a head counts in the sum.
+/// The exponential of a head's sink is added to the denominator.
 pub(in crate::numerics) fn softmax(scores: &Tensor, mask: Mask, sinks: Option<&[f32]>) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {

@@ -106,7 +106,7 @@ impl Operation for ClampedGating {
             |exact: ExactValue| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
         let one = |&flat: &usize| {
             let (gate, up) = (gate.get(flat), up.get(flat));
-            let gate = ExactValue { value: gate.value.min(limit), ..gate };
+            let gate = ExactValue { value: if gate.value > limit { limit } else { gate.value }, ..gate };
             let up = ExactValue { value: up.value.clamp(-limit, limit), ..up };
             let inner = once(gate.through(gate.value * alpha, alpha));
             let weighted = once(logistic_chain(gate, inner, profile));

@@ -103,9 +103,9 @@ impl ClampedGlu {
         })
     }
 
-    /// Clamps a gate and an up projection.
+    /// Clamps a gate and an up projection. NaN stays NaN, as in torch.
     pub fn clamped(self, gate: f32, up: f32) -> (f32, f32) {
-        (gate.min(self.limit), up.clamp(-self.limit, self.limit))
+        (if gate > self.limit { self.limit } else { gate }, up.clamp(-self.limit, self.limit))
     }
 }
 

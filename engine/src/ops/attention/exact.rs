@@ -316,18 +316,18 @@ fn softmax_with_sink(scores: &InputValues, sink: f32, profile: &Profile) -> Vec<
     let all = InputValues::new(logits);
     let max = all.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut weights = softmax(&all, profile);
+    if profile.results != Float::F32 {
+        let rounded = |score: f64| profile.results.unit() * (max - score);
+        // A score far below the largest, or -inf, has no weight and no share of the error.
+        let is_seen = |weight: &ExactValue| weight.value != 0.0;
+        let seen = weights.iter().zip(&all.values).filter(|(weight, _)| is_seen(weight));
+        let shared: f64 = seen.map(|(weight, &score)| weight.value * rounded(score)).sum();
+        for (weight, &score) in weights.iter_mut().zip(&all.values).filter(|(weight, _)| is_seen(weight)) {
+            let bound = weight.value * (rounded(score) + shared);
+            *weight = weight.moved(bound / 2.0, bound);
+        }
+    }
     weights.pop();
-    if profile.results == Float::F32 {
-        return weights;
-    }
-    let rounded = |score: f64| profile.results.unit() * (max - score);
-    let shared: f64 =
-        weights.iter().zip(&all.values).map(|(weight, &score)| weight.value * rounded(score)).sum();
-    let sink = (1.0 - weights.iter().map(|weight| weight.value).sum::<f64>()) * rounded(sink.into());
-    for (weight, &score) in weights.iter_mut().zip(&all.values).filter(|(_, score)| score.is_finite()) {
-        let bound = weight.value * (rounded(score) + shared + sink);
-        *weight = weight.moved(bound / 2.0, bound);
-    }
     weights
 }
 

@@ -92,7 +92,8 @@ fn routing(at: &SiteContext) -> Option<ExpertRouting> {
 fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let by = |logits: &Tensor, is_normalised| {
-        Some(at.n.expert_weights(logits, chosen, ExpertRouting { is_normalised, ..*routing }))
+        let is_of_chosen = routing.is_of_chosen && is_normalised;
+        Some(at.n.expert_weights(logits, chosen, ExpertRouting { is_normalised, is_of_chosen, ..*routing }))
     };
     match word {
         "all" => by(logits, false),

@@ -136,8 +136,8 @@ impl ProductErrors {
         None
     }
 
-    /// Returns the length of the groups of inputs whose sums the errors of every output are multiples of, if there are as many
-    /// groups as the rank.
+    /// Returns the length of the groups of inputs if the errors of every output combine the sums over these groups, and
+    /// there are as many groups as the rank.
     fn group_length(&self, product: &Tensor, rank: usize) -> Option<usize> {
         let x = input_of(product).filter(|x| x.row_len().is_multiple_of(rank))?;
         let len = x.row_len() / rank;

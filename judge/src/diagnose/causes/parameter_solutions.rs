@@ -46,7 +46,7 @@ impl Rerun<'_> {
     }
 
     /// Solves for the scale of values by the first token, which attends to itself alone, and then for the scale of keys.
-    /// Large scales of keys leave one key for each query, so that both scales cannot be approached together.
+    /// Large scales of keys saturate softmax, so a joint search for both scales does not converge.
     fn solved_from_first_token(&self, values: &Parameter, keys: &Parameter) -> Result<Vec<ChangeTrial>> {
         let all = |changes: &[OperationChange]| -> Vec<Supposition> {
             changes.iter().map(|change| self.one(change, change.point)).collect()

@@ -107,8 +107,8 @@ impl<'s> EffectComparison<'s> {
         self.rows.iter().any(|row| is_right(row))
     }
 
-    /// Restricts each explanation to the passes that it explains. Returns the explanations that alter no correct site and
-    /// explain the most wrong ones, then those whose effects are unknown because the time is over.
+    /// Restricts each change to the passes in which it explains wrong sites. Returns the changes that alter no correct site
+    /// and explain the most wrong sites, then those that the time limit left untested.
     pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<SettledChanges> {
         let mut settled: Vec<(Changes, PassEffect)> = Vec::new();
         let mut untested: Vec<Changes> = Vec::new();

@@ -83,7 +83,7 @@ impl<'s> Rerun<'s> {
     }
 
     /// Tries the catalogue: each change at all its taps, then at single taps, then pairs of changes. Returns
-    /// `None` if the rerun gives the dump's values without a change; the cause is then outside of the rerun.
+    /// `None` if the unchanged model gives the dump's values: the cause then lies before the rerun part.
     pub(super) fn search(&self) -> Result<Option<SearchResult>> {
         if self.explains(&[])? {
             return Ok(None);

@@ -18,8 +18,7 @@ const LEAST: usize = 3;
 /// Share of the tokens with the same sign.
 const ONE_SIDED: f64 = 0.9;
 
-/// Number of smaller differences that may favour one sign without a tail, for each token far off; one standard deviation is
-/// added.
+/// Surplus of one sign among the middling differences that is no tail yet, per outlier. One standard deviation is added.
 const LEAN: f64 = 0.25;
 
 /// Finds outlier tokens: single tokens with large differences.
@@ -77,8 +76,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
 }
 
-/// Returns true if the differences between rounding and far off favour the sign of the tokens far off. The log-probability of
-/// another token gives no such tail.
+/// Returns true if middling differences, between rounding and the outliers, mostly have the outliers' sign. Scoring
+/// another token than the sampled one causes outliers without such a tail.
 fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool {
     let sign = if larger == PolicySide::Rollout { 1.0 } else { -1.0 };
     let sigmas = pair.sample.tokens.iter().map(|token| sign * token.delta() / pair.error.sigma(token, usual));

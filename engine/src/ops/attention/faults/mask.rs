@@ -8,7 +8,7 @@ use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::attention::exact::Softmax;
-use crate::ops::attention::faults::masked_scores::{known_scores, seeing, softmax_of_seen};
+use crate::ops::attention::faults::masked_scores::{known_scores, seeing, softmax_of, softmax_of_seen};
 use crate::ops::attention::faults::visible_keys::{self, KeyRule};
 use crate::ops::rope::exact::Rotary;
 use crate::tensor::Tensor;
@@ -90,7 +90,7 @@ fn own_window(at: &SiteContext) -> Option<usize> {
 fn masked(at: &SiteContext, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
     let mask = change(*mask);
-    Some(at.n.softmax(&known_scores(at)?, mask))
+    softmax_of(at, &known_scores(at)?, mask)
 }
 
 fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
@@ -113,7 +113,7 @@ fn with_mask(at: &SiteContext, how: &str) -> Option<Tensor> {
             let sees = |flat: usize| own(flat / keys % tokens).contains(&(flat % keys));
             let added = (0..scores.data().len()).map(|flat| f32::from(sees(flat))).collect();
             let sum = at.n.add(&known_scores(at)?, &Tensor::new(scores.shape(), added));
-            Some(at.n.softmax(&sum, Mask::NONE))
+            softmax_of(at, &sum, Mask::NONE)
         }
         _ => KeyRule::of_mask(how)?.softmax(at),
     }
@@ -160,7 +160,7 @@ fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
         "f16" => |x, _| Float::F16.round(x),
         _ => return None,
     };
-    let weights = at.n.softmax(&at.n.mapped(scores, round, 0.0), *mask);
+    let weights = softmax_of(at, &at.n.mapped(scores, round, 0.0), *mask)?;
     Some(if what.starts_with("scores-") { weights } else { at.n.mapped(&weights, round, 0.0) })
 }
 

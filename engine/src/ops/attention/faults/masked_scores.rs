@@ -42,5 +42,14 @@ pub(super) fn seeing(at: &SiteContext, hidden: f32, sees: impl Fn(usize, usize) 
 
 /// Computes softmax over the keys that each query sees.
 pub(super) fn softmax_of_seen(at: &SiteContext, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
-    Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
+    softmax_of(at, &seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE)
+}
+
+/// Computes softmax of other scores, with the model's own sinks.
+pub(super) fn softmax_of(at: &SiteContext, scores: &Tensor, mask: Mask) -> Option<Tensor> {
+    let Softmax { sinks, .. } = at.stage()?;
+    Some(match sinks {
+        Some(sinks) => at.n.softmax_with_sinks(scores, mask, sinks),
+        None => at.n.softmax(scores, mask),
+    })
 }

@@ -22,7 +22,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
 
 /// Computes the weights of attention whose parts are merged with other shares than those of their exponentials.
 fn merged(at: &SiteContext, how: &str) -> Option<Tensor> {
-    let Softmax { scores, mask, .. } = at.stage()?;
+    let Softmax { scores, mask, sinks: None } = at.stage()? else { return None };
     let &[_, tokens, keys] = scores.shape() else { return None };
     let past = keys.checked_sub(tokens).filter(|past| (1..=mask.position).contains(past))?;
     let all = scores.data();

@@ -104,7 +104,7 @@ fn scale(group: &[f32]) -> Option<f32> {
     }
     // Numbers of one code differ by their rounding alone.
     let gaps = sorted.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > largest / MOST / 4.0);
-    let least = gaps.fold(f64::INFINITY, f64::min);
+    let least = gaps.reduce(f64::min)?;
     GAPS.into_iter().find_map(|steps| fitted(&sorted, least / steps, largest))
 }
 
