@@ -95,6 +95,10 @@ pub enum Choice {
     /// Weights with more digits than the model's type, which are not rounded to it before products: kernels that apply
     /// the scales of quantised weights themselves.
     WholeWeights,
+    /// Weights of norms that are not rounded to the model's type.
+    WholeNormWeights,
+    /// Rounding of the product with the sine in a rotation, but not of the product with the cosine.
+    WholeCosines,
 }
 
 impl Choice {
@@ -145,6 +149,8 @@ impl Choice {
         Choice::SplitBf16,
         Choice::SplitTf32,
         Choice::WholeWeights,
+        Choice::WholeNormWeights,
+        Choice::WholeCosines,
     ];
 
     /// Returns true for the alternatives to the TF32 form that is tried first.
