@@ -186,6 +186,11 @@ impl Choice {
         is_of_operands || self.is_of_parts() || self.is_of_row_scales()
     }
 
+    /// Returns true for choices of few engines.
+    pub(super) fn is_rare(self) -> bool {
+        matches!(self, Choice::WholeNormWeights | Choice::WholeCosines)
+    }
+
     /// Returns true if the choice concerns row scales of integer weights.
     pub(super) fn is_of_row_scales(self) -> bool {
         matches!(self, Choice::RoundedRowScales | Choice::ExactRowScales)
