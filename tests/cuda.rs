@@ -184,8 +184,10 @@ fn products_of_f8_operands_are_not_those_of_a_bf16_model() {
 #[test]
 fn block_outputs_and_logits_of_a_gpu_pass() {
     let few = [Point::Embed, Point::BlockOut, Point::Logits, Point::Generated];
-    // Little of this one is inconclusive: TF32 takes the room.
-    let is_told = |case: &(&str, &str)| *case != ("tiny-qwen3", "tf32-sdpa");
+    // Little of these two is inconclusive: TF32, or a short type under autocast, takes the room.
+    let is_told = |case: &(&str, &str)| {
+        *case != ("tiny-qwen3", "tf32-sdpa") && *case != ("tiny-gptoss", "bf16-autocast")
+    };
     for (model, name) in one_of(2, CORRECT.into_iter().filter(is_told)) {
         let few = clay(model, name).with_only(&few);
         let (code, told) = check_clay(model, &few);

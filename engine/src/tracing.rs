@@ -278,7 +278,10 @@ impl Numerics for TracedNumerics<'_> {
 
     fn add_halves(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let stage = Addition { a: a.clone(), b: b.clone() };
-        self.rounding(self.numerics.add_halves(a, b), stage, |profile| Profile { wide_stream: false, ..profile })
+        self.rounding(self.numerics.add_halves(a, b), stage, |profile| Profile {
+            wide_stream: false,
+            ..profile
+        })
     }
 
     /// Returns the last row of recorded logits, with an origin that keeps all rows.

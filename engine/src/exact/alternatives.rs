@@ -193,7 +193,9 @@ impl Profile {
         match choice {
             Choice::Normed => rounds(self.normed, "the normed row", "before its gain"),
             Choice::Activated => rounds(self.activated, "the activation", "before the up projection"),
-            Choice::ActivationChain => "each step of the activation is rounded (gelu_new and clamped GLU: is not)".to_owned(),
+            Choice::ActivationChain => {
+                "each step of the activation is rounded (gelu_new and clamped GLU: is not)".to_owned()
+            }
             Choice::GeluTable if self.gelu_table => "GELU comes from a table of f16".to_owned(),
             Choice::GeluTable => "GELU does not come from a table of f16".to_owned(),
             Choice::CosSin => rounds(self.cos_sin, "RoPE's table", "before it is used"),
