@@ -49,6 +49,7 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::FfnSubNorm,
         Point::FfnPostNorm,
         Point::RouterLogits,
+        Point::ExpertScores,
         Point::Experts,
         Point::ExpertWeights,
         Point::ExpertGate,

@@ -45,6 +45,10 @@ const NAMES: &[(&str, &[&str])] = &[
     ("jais2", &["Jais2ForCausalLM"]),
     ("nemotron", &["NemotronForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
+    ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
+    ("dots1", &["Dots1ForCausalLM"]),
+    ("minimax-m2", &["minimax_m2", "MiniMaxM2ForCausalLM"]),
+    ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

@@ -228,7 +228,7 @@ Options parse_options(int argc, char ** argv) {
 const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache",
     "attn_scores", "attn_weights", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
 };
@@ -352,10 +352,12 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
-    // A mixture of experts. What they are weighed by is the last of the first two that the architecture has.
+    // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
+    {"ffn_moe_probs_biased", "ADD", "expert_scores"},
     {"ffn_moe_topk", "VIEW", "experts"},
     {"ffn_moe_weights", "GET_ROWS", "expert_weights"},
     {"ffn_moe_weights_norm", "DIV", "expert_weights"},
+    {"ffn_moe_weights_scaled", "SCALE", "expert_weights"},
     {"ffn_moe_weights_softmax", "RESHAPE", "expert_weights"}, // gpt-oss, as is the next
     {"ffn_moe_swiglu_oai", "GLU", "expert_act"},
     {"ffn_moe_swiglu", "GLU", "expert_act"},

@@ -113,6 +113,7 @@ class Family:
     final_norm: str
     taps: dict[str, Port]
     rope: str | None = "half"  # which values of a head RoPE turns together
+    has_dense_layers: bool = False  # some layers have other modules: those without experts
 
 
 LLAMA = Family(
@@ -293,6 +294,21 @@ GPT_NEOX = Family(
 )
 # The block's second output is the router's weights.
 GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
+# Some layers have no experts. A shared expert has no weight.
+DEEPSEEK_MOE = MOE | {
+    "ffn_gate": output_of("mlp.gate_proj"),
+    "ffn_up": output_of("mlp.up_proj"),
+    "ffn_act": input_of("mlp.down_proj"),
+    "routed_out": Port("mlp.experts", flat=True),
+    "shared_gate": output_of("mlp.shared_experts.gate_proj"),
+    "shared_up": output_of("mlp.shared_experts.up_proj"),
+    "shared_act": input_of("mlp.shared_experts.down_proj"),
+    "shared_out": output_of("mlp.shared_experts.down_proj"),
+}
+QK_NORMS = {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
+GLM4_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | QK_NORMS, has_dense_layers=True)
+FLAT_SHARED = {tap: replace(port, flat=True) for tap, port in DEEPSEEK_MOE.items() if tap.startswith("shared_")}
+ERNIE45_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | FLAT_SHARED, has_dense_layers=True)
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
@@ -328,6 +344,10 @@ FAMILIES = {
     "ministral": LLAMA,
     "jais2": UNGATED,
     "nemotron": UNGATED,
+    "glm4_moe": GLM4_MOE,
+    "dots1": GLM4_MOE,
+    "minimax_m2": QWEN3_MOE,
+    "ernie4_5_moe": neighbours(ERNIE45_MOE),
     "granite": LLAMA,
     "olmo2": OLMO2,
     "phi3": PHI3,
@@ -394,6 +414,17 @@ class ClampedExperts(TorchFunctionMode):
         for (gate_up, act), out in zip(self.gated, self.outputs, strict=True):
             gate, up = gate_up[..., ::2], gate_up[..., 1::2]
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
+
+
+class FirstTopk(TorchFunctionMode):
+    """Keeps what the code run inside it first hands to topk: the scores by which a router chooses."""
+
+    scores = None
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.topk, Tensor.topk) and self.scores is None:
+            self.scores = args[0]
+        return function(*args, **(kwargs or {}))
 
 
 class LinearResults(TorchFunctionMode):
@@ -495,6 +526,17 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
         return result
 
     router = mixture.gate if hasattr(mixture, "gate") else mixture.router
+    own = router.forward
+
+    def score(*args: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with FirstTopk() as seen:
+            output = own(*args)
+        recorder.keep("expert_scores", layer, seen.scores.reshape(output[0].shape)[None])
+        return output
+
+    named = [*mixture.named_parameters(), *mixture.named_buffers()]
+    if any(name.endswith("e_score_correction_bias") for name, _ in named):
+        router.forward = score
     router.register_forward_hook(route)
     experts.forward = forward
 
@@ -503,8 +545,10 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     """Records every tap of one decoder layer, its input too if it is the first."""
     if layer == 0:
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
+    modules = dict(block.named_modules())
     for tap, port in family.taps.items():
-        hook_port(recorder, block, tap, layer, port)
+        if not family.has_dense_layers or port.module in modules:
+            hook_port(recorder, block, tap, layer, port)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)

@@ -340,6 +340,54 @@ def split_clamped_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return made
 
 
+def add_experts(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of experts with a shared expert, some layers without experts, and a scaling factor."""
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if config.n_group > 1:
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+
+
+def add_deepseek_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The glm4moe.* or dots1.* keys."""
+    add_rotated(writer, config)
+    add_experts(writer, config)
+
+
+def add_minimax(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The minimax-m2.* keys."""
+    add_rotated(writer, config)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def add_ernie_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The ernie4_5-moe.* keys."""
+    add_rotated(writer, config)
+    writer.add_expert_count(config.moe_num_experts)
+    writer.add_expert_used_count(config.moe_k)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.moe_num_shared_experts)
+    writer.add_expert_shared_feed_forward_length(config.moe_num_shared_experts * config.moe_intermediate_size)
+    writer.add_leading_dense_block_count(config.moe_layer_start_index)
+    writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+
+
+def name_bias(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A correction bias under the name that llama.cpp's converter gives it."""
+    named = {name.replace("e_score_correction_bias", "e_score_correction.bias"): of for name, of in tensors.items()}
+    return {name: of.reshape(-1) if "e_score" in name else of for name, of in named.items()}
+
+
 def head_size(config: PreTrainedConfig) -> int:
     """Values of one head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -432,6 +480,10 @@ FAMILIES = {
     "cohere": Family(gguf.MODEL_ARCH.COMMAND_R, add_cohere),
     "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
+    "glm4_moe": Family(gguf.MODEL_ARCH.GLM4_MOE, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
+    "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
+    "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=lambda tensors: name_bias(tensors)),
+    "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "gpt_oss": Family(

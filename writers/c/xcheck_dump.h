@@ -188,6 +188,7 @@ static const xcheck__tap xcheck__taps[] = {
     {"attn_residual", XCHECK__LAYER, 0, "token,hidden"},
     {"ffn_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"router_logits", XCHECK__LAYER, 0, "token,expert"},
+    {"expert_scores", XCHECK__LAYER, 0, "token,expert"},
     {"experts", XCHECK__LAYER, 1, "token,chosen"},
     {"expert_weights", XCHECK__LAYER, 0, "token,chosen"},
     {"expert_gate", XCHECK__LAYER, 0, "token,chosen,ffn"},

@@ -247,7 +247,8 @@ points! {
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
     RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
-    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[RouterLogits]];
+    ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
+    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[ExpertScores, RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
     ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
     ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[FfnNorm, AttnResidual], &[Experts]];

@@ -9,7 +9,9 @@ pub mod cohere;
 pub mod cohere2;
 pub mod decoder;
 pub mod dequantisation;
+pub mod dots1;
 pub mod ernie4_5;
+pub mod ernie4_5_moe;
 pub mod exaone4;
 mod files;
 pub mod gemma;
@@ -17,6 +19,7 @@ pub mod gemma2;
 pub mod gemma3;
 pub mod glm;
 pub mod glm4;
+pub mod glm4_moe;
 pub mod gpt2;
 pub mod gpt_neox;
 pub mod gpt_oss;
@@ -28,6 +31,7 @@ mod json;
 pub mod llama;
 mod loaders;
 mod longrope;
+pub mod minimax_m2;
 pub mod mistral;
 pub mod mixtral;
 pub mod nemotron;
@@ -61,6 +65,7 @@ pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 
 pub use crate::ops::activation::Activation;
+use crate::ops::experts::ExpertGroups;
 
 use std::ops::Range;
 
@@ -91,6 +96,8 @@ pub struct Dimensions {
     pub rope_pairing: Option<RopePairing>,
     /// Number of experts in each layer: E; 0 without experts.
     pub experts: usize,
+    /// Groups of experts, if a token may choose from some groups only.
+    pub expert_groups: Option<ExpertGroups>,
 }
 
 impl Dimensions {

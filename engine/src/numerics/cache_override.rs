@@ -8,7 +8,7 @@ use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -93,7 +93,7 @@ impl Numerics for CacheOverride {
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, activation_codes, embed, scale, rms_norm, layer_norm,
         linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, softmax_with_sinks, clamped_glu, sums_of_values,
-        context, activation, gated, likelihoods, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
+        context, activation, gated, likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
         add_shared, add, probabilities
     );
 }

@@ -73,7 +73,7 @@ impl<'d> LiveComparison<'d> {
             checks: Vec::new(),
             vocabulary: 0,
             logits: Vec::new(),
-            routers: Routers::default(),
+            routers: Routers::of(engine.expert_groups),
             ranked: HashMap::new(),
             may_differ: None,
             distributed: None,

@@ -65,6 +65,7 @@ TABLE = (
     Tap("attn_residual", LAYER, HIDDEN, "the residual stream after attention was added"),
     Tap("ffn_norm", LAYER, HIDDEN, "output of the norm before the feed-forward block"),
     Tap("router_logits", LAYER, ("token", "expert"), "logits of the experts, before any softmax"),
+    Tap("expert_scores", LAYER, ("token", "expert"), "scores by which experts are chosen, before groups are left out"),
     Tap("experts", LAYER, CHOSEN, "numbers of the experts that each token has chosen, in any order"),
     Tap("expert_weights", LAYER, CHOSEN, "what their outputs are multiplied with, in the order of `experts`"),
     Tap("expert_gate", LAYER, OF_EXPERTS, "their gate projections, likewise"),

@@ -53,6 +53,7 @@ pub const TAPS: &[Tap] = &[
     layer("attn_residual", &[Token, Hidden]),
     layer("ffn_norm", &[Token, Hidden]),
     layer("router_logits", &[Token, Expert]),
+    layer("expert_scores", &[Token, Expert]),
     layer("experts", &[Token, Chosen]),
     layer("expert_weights", &[Token, Chosen]),
     layer("expert_gate", &[Token, Chosen, Ffn]),

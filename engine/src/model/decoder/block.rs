@@ -46,6 +46,8 @@ pub enum QkNorm {
     Absent,
     /// RMSNorm of each head, with the same weight for all heads.
     EachHead,
+    /// [`QkNorm::EachHead`], if a file states it: by a key in `config.json`, by the norms themselves in GGUF files.
+    EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
 }
@@ -136,10 +138,10 @@ impl FeedForwardHalf {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let shape = c.shape;
         let has_norm = shape.norms != HalfNorms::After && shape.parallel.is_none_or(|both| both.has_ffn_norm);
-        Ok(match c.experts {
-            Some(_) => FeedForwardHalf::Mixture(Mixture::load(c, w)?),
-            None if has_norm => FeedForwardHalf::Dense(FeedForward::load(c, w)?),
-            None => FeedForwardHalf::Dense(FeedForward::without_norm(c, w)?),
+        Ok(match w.dense_ffn_size() {
+            None => FeedForwardHalf::Mixture(Mixture::load(c, w)?),
+            Some(_) if has_norm => FeedForwardHalf::Dense(FeedForward::load(c, w)?),
+            Some(_) => FeedForwardHalf::Dense(FeedForward::without_norm(c, w)?),
         })
     }
 
@@ -166,7 +168,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
         let (is_before, is_after) = (shape.norms != HalfNorms::After, shape.norms != HalfNorms::Before);
         let widths = match shape.qk_norm {
             QkNorm::Absent => None,
-            QkNorm::EachHead => Some([c.head_dim; 2]),
+            QkNorm::EachHead | QkNorm::EachHeadIfStated => Some([c.head_dim; 2]),
             QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
         };
         Ok(Self {

@@ -25,6 +25,8 @@ pub struct DecoderConfig {
     pub ffn_size: usize,
     /// Number of transformer blocks.
     pub n_layers: usize,
+    /// Number of layers in the file after these, which predict further tokens and are not computed.
+    pub predicting_layers: usize,
     /// Number of query heads, H.
     pub n_heads: usize,
     /// Number of key and value heads, Hkv; each serves H / Hkv query heads.
@@ -69,6 +71,8 @@ pub struct DecoderConfig {
     pub biases: BiasFlags,
     /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
     pub experts: Option<ExpertsConfig>,
+    /// Layers without experts, in a model with experts.
+    pub dense: Option<DenseLayers>,
     /// True if the weights contain a merged LoRA adapter.
     pub has_adapter: bool,
 }
@@ -84,8 +88,17 @@ pub struct BiasFlags {
     pub mlp: bool,
 }
 
+/// Layers without experts, in a model with experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseLayers {
+    /// Width of their feed-forward blocks.
+    pub ffn_size: usize,
+    /// True for each layer without experts.
+    pub layers: Vec<bool>,
+}
+
 /// Experts of each layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
     pub count: usize,
@@ -93,8 +106,12 @@ pub struct ExpertsConfig {
     pub routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
     pub shared_ffn_size: Option<usize>,
+    /// True if a logit of each token weighs the shared expert.
+    pub is_shared_weighted: bool,
     /// Clamped GLU of experts with biases, if they have one.
     pub clamped: Option<ClampedGlu>,
+    /// True if experts have a correction bias.
+    pub has_bias: bool,
 }
 
 impl ExpertsConfig {
@@ -107,6 +124,19 @@ impl ExpertsConfig {
         if !(1..=count).contains(&used) {
             let expected = format!("1 to {count}, the number of experts");
             return Err(Error::bad_key(file, "number of experts per token", used, expected));
+        }
+        if let Some(groups) = self.routing.groups {
+            let in_group = count / groups.count;
+            if !count.is_multiple_of(groups.count) || in_group < groups.summed {
+                let expected =
+                    format!("a divisor of the {count} experts, with 2 or more experts in each group");
+                return Err(Error::bad_key(file, "number of expert groups", groups.count, expected));
+            }
+            let least = used.div_ceil(in_group);
+            if !(least..=groups.count).contains(&groups.used) {
+                let expected = format!("{least} to {}, for {used} experts per token", groups.count);
+                return Err(Error::bad_key(file, "number of expert groups per token", groups.used, expected));
+            }
         }
         let shared = self.shared_ffn_size.map(|width| ("feed-forward size of the shared expert", width));
         size::check(file, shared.as_slice())
@@ -147,6 +177,16 @@ impl DecoderConfig {
     /// Returns true if a layer has a sliding window.
     pub fn slides(&self, layer: usize) -> bool {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
+    }
+
+    /// Returns the width of a layer's feed-forward block, if the layer has no experts.
+    pub(super) fn dense_ffn_size(&self, layer: usize) -> Option<usize> {
+        match (&self.experts, &self.dense) {
+            (None, _) => Some(self.ffn_size),
+            (Some(_), dense) => {
+                dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
+            }
+        }
     }
 
     /// Returns true if a layer applies RoPE.
@@ -196,6 +236,8 @@ impl DecoderConfig {
             ));
         }
         self.experts.iter().try_for_each(|experts| experts.check(file))?;
+        let dense = self.dense.as_ref().map(|dense| ("feed-forward size", dense.ffn_size));
+        size::check(file, dense.as_slice())?;
         for rope in
             [Some(&self.rope), self.sliding.as_ref().map(|sliding| &sliding.rope)].into_iter().flatten()
         {

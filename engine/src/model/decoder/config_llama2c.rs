@@ -49,7 +49,9 @@ impl DecoderConfig {
             shape: family.shape,
             biases: BiasFlags::default(),
             linear_class: None,
+            predicting_layers: 0,
             experts: None,
+            dense: None,
             has_adapter: false,
             tied_output: h.shared_classifier,
         };

@@ -86,7 +86,26 @@ impl LayerWeights<'_, '_> {
     pub fn experts(&self) -> Result<ExpertsConfig> {
         let hint = "every file of this architecture must state this key".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
-        self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
+        self.config.experts.clone().ok_or(KeyError::Missing { file, key, hint }.into())
+    }
+
+    /// Returns the width of the layer's feed-forward block, if the layer has no experts.
+    pub(super) fn dense_ffn_size(&self) -> Option<usize> {
+        self.config.dense_ffn_size(self.layer)
+    }
+
+    /// Loads the correction bias of `count` experts.
+    ///
+    /// # Errors
+    /// If it is missing, has another shape, or has a block type.
+    pub(super) fn correction_bias(&mut self, count: usize) -> Result<Vec<f32>> {
+        match self.names {
+            DecoderNames::Gguf { .. } => self.bias("exp_probs_b", count),
+            DecoderNames::HuggingFace { .. } => {
+                let name = self.names.of_layer("exp_probs_b", self.layer);
+                self.weights.flat_vector(&name, count)
+            }
+        }
     }
 
     /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.
@@ -101,12 +120,21 @@ impl LayerWeights<'_, '_> {
                 self.of_experts("ffn_up_exps", count, rows, cols)?,
             ]);
         }
-        if self.config.experts.is_some_and(|experts| experts.clamped.is_some()) {
+        if self.has_clamped_experts() {
             return self.alternating(&gate, count, rows, cols);
         }
         let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
         let half = |first: usize| both.iter().map(|both| both.rows_from(first, rows)).collect();
         Ok([half(0), half(rows)])
+    }
+
+    /// Returns true if a logit of each token weighs the shared expert.
+    pub(super) fn has_weighted_shared_expert(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|experts| experts.is_shared_weighted)
+    }
+
+    fn has_clamped_experts(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|experts| experts.clamped.is_some())
     }
 
     /// Loads gates and ups that alternate in the columns of one tensor, with inputs in its rows.
@@ -167,9 +195,7 @@ impl LayerWeights<'_, '_> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
-            DecoderNames::HuggingFace { .. }
-                if self.config.experts.is_some_and(|all| all.clamped.is_some()) =>
-            {
+            DecoderNames::HuggingFace { .. } if self.has_clamped_experts() => {
                 let of_expert = |expert: usize| {
                     let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
                     self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
@@ -290,7 +316,7 @@ impl FeedForward {
     /// # Errors
     /// See [`FeedForward::load`].
     pub fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        let (d, f, has_bias) = (c.hidden_size, c.ffn_size, c.biases.mlp);
+        let (d, f, has_bias) = (c.hidden_size, w.dense_ffn_size().unwrap_or(c.ffn_size), c.biases.mlp);
         let (gate, up) = match c.shape.ffn {
             FfnShape::Gated => {
                 (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
@@ -354,7 +380,9 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
-        w.finish(|name| names.is_beside(name) || long && LONG_FACTORS.contains(&name))?;
+        let predicting = c.n_layers..c.n_layers + c.predicting_layers;
+        let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
+        w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self { config, token_embd, layers, output_norm, output })
     }
 }

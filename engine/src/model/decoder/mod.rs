@@ -6,6 +6,7 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod expert_files;
 mod family;
 mod load;
 mod mixture;
@@ -19,13 +20,15 @@ pub use block::{
     BlockShape, FeedForwardHalf, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock,
     StandardFamily,
 };
-pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use config::{BiasFlags, DecoderConfig, DenseLayers, ExpertsConfig, SlidingWindow};
+pub use expert_files::{DenseFiles, ExpertFiles, SharedExpertFiles};
 pub use family::{
-    BiasRule, BiasRules, ExpertFiles, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults,
-    SlidingRope, inverse_root_of_head_dim,
+    BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
+    inverse_root_of_head_dim,
 };
 pub use load::LayerWeights;
 pub use mixture::{ExpertBiases, Mixture};
+pub use names::SHARED_EXPERTS;
 pub use norm::{Norm, NormKind};
 pub use shared_expert::SharedExpert;
 
@@ -107,7 +110,8 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.n_kv_heads * c.head_dim,
             rope_pairing: Some(c.rope.pairing),
-            experts: c.experts.map_or(0, |experts| experts.count),
+            experts: c.experts.as_ref().map_or(0, |experts| experts.count),
+            expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
     }
 
