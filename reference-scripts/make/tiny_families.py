@@ -493,7 +493,7 @@ MODELS = {
         "and 3 experts by sigmoids and a correction bias, weights that are not divided by their sum, times\n1.25, two shared experts in one,",
         Dots1ForCausalLM,
         Dots1Config,
-        0,
+        2,
         {
             "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
             "no groups": shows(misroute(summed=0), 0.1, 3),

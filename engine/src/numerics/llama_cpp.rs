@@ -18,7 +18,7 @@ use crate::kernels::panels::panels;
 use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::{self, ExpertRouting};
+use crate::ops::experts::{self, ExpertRouting, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
@@ -179,6 +179,14 @@ impl Numerics for LlamaCpp {
 
     fn likelihoods(&self, logits: &Tensor) -> Tensor {
         ggml::likelihoods(logits)
+    }
+
+    /// The logistic function uses the C library's exponential.
+    fn scores_of_logits(&self, logits: &Tensor, function: ScoreFunction) -> Tensor {
+        match function {
+            ScoreFunction::Softmax => self.likelihoods(logits),
+            ScoreFunction::Sigmoid => logits.clone().map(|x| 1.0 / (1.0 + (-x).exp())),
+        }
     }
 
     /// Divides by the sum, which is `f64` and at least the smallest normal `f16`.

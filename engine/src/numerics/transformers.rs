@@ -210,6 +210,17 @@ impl Numerics for Transformers {
         }
     }
 
+    /// A bias beside a router of rounded logits is rounded like a weight.
+    fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
+        let scores = self.scores_of_logits(logits, routing.function);
+        match routing.precision {
+            RouterPrecision::Activations => {
+                ExpertRouting { bias: self.rounded_row(&routing.bias), ..routing.clone() }.biased(scores)
+            }
+            RouterPrecision::Unrounded | RouterPrecision::Whole => routing.biased(scores),
+        }
+    }
+
     /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         let weights = F32.expert_weights(logits, chosen, routing);

@@ -199,7 +199,7 @@ impl ExpertFiles {
         ffn_size: usize,
     ) -> Result<ExpertsConfig> {
         let key = |name: &str| format!("{architecture}.{name}");
-        let none = |name: &str, supported: &[f32], what: &str| match file.optional::<f32>(&key(name))? {
+        let none = |name: &str, supported: &[usize], what: &str| match file.optional::<usize>(&key(name))? {
             Some(found) if !supported.contains(&found) => {
                 Err(Error::bad_key(file.tensors.path(), &key(name), found, what))
             }
@@ -207,20 +207,25 @@ impl ExpertFiles {
         };
         let is_counted = matches!(self.shared, Some(SharedExpertFiles::Count(_)));
         if !is_counted {
-            none("expert_shared_count", &[0.0], "0 (shared experts are not supported)")?;
+            none("expert_shared_count", &[0], "0 (shared experts are not supported)")?;
         }
+        let scale = file.optional::<f32>(&key("expert_weights_scale"))?.filter(|scale| *scale != 0.0);
         if !self.may_have_groups {
-            none("expert_group_count", &[0.0, 1.0], "1 (groups of experts are not supported)")?;
-            none("expert_weights_scale", &[0.0, 1.0], "1 (scaled expert weights are not supported)")?;
+            none("expert_group_count", &[0, 1], "1 (groups of experts are not supported)")?;
+        }
+        let may_be_scaled = |scale: f32| scale == 1.0 || self.may_have_groups && scale.is_finite();
+        if let Some(scale) = scale.filter(|scale| !may_be_scaled(*scale)) {
+            let expected = "1 (scaled expert weights are not supported)";
+            return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_scale"), scale, expected));
         }
         if self.dense == DenseFiles::Never {
-            none("leading_dense_block_count", &[0.0], "0 (layers without experts are not supported)")?;
+            none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
         }
-        none("interleave_moe_layer_step", &[0.0, 1.0], "1 (layers without experts are not supported)")?;
-        let code = if self.function == ScoreFunction::Sigmoid { 2.0 } else { 1.0 };
+        none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
+        let code = if self.function == ScoreFunction::Sigmoid { 2 } else { 1 };
         none(
             "expert_gating_func",
-            &[0.0, code],
+            &[0, code],
             &format!("{code} (other scores of experts are not supported)"),
         )?;
         let shared_ffn_size = match self.shared {
@@ -234,7 +239,7 @@ impl ExpertFiles {
                 (count > 0).then(|| stated.unwrap_or_else(|| count.saturating_mul(ffn_size)))
             }
             None => {
-                none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
+                none("expert_shared_feed_forward_length", &[0], "0 (shared experts are not supported)")?;
                 None
             }
         };
@@ -245,7 +250,6 @@ impl ExpertFiles {
                 Some(ExpertGroups { count, used: file.require(&key("expert_group_used_count"))?, summed: 2 })
             }
         };
-        let scale = file.optional::<f32>(&key("expert_weights_scale"))?.filter(|scale| *scale != 0.0);
         let routing = ExpertRouting {
             used: file.require(&key("expert_used_count"))?,
             is_normalised: self.normalised_in_gguf(file, &key("expert_weights_norm"))?,

@@ -11,7 +11,7 @@ use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile, is_given};
 use crate::ops::activation::exact::sigmoid;
 use crate::ops::attention::exact::softmax;
-use crate::ops::experts::{ExpertRouting, ScoreFunction, choose, normalised, row_of_each};
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction, choose, normalised, row_of_each};
 use crate::ops::linear::exact::WeightRow;
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -162,8 +162,13 @@ impl Operation for ExpertScores {
             let one = |&flat: &usize| {
                 let (score, bias) = (scores[flat % experts], self.routing.bias.get(flat % experts));
                 let Some(&bias) = bias else { return score };
-                let value = score.value + f64::from(bias);
-                ExactValue { value, ..score }.moved(K * U * value.abs(), U * value.abs())
+                let (bias, value) = (f64::from(bias), score.value + f64::from(bias));
+                // transformers rounds the bias like a weight if it rounds the logits; others need not.
+                let moved = match self.routing.precision {
+                    RouterPrecision::Activations => (profile.weights.round(bias) - bias).abs(),
+                    RouterPrecision::Unrounded | RouterPrecision::Whole => 0.0,
+                };
+                ExactValue { value, ..score }.moved(K * U * value.abs(), U * value.abs() + moved)
             };
             flats.iter().map(one).collect::<Vec<_>>()
         };
