@@ -166,6 +166,7 @@ fn sizes([vocab_size, context_length, n_layers, hidden_size, n_heads]: [usize; 5
         rope_pairing: None,
         experts: 0,
         expert_groups: None,
+        value_width: hidden_size,
     }
 }
 

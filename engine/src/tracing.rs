@@ -195,6 +195,15 @@ impl Numerics for TracedNumerics<'_> {
         })
     }
 
+    fn rearranged(
+        &self,
+        tensors: &[&Tensor],
+        shape: &[usize],
+        from: &dyn Fn(usize) -> (usize, usize),
+    ) -> Tensor {
+        self.gathered(tensors, shape, from)
+    }
+
     fn hadamard(&self, x: &Tensor, len: usize) -> Tensor {
         self.by(self.numerics.hadamard(x, len), HadamardTransform { x: x.clone(), len })
     }

@@ -305,6 +305,20 @@ DEEPSEEK_MOE = MOE | {
     "shared_act": input_of("mlp.shared_experts.down_proj"),
     "shared_out": output_of("mlp.shared_experts.down_proj"),
 }
+# Keys and values are compressed; Recorder.keep_latents records what only the attention module shows.
+DEEPSEEK_V3 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in DEEPSEEK_MOE.items() if tap not in ("q", "k", "v")}
+    | {
+        "q_latent": output_of("self_attn.q_a_proj"),
+        "q_latent_norm": output_of("self_attn.q_a_layernorm"),
+        "q": output_of("self_attn.q_b_proj"),
+        "kv_latent": output_of("self_attn.kv_a_proj_with_mqa"),
+        "kv_latent_norm": output_of("self_attn.kv_a_layernorm"),
+    },
+    rope="interleaved",
+    has_dense_layers=True,
+)
 QK_NORMS = {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
 GLM4_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | QK_NORMS, has_dense_layers=True)
 FLAT_SHARED = {tap: replace(port, flat=True) for tap, port in DEEPSEEK_MOE.items() if tap.startswith("shared_")}
@@ -346,6 +360,8 @@ FAMILIES = {
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
     "dots1": GLM4_MOE,
+    "deepseek_v3": DEEPSEEK_V3,
+    "glm4_moe_lite": DEEPSEEK_V3,
     "minimax_m2": QWEN3_MOE,
     "ernie4_5_moe": neighbours(ERNIE45_MOE),
     "granite": LLAMA,
@@ -447,6 +463,12 @@ class LinearResults(TorchFunctionMode):
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
+def neighbours_again(x: Tensor, width: int) -> Tensor:
+    """The last `width` values of each head in the order in which RoPE read them: its pairs are neighbours."""
+    plain, rotated = x[..., :-width], x[..., -width:]
+    return torch.cat((plain, rotated.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)), dim=-1)
+
+
 class Recorder:
     """Collects the taps of one forward pass, in data-flow order; `attention_name` is the attention it records."""
 
@@ -455,6 +477,7 @@ class Recorder:
         self.head_dim = head_dim
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
+        self.latents: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
@@ -475,14 +498,39 @@ class Recorder:
     def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
         """The model's own attention, recorded: query batch x H x T x D; key and value batch x Hkv x S x D."""
         layer, tokens = module.layer_idx, query.shape[2]
-        self.keep("q_rope", layer, query.transpose(1, 2))
-        self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
-        self.keep("k_cache", layer, key.transpose(1, 2))
-        self.keep("v_cache", layer, value.transpose(1, 2))
+        if hasattr(module, "kv_lora_rank"):
+            self.keep_latents(module, query, key, value)
+        else:
+            self.keep("q_rope", layer, query.transpose(1, 2))
+            self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+            self.keep("k_cache", layer, key.transpose(1, 2))
+            self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
         context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
         self.keep("attn_context", layer, context.flatten(2))
         return context, weights
+
+    def keep_latents(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Rotated queries, the cache of latents, and the keys and values of all heads that follow from it."""
+        layer, tokens, width = module.layer_idx, query.shape[2], module.qk_rope_head_dim
+        latents, rotated = self.latents[layer]  # batch x 1 x S x ...
+        cached = neighbours_again(torch.cat((latents, rotated), dim=-1), width).transpose(1, 2)
+        self.keep("q_rope", layer, neighbours_again(query, width).transpose(1, 2))
+        self.keep("k_rope", layer, cached[:, -tokens:])
+        self.keep("k_cache", layer, cached)
+        self.keep("v_cache", layer, latents.transpose(1, 2))
+        self.keep("k_expanded", layer, neighbours_again(key, width).transpose(1, 2))
+        self.keep("v_expanded", layer, value.transpose(1, 2))
+
+    def watch_latents(self, module: nn.Module) -> None:
+        """Keeps the cached latents that an attention module expands."""
+        own, layer = module.expand_kv, module.layer_idx
+
+        def expand(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+            self.latents[layer] = latents, rotated
+            return own(latents, rotated)
+
+        module.expand_kv = expand
 
     def eager(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
         """The eager attention of the model's own file; no other kind shows its scores and weights."""
@@ -549,6 +597,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     for tap, port in family.taps.items():
         if not family.has_dense_layers or port.module in modules:
             hook_port(recorder, block, tap, layer, port)
+    if hasattr(getattr(block, "self_attn", None), "expand_kv"):
+        recorder.watch_latents(block.self_attn)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
@@ -559,7 +609,8 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     """Hooks the model and replaces its attention function by one that calls and records it."""
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "qk_head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)

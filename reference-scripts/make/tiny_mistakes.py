@@ -162,6 +162,23 @@ def drop_shared_experts(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def scale_scores(factor: Callable[[nn.Module], float]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with another factor of q·k, in terms of its own."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= factor(layer.self_attn)
+        return model
+
+    return build
+
+
+def scale_of_latents(attention: nn.Module) -> float:
+    """The factor that follows from the width of cached latents, not from that of a head, over the right one."""
+    return (attention.qk_head_dim / (attention.kv_lora_rank + attention.qk_rope_head_dim)) ** 0.5
+
+
 def norm_each_head(tiny: TinyModel) -> PreTrainedModel:
     """Queries and keys normalised by the statistics of each head, not of all."""
 

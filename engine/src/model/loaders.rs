@@ -12,6 +12,7 @@ use crate::model::bitnet::BitnetBlock;
 use crate::model::cohere::CohereFamily;
 use crate::model::cohere2::Cohere2Family;
 use crate::model::decoder::{Decoder, DecoderBlock, StandardBlock};
+use crate::model::deepseek_v3::DeepseekV3Family;
 use crate::model::dequantisation::Dequantisation;
 use crate::model::dots1::Dots1Family;
 use crate::model::ernie4_5::Ernie45Family;
@@ -119,6 +120,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<GptOssFamily>>(),
     decoder::<StandardBlock<Jais2Family>>(),
     decoder::<StandardBlock<NemotronFamily>>(),
+    decoder::<StandardBlock<DeepseekV3Family>>(),
     decoder::<StandardBlock<Glm4MoeFamily>>(),
     decoder::<StandardBlock<Dots1Family>>(),
     decoder::<StandardBlock<MiniMaxM2Family>>(),

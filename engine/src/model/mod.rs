@@ -8,6 +8,7 @@ mod cache;
 pub mod cohere;
 pub mod cohere2;
 pub mod decoder;
+pub mod deepseek_v3;
 pub mod dequantisation;
 pub mod dots1;
 pub mod ernie4_5;
@@ -90,8 +91,10 @@ pub struct Dimensions {
     pub n_heads: usize,
     /// Number of values in one head: D.
     pub head_dim: usize,
-    /// Number of key values per token in one layer: Hkv · D.
+    /// Number of key values per token in one layer: Hkv · D, or those of a latent and the rotated part of keys.
     pub kv_width: usize,
+    /// Number of values per token in one layer: Hkv · D, or those of a latent.
+    pub value_width: usize,
     /// RoPE pairing: the layout of q and k; `None` without RoPE.
     pub rope_pairing: Option<RopePairing>,
     /// Number of experts in each layer: E; 0 without experts.

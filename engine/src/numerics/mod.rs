@@ -275,6 +275,20 @@ pub trait Numerics: Send + Sync {
         shared_expert::added(routed, outputs, weights, |x| x)
     }
 
+    /// Gathers values of several tensors, without rounding: `from` gives the tensor and the index for each result.
+    fn rearranged(
+        &self,
+        tensors: &[&Tensor],
+        shape: &[usize],
+        from: &dyn Fn(usize) -> (usize, usize),
+    ) -> Tensor {
+        let at = |flat: usize| {
+            let (tensor, index) = from(flat);
+            tensors[tensor].data()[index]
+        };
+        Tensor::new(shape, (0..shape.iter().product()).map(at).collect())
+    }
+
     /// Adds two tensors, such as a branch to the residual stream.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, NormKind};
+use crate::model::decoder::{BlockShape, LatentSizes, NormKind};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -33,6 +33,8 @@ pub struct DecoderConfig {
     pub n_kv_heads: usize,
     /// Number of values in one head, D.
     pub head_dim: usize,
+    /// Sizes of latent attention, if keys and values are compressed; `head_dim` is then a query head's.
+    pub latent: Option<LatentSizes>,
     /// Number of positions that the model was trained for.
     pub context_length: usize,
     /// Kind of the norms.
@@ -174,6 +176,14 @@ impl DecoderConfig {
         RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
     }
 
+    /// Returns the widths of a cached key and of a cached value of one token.
+    pub fn cache_widths(&self) -> [usize; 2] {
+        match self.latent {
+            Some(LatentSizes { rank, rotated, .. }) => [rank + rotated, rank],
+            None => [self.n_kv_heads * self.head_dim; 2],
+        }
+    }
+
     /// Returns true if a layer has a sliding window.
     pub fn slides(&self, layer: usize) -> bool {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
@@ -226,6 +236,16 @@ impl DecoderConfig {
                 self.head_dim,
                 "an even number: RoPE rotates pairs",
             ));
+        }
+        if let Some(latent) = &self.latent {
+            let sizes = [
+                ("rank of queries", latent.query_rank.unwrap_or(1)),
+                ("rank of keys and values", latent.rank),
+                ("unrotated part of a head", latent.plain),
+                ("rotated part of a head", latent.rotated),
+                ("value head size", latent.value),
+            ];
+            size::check(file, &sizes)?;
         }
         if !(self.norm_eps > 0.0 && self.norm_eps < 1.0) {
             return Err(Error::bad_key(

@@ -3,6 +3,7 @@
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::latent_files;
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm,
     SlidingDefaults, SlidingRope, SlidingWindow, yarn,
@@ -27,16 +28,24 @@ impl DecoderConfig {
         let all_layers: usize = file.require(&key("block_count"))?;
         let n_layers = all_layers.saturating_sub(predicting_layers);
         let n_heads = require_same(file, &key("attention.head_count"), n_layers)?;
-        let head_dim = match file.optional(&key("attention.key_length"))? {
-            Some(head_dim) => head_dim,
-            None => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
+        let latent = match family.is_latent {
+            true => Some(latent_files::sizes_in_gguf(file, architecture)?),
+            false => None,
+        };
+        let head_dim = match (latent, file.optional(&key("attention.key_length"))?) {
+            (Some(latent), _) => latent.plain.saturating_add(latent.rotated),
+            (None, Some(head_dim)) => head_dim,
+            (None, None) => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
         };
         let theta = file.optional(&key("rope.freq_base"))?.unwrap_or(DEFAULT_THETA);
         let width = match file.optional(&key("rope.dimension_count"))? {
             Some(width) if family.rope.may_be_partial && width <= head_dim => width,
-            _ => head_dim,
+            _ => latent.map_or(head_dim, |latent| latent.rotated),
         };
-        let scaling = scaling(file, architecture, family, width)?;
+        let scaling = match (latent, scaling(file, architecture, family, width)?) {
+            (Some(_), RopeScaling::Yarn(yarn)) => RopeScaling::Yarn(latent_files::yarn_in_gguf(yarn)),
+            (_, scaling) => scaling,
+        };
         let ffn_size = require_same(
             file,
             &key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])),
@@ -49,8 +58,12 @@ impl DecoderConfig {
             n_layers,
             predicting_layers,
             n_heads,
-            n_kv_heads: optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
+            n_kv_heads: match latent {
+                Some(_) => n_heads,
+                None => optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
+            },
             head_dim,
+            latent,
             context_length: file.require(&key("context_length"))?,
             norm: family.norm,
             norm_eps: file.require(&key(family.norm.gguf_eps()))?,
@@ -87,6 +100,9 @@ impl DecoderConfig {
         config.unrotated = family.unrotated(None, config.n_layers, None);
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = (family.attn_scale)(&config);
+        if latent.is_some() {
+            config.attn_scale = latent_files::scale_in_gguf(&config.rope.scaling, head_dim);
+        }
         for stated in family.stated {
             let key = key(stated.gguf);
             if let Some(number) = file.optional(&key)?.or(stated.default) {
@@ -154,7 +170,11 @@ impl DecoderConfig {
         let again = [
             ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
             ("rope.dimension_count", self.rope.width, "the head size (partial rotation is not supported)"),
-            ("attention.value_length", self.head_dim, "the head size of the keys"),
+            (
+                "attention.value_length",
+                self.latent.map_or(self.head_dim, |latent| latent.rank),
+                "the head size of the keys, or the rank of the latents",
+            ),
         ];
         for (name, expected, what) in again {
             let key = format!("{architecture}.{name}");

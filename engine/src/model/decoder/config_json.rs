@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::latent_files as latent_json;
 use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, SlidingDefaults,
@@ -25,11 +26,14 @@ impl DecoderConfig {
         refuse_extensions(file, family)?;
         let hidden_size = file.require_usize("hidden_size")?;
         let n_heads = file.require_usize("num_attention_heads")?;
-        let head_dim = match file.optional_usize("head_dim")? {
-            Some(head_dim) => head_dim,
-            None => derive_head_dim(file.path(), "num_attention_heads", hidden_size, n_heads)?,
+        let latent = if family.is_latent { Some(latent_json::sizes(file)?) } else { None };
+        let head_dim = match (latent, file.optional_usize("head_dim")?) {
+            (Some(latent), _) => latent.plain.saturating_add(latent.rotated),
+            (None, Some(head_dim)) => head_dim,
+            (None, None) => derive_head_dim(file.path(), "num_attention_heads", hidden_size, n_heads)?,
         };
         let n_layers = file.require_usize("num_hidden_layers")?;
+        let rotating = latent.map_or(head_dim, |latent| latent.rotated);
         let ffn_size =
             file.require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?;
         let mut config = Self {
@@ -44,6 +48,7 @@ impl DecoderConfig {
             n_heads,
             n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
             head_dim,
+            latent,
             context_length: file.require_usize("max_position_embeddings")?,
             norm: family.norm,
             norm_eps: file.require_f32(family.json_eps)?,
@@ -53,7 +58,7 @@ impl DecoderConfig {
             logits_scale: None,
             attn_cap: None,
             logits_cap: None,
-            rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), head_dim)?,
+            rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), rotating)?,
             sliding: None,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
@@ -74,6 +79,9 @@ impl DecoderConfig {
         config.unrotated = unrotated(file, config.n_layers, family)?;
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
+        if latent.is_some() {
+            config.attn_scale = latent_json::scale(file, head_dim)?;
+        }
         for stated in family.stated {
             // An explicit null disables the option, even if there is a default.
             let default = stated.default.filter(|_| !file.is_null(stated.json));

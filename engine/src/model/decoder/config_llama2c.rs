@@ -26,6 +26,7 @@ impl DecoderConfig {
             n_heads: h.n_heads,
             n_kv_heads: h.n_kv_heads,
             head_dim,
+            latent: None,
             context_length: h.seq_len,
             norm: family.norm,
             norm_eps: NORM_EPS,

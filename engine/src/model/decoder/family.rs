@@ -24,6 +24,8 @@ pub struct Family {
     pub gguf_pairing: RopePairing,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
     pub shape: BlockShape,
+    /// True if keys and values are compressed to latents.
+    pub is_latent: bool,
     /// Kind of its norms.
     pub norm: NormKind,
     /// Key of the norms' epsilon in `config.json`.

@@ -8,6 +8,8 @@ mod config_json;
 mod config_llama2c;
 mod expert_files;
 mod family;
+mod latent;
+mod latent_files;
 mod load;
 mod mixture;
 mod names;
@@ -17,8 +19,8 @@ mod shared_expert;
 mod yarn;
 
 pub use block::{
-    BlockShape, FeedForwardHalf, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock,
-    StandardFamily,
+    AttentionHalf, BlockShape, FeedForwardHalf, FfnShape, HalfNorms, HeadAttention, ParallelHalves,
+    ParallelOrder, QkNorm, StandardBlock, StandardFamily,
 };
 pub use config::{BiasFlags, DecoderConfig, DenseLayers, ExpertsConfig, SlidingWindow};
 pub use expert_files::{DenseFiles, ExpertFiles, SharedExpertFiles};
@@ -26,6 +28,7 @@ pub use family::{
     BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
+pub use latent::{LatentAttention, LatentExpansion, LatentSizes};
 pub use load::LayerWeights;
 pub use mixture::{ExpertBiases, Mixture};
 pub use names::SHARED_EXPERTS;
@@ -108,7 +111,8 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             hidden_size: c.hidden_size,
             n_heads: c.n_heads,
             head_dim: c.head_dim,
-            kv_width: c.n_kv_heads * c.head_dim,
+            kv_width: c.cache_widths()[0],
+            value_width: c.cache_widths()[1],
             rope_pairing: Some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),

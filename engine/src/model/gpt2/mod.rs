@@ -92,6 +92,7 @@ impl Model for Gpt2 {
             rope_pairing: None,
             experts: 0,
             expert_groups: None,
+            value_width: c.hidden_size,
         }
     }
 
