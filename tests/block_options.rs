@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 28] = [
+const MODELS: [(&str, &[&str], usize); 29] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -36,6 +36,7 @@ const MODELS: [(&str, &[&str], usize); 28] = [
     ("tiny-dots1", BOTH, 357),
     ("tiny-minimaxm2", BOTH, 233),
     ("tiny-ernie45moe", BOTH, 217),
+    ("tiny-deepseekv3", BOTH, 249),
 ];
 
 #[test]
@@ -45,7 +46,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 26] = [
+    let of_models: [(&str, &[Mistake]); 27] = [
         (
             "tiny-gemma",
             &[
@@ -259,6 +260,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("expert_scores=sigmoid", "expert_scores", "expert_scores"),
                 ("expert_weights=biased", "expert_weights", "expert_weights"),
                 ("rope_pairing=half", "rope_pairing", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-deepseekv3",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
+                ("attn_scale=0.1178511301977579", "attn_scale", "attn_scores"),
+                ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
+                ("norm_missing@q_latent_norm", "norm_missing", "q_latent_norm"),
+                ("expert_groups=largest", "expert_groups", "experts"),
             ],
         ),
     ];

@@ -46,7 +46,10 @@ const NAMES: &[(&str, &[&str])] = &[
     ("nemotron", &["NemotronForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
-    ("deepseek2", &["deepseek_v3", "DeepseekV3ForCausalLM", "kimi_k2"]),
+    (
+        "deepseek2",
+        &["deepseek_v3", "DeepseekV3ForCausalLM", "kimi_k2", "glm4_moe_lite", "Glm4MoeLiteForCausalLM"],
+    ),
     ("dots1", &["Dots1ForCausalLM"]),
     ("minimax-m2", &["minimax_m2", "MiniMaxM2ForCausalLM"]),
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),

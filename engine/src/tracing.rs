@@ -70,7 +70,7 @@ impl<'n> TracedNumerics<'n> {
         shape: &[usize],
         from: impl Fn(usize) -> (usize, usize),
     ) -> Tensor {
-        let index: Vec<(usize, usize)> = (0..shape.iter().product()).map(from).collect();
+        let index: Arc<[(usize, usize)]> = (0..shape.iter().product()).map(from).collect();
         let data = index.iter().map(|&(tensor, flat)| tensors[tensor].data()[flat]).collect();
         let result = Tensor::new(shape, data);
         if tensors.iter().all(|&tensor| is_given(tensor)) {

@@ -331,15 +331,16 @@ impl Point {
     pub fn is_of_products(self) -> bool {
         use Point::{
             AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
-            K, LastLogits, Logits, Q, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut,
-            SharedUp, SharedWeight, V,
+            K, KExpanded, KvLatent, LastLogits, Logits, Q, QLatent, RoutedOut, RouterLogits, SharedAct,
+            SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
         let is_of_experts = matches!(self, RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
         let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
             || matches!(self, SharedLogit | SharedWeight);
-        is_of_layers || is_of_experts || is_of_shared || matches!(self, Logits | LastLogits)
+        let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
+        is_of_latents || is_of_layers || is_of_experts || is_of_shared || matches!(self, Logits | LastLogits)
     }
 
     /// Returns true if the tap is an exact function of its inputs, with at most one rounding that is the same in every

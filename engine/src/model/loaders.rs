@@ -24,6 +24,7 @@ use crate::model::gemma3::Gemma3Block;
 use crate::model::glm::GlmFamily;
 use crate::model::glm4::Glm4Family;
 use crate::model::glm4_moe::Glm4MoeFamily;
+use crate::model::glm4_moe_lite::Glm4MoeLiteFamily;
 use crate::model::gpt_neox::GptNeoxFamily;
 use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
@@ -121,6 +122,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Jais2Family>>(),
     decoder::<StandardBlock<NemotronFamily>>(),
     decoder::<StandardBlock<DeepseekV3Family>>(),
+    GLM4_MOE_LITE,
     decoder::<StandardBlock<Glm4MoeFamily>>(),
     decoder::<StandardBlock<Dots1Family>>(),
     decoder::<StandardBlock<MiniMaxM2Family>>(),
@@ -152,6 +154,9 @@ const OLMO2: Loader = Loader {
 
 /// Loader of OLMo 3, whose GGUF files have OLMo 2's name.
 const OLMO3: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Olmo3Family>>() };
+
+/// Loader of GLM 4.7 Flash, whose GGUF files have DeepSeek's name.
+const GLM4_MOE_LITE: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Glm4MoeLiteFamily>>() };
 
 const GPT2: Loader = Loader {
     architecture: "gpt2",

@@ -21,6 +21,7 @@ pub mod gemma3;
 pub mod glm;
 pub mod glm4;
 pub mod glm4_moe;
+pub mod glm4_moe_lite;
 pub mod gpt2;
 pub mod gpt_neox;
 pub mod gpt_oss;

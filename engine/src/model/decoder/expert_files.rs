@@ -168,8 +168,10 @@ impl ExpertFiles {
             file.only(LISTED, &[Value::Array(Vec::new())], EXPECTED)?;
             file.only(STEP, &[1.into()], EXPECTED)?;
         }
+        let listed = layer_kinds(file, n_layers)?.filter(|_| self.dense != DenseFiles::Never);
         let layers: Vec<bool> = match self.dense {
             DenseFiles::Never => return Ok(None),
+            _ if listed.is_some() => listed.unwrap_or_default(),
             DenseFiles::First(key) => first_layers(file.optional_usize(key)?.unwrap_or(0), n_layers),
             DenseFiles::Listed => listed_layers(file, n_layers)?,
             DenseFiles::Ernie => {
@@ -304,6 +306,25 @@ impl ExpertFiles {
         let layers = first_layers(first, n_layers);
         let ffn_size = || file.require(&format!("{architecture}.feed_forward_length"));
         layers.contains(&true).then(|| Ok(DenseLayers { ffn_size: ffn_size()?, layers })).transpose()
+    }
+}
+
+/// Reads the list of kinds of layers, if there is one: true for each layer without experts.
+fn layer_kinds(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
+    const KEY: &str = "mlp_layer_types";
+    let kinds = file.texts(KEY)?;
+    let is_dense = |kind: &&str| match *kind {
+        "dense" => Ok(true),
+        "sparse" => Ok(false),
+        found => Err(file.bad_key(KEY, found, "\"dense\" or \"sparse\"")),
+    };
+    match kinds.len() {
+        0 => Ok(None),
+        count if count == n_layers => kinds.iter().map(is_dense).collect::<Result<_>>().map(Some),
+        count => {
+            let expected = format!("one for each of {n_layers} layers");
+            Err(file.bad_key(KEY, format!("{count} entries"), expected))
+        }
     }
 }
 
