@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 29] = [
+const MODELS: [(&str, &[&str], usize); 31] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -36,7 +36,9 @@ const MODELS: [(&str, &[&str], usize); 29] = [
     ("tiny-dots1", BOTH, 357),
     ("tiny-minimaxm2", BOTH, 233),
     ("tiny-ernie45moe", BOTH, 217),
+    ("tiny-deepseekv2", &[], 381),
     ("tiny-deepseekv3", BOTH, 249),
+    ("tiny-glm47flash", BOTH, 249),
 ];
 
 #[test]
@@ -46,7 +48,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 27] = [
+    let of_models: [(&str, &[Mistake]); 29] = [
         (
             "tiny-gemma",
             &[
@@ -263,6 +265,14 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             ],
         ),
         (
+            "tiny-deepseekv2",
+            &[
+                ("expert_groups=none", "expert_groups", "experts"),
+                ("expert_weights=chosen", "expert_weights", "expert_weights"),
+                ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
+            ],
+        ),
+        (
             "tiny-deepseekv3",
             &[
                 ("rope_pairing=half", "rope_pairing", "q_rope"),
@@ -271,6 +281,15 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
                 ("norm_missing@q_latent_norm", "norm_missing", "q_latent_norm"),
                 ("expert_groups=largest", "expert_groups", "experts"),
+            ],
+        ),
+        (
+            "tiny-glm47flash",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
             ],
         ),
     ];

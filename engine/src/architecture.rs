@@ -48,7 +48,15 @@ const NAMES: &[(&str, &[&str])] = &[
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
     (
         "deepseek2",
-        &["deepseek_v3", "DeepseekV3ForCausalLM", "kimi_k2", "glm4_moe_lite", "Glm4MoeLiteForCausalLM"],
+        &[
+            "deepseek_v3",
+            "DeepseekV3ForCausalLM",
+            "deepseek_v2",
+            "DeepseekV2ForCausalLM",
+            "kimi_k2",
+            "glm4_moe_lite",
+            "Glm4MoeLiteForCausalLM",
+        ],
     ),
     ("dots1", &["Dots1ForCausalLM"]),
     ("minimax-m2", &["minimax_m2", "MiniMaxM2ForCausalLM"]),

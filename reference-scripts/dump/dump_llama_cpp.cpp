@@ -362,7 +362,9 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
-    {"ffn_moe_probs_biased", "ADD", "expert_scores"},
+    {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
+    {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
+    {"ffn_moe_group_topk", "VIEW", "expert_groups"},
     {"ffn_moe_topk", "VIEW", "experts"},
     {"ffn_moe_weights", "GET_ROWS", "expert_weights"},
     {"ffn_moe_weights_norm", "DIV", "expert_weights"},
@@ -674,6 +676,10 @@ class Recorder {
     // Their nodes know neither how many a token has chosen.
     static void shape_experts(Taps & taps) {
         if (!taps.count("experts")) return;
+        if (!taps.count("expert_groups") && !taps.count("biased_scores")) taps.erase("expert_scores");
+        taps.erase("expert_groups");
+        if (taps.count("biased_scores")) taps["expert_scores"] = std::move(taps["biased_scores"]);
+        taps.erase("biased_scores");
         const int64_t chosen = taps["experts"].shape[1];
         for (const char * tap : {"expert_gate", "expert_up", "expert_act", "expert_out"}) {
             if (!taps.count(tap)) continue;

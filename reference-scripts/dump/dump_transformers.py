@@ -360,6 +360,7 @@ FAMILIES = {
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
     "dots1": GLM4_MOE,
+    "deepseek_v2": DEEPSEEK_V3,
     "deepseek_v3": DEEPSEEK_V3,
     "glm4_moe_lite": DEEPSEEK_V3,
     "minimax_m2": QWEN3_MOE,
@@ -433,12 +434,12 @@ class ClampedExperts(TorchFunctionMode):
 
 
 class FirstTopk(TorchFunctionMode):
-    """Keeps what the code run inside it first hands to topk: the scores by which a router chooses."""
+    """Keeps what the code run inside it first hands to topk, or to max: the scores by which a router chooses."""
 
     scores = None
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (torch.topk, Tensor.topk) and self.scores is None:
+        if function in (torch.topk, Tensor.topk, Tensor.max) and self.scores is None:
             self.scores = args[0]
         return function(*args, **(kwargs or {}))
 
@@ -465,6 +466,8 @@ class LinearResults(TorchFunctionMode):
 
 def neighbours_again(x: Tensor, width: int) -> Tensor:
     """The last `width` values of each head in the order in which RoPE read them: its pairs are neighbours."""
+    if width == 0:
+        return x
     plain, rotated = x[..., :-width], x[..., -width:]
     return torch.cat((plain, rotated.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)), dim=-1)
 
@@ -514,6 +517,7 @@ class Recorder:
         """Rotated queries, the cache of latents, and the keys and values of all heads that follow from it."""
         layer, tokens, width = module.layer_idx, query.shape[2], module.qk_rope_head_dim
         latents, rotated = self.latents[layer]  # batch x 1 x S x ...
+        width = 0 if self.config.model_type == "deepseek_v2" else width  # whose rotation keeps neighbours
         cached = neighbours_again(torch.cat((latents, rotated), dim=-1), width).transpose(1, 2)
         self.keep("q_rope", layer, neighbours_again(query, width).transpose(1, 2))
         self.keep("k_rope", layer, cached[:, -tokens:])
@@ -583,7 +587,8 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
         return output
 
     named = [*mixture.named_parameters(), *mixture.named_buffers()]
-    if any(name.endswith("e_score_correction_bias") for name, _ in named):
+    has_groups = (getattr(recorder.config, "n_group", None) or 1) > 1
+    if has_groups or any(name.endswith("e_score_correction_bias") for name, _ in named):
         router.forward = score
     router.register_forward_hook(route)
     experts.forward = forward

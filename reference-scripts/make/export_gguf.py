@@ -346,11 +346,14 @@ def add_experts(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_shared_count(config.n_shared_experts)
-    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    kinds = getattr(config, "mlp_layer_types", None)
+    writer.add_leading_dense_block_count(kinds.count("dense") if kinds else config.first_k_dense_replace)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     writer.add_expert_weights_norm(config.norm_topk_prob)
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.n_group > 1:
+    is_softmax = config.model_type == "deepseek_v2"
+    kind = gguf.ExpertGatingFuncType.SOFTMAX if is_softmax else gguf.ExpertGatingFuncType.SIGMOID
+    writer.add_expert_gating_func(kind)
+    if (config.n_group or 1) > 1:
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
 
@@ -522,6 +525,8 @@ FAMILIES = {
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
     "glm4_moe": Family(gguf.MODEL_ARCH.GLM4_MOE, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
     "deepseek_v3": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, rope_types=("default", "yarn"), is_latent=True),
+    "deepseek_v2": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, is_latent=True),
+    "glm4_moe_lite": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, is_latent=True),
     "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
     "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=lambda tensors: name_bias(tensors)),
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),

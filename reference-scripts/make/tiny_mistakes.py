@@ -120,10 +120,10 @@ def route(mixture: nn.Module, config: PreTrainedConfig, wrong: dict[str, object]
     scores = step["scores"](logits)
     statics = getattr(gate, "moe_statics", gate)
     bias = getattr(statics, "e_score_correction_bias", None)
-    bias = (mixture.e_score_correction_bias if bias is None else bias).flatten()
+    bias = getattr(mixture, "e_score_correction_bias", torch.zeros(1)) if bias is None else bias.flatten()
     biased = scores + bias if step["biased"] else scores
     allowed = biased
-    if (count := getattr(config, "n_group", 1)) > 1 and step["summed"]:
+    if (count := getattr(config, "n_group", None) or 1) > 1 and step["summed"]:
         groups = biased.unflatten(-1, (count, -1))
         best = groups.topk(step["summed"], dim=-1).values.sum(-1).topk(config.topk_group, dim=-1).indices
         mask = torch.zeros(groups.shape[:-1]).scatter(1, best, 1.0).bool()

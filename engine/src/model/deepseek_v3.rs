@@ -8,6 +8,7 @@ use crate::model::decoder::{
     StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
+use crate::ops::experts::ScoreFunction;
 use crate::tensor::RopePairing;
 
 /// A DeepSeek V3 model.
@@ -29,7 +30,11 @@ impl StandardFamily for DeepseekV3Family {
             output: BiasRule::Stated("attention_bias"),
             mlp: BiasRule::Never,
         },
-        experts: Some(ExpertFiles::DEEPSEEK_V3),
+        // llama.cpp takes files without the key as those of DeepSeek V2.
+        experts: Some(ExpertFiles {
+            gguf_function: Some(ScoreFunction::Softmax),
+            ..ExpertFiles::DEEPSEEK_V3
+        }),
         predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
         layer_names: SHARED_EXPERTS,
         config_defaults,

@@ -12,6 +12,7 @@ use crate::model::bitnet::BitnetBlock;
 use crate::model::cohere::CohereFamily;
 use crate::model::cohere2::Cohere2Family;
 use crate::model::decoder::{Decoder, DecoderBlock, StandardBlock};
+use crate::model::deepseek_v2::DeepseekV2Family;
 use crate::model::deepseek_v3::DeepseekV3Family;
 use crate::model::dequantisation::Dequantisation;
 use crate::model::dots1::Dots1Family;
@@ -122,6 +123,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Jais2Family>>(),
     decoder::<StandardBlock<NemotronFamily>>(),
     decoder::<StandardBlock<DeepseekV3Family>>(),
+    DEEPSEEK_V2,
     GLM4_MOE_LITE,
     decoder::<StandardBlock<Glm4MoeFamily>>(),
     decoder::<StandardBlock<Dots1Family>>(),
@@ -154,6 +156,9 @@ const OLMO2: Loader = Loader {
 
 /// Loader of OLMo 3, whose GGUF files have OLMo 2's name.
 const OLMO3: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Olmo3Family>>() };
+
+/// Loader of DeepSeek V2, whose GGUF files have DeepSeek V3's name.
+const DEEPSEEK_V2: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<DeepseekV2Family>>() };
 
 /// Loader of GLM 4.7 Flash, whose GGUF files have DeepSeek's name.
 const GLM4_MOE_LITE: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Glm4MoeLiteFamily>>() };

@@ -30,6 +30,7 @@ impl StandardFamily for MiniMaxM2Family {
         experts: Some(ExpertFiles {
             ffn_size: ["intermediate_size", "feed_forward_length"],
             function: ScoreFunction::Sigmoid,
+            gguf_function: Some(ScoreFunction::Sigmoid),
             has_bias: true,
             ..ExpertFiles::MIXTRAL
         }),

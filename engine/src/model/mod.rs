@@ -8,6 +8,7 @@ mod cache;
 pub mod cohere;
 pub mod cohere2;
 pub mod decoder;
+pub mod deepseek_v2;
 pub mod deepseek_v3;
 pub mod dequantisation;
 pub mod dots1;

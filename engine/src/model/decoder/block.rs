@@ -199,6 +199,14 @@ pub enum FeedForwardHalf {
 }
 
 impl FeedForwardHalf {
+    /// Returns the mixture of experts, if it is one.
+    pub fn mixture_mut(&mut self) -> Option<&mut Mixture> {
+        match self {
+            FeedForwardHalf::Dense(_) => None,
+            FeedForwardHalf::Mixture(mixture) => Some(mixture),
+        }
+    }
+
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let shape = c.shape;
         let has_norm = shape.norms != HalfNorms::After && shape.parallel.is_none_or(|both| both.has_ffn_norm);

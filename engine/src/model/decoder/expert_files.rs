@@ -26,14 +26,18 @@ pub struct ExpertFiles {
     pub shared: Option<SharedExpertFiles>,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub is_rounded: bool,
-    /// Function that gives scores, for files that do not state it.
+    /// Function that gives scores.
     pub function: ScoreFunction,
+    /// Function that gives scores in GGUF files that do not state it; `None` if llama.cpp knows no other than `function`.
+    pub gguf_function: Option<ScoreFunction>,
     /// Arithmetic of the router's logits.
     pub precision: RouterPrecision,
     /// True if experts have a correction bias.
     pub has_bias: bool,
     /// True if files may state groups of experts and a factor of the weights.
     pub may_have_groups: bool,
+    /// Number of a group's largest scores that transformers adds to the group's score. llama.cpp adds two.
+    pub summed: usize,
     /// Layers without experts.
     pub dense: DenseFiles,
 }
@@ -71,9 +75,11 @@ impl ExpertFiles {
         shared: None,
         is_rounded: false,
         function: ScoreFunction::Softmax,
+        gguf_function: None,
         precision: RouterPrecision::Activations,
         has_bias: false,
         may_have_groups: false,
+        summed: 2,
         dense: DenseFiles::Never,
     };
 
@@ -84,6 +90,7 @@ impl ExpertFiles {
         gguf_normalised: None,
         shared: Some(SharedExpertFiles::Count("n_shared_experts")),
         function: ScoreFunction::Sigmoid,
+        gguf_function: Some(ScoreFunction::Sigmoid),
         precision: RouterPrecision::Unrounded,
         has_bias: true,
         may_have_groups: true,
@@ -142,13 +149,14 @@ impl ExpertFiles {
             file.only(SCALE, &[1.0.into(), 1.into()], "1 or absent (scaled weights are not supported)")?;
             return Ok((None, 1.0));
         }
-        let count = file.optional_usize("n_group")?.unwrap_or(1);
+        let is_grouped = file.optional_str("topk_method")? != Some("greedy");
+        let count = file.optional_usize("n_group")?.filter(|_| is_grouped).unwrap_or(1);
         let used = file.optional_usize("topk_group")?.unwrap_or(1);
         let scale = file.optional_f32(SCALE)?.unwrap_or(1.0);
         if !(scale > 0.0 && scale.is_finite()) {
             return Err(file.bad_key(SCALE, scale, "a positive number"));
         }
-        Ok(((count > 1).then_some(ExpertGroups { count, used, summed: 2 }), scale))
+        Ok(((count > 1).then_some(ExpertGroups { count, used, summed: self.summed }), scale))
     }
 
     /// Reads the function that gives scores.
@@ -224,12 +232,7 @@ impl ExpertFiles {
             none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
         }
         none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
-        let code = if self.function == ScoreFunction::Sigmoid { 2 } else { 1 };
-        none(
-            "expert_gating_func",
-            &[0, code],
-            &format!("{code} (other scores of experts are not supported)"),
-        )?;
+        let function = self.function_in_gguf(file, &key("expert_gating_func"))?;
         let shared_ffn_size = match self.shared {
             Some(SharedExpertFiles::Weighted([_, shared])) => match file.optional(&key(shared))? {
                 Some(width) => Some(width),
@@ -258,7 +261,7 @@ impl ExpertFiles {
             is_of_chosen: self.is_of_chosen,
             is_rounded: self.is_rounded,
             precision: self.precision,
-            function: self.function,
+            function,
             bias: Vec::new(),
             groups,
             scale: scale.unwrap_or(1.0),
@@ -272,6 +275,26 @@ impl ExpertFiles {
 
     fn is_shared_weighted(&self) -> bool {
         matches!(self.shared, Some(SharedExpertFiles::Weighted(_)))
+    }
+
+    /// Reads the function that gives scores in a GGUF file.
+    fn function_in_gguf(&self, file: &Gguf, key: &str) -> Result<ScoreFunction> {
+        let usual = self.gguf_function.unwrap_or(self.function);
+        let found = file.optional::<usize>(key)?.unwrap_or(0);
+        let stated = match found {
+            0 => Some(usual),
+            1 => Some(ScoreFunction::Softmax),
+            2 => Some(ScoreFunction::Sigmoid),
+            _ => None,
+        };
+        let is_known = |stated: &ScoreFunction| self.gguf_function.is_some() || *stated == usual;
+        stated.filter(is_known).ok_or_else(|| {
+            let expected = match (self.gguf_function, usual) {
+                (Some(_), _) => "1 for softmax or 2 for sigmoids (other scores of experts are not supported)",
+                (None, _) => "1 (llama.cpp computes softmax only)",
+            };
+            Error::bad_key(file.tensors.path(), key, found, expected)
+        })
     }
 
     /// Reads if the weights of the chosen experts are divided by their sum.
