@@ -3,17 +3,14 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{Decoder, ExpertFiles, Family, RopeExtras, StandardBlock, StandardFamily};
+use crate::model::decoder::{ExpertFiles, Family, RopeExtras, StandardFamily};
 use crate::model::deepseek_v3::DeepseekV3Family;
 use crate::ops::experts::ScoreFunction;
 use crate::ops::rope::RopeRounding;
 
-/// A DeepSeek V2 model.
-pub type DeepseekV2 = Decoder<StandardBlock<DeepseekV2Family>>;
-
 /// Settings of DeepSeek V2.
 #[derive(Clone, Debug)]
-pub struct DeepseekV2Family;
+pub(crate) struct DeepseekV2Family;
 
 impl StandardFamily for DeepseekV2Family {
     const FAMILY: Family = Family {

@@ -4,19 +4,15 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, Decoder, DecoderBlock, ExpertFiles, Family, SHARED_EXPERTS, StandardBlock,
-    StandardFamily,
+    BiasRule, BiasRules, DecoderBlock, ExpertFiles, Family, SHARED_EXPERTS, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::experts::ScoreFunction;
 use crate::tensor::RopePairing;
 
-/// A DeepSeek V3 model.
-pub type DeepseekV3 = Decoder<StandardBlock<DeepseekV3Family>>;
-
 /// Settings of DeepSeek V3.
 #[derive(Clone, Debug)]
-pub struct DeepseekV3Family;
+pub(crate) struct DeepseekV3Family;
 
 impl StandardFamily for DeepseekV3Family {
     const FAMILY: Family = Family {

@@ -3,18 +3,15 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, ExpertFiles, Family, QkNorm, SHARED_EXPERTS,
-    StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, SHARED_EXPERTS,
+    StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
-/// A dots.llm1 model.
-pub type Dots1 = Decoder<StandardBlock<Dots1Family>>;
-
 /// Settings of dots.llm1.
 #[derive(Clone, Debug)]
-pub struct Dots1Family;
+pub(crate) struct Dots1Family;
 
 impl StandardFamily for Dots1Family {
     const FAMILY: Family = Family {

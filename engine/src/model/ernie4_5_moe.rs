@@ -4,20 +4,17 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DenseFiles, ExpertFiles, Family, RopeExtras, SHARED_EXPERTS,
-    SharedExpertFiles, StandardBlock, StandardFamily,
+    BiasRules, DecoderBlock, DenseFiles, ExpertFiles, Family, RopeExtras, SHARED_EXPERTS, SharedExpertFiles,
+    StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::experts::RouterPrecision;
 use crate::ops::rope::RopeRounding;
 use crate::tensor::RopePairing;
 
-/// An ERNIE 4.5 model.
-pub type Ernie45Moe = Decoder<StandardBlock<Ernie45MoeFamily>>;
-
 /// Settings of ERNIE 4.5.
 #[derive(Clone, Debug)]
-pub struct Ernie45MoeFamily;
+pub(crate) struct Ernie45MoeFamily;
 
 impl StandardFamily for Ernie45MoeFamily {
     const FAMILY: Family = Family {

@@ -4,18 +4,15 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, ExpertFiles, Family, QkNorm, RopeExtras,
-    SHARED_EXPERTS, StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, RopeExtras, SHARED_EXPERTS,
+    StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
-/// A GLM 4.5 model.
-pub type Glm4Moe = Decoder<StandardBlock<Glm4MoeFamily>>;
-
 /// Settings of GLM 4.5.
 #[derive(Clone, Debug)]
-pub struct Glm4MoeFamily;
+pub(crate) struct Glm4MoeFamily;
 
 impl StandardFamily for Glm4MoeFamily {
     const FAMILY: Family = Family {

@@ -2,15 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{Decoder, Family, StandardBlock, StandardFamily};
+use crate::model::decoder::{Family, StandardFamily};
 use crate::model::deepseek_v3::DeepseekV3Family;
-
-/// A GLM 4.7 Flash model.
-pub type Glm4MoeLite = Decoder<StandardBlock<Glm4MoeLiteFamily>>;
 
 /// Settings of GLM 4.7 Flash.
 #[derive(Clone, Debug)]
-pub struct Glm4MoeLiteFamily;
+pub(crate) struct Glm4MoeLiteFamily;
 
 impl StandardFamily for Glm4MoeLiteFamily {
     const FAMILY: Family =

@@ -4,19 +4,15 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, Decoder, DecoderBlock, ExpertFiles, Family, QkNorm, RopeExtras, StandardBlock,
-    StandardFamily,
+    BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, RopeExtras, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::experts::ScoreFunction;
 use crate::tensor::RopePairing;
 
-/// A MiniMax M2 model.
-pub type MiniMaxM2 = Decoder<StandardBlock<MiniMaxM2Family>>;
-
 /// Settings of MiniMax M2.
 #[derive(Clone, Debug)]
-pub struct MiniMaxM2Family;
+pub(crate) struct MiniMaxM2Family;
 
 impl StandardFamily for MiniMaxM2Family {
     const FAMILY: Family = Family {

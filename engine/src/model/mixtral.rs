@@ -9,11 +9,11 @@ use crate::model::decoder::{
 use crate::model::llama::LlamaBlock;
 
 /// A Mixtral model.
-pub type Mixtral = Decoder<StandardBlock<MixtralFamily>>;
+pub(crate) type Mixtral = Decoder<StandardBlock<MixtralFamily>>;
 
 /// Settings of Mixtral.
 #[derive(Clone, Debug)]
-pub struct MixtralFamily;
+pub(crate) struct MixtralFamily;
 
 impl StandardFamily for MixtralFamily {
     const FAMILY: Family = Family {

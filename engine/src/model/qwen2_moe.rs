@@ -9,11 +9,11 @@ use crate::model::decoder::{
 use crate::model::qwen2::Qwen2Block;
 
 /// A Qwen 2 model with experts.
-pub type Qwen2Moe = Decoder<StandardBlock<Qwen2MoeFamily>>;
+pub(crate) type Qwen2Moe = Decoder<StandardBlock<Qwen2MoeFamily>>;
 
 /// Settings of Qwen 2 with experts.
 #[derive(Clone, Debug)]
-pub struct Qwen2MoeFamily;
+pub(crate) struct Qwen2MoeFamily;
 
 impl StandardFamily for Qwen2MoeFamily {
     const FAMILY: Family = Family {

@@ -22,11 +22,11 @@ pub struct DecoderConfig {
     /// Width of the residual stream, d.
     pub hidden_size: usize,
     /// Width of the feed-forward block, F.
-    pub ffn_size: usize,
+    pub(crate) ffn_size: usize,
     /// Number of transformer blocks.
-    pub n_layers: usize,
+    pub(crate) n_layers: usize,
     /// Number of layers in the file after these, which predict further tokens and are not computed.
-    pub predicting_layers: usize,
+    pub(crate) predicting_layers: usize,
     /// Number of query heads, H.
     pub n_heads: usize,
     /// Number of key and value heads, Hkv; each serves H / Hkv query heads.
@@ -34,11 +34,11 @@ pub struct DecoderConfig {
     /// Number of values in one head, D.
     pub head_dim: usize,
     /// Sizes of latent attention, if keys and values are compressed; `head_dim` is then a query head's.
-    pub latent: Option<LatentSizes>,
+    pub(crate) latent: Option<LatentSizes>,
     /// Number of positions that the model was trained for.
     pub context_length: usize,
     /// Kind of the norms.
-    pub norm: NormKind,
+    pub(crate) norm: NormKind,
     /// Epsilon, added to the mean square or variance in every norm.
     pub norm_eps: f32,
     /// Gain of the norms in terms of this file's weights: the weight itself, or 1 + weight.
@@ -46,37 +46,37 @@ pub struct DecoderConfig {
     /// Factor of the embeddings, if any.
     pub embed_scale: Option<Multiplier>,
     /// Factor of both halves of a block before they are added to the residual stream, if any.
-    pub residual_scale: Option<f32>,
+    pub(crate) residual_scale: Option<f32>,
     /// Factor of the logits, if any.
-    pub logits_scale: Option<Multiplier>,
+    pub(crate) logits_scale: Option<Multiplier>,
     /// Soft cap of the scores, if any.
-    pub attn_cap: Option<f32>,
+    pub(crate) attn_cap: Option<f32>,
     /// Soft cap of the logits, if any.
-    pub logits_cap: Option<f32>,
+    pub(crate) logits_cap: Option<f32>,
     /// Rotary positions of all layers except those of `sliding`.
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
     /// Layers that do not rotate queries and keys; empty if all rotate.
-    pub unrotated: Vec<bool>,
+    pub(crate) unrotated: Vec<bool>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
     /// The nonlinearity of the feed-forward block.
     pub activation: Activation,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
-    pub shape: BlockShape,
+    pub(crate) shape: BlockShape,
     /// True if the vocabulary projection is the embedding table.
     pub tied_output: bool,
     /// BitNet's kind of linear layers, if a Hugging Face checkpoint has them.
-    pub linear_class: Option<LinearClass>,
+    pub(crate) linear_class: Option<LinearClass>,
     /// Matrices with a bias.
     pub biases: BiasFlags,
     /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
-    pub experts: Option<ExpertsConfig>,
+    pub(crate) experts: Option<ExpertsConfig>,
     /// Layers without experts, in a model with experts.
-    pub dense: Option<DenseLayers>,
+    pub(crate) dense: Option<DenseLayers>,
     /// True if the weights contain a merged LoRA adapter.
-    pub has_adapter: bool,
+    pub(crate) has_adapter: bool,
 }
 
 /// Flags of the matrices that have a bias.
@@ -92,28 +92,28 @@ pub struct BiasFlags {
 
 /// Layers without experts, in a model with experts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DenseLayers {
+pub(crate) struct DenseLayers {
     /// Width of their feed-forward blocks.
-    pub ffn_size: usize,
+    pub(crate) ffn_size: usize,
     /// True for each layer without experts.
-    pub layers: Vec<bool>,
+    pub(crate) layers: Vec<bool>,
 }
 
 /// Experts of each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Weighting of the chosen experts.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
-    pub shared_ffn_size: Option<usize>,
+    pub(crate) shared_ffn_size: Option<usize>,
     /// True if a logit of each token weighs the shared expert.
-    pub is_shared_weighted: bool,
+    pub(crate) is_shared_weighted: bool,
     /// Clamped GLU of experts with biases, if they have one.
-    pub clamped: Option<ClampedGlu>,
+    pub(crate) clamped: Option<ClampedGlu>,
     /// True if experts have a correction bias.
-    pub has_bias: bool,
+    pub(crate) has_bias: bool,
 }
 
 impl ExpertsConfig {
@@ -177,7 +177,7 @@ impl DecoderConfig {
     }
 
     /// Returns the widths of a cached key and of a cached value of one token.
-    pub fn cache_widths(&self) -> [usize; 2] {
+    pub(crate) fn cache_widths(&self) -> [usize; 2] {
         match self.latent {
             Some(LatentSizes { rank, rotated, .. }) => [rank + rotated, rank],
             None => [self.n_kv_heads * self.head_dim; 2],
@@ -200,7 +200,7 @@ impl DecoderConfig {
     }
 
     /// Returns true if a layer applies RoPE.
-    pub fn rotates(&self, layer: usize) -> bool {
+    pub(crate) fn rotates(&self, layer: usize) -> bool {
         !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 

@@ -11,40 +11,40 @@ use crate::ops::experts::{ExpertGroups, ExpertRouting, RouterPrecision, ScoreFun
 
 /// Expert settings in the files of an architecture.
 #[derive(Clone, Copy)]
-pub struct ExpertFiles {
+pub(crate) struct ExpertFiles {
     /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
-    pub ffn_size: [&'static str; 2],
+    pub(crate) ffn_size: [&'static str; 2],
     /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
-    pub normalised: Option<&'static str>,
+    pub(crate) normalised: Option<&'static str>,
     /// True if softmax reads the logits of the chosen experts alone.
-    pub is_of_chosen: bool,
+    pub(crate) is_of_chosen: bool,
     /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
-    pub clamped: Option<ClampedGlu>,
+    pub(crate) clamped: Option<ClampedGlu>,
     /// True if llama.cpp divides the chosen experts' weights by their sum; `None` if a GGUF file states it.
-    pub gguf_normalised: Option<bool>,
+    pub(crate) gguf_normalised: Option<bool>,
     /// Shared expert, if there is one.
-    pub shared: Option<SharedExpertFiles>,
+    pub(crate) shared: Option<SharedExpertFiles>,
     /// True if the architecture's authors round the experts' weights to the activation type.
-    pub is_rounded: bool,
+    pub(crate) is_rounded: bool,
     /// Function that gives scores.
-    pub function: ScoreFunction,
+    pub(crate) function: ScoreFunction,
     /// Function that gives scores in GGUF files that do not state it; `None` if llama.cpp knows no other than `function`.
-    pub gguf_function: Option<ScoreFunction>,
+    pub(crate) gguf_function: Option<ScoreFunction>,
     /// Arithmetic of the router's logits.
-    pub precision: RouterPrecision,
+    pub(crate) precision: RouterPrecision,
     /// True if experts have a correction bias.
-    pub has_bias: bool,
+    pub(crate) has_bias: bool,
     /// True if files may state groups of experts and a factor of the weights.
-    pub may_have_groups: bool,
+    pub(crate) may_have_groups: bool,
     /// Number of a group's largest scores that transformers adds to the group's score. llama.cpp adds two.
-    pub summed: usize,
+    pub(crate) summed: usize,
     /// Layers without experts.
-    pub dense: DenseFiles,
+    pub(crate) dense: DenseFiles,
 }
 
 /// Keys of a shared expert's feed-forward size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedExpertFiles {
+pub(crate) enum SharedExpertFiles {
     /// The size itself, in `config.json` and in GGUF files. A logit of each token weighs the expert.
     Weighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. It has no weight.
@@ -53,7 +53,7 @@ pub enum SharedExpertFiles {
 
 /// Keys of the layers without experts in `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenseFiles {
+pub(crate) enum DenseFiles {
     /// All layers have experts.
     Never,
     /// The number of first layers without experts.
@@ -66,7 +66,7 @@ pub enum DenseFiles {
 
 impl ExpertFiles {
     /// Mixtral's experts.
-    pub const MIXTRAL: Self = Self {
+    pub(crate) const MIXTRAL: Self = Self {
         ffn_size: ["intermediate_size", "feed_forward_length"],
         normalised: None,
         is_of_chosen: false,
@@ -84,7 +84,7 @@ impl ExpertFiles {
     };
 
     /// DeepSeek V3's experts: sigmoid, a correction bias, groups, a factor, and shared experts.
-    pub const DEEPSEEK_V3: Self = Self {
+    pub(crate) const DEEPSEEK_V3: Self = Self {
         ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
         normalised: Some("norm_topk_prob"),
         gguf_normalised: None,

@@ -17,43 +17,43 @@ use crate::weight::Matrix;
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LatentSizes {
+pub(crate) struct LatentSizes {
     /// Width of compressed queries; `None` if queries are not compressed.
-    pub query_rank: Option<usize>,
+    pub(crate) query_rank: Option<usize>,
     /// Width of the latents, R.
-    pub rank: usize,
+    pub(crate) rank: usize,
     /// Values of a query or key head that do not rotate, N.
-    pub plain: usize,
+    pub(crate) plain: usize,
     /// Values of a query or key head that rotate, P. All heads share those of a key.
-    pub rotated: usize,
+    pub(crate) rotated: usize,
     /// Values of a value head, Dv.
-    pub value: usize,
+    pub(crate) value: usize,
     /// Epsilon of the norms of compressed queries and latents.
-    pub norm_eps: f32,
+    pub(crate) norm_eps: f32,
     /// True if the expanding matrix is absorbed, as in GGUF files.
-    pub is_absorbed: bool,
+    pub(crate) is_absorbed: bool,
 }
 
 /// Weights of latent attention.
 #[derive(Clone, Debug)]
-pub struct LatentAttention {
+pub(crate) struct LatentAttention {
     /// Projection of queries, or of compressed queries.
-    pub q: Projection,
+    pub(crate) q: Projection,
     /// Norm and second projection of compressed queries.
-    pub q_low: Option<(RmsNorm, Matrix)>,
+    pub(crate) q_low: Option<(RmsNorm, Matrix)>,
     /// `[R + P, d]`
-    pub kv_a: Projection,
+    pub(crate) kv_a: Projection,
     /// `[R]`
-    pub kv_norm: RmsNorm,
+    pub(crate) kv_norm: RmsNorm,
     /// Matrices between latents and heads.
-    pub expansion: LatentExpansion,
+    pub(crate) expansion: LatentExpansion,
     /// `[d, H·Dv]`
-    pub output: Projection,
+    pub(crate) output: Projection,
 }
 
 /// Matrices between latents and heads.
 #[derive(Clone, Debug)]
-pub enum LatentExpansion {
+pub(crate) enum LatentExpansion {
     /// `[H · (N + Dv), R]`: keys and values of each head from latents.
     Expanded(Matrix),
     /// `[R, N]` and `[Dv, R]` of each head: latents from queries, and values from sums of latents.
@@ -65,7 +65,7 @@ impl LatentAttention {
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
-    pub fn load(c: &DecoderConfig, sizes: LatentSizes, w: &mut LayerWeights) -> Result<Self> {
+    pub(crate) fn load(c: &DecoderConfig, sizes: LatentSizes, w: &mut LayerWeights) -> Result<Self> {
         let LatentSizes { rank, plain, rotated, value, .. } = sizes;
         let (d, heads, has_bias) = (c.hidden_size, c.n_heads, c.biases.qkv);
         let q_width = heads * (plain + rotated);
@@ -95,7 +95,7 @@ impl LatentAttention {
     }
 
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let mut all = vec![("attn_q", &self.q.weight), ("attn_kv_a_mqa", &self.kv_a.weight)];
         all.extend(self.q_low.iter().map(|(_, matrix)| ("attn_q_b", matrix)));
         match &self.expansion {
@@ -110,7 +110,7 @@ impl LatentAttention {
     }
 
     /// Computes attention of normed tokens, `[T, d]`, with its output projection.
-    pub fn forward(
+    pub(crate) fn forward(
         &self,
         x: &Tensor,
         sizes: LatentSizes,

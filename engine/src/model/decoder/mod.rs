@@ -18,22 +18,22 @@ mod rope_json;
 mod shared_expert;
 mod yarn;
 
-pub use block::{
-    AttentionHalf, BlockShape, FeedForwardHalf, FfnShape, HalfNorms, HeadAttention, ParallelHalves,
-    ParallelOrder, QkNorm, StandardBlock, StandardFamily,
+pub(crate) use block::{
+    BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock, StandardFamily,
 };
-pub use config::{BiasFlags, DecoderConfig, DenseLayers, ExpertsConfig, SlidingWindow};
-pub use expert_files::{DenseFiles, ExpertFiles, SharedExpertFiles};
+pub(crate) use config::DenseLayers;
+pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub(crate) use expert_files::{DenseFiles, ExpertFiles, SharedExpertFiles};
 pub use family::{
     BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
-pub use latent::{LatentAttention, LatentExpansion, LatentSizes};
+pub(crate) use latent::{LatentAttention, LatentSizes};
 pub use load::LayerWeights;
-pub use mixture::{ExpertBiases, Mixture};
-pub use names::SHARED_EXPERTS;
+pub(crate) use mixture::{ExpertBiases, Mixture};
+pub(crate) use names::SHARED_EXPERTS;
 pub use norm::{Norm, NormKind};
-pub use shared_expert::SharedExpert;
+pub(crate) use shared_expert::SharedExpert;
 
 use std::ops::Range;
 
@@ -77,9 +77,9 @@ pub struct ForwardContext<'m> {
     /// Sizes and constants.
     pub c: &'m DecoderConfig,
     /// Rotations for the pass's positions; `None` for layers without RoPE.
-    pub rope: Option<RopeTable>,
+    pub(crate) rope: Option<RopeTable>,
     /// Attention mask.
-    pub mask: Mask,
+    pub(crate) mask: Mask,
 }
 
 /// A decoder: configuration and weights.
@@ -229,7 +229,7 @@ impl ForwardContext<'_> {
     }
 
     /// Computes attention with a sink in each head, `[H]`, if there are any.
-    pub fn attend_with_sinks(
+    pub(crate) fn attend_with_sinks(
         &self,
         q: &Tensor,
         k: Tensor,
@@ -248,7 +248,7 @@ impl ForwardContext<'_> {
     }
 
     /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
-    pub fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
+    pub(crate) fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
         match self.c.residual_scale {
             Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
             None => self.n.add(x, branch),
@@ -262,12 +262,12 @@ pub struct Projection {
     /// `[outputs, inputs]`
     pub weight: Matrix,
     /// `[outputs]`
-    pub bias: Option<Vec<f32>>,
+    pub(crate) bias: Option<Vec<f32>>,
 }
 
 impl Projection {
     /// Computes `x · wᵀ`, plus the bias if there is one: `[T, inputs]` to `[T, outputs]`.
-    pub fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+    pub(crate) fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         match &self.bias {
             Some(bias) => n.affine(x, &self.weight, bias),
             None => n.linear(x, &self.weight),
@@ -331,7 +331,7 @@ impl Projections {
     }
 
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let all =
             [("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)];
         all.map(|(name, projection)| (name, &projection.weight)).into()
@@ -353,7 +353,7 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let gate = self.gate.iter().map(|gate| ("ffn_gate", &gate.weight));
         gate.chain([("ffn_up", &self.up.weight), ("ffn_down", &self.down.weight)]).collect()
     }

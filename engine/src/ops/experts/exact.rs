@@ -18,13 +18,13 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-pub struct ExpertWeights {
+pub(crate) struct ExpertWeights {
     /// `[T, E]`
-    pub logits: Tensor,
+    pub(crate) logits: Tensor,
     /// `[T, k]`, ascending
-    pub chosen: Tensor,
+    pub(crate) chosen: Tensor,
     /// Routing rules.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
 }
 
 impl Operation for ExpertWeights {
@@ -75,16 +75,16 @@ impl Operation for ExpertWeights {
 }
 
 /// Weights of engines that use the biased scores of the choice as weights: `[T, k]` to `[T, k]`.
-pub struct BiasedWeights {
+pub(crate) struct BiasedWeights {
     /// Scores of the chosen experts, `[T, k]`.
-    pub scores: Tensor,
+    pub(crate) scores: Tensor,
     /// Routing rules.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
 }
 
 impl BiasedWeights {
     /// Computes the weights.
-    pub fn weights(&self) -> Tensor {
+    pub(crate) fn weights(&self) -> Tensor {
         let weights = self.scores.clone();
         self.routing.scaled(match self.routing.is_normalised {
             true => normalised(weights, |row| row.iter().sum()),
@@ -140,11 +140,11 @@ fn divided_by_sum(values: Vec<ExactValue>) -> Vec<ExactValue> {
 }
 
 /// Scores by which experts are chosen: `[T, E]` to `[T, E]`.
-pub struct ExpertScores {
+pub(crate) struct ExpertScores {
     /// `[T, E]`
-    pub logits: Tensor,
+    pub(crate) logits: Tensor,
     /// Routing rules.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
 }
 
 impl Operation for ExpertScores {
@@ -186,11 +186,11 @@ impl Operation for ExpertScores {
 
 /// Choice of experts: `[T, E]` to `[T, k]`. Scores that differ by less than their errors are ties, which
 /// the verdict decides.
-pub struct ExpertChoice {
+pub(crate) struct ExpertChoice {
     /// `[T, E]`
-    pub scores: Tensor,
+    pub(crate) scores: Tensor,
     /// Routing rules.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
 }
 
 impl Operation for ExpertChoice {
@@ -209,13 +209,13 @@ impl Operation for ExpertChoice {
 }
 
 /// Products with the matrices of the chosen experts: `[T, cols]` or `[T, k, cols]` to `[T, k, rows]`.
-pub struct ExpertProducts {
+pub(crate) struct ExpertProducts {
     /// `[T, cols]`, or `[T, k, cols]`: each chosen expert's own activations
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// `[rows, cols]` of each expert
-    pub w: Vec<Matrix>,
+    pub(crate) w: Vec<Matrix>,
     /// `[T, k]`, ascending
-    pub chosen: Tensor,
+    pub(crate) chosen: Tensor,
 }
 
 impl Operation for ExpertProducts {
@@ -282,13 +282,13 @@ impl ExpertProducts {
 }
 
 /// The weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
-pub struct ExpertMixture {
+pub(crate) struct ExpertMixture {
     /// `[T, k, d]`
-    pub outputs: Tensor,
+    pub(crate) outputs: Tensor,
     /// `[T, k]`
-    pub weights: Tensor,
+    pub(crate) weights: Tensor,
     /// Scores in the choice, which decide the order of the sum: `[T, k]`
-    pub scores: Tensor,
+    pub(crate) scores: Tensor,
 }
 
 impl Operation for ExpertMixture {

@@ -4,8 +4,8 @@
 //! T = tokens, E = experts, k = experts that each token chooses. A token's experts are in ascending index order,
 //! whatever order an engine finds them in, so that engines can be compared.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -16,22 +16,22 @@ pub struct ExpertRouting {
     /// Number of experts per token.
     pub used: usize,
     /// Arithmetic of the router's logits.
-    pub precision: RouterPrecision,
+    pub(crate) precision: RouterPrecision,
     /// Function of the logits that gives each expert's score.
-    pub function: ScoreFunction,
+    pub(crate) function: ScoreFunction,
     /// Correction bias of each expert, `[E]`, which only the choice adds to the scores; empty without one.
-    pub bias: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
     /// Groups of experts, if a token may choose from some groups only.
-    pub groups: Option<ExpertGroups>,
+    pub(crate) groups: Option<ExpertGroups>,
     /// Factor of the weights after they are divided by their sum.
-    pub scale: f32,
+    pub(crate) scale: f32,
     /// True if the weights are divided by their sum.
-    pub is_normalised: bool,
+    pub(crate) is_normalised: bool,
     /// True if softmax reads the logits of the chosen experts alone. The values are those of weights divided by their
     /// sum, in other roundings.
-    pub is_of_chosen: bool,
+    pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
-    pub is_rounded: bool,
+    pub(crate) is_rounded: bool,
 }
 
 /// Function of a router's logits that gives each expert's score.
@@ -60,7 +60,7 @@ pub struct ExpertGroups {
     /// Number of groups.
     pub count: usize,
     /// Number of groups that a token chooses from.
-    pub used: usize,
+    pub(crate) used: usize,
     /// Number of a group's largest scores that are added to the group's score.
     pub summed: usize,
 }
@@ -96,12 +96,12 @@ impl ExpertGroups {
 
 impl ExpertRouting {
     /// Returns true if the choice reads other scores than the softmax of the logits.
-    pub fn has_scores(&self) -> bool {
+    pub(crate) fn has_scores(&self) -> bool {
         self.function != ScoreFunction::Softmax || !self.bias.is_empty() || self.groups.is_some()
     }
 
     /// Adds the correction bias: `[T, E]` to `[T, E]`.
-    pub fn biased(&self, scores: Tensor) -> Tensor {
+    pub(crate) fn biased(&self, scores: Tensor) -> Tensor {
         if self.bias.is_empty() {
             return scores;
         }
@@ -113,14 +113,14 @@ impl ExpertRouting {
     }
 
     /// Multiplies weights by their factor: `[T, k]`.
-    pub fn scaled(&self, weights: Tensor) -> Tensor {
+    pub(crate) fn scaled(&self, weights: Tensor) -> Tensor {
         if self.scale == 1.0 { weights } else { weights.map(|weight| weight * self.scale) }
     }
 }
 
 /// Order in which the outputs of the chosen experts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertOrder {
+pub(crate) enum ExpertOrder {
     /// Order of the experts' indices.
     Numbers,
     /// Largest score in the choice of experts first; equal scores by ascending index.
@@ -129,7 +129,7 @@ pub enum ExpertOrder {
 
 impl ExpertOrder {
     /// Returns the indices of a row of weights in this order.
-    pub fn of(self, weights: &[f32]) -> Vec<usize> {
+    pub(crate) fn of(self, weights: &[f32]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..weights.len()).collect();
         if self == ExpertOrder::Scores {
             order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
@@ -140,7 +140,7 @@ impl ExpertOrder {
 
 /// Chooses the experts of each token with the largest scores, lowest indices first on ties: `[T, E]` to `[T, k]`,
 /// ascending.
-pub fn choose(scores: &Tensor, routing: &ExpertRouting) -> Tensor {
+pub(crate) fn choose(scores: &Tensor, routing: &ExpertRouting) -> Tensor {
     let of_token = |token: usize| {
         let all = scores.row(token);
         let mut chosen = match &routing.groups {
@@ -155,7 +155,7 @@ pub fn choose(scores: &Tensor, routing: &ExpertRouting) -> Tensor {
 }
 
 /// Returns the scores of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-pub fn of_chosen(scores: &Tensor, chosen: &Tensor) -> Tensor {
+pub(crate) fn of_chosen(scores: &Tensor, chosen: &Tensor) -> Tensor {
     let of_token = |token: usize| {
         let all = scores.row(token);
         chosen.row(token).iter().map(move |&expert| all[expert as usize])
@@ -164,7 +164,7 @@ pub fn of_chosen(scores: &Tensor, chosen: &Tensor) -> Tensor {
 }
 
 /// Divides each row by its `sum`.
-pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
+pub(crate) fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     let (shape, width) = (weights.shape().to_vec(), weights.row_len());
     let mut data = weights.into_data();
     for row in data.chunks_mut(width) {
@@ -175,7 +175,7 @@ pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
 }
 
 /// Returns the entries of `[T, k]` by chosen expert, in order.
-pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
+pub(crate) fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     let mut entries: Vec<(usize, usize)> =
         chosen.data().iter().enumerate().map(|(entry, &expert)| (expert as usize, entry)).collect();
     entries.sort_unstable();
@@ -185,7 +185,7 @@ pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
 
 /// Applies the chosen experts to each token: `[T, d]`, or `[T, k, d]` with an input for each expert, to `[T, k,
 /// outputs]`. `product` multiplies rows by the matrix of an expert.
-pub fn routed(
+pub(crate) fn routed(
     x: &Tensor,
     chosen: &Tensor,
     outputs: usize,
@@ -206,14 +206,14 @@ pub fn routed(
 }
 
 /// Returns the row of `x` for each entry of `[T, k]`: the entry's own row, or its token's row.
-pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
+pub(crate) fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
     let per_row = if x.shape().len() == 3 { 1 } else { used };
     move |entry| entry / per_row
 }
 
 /// Computes the weighted sum over the chosen experts, and rounds each product and each partial sum: `[T, k, d]`, `[T,
 /// k]` twice, to `[T, d]`. `scores` decide the order of the sum.
-pub fn mixed(
+pub(crate) fn mixed(
     outputs: &Tensor,
     weights: &Tensor,
     scores: &Tensor,
