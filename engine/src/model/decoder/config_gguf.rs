@@ -94,7 +94,7 @@ impl DecoderConfig {
         };
         config.check(path)?;
         config.dense = match &family.experts {
-            Some(known) => known.dense_in_gguf(file, architecture, n_layers)?,
+            Some(known) => known.dense.in_gguf(file, architecture, n_layers)?,
             None => None,
         };
         config.unrotated = family.unrotated(None, config.n_layers, None);

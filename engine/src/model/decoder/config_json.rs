@@ -73,7 +73,7 @@ impl DecoderConfig {
         };
         config.check(file.path())?;
         config.dense = match &family.experts {
-            Some(known) => known.dense_in_json(file, n_layers)?,
+            Some(known) => known.dense.in_json(file, n_layers)?,
             None => None,
         };
         config.unrotated = unrotated(file, config.n_layers, family)?;

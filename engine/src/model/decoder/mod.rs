@@ -6,11 +6,13 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod dense_files;
 mod expert_files;
 mod family;
 mod latent;
 mod latent_files;
 mod load;
+mod load_experts;
 mod mixture;
 mod names;
 mod norm;
@@ -23,7 +25,8 @@ pub(crate) use block::{
 };
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
-pub(crate) use expert_files::{DenseFiles, ExpertFiles, SharedExpertFiles};
+pub(crate) use dense_files::DenseFiles;
+pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{
     BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
