@@ -295,10 +295,12 @@ GPT_NEOX = Family(
 # The block's second output is the router's weights.
 GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
 # Some layers have no experts. A shared expert has no weight.
-DEEPSEEK_MOE = MOE | {
+DENSE = {
     "ffn_gate": output_of("mlp.gate_proj"),
     "ffn_up": output_of("mlp.up_proj"),
     "ffn_act": input_of("mlp.down_proj"),
+}
+DEEPSEEK_MOE = MOE | DENSE | {
     "routed_out": Port("mlp.experts", flat=True),
     "shared_gate": output_of("mlp.shared_experts.gate_proj"),
     "shared_up": output_of("mlp.shared_experts.up_proj"),
@@ -333,7 +335,7 @@ FAMILIES = {
     "qwen2": LLAMA,
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
-    "qwen3_moe": QWEN3_MOE,
+    "qwen3_moe": replace(QWEN3_MOE, taps=QWEN3_MOE.taps | DENSE, has_dense_layers=True),
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,

@@ -53,6 +53,8 @@ from transformers import (
     OlmoeForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SeedOssConfig,
     SeedOssForCausalLM,
     StableLmConfig,
@@ -567,6 +569,27 @@ MODELS = {
             "moe_layer_start_index": 1,
             "tie_word_embeddings": False,
         },
+    ),
+    "tiny-qwen3moe-dense": tiny(
+        "The architecture of Qwen 3 with experts, with a layer without experts in `mlp_only_layers` (llama.cpp reads no such\nfiles), norms of each query "
+        "and key head, 8 experts in layer 0 of which each token chooses 2,",
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig,
+        0,
+        {
+            "no norms of queries and keys": shows(without_modules("q_norm", "k_norm"), 0.1),
+            "RoPE with another base": shows(configured(scale_rope(rope_theta=100.0)), 0.1),
+        },
+        gains={**QK_NORM, "experts": 2.0},
+        settings={
+            "head_dim": 8,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+        types=(),
     ),
     "tiny-deepseekv2": tiny(
         "DeepSeek V2's architecture, latent attention (ranks 32 of queries, 64 of keys and values; 32 values of a head do not\nrotate, 8 do, by "

@@ -3,13 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, ExpertFiles, Family, SlidingDefaults, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BiasRules, DecoderBlock, ExpertFiles, Family, SlidingDefaults, StandardFamily};
 use crate::model::llama::LlamaBlock;
-
-/// A Mixtral model.
-pub(crate) type Mixtral = Decoder<StandardBlock<MixtralFamily>>;
 
 /// Settings of Mixtral.
 #[derive(Clone, Debug)]

@@ -4,12 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DenseFiles, ExpertFiles, Family, SharedExpertFiles, StandardBlock, StandardFamily,
+    DecoderBlock, DenseFiles, ExpertFiles, Family, SharedExpertFiles, StandardFamily,
 };
 use crate::model::qwen2::Qwen2Block;
-
-/// A Qwen 2 model with experts.
-pub(crate) type Qwen2Moe = Decoder<StandardBlock<Qwen2MoeFamily>>;
 
 /// Settings of Qwen 2 with experts.
 #[derive(Clone, Debug)]

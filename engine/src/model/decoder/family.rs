@@ -26,7 +26,6 @@ pub struct Family {
     pub(crate) shape: BlockShape,
     /// True if keys and values are compressed to latents.
     pub(crate) is_latent: bool,
-    /// Kind of its norms.
     pub(crate) norm: NormKind,
     /// Key of the norms' epsilon in `config.json`.
     pub(crate) json_eps: &'static str,
