@@ -434,7 +434,7 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 25] = [
+    let refused: [(&str, &[&str], Value, &str); 34] = [
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["residual_multiplier"], json!(0.22), "multipliers are not supported"),
