@@ -122,6 +122,7 @@ pub struct StandardBlock<F> {
 
 /// Attention half of a block, after its norm.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "all layers of a model have the same variant")]
 pub(crate) enum AttentionHalf {
     /// Keys and values of each head.
     Heads(HeadAttention),

@@ -67,7 +67,7 @@ impl DecoderConfig {
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
-            experts: family.experts.map(|known| known.from_json(file, ffn_size)).transpose()?,
+            experts: family.experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
             dense: None,
             has_adapter: false,
         };

@@ -84,7 +84,7 @@ impl ExpertFiles {
     };
 
     /// Reads the experts of a `config.json`. transformers has several names for their numbers.
-    pub(super) fn from_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
+    pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
         const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
         const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
         const SHARED: [&str; 4] = [
@@ -155,12 +155,7 @@ impl ExpertFiles {
     }
 
     /// Reads the experts of a GGUF file. Keys for the routing must ask for what llama.cpp computes.
-    pub(super) fn from_gguf(
-        &self,
-        file: &Gguf,
-        architecture: &str,
-        ffn_size: usize,
-    ) -> Result<ExpertsConfig> {
+    pub(super) fn in_gguf(&self, file: &Gguf, architecture: &str, ffn_size: usize) -> Result<ExpertsConfig> {
         let key = |name: &str| format!("{architecture}.{name}");
         let none = |name: &str, supported: &[usize], what: &str| match file.optional::<usize>(&key(name))? {
             Some(found) if !supported.contains(&found) => {
