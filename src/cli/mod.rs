@@ -1,6 +1,10 @@
 //! The commands of `xcheck`: argument parsing, output and exit codes. No other module prints.
 
 mod audit;
+#[cfg(feature = "hub")]
+mod audit_report;
+#[cfg(feature = "hub")]
+mod audited_states;
 mod cases;
 mod causes;
 mod check;
@@ -35,6 +39,8 @@ mod output;
 mod plan;
 #[cfg(feature = "hub")]
 mod probe;
+#[cfg(feature = "hub")]
+mod probe_audit;
 mod progress;
 mod prompt;
 #[cfg(feature = "hub")]

@@ -49,6 +49,7 @@ mod special_ids;
 pub mod stablelm;
 pub mod starcoder2;
 mod ternary;
+mod weight_scheme;
 mod weights;
 mod wrapper_names;
 
@@ -59,6 +60,7 @@ pub use json::Config;
 pub use loaders::{LoadedModel, architectures, is_known_model_type};
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
+pub use weight_scheme::WeightScheme;
 
 pub use crate::ops::activation::Activation;
 
