@@ -9,6 +9,9 @@ use crate::probe::state::{Arithmetic, last_odds};
 use crate::quant::ActivationCodeType;
 use crate::weight::DType;
 
+/// Makes the numerics of a state. Quantised weights are in memory only as long as the numerics.
+type MakeNumerics<'m> = Box<dyn Fn() -> Box<dyn Numerics> + 'm>;
+
 /// A state that the server may be in.
 pub(super) struct ServingState<'m> {
     /// Name in reports.
@@ -16,23 +19,29 @@ pub(super) struct ServingState<'m> {
     /// Description in one line.
     pub meaning: String,
     pub model: &'m dyn Model,
-    pub numerics: Box<dyn Numerics>,
     pub arithmetic: Arithmetic,
+    numerics: MakeNumerics<'m>,
 }
 
 impl<'m> ServingState<'m> {
     fn new(
         (name, meaning): (impl Into<String>, impl Into<String>),
         model: &'m dyn Model,
-        numerics: impl Numerics + 'static,
         arithmetic: Arithmetic,
+        numerics: impl Fn() -> Box<dyn Numerics> + 'm,
     ) -> Self {
-        Self { name: name.into(), meaning: meaning.into(), model, numerics: Box::new(numerics), arithmetic }
+        let (name, meaning) = (name.into(), meaning.into());
+        Self { name, meaning, model, arithmetic, numerics: Box::new(numerics) }
     }
 
-    /// Returns the log-odds of tokens after a prompt.
-    pub(super) fn odds(&self, prompt: &[u32], ids: &[u32]) -> Result<Vec<f64>> {
-        last_odds(self.model, &*self.numerics, prompt, Some(ids), 0).map(|found| found.odds)
+    /// Returns the log-odds of tokens after each prompt.
+    pub(super) fn odds<'p>(
+        &self,
+        prompts: impl Iterator<Item = (&'p [u32], &'p [u32])>,
+    ) -> Result<Vec<Vec<f64>>> {
+        let numerics = (self.numerics)();
+        let of = |(prompt, ids)| last_odds(self.model, &*numerics, prompt, Some(ids), 0);
+        prompts.map(|one| of(one).map(|found| found.odds)).collect()
     }
 }
 
@@ -73,46 +82,49 @@ impl AuditedModels {
         let own = arithmetic_of(&self.own);
         let stored = self.own.precision;
         let claimed = ("model", format!("this model with the weights of the file ({stored})"));
-        let mut states = vec![ServingState::new(claimed, model, F32, own)];
+        let plain = || Box::new(F32) as Box<dyn Numerics>;
+        let mut states = vec![ServingState::new(claimed, model, own, plain)];
+        let quantised = move |scheme: WeightScheme| {
+            Box::new(QuantisedWeights::over(plain(), scheme.roundings(model))) as Box<dyn Numerics>
+        };
         states.extend(WeightScheme::ALL.map(|scheme| {
-            let numerics = QuantisedWeights::over(Box::new(F32), scheme.roundings(model));
             let arithmetic = if scheme.is_of_ggml() { Arithmetic::Blocks } else { Arithmetic::Float };
-            ServingState::new((scheme.name(), scheme.meaning()), model, numerics, arithmetic)
+            ServingState::new((scheme.name(), scheme.meaning()), model, arithmetic, move || quantised(scheme))
         }));
         let with_activations = [
             (WeightScheme::Fp8Channel, ActivationCodeType::F8E4m3, "w8a8-fp8"),
             (WeightScheme::Int8Channel, ActivationCodeType::Int8, "w8a8-int8"),
         ];
         states.extend(with_activations.map(|(scheme, codes, name)| {
-            let weights = QuantisedWeights::over(Box::new(F32), scheme.roundings(model));
-            let numerics = Arithmetic::with_codes(Box::new(weights), codes, model);
             let meaning = format!("{}, and activations with a scale for each token", scheme.meaning());
-            let arithmetic = Arithmetic::Codes(codes);
-            ServingState { name: name.to_owned(), meaning, model, numerics, arithmetic }
+            ServingState::new((name, meaning), model, Arithmetic::Codes(codes), move || {
+                Arithmetic::with_codes(quantised(scheme), codes, model)
+            })
         }));
-        let caches = [(DType::F8_E4M3, "kv-fp8"), (DType::I8, "kv-int8")];
-        for (cache, name) in caches {
-            if let Some(numerics) = CacheOverride::over(Box::new(F32), cache) {
-                let meaning = format!("KV cache in {cache}");
-                let (name, meaning) = (name.to_owned(), meaning);
-                states.push(ServingState { name, meaning, model, numerics, arithmetic: own });
-            }
-        }
-        if model.dimensions().head_dim.is_multiple_of(DType::Q4_0.block_len()) {
-            for (is_rotated, name) in [(false, "kv-q4_0"), (true, "kv-q4_0-rotated")] {
-                let numerics = LlamaCppFlash::of(DType::Q4_0).map(|numerics| numerics.rotated(is_rotated));
-                let meaning = "KV cache of llama.cpp in q4_0";
-                states.extend(
-                    numerics.map(|numerics| ServingState::new((name, meaning), model, numerics, own)),
-                );
-            }
-        }
+        states.extend(cache_states(model, own));
         states.extend(self.others.iter().map(|(name, other)| {
             let named = (format!("against:{name}"), "the model of --against");
-            ServingState::new(named, &*other.model, F32, arithmetic_of(other))
+            ServingState::new(named, &*other.model, arithmetic_of(other), plain)
         }));
         states
     }
+}
+
+/// Returns the states with a shorter KV cache.
+fn cache_states(model: &dyn Model, own: Arithmetic) -> Vec<ServingState<'_>> {
+    let floats = [(DType::F8_E4M3, "kv-fp8"), (DType::I8, "kv-int8")].map(|(cache, name)| {
+        ServingState::new((name, format!("KV cache in {cache}")), model, own, move || {
+            CacheOverride::over(Box::new(F32), cache).unwrap_or_else(|| Box::new(F32))
+        })
+    });
+    let blocks = [(false, "kv-q4_0"), (true, "kv-q4_0-rotated")].map(|(is_rotated, name)| {
+        ServingState::new((name, "KV cache of llama.cpp in q4_0"), model, own, move || {
+            let flash = LlamaCppFlash::of(DType::Q4_0).unwrap_or(LlamaCppFlash::NEW);
+            Box::new(flash.rotated(is_rotated))
+        })
+    });
+    let fits = model.dimensions().head_dim.is_multiple_of(DType::Q4_0.block_len());
+    floats.into_iter().chain(blocks.into_iter().filter(|_| fits)).collect()
 }
 
 /// Returns the arithmetic in which engines compute weights of a file's type.

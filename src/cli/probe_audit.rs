@@ -1,5 +1,6 @@
 //! `xcheck probe --audit`: tells by few one-token requests in which state a server serves a model.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use crate::cli::probe::own_tokenizer;
 use crate::cli::progress::StepProgress;
 use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
-use crate::numerics::Numerics;
+use crate::numerics::{F32, Numerics};
 use crate::model::Model;
 use crate::probe::state::{
     Arithmetic, NoiseBounds, NoisePair, OddsAnswer, StateTest, ToldOdds, TokenOdds, WordPrompts, last_odds,
@@ -25,6 +26,8 @@ use crate::tokenizer::Tokenizer;
 pub(super) const ALPHA: f64 = 1e-3;
 /// Number of prompts whose noise is computed.
 const CALIBRATION: usize = 24;
+/// Number of prompts that are predicted together later.
+const MORE: usize = 12;
 /// Largest number of tokens that are compared in an answer.
 const MOST_TOKENS: usize = 10;
 /// A token above this probability is not used: its log-odds are lost in the rounding of its log-probability.
@@ -51,30 +54,37 @@ struct AuditPrompt {
     prompt: ProbePrompt,
     ids: Vec<u32>,
     odds: TokenOdds,
-    /// Predictions of all states, the claimed one first; empty until they are computed.
+    /// Predictions of all states, the claimed one first.
     predicted: Vec<Vec<f64>>,
 }
 
 impl AuditPrompt {
-    /// Computes the predictions of the states for which `is_open` returns true; others have none.
-    fn predict(&mut self, states: &[ServingState], is_open: impl Fn(usize) -> bool) -> Result<()> {
-        if self.predicted.is_empty() {
-            let others = states.iter().enumerate().map(|(at, state)| match is_open(at + 1) {
-                true => state.odds(&self.ids, &self.odds.ids),
-                false => Ok(vec![f64::NAN; self.odds.ids.len()]),
-            });
-            let all = std::iter::once(Ok(self.odds.odds.clone())).chain(others);
-            self.predicted = all.collect::<Result<_>>()?;
-        }
-        Ok(())
-    }
-
     /// Computes the noise of a pair of numerics.
     fn noise(&self, model: &dyn Model, (exact, rounded): &NoisePair) -> Result<Vec<f64>> {
         let odds = |numerics: &dyn Numerics| last_odds(model, numerics, &self.ids, Some(&self.odds.ids), 0);
         let (exact, rounded) = (odds(&**exact)?.odds, odds(&**rounded)?.odds);
         Ok(rounded.iter().zip(exact).map(|(rounded, exact)| rounded - exact).collect())
     }
+}
+
+/// Computes the predictions of the states for which `is_open` returns true; others have NaN. The states are computed
+/// one after the other, since each has a quantised copy of the weights.
+fn predict(
+    prompts: &mut [AuditPrompt],
+    states: &[ServingState],
+    is_open: impl Fn(usize) -> bool,
+) -> Result<()> {
+    for prompt in prompts.iter_mut() {
+        prompt.predicted = vec![prompt.odds.odds.clone()];
+    }
+    for (at, state) in states.iter().enumerate() {
+        let odds = match is_open(at + 1) {
+            true => state.odds(prompts.iter().map(|prompt| (&prompt.ids[..], &prompt.odds.ids[..])))?,
+            false => prompts.iter().map(|prompt| vec![f64::NAN; prompt.odds.ids.len()]).collect(),
+        };
+        prompts.iter_mut().zip(odds).for_each(|(prompt, odds)| prompt.predicted.push(odds));
+    }
+    Ok(())
 }
 
 /// Source of prompts for which the claimed state has a clear likeliest token.
@@ -85,14 +95,18 @@ struct PromptSource<'m> {
 }
 
 impl PromptSource<'_> {
+    /// Returns some prompts with `tokens` tokens to compare.
+    fn several(&mut self, count: usize, tokens: usize) -> Result<Vec<AuditPrompt>> {
+        (0..count).map(|_| self.next(tokens)).collect()
+    }
+
     /// Returns the next prompt with `tokens` tokens to compare.
     fn next(&mut self, tokens: usize) -> Result<AuditPrompt> {
         const TRIES: usize = 1000;
         let largest = (LIKELIEST / (1.0 - LIKELIEST)).ln();
         for text in self.words.by_ref().take(TRIES) {
             let ids = self.tokenizer.encode(&text, true)?;
-            let ServingState { model, numerics, .. } = self.claimed;
-            let mut odds = last_odds(*model, &**numerics, &ids, None, tokens.max(2))?;
+            let mut odds = last_odds(self.claimed.model, &F32, &ids, None, tokens.max(2))?;
             let is_clear = odds.odds.len() > 1 && odds.odds[0] - odds.odds[1] > LEAD;
             if is_clear && odds.odds[0] < largest {
                 odds.ids.truncate(tokens);
@@ -121,16 +135,22 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
     let first = source.next(1)?;
     let told = endpoint.ask(&first, &vocabulary)?.map_or(1, |place| place.top.len().max(1));
     let tokens = (told / 2).clamp(1, MOST_TOKENS);
-    let (bounds, mut prompts) = calibrated(&claimed, &mut states, &mut source, tokens)?;
+    let mut prompts = source.several(CALIBRATION, tokens)?;
+    let bounds = calibrated(&claimed, &mut states, &mut prompts)?;
+    let mut prompts = VecDeque::from(prompts);
     let mut test = StateTest::new(ALPHA, &bounds);
     let most = endpoint.client.left();
     let (mut answers, mut steps) = (Vec::new(), StepProgress::new("request", most));
     while !test.is_decided(most) {
-        let mut prompt = prompts.next().map_or_else(|| source.next(tokens), Ok)?;
+        if prompts.is_empty() {
+            let mut more = source.several(MORE, tokens)?;
+            predict(&mut more, &states, |state| test.rejected(state).is_none())?;
+            prompts.extend(more);
+        }
+        let Some(prompt) = prompts.pop_front() else { break };
         let Some(place) = endpoint.ask(&prompt, &vocabulary)? else { break };
         let told = told_odds(&place, &prompt.odds.ids);
         let Some(told) = told else { return Err(no_logprobs(endpoint)) };
-        prompt.predict(&states, |state| test.rejected(state).is_none())?;
         answers.push(published(&prompt, &told));
         test.add(&OddsAnswer { told, predicted: prompt.predicted });
         steps.reached(test.answers);
@@ -183,28 +203,30 @@ fn told_odds(place: &TokenPosition, ids: &[u32]) -> Option<Vec<ToldOdds>> {
     })
 }
 
-/// Computes the noise of all states for the first prompts. Drops states that cannot be computed, or that are the same
-/// as the claimed one.
+/// Computes predictions and noise of all states for the first prompts. Drops states that are the same as the claimed
+/// one.
 fn calibrated<'m>(
     claimed: &ServingState<'m>,
     states: &mut Vec<ServingState<'m>>,
-    source: &mut PromptSource,
-    tokens: usize,
-) -> Result<(NoiseBounds, std::vec::IntoIter<AuditPrompt>)> {
-    let mut prompts: Vec<AuditPrompt> = (0..CALIBRATION).map(|_| source.next(tokens)).collect::<Result<_>>()?;
-    let differs = |state: &ServingState| {
-        let far = |prompt: &AuditPrompt| {
-            let odds = state.odds(&prompt.ids, &prompt.odds.ids).ok()?;
-            Some(odds.iter().zip(&prompt.odds.odds).any(|(one, other)| !((one - other).abs() < SAME)))
-        };
-        prompts.iter().take(2).all(|prompt| far(prompt).unwrap_or(false))
+    prompts: &mut [AuditPrompt],
+) -> Result<NoiseBounds> {
+    predict(prompts, states, |_| true)?;
+    let differs = |odds: &[f64], own: &[f64]| odds.iter().zip(own).any(|(a, b)| !((a - b).abs() < SAME));
+    let is_other = |state: usize| {
+        prompts.iter().any(|prompt| differs(&prompt.predicted[state], &prompt.predicted[0]))
     };
+    let kept: Vec<bool> = (1..=states.len()).map(is_other).collect();
+    for prompt in prompts.iter_mut() {
+        let mut kept = std::iter::once(true).chain(kept.iter().copied());
+        prompt.predicted.retain(|_| kept.next().unwrap_or(false));
+    }
+    let mut kept = kept.into_iter();
     states.retain(|state| {
-        let kept = differs(state);
-        if !kept {
-            tell!("note: {} is left out: it computes the same as the model, or cannot be computed", state.name);
+        let is_kept = kept.next().unwrap_or(false);
+        if !is_kept {
+            tell!("note: {} is left out, because it is the same as the model", state.name);
         }
-        kept
+        is_kept
     });
     let kinds: Vec<Arithmetic> =
         std::iter::once(claimed).chain(&*states).map(|state| state.arithmetic).collect();
@@ -216,8 +238,7 @@ fn calibrated<'m>(
     }
     let mut bounds = NoiseBounds::default();
     let mut steps = StepProgress::new("prompt", prompts.len());
-    for (done, prompt) in prompts.iter_mut().enumerate() {
-        prompt.predict(states, |_| true)?;
+    for (done, prompt) in prompts.iter().enumerate() {
         let of = |(kind, pairs): &(Arithmetic, Vec<NoisePair>)| {
             let noise = pairs.iter().map(|pair| prompt.noise(claimed.model, pair));
             Ok((*kind, noise.collect::<Result<Vec<_>>>()?))
@@ -227,7 +248,7 @@ fn calibrated<'m>(
         bounds.add(prompt.predicted.clone(), kinds.iter().filter_map(of).collect());
         steps.reached(done + 1);
     }
-    Ok((bounds, prompts.into_iter()))
+    Ok(bounds)
 }
 
 /// Returns an answer and the claimed prediction, for the published report.

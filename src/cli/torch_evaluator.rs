@@ -25,7 +25,7 @@ use crate::weight::DType;
 
 /// Options for the program that evaluates the model.
 #[derive(Clone, Debug, Default, Args)]
-pub struct EvaluatorOptions {
+pub(crate) struct EvaluatorOptions {
     /// Evaluate the model with our engine, or with torch and transformers
     ///
     /// torch evaluates any model of transformers, in f64, from a dump of the outputs of its modules
@@ -50,7 +50,7 @@ enum EvaluatorName {
 
 impl EvaluatorOptions {
     /// Returns true if torch evaluates the model for this dump.
-    pub fn is_torch(&self, target: &RequestedModel, named: &NamedDump) -> bool {
+    pub(crate) fn is_torch(&self, target: &RequestedModel, named: &NamedDump) -> bool {
         match self.evaluator {
             EvaluatorName::Native => false,
             EvaluatorName::Torch => true,

@@ -107,7 +107,7 @@ package! {
 const END: Duration = Duration::from_secs(1);
 
 /// A running worker. Dropping it ends the process.
-pub struct EvaluatorProcess {
+pub(crate) struct EvaluatorProcess {
     child: Child,
     log: PathBuf,
 }
@@ -117,7 +117,7 @@ impl EvaluatorProcess {
     ///
     /// # Errors
     /// If the package cannot be written to the cache, or Python does not start.
-    pub fn start(
+    pub(crate) fn start(
         environment: &PythonEnvironment,
         workplace: &ReferenceFolder,
     ) -> Result<(Self, ChildStdin, ChildStdout)> {
@@ -148,7 +148,7 @@ impl EvaluatorProcess {
     }
 
     /// Returns the error to report for `error`: if the worker has died, with the last line that it wrote.
-    pub fn explain(&mut self, error: Error) -> Error {
+    pub(crate) fn explain(&mut self, error: Error) -> Error {
         if !self.has_failed() {
             return error;
         }

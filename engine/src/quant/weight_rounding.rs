@@ -45,7 +45,7 @@ impl CodeType {
 
 impl WeightRounding {
     /// Rounds a row. `largest` is the largest absolute value of the matrix.
-    pub fn round(self, row: &mut [f32], largest: f32) {
+    pub(crate) fn round(self, row: &mut [f32], largest: f32) {
         let by_scale = |row: &mut [f32], codes: CodeType, largest: f32| {
             let scale = largest / codes.largest();
             if scale > 0.0 {
@@ -70,7 +70,7 @@ impl WeightRounding {
 }
 
 /// Rounds to a float type of at most 16 bits; other types leave the value as it is.
-pub fn round_float(dtype: DType, value: f32) -> f32 {
+pub(crate) fn round_float(dtype: DType, value: f32) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(value).to_f32(),
         DType::BF16 => bf16::from_f32(value).to_f32(),
@@ -81,7 +81,7 @@ pub fn round_float(dtype: DType, value: f32) -> f32 {
 }
 
 /// Returns the largest absolute value.
-pub fn largest_of(row: &[f32]) -> f32 {
+pub(crate) fn largest_of(row: &[f32]) -> f32 {
     row.iter().fold(0.0f32, |most, x| most.max(x.abs()))
 }
 
