@@ -421,6 +421,25 @@ fn the_model_tells_which_side_is_off() {
 }
 
 #[test]
+fn the_model_applies_the_temperature_that_a_side_states() {
+    let terminal = Terminal::new();
+    let text = fs::read_to_string(data("tiny-qwen3.jsonl")).expect("it ships");
+    let against = |temperature: f64| {
+        let lines = text.lines().map(|line| {
+            let mut line: Value = serde_json::from_str(line).expect("JSON");
+            line["temperature"] = json!(temperature);
+            line.to_string() + "\n"
+        });
+        let path = terminal.path().join("stated.jsonl");
+        fs::write(&path, lines.collect::<String>()).expect("written");
+        let words = ["gap", "stated.jsonl", "--columns", "temperature_0.7,bf16_sdpa", "--dtype", "bf16"];
+        let words = [&words[..], &["--model", "tiny-qwen3", "--model-tokens", "600"]].concat();
+        terminal.json(&words).1["model"]["rollout"]["verdict"].clone()
+    };
+    assert_eq!((against(0.7), against(1.0)), (json!("pass"), json!("fail")));
+}
+
+#[test]
 fn bad_files_are_refused_in_one_message() {
     let terminal = Terminal::new();
     let good = r#"{"tokens": [1, 2, 3], "logprobs": [null, -0.5, -1.5]}"#;
@@ -464,6 +483,10 @@ fn bad_files_are_refused_in_one_message() {
     terminal.run(&["gap", "right.jsonl", "--columns", "a,b", "--clip", "0"]).refused(&["--clip 0"]);
     fs::write(terminal.path().join("empty.jsonl"), "\n").expect("written");
     terminal.run(&["gap", "empty.jsonl", "right.jsonl"]).refused(&["no sequences"]);
+    fs::write(terminal.path().join("rollout.parquet"), "PAR1\u{15}\u{4}PAR1").expect("written");
+    terminal
+        .run(&["gap", "rollout.parquet", "right.jsonl"])
+        .refused(&["a Parquet file", "xcheck.gap(pandas.read_parquet("]);
     fs::write(terminal.path().join("list.json"), "[{}]").expect("written");
     terminal.run(&["gap", "list.json", "right.jsonl"]).refused(&["JSON list", "one object in a line"]);
 }

@@ -216,6 +216,8 @@ def dropout(subject: Subject, runs: list[list[int]], dtype: str) -> list[list[fl
     model = subject.model(dtype, "eager")
     torch.manual_seed(5)
     layers = [m for m in model.modules() if hasattr(m, "attention_dropout")]
+    if not layers:
+        return []
     hooks = [
         m.register_forward_hook(lambda _m, _i, out: (torch.nn.functional.dropout(out[0], 0.1), *out[1:]))
         for m in layers
