@@ -20,6 +20,7 @@ mod environment;
 mod fingerprint;
 mod gap;
 mod gap_model;
+mod gap_page;
 mod generate;
 mod generation_output;
 mod identify;

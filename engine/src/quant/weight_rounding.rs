@@ -45,7 +45,7 @@ impl CodeType {
 
 impl WeightRounding {
     /// Rounds a row. `largest` is the largest absolute value of the matrix.
-    pub(crate) fn round(self, row: &mut [f32], largest: f32) {
+    pub fn round(self, row: &mut [f32], largest: f32) {
         let by_scale = |row: &mut [f32], codes: CodeType, largest: f32| {
             let scale = largest / codes.largest();
             if scale > 0.0 {
