@@ -88,9 +88,9 @@ impl AuditReport {
                 "the server does not serve this model (after {after} answers), but {}: {}",
                 one.name, one.meaning
             ),
-            (Verdict::Fail, _) => format!(
-                "the server does not serve this model (after {after} answers), but one of {names}"
-            ),
+            (Verdict::Fail, _) => {
+                format!("the server does not serve this model (after {after} answers), but one of {names}")
+            }
             _ => format!("undecided after {} answers: not rejected are {names}", self.answers),
         }
     }
@@ -102,9 +102,20 @@ impl AuditReport {
             text,
             "  {} {} at {}, model {}: {} tokens in each answer, {} requests, a true state is rejected with a \
              probability of at most {}, --seed {}\n",
-            self.server, self.version, self.url, self.served_model, self.tokens, self.requests, self.alpha, self.seed
+            self.server,
+            self.version,
+            self.url,
+            self.served_model,
+            self.tokens,
+            self.requests,
+            self.alpha,
+            self.seed
         );
-        _ = writeln!(text, "  {:<18} {:>9} {:>9} {:>9} {:>9}  ", "state", "rms diff", "rounding", "evidence", "rejected");
+        _ = writeln!(
+            text,
+            "  {:<18} {:>9} {:>9} {:>9} {:>9}  ",
+            "state", "rms diff", "rounding", "evidence", "rejected"
+        );
         for state in &self.states {
             let rejected = match (state.rejected_after, state.expected_requests) {
                 (Some(after), _) => format!("after {after}"),

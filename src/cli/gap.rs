@@ -81,7 +81,8 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
     let verdict = verdicts.fold(found.verdict, Ord::max);
     if let Some(path) = &args.html {
-        let page = gap_page(document(&found, of_model.as_ref(), verdict), &found.figure, args.texts()?.as_deref());
+        let page =
+            gap_page(document(&found, of_model.as_ref(), verdict), &found.figure, args.texts()?.as_deref());
         write_whole(path, page.as_bytes()).map_err(Error::io("write", path))?;
     }
     args.output.document(|| document(&found, of_model.as_ref(), verdict));
@@ -106,7 +107,8 @@ fn document(found: &GapAssessment, of_model: Option<&ModelAssessments>, verdict:
 impl GapArgs {
     /// Returns the tokenizer of the model.
     fn texts(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
-        let target = self.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
+        let target =
+            self.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
         target.map_or(Ok(None), |target| target.tokenizer())
     }
 

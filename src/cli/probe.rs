@@ -3,7 +3,6 @@
 use std::fs::create_dir_all;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -21,7 +20,7 @@ use crate::cli::options::{
 };
 use crate::cli::output::ReportOutput;
 use crate::cli::probe_audit::{AuditedEndpoint, audit};
-use crate::cli::requested_model::RequestedModel;
+use crate::cli::requested_model::{RequestedModel, own_tokenizer};
 use crate::cli::server_options::{ServerAnswers, ServerOptions};
 use crate::cli::terminal::{self, say};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
@@ -117,7 +116,8 @@ struct ModelComparison {
 impl ProbeArgs {
     /// Tells the state of the server, and writes `audit.json`.
     fn audit(&self, client: &Client) -> Result<Verdict> {
-        let model = RequestedModelOptions::downloadable(self.model.as_deref().unwrap_or_default(), self.download);
+        let model =
+            RequestedModelOptions::downloadable(self.model.as_deref().unwrap_or_default(), self.download);
         let models = AuditedModels::load(&model, &self.against, &self.model_options)?;
         let known = self.asking.identify(client)?;
         let server = speak(client, &known);
@@ -399,16 +399,6 @@ fn words(chat: &Chat) -> Option<String> {
 #[cfg(not(feature = "serve"))]
 fn words(_: &Chat) -> Option<String> {
     None
-}
-
-/// Returns the model's tokenizer, or the reason why there is none; then texts are not compared.
-pub(super) fn own_tokenizer(target: Option<&RequestedModel>) -> (Option<Arc<dyn Tokenizer>>, String) {
-    match target.map(RequestedModel::tokenizer) {
-        None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),
-        Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
-        Some(Ok(own)) => (own, String::new()),
-        Some(Err(error)) => (None, error.to_string()),
-    }
 }
 
 /// Returns the possible settings of a server: stated or given ones, else those usual for such files in order,

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::cli::audit_report::{AuditReport, AuditedState};
 use crate::cli::audited_states::{AuditedModels, ServingState};
-use crate::cli::probe::own_tokenizer;
 use crate::cli::progress::StepProgress;
+use crate::cli::requested_model::own_tokenizer;
 use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
-use crate::numerics::{F32, Numerics};
 use crate::model::Model;
+use crate::numerics::{F32, Numerics};
 use crate::probe::state::{
-    Arithmetic, NoiseBounds, NoisePair, OddsAnswer, StateTest, ToldOdds, TokenOdds, WordPrompts, last_odds,
+    Arithmetic, NoiseBounds, NoisePair, OddsAnswer, StateTest, TokenOdds, ToldOdds, WordPrompts, last_odds,
 };
 use crate::probe::{
     Client, ContinuationRequest, MissingAnswer, ProbePrompt, ServerApi, ServerIdentity, TokenPosition,
@@ -124,16 +124,17 @@ impl PromptSource<'_> {
 pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Result<AuditReport> {
     let tokenizer = tokenizer_of(models)?;
     let vocabulary = TokenTextIds::of(&*tokenizer);
-    if endpoint.server.reads_conversations() {
-        let problem = "--audit: the server only answers conversations, so the tokens that it reads are unknown";
-        return Err(Error::Usage(problem.into()));
-    }
     let mut states = models.states();
     let claimed = states.remove(0);
     let words = WordPrompts::new(endpoint.seed);
     let mut source = PromptSource { words, tokenizer: &*tokenizer, claimed: &claimed };
     let first = source.next(1)?;
     let told = endpoint.ask(&first, &vocabulary)?.map_or(1, |place| place.top.len().max(1));
+    if endpoint.server.reads_conversations() {
+        let problem =
+            "--audit: the server only answers conversations, so the tokens that it reads are unknown";
+        return Err(Error::Usage(problem.into()));
+    }
     let tokens = (told / 2).clamp(1, MOST_TOKENS);
     let mut prompts = source.several(CALIBRATION, tokens)?;
     let bounds = calibrated(&claimed, &mut states, &mut prompts)?;
@@ -198,9 +199,15 @@ fn told_odds(place: &TokenPosition, ids: &[u32]) -> Option<Vec<ToldOdds>> {
         .collect();
     let least = known.iter().map(|(_, odds)| *odds).min_by(f64::total_cmp)?;
     let of = |id: &u32| known.iter().find(|(known, _)| *known == Some(*id)).map(|(_, odds)| *odds);
-    known.iter().any(|(id, _)| id.is_some()).then(|| {
-        ids.iter().map(|id| of(id).map_or(ToldOdds::AtMost(least), ToldOdds::Known)).collect()
-    })
+    // A text that several tokens share has no id: such an entry may be any token.
+    let absent = match known.iter().all(|(id, _)| id.is_some()) {
+        true => ToldOdds::AtMost(least),
+        false => ToldOdds::Unknown,
+    };
+    known
+        .iter()
+        .any(|(id, _)| id.is_some())
+        .then(|| ids.iter().map(|id| of(id).map_or(absent, ToldOdds::Known)).collect())
 }
 
 /// Computes predictions and noise of all states for the first prompts. Drops states that are the same as the claimed
@@ -212,9 +219,8 @@ fn calibrated<'m>(
 ) -> Result<NoiseBounds> {
     predict(prompts, states, |_| true)?;
     let differs = |odds: &[f64], own: &[f64]| odds.iter().zip(own).any(|(a, b)| !((a - b).abs() < SAME));
-    let is_other = |state: usize| {
-        prompts.iter().any(|prompt| differs(&prompt.predicted[state], &prompt.predicted[0]))
-    };
+    let is_other =
+        |state: usize| prompts.iter().any(|prompt| differs(&prompt.predicted[state], &prompt.predicted[0]));
     let kept: Vec<bool> = (1..=states.len()).map(is_other).collect();
     for prompt in prompts.iter_mut() {
         let mut kept = std::iter::once(true).chain(kept.iter().copied());
@@ -258,6 +264,7 @@ fn published(prompt: &AuditPrompt, told: &[ToldOdds]) -> Value {
         .map(|told| match told {
             ToldOdds::Known(odds) => json!(odds),
             ToldOdds::AtMost(odds) => json!({"at_most": odds}),
+            ToldOdds::Unknown => Value::Null,
         })
         .collect();
     json!({

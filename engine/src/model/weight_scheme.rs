@@ -25,15 +25,8 @@ pub enum WeightScheme {
 
 impl WeightScheme {
     /// All schemes, from small to large errors.
-    pub const ALL: [Self; 7] = [
-        Self::Q8_0,
-        Self::Int8Channel,
-        Self::Q6K,
-        Self::Fp8Channel,
-        Self::Fp8Tensor,
-        Self::Q4KM,
-        Self::Q4_0,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Q8_0, Self::Int8Channel, Self::Q6K, Self::Fp8Channel, Self::Fp8Tensor, Self::Q4KM, Self::Q4_0];
 
     /// Returns the name in reports.
     pub fn name(self) -> &'static str {

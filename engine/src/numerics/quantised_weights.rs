@@ -49,7 +49,9 @@ impl QuantisedWeights {
 
     fn of<'w>(&'w self, w: &'w Matrix) -> &'w Matrix {
         let found = self.matrices.get(&address(w));
-        found.and_then(|found| found.result.get_or_init(|| quantised(w, found.rounding)).as_ref()).unwrap_or(w)
+        found
+            .and_then(|found| found.result.get_or_init(|| quantised(w, found.rounding)).as_ref())
+            .unwrap_or(w)
     }
 }
 

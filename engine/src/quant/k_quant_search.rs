@@ -26,7 +26,8 @@ pub(super) fn round_to_q4_k(block: &mut [f32; 256]) {
 /// Rounds a block to Q6_K: sixteen groups of 16 codes from −32 to 31, each with an 8-bit scale.
 pub(super) fn round_to_q6_k(block: &mut [f32; 256]) {
     let scales: Vec<f32> = block.as_chunks::<16>().0.iter().map(symmetric_scale).collect();
-    let largest = scales.iter().fold(0.0f32, |most, scale| if scale.abs() > most.abs() { *scale } else { most });
+    let largest =
+        scales.iter().fold(0.0f32, |most, scale| if scale.abs() > most.abs() { *scale } else { most });
     if largest.abs() < TINY {
         return block.fill(0.0);
     }
@@ -78,7 +79,7 @@ impl GroupFit {
         if high == low {
             return Self { scale: 0.0, minimum: -low, codes: [0.0; 32] };
         }
-        let codes = |steps: f32| {
+        let codes = |steps: f32, low: f32| {
             let inverse = steps / (high - low);
             values.map(|x| (inverse * (x - low)).round_ties_even().clamp(0.0, 15.0))
         };
@@ -86,11 +87,12 @@ impl GroupFit {
             let parts = codes.iter().zip(values).zip(&weights);
             parts.map(|((code, x), w)| w * (scale * code + low - x).powi(2)).sum::<f32>()
         };
-        let first = codes(15.0);
+        let first = codes(15.0, low);
         let scale = 1.0 / (15.0 / (high - low));
         let mut best = (error(&first, scale, low), scale, low, first);
         for step in 0..=20 {
-            let codes = codes(-1.0 + 0.1 * step as f32 + 15.0);
+            // Like ggml, each candidate starts from the minimum of the best one so far.
+            let codes = codes(-1.0 + 0.1 * step as f32 + 15.0, best.2);
             let Some((scale, low)) = least_squares(values, &weights, &codes) else { continue };
             let error = error(&codes, scale, low);
             if error < best.0 {

@@ -107,7 +107,8 @@ impl Arithmetic {
         model: &dyn Model,
     ) -> Box<dyn Numerics> {
         let whole_for = model.dimensions().vocab_size;
-        let codes = ActivationCodes { group: CodeGroup::Token, codes, whole_for, ..ActivationCodes::default() };
+        let codes =
+            ActivationCodes { group: CodeGroup::Token, codes, whole_for, ..ActivationCodes::default() };
         Box::new(ActivationQuantisation::over(inner, codes))
     }
 }

@@ -29,6 +29,8 @@ pub enum ToldOdds {
     Known(f64),
     /// The token is not in the server's list, whose smallest value is this.
     AtMost(f64),
+    /// The token may be in the server's list, which names tokens without an id.
+    Unknown,
 }
 
 /// An answer with the predictions of all states.
@@ -132,7 +134,9 @@ impl StateTest {
         for (state, bets) in open {
             let predicted = &answer.predicted;
             let r = residual(&answer.told, &predicted[state]);
-            for (other, capital) in bets.directions.iter_mut().enumerate().filter(|(other, _)| *other != state) {
+            for (other, capital) in
+                bets.directions.iter_mut().enumerate().filter(|(other, _)| *other != state)
+            {
                 let d = difference(&predicted[other], &predicted[state]);
                 *capital += direction_gain(component(&r, &d), squares(&d).sqrt(), bets.along[other]);
             }
@@ -234,11 +238,12 @@ fn size_gain(mean_square: f64, bound: f64) -> f64 {
     if bound > 0.0 { (0.5 + 0.5 * mean_square / bound).ln() } else { 0.0 }
 }
 
-/// Returns told minus predicted; 0 for a token that is missing as predicted.
+/// Returns told minus predicted; 0 for a token that is missing as predicted, or unknown.
 fn residual(told: &[ToldOdds], predicted: &[f64]) -> Vec<f64> {
     let one = |(told, predicted): (&ToldOdds, &f64)| match told {
         ToldOdds::Known(told) => told - predicted,
         ToldOdds::AtMost(most) => (most - predicted).min(0.0),
+        ToldOdds::Unknown => 0.0,
     };
     told.iter().zip(predicted).map(one).collect()
 }

@@ -2,12 +2,12 @@
 
 /// Common English words. Most tokenizers have a token for each.
 const WORDS: [&str; 64] = [
-    "river", "seven", "glass", "under", "paper", "quick", "stone", "because", "music", "never", "green", "house",
-    "where", "doctor", "light", "after", "train", "simple", "ocean", "early", "school", "between", "metal", "right",
-    "winter", "number", "yellow", "table", "before", "garden", "sharp", "market", "about", "silver", "horse", "later",
-    "window", "person", "large", "forest", "again", "letter", "summer", "engine", "small", "bridge", "north", "family",
-    "sugar", "always", "island", "color", "during", "bread", "animal", "under", "clock", "coffee", "without", "planet",
-    "young", "street", "story", "almost",
+    "river", "seven", "glass", "under", "paper", "quick", "stone", "because", "music", "never", "green",
+    "house", "where", "doctor", "light", "after", "train", "simple", "ocean", "early", "school", "between",
+    "metal", "right", "winter", "number", "yellow", "table", "before", "garden", "sharp", "market", "about",
+    "silver", "horse", "later", "window", "person", "large", "forest", "again", "letter", "summer", "engine",
+    "small", "bridge", "north", "family", "sugar", "always", "island", "color", "during", "bread", "animal",
+    "under", "clock", "coffee", "without", "planet", "young", "street", "story", "almost",
 ];
 
 /// Number of words of a prompt.
