@@ -138,11 +138,10 @@ fn an_audit_names_fp8_weights_and_rejects_a_temperature() {
 fn an_audit_that_cannot_be_made_is_refused_in_one_message() {
     let server = Fake::new(ServerProtocol::Openai, Way::Talks);
     let terminal = Terminal::new();
-    terminal.assert_refused(
-        &["probe", &server.url, "--audit", "--model", MODEL, "--no-report"],
-        "only answers conversations",
-    );
-    terminal.assert_refused(&["probe", &server.url, "--audit"], "--model");
+    let finished = terminal.run(&["probe", &server.url, "--audit", "--model", MODEL, "--no-report"]);
+    assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
+    assert!(finished.stderr.contains("only answers conversations"), "{}", finished.stderr);
+    assert_eq!(terminal.run(&["probe", &server.url, "--audit"]).code, 2, "it needs a model");
     // With two requests there are too few answers.
     let (code, report) = audited(ServerProtocol::Vllm, Way::Plain, &["--requests", "5"]);
     assert_eq!((code, report["verdict"].as_str()), (3, Some("inconclusive")));
