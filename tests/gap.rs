@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+
 use crate::common::terminal::Terminal;
 use serde_json::{Map, Value, json};
 use xcheck::gap::{GapAssessment, GapOptions, PolicySide, RecordSource, SequenceJoin, assess};
@@ -388,6 +390,29 @@ fn the_command_prints_the_verdict_and_its_exit_code() {
         terminal.json(&["gap", &path, "--columns", "bf16_cache,temperature_0.7", "--dtype", "bf16"]);
     assert_eq!((code, document["verdict"].as_str()), (1, Some("fail")));
     assert_eq!(document["findings"][0]["cause"], "temperature");
+}
+
+#[test]
+fn the_page_has_points_of_both_sides_and_the_text_of_the_worst_tokens() {
+    let terminal = Terminal::new();
+    let path = data("tiny-qwen3.jsonl").display().to_string();
+    let words = ["gap", &path, "--columns", "bf16_cache,packed", "--dtype", "bf16", "--html", "gap.html"];
+    let words = [&words[..], &["--model", "tiny-qwen3", "--model-tokens", "60"]].concat();
+    assert_eq!(terminal.run(&words).code, 1);
+    let page = fs::read_to_string(terminal.path().join("gap.html")).expect("it was written");
+    assert!(page.contains("<title>xcheck gap FAIL</title>") && !page.contains("{{"));
+    let start = page.find("id=\"report\">").expect("there is data") + "id=\"report\">".len();
+    let packed = page[start..].split('<').next().expect("it ends");
+    let packed = base64::engine::general_purpose::STANDARD.decode(packed.trim()).expect("base64");
+    let document: Value =
+        serde_json::from_reader(flate2::read::ZlibDecoder::new(&packed[..])).expect("deflated JSON");
+    let figure = &document["figure"];
+    assert_eq!(figure["points"].as_array().map(Vec::len), Some(640));
+    assert_eq!(figure["sequences"].as_array().map(Vec::len), Some(16));
+    let worst = figure["worst"].as_array().expect("tokens");
+    assert_eq!(worst.len(), 20);
+    assert!(worst.iter().all(|token| token["text"].is_string()
+        && [2, 5, 8, 11, 14].contains(&token["sequence"].as_u64().unwrap_or(0))));
 }
 
 #[test]

@@ -27,8 +27,8 @@ COLUMNS = {
     "temperature 0.9": ("temperature_0.9", {"temperature"}),
     "temperature 1.2": ("temperature_1.2", {"temperature"}),
     "top-p 0.9": ("top_p_0.9", {"processed"}),
-    "softmax over padded vocabulary": ("vocabulary_padded", {"vocabulary-range"}),
-    "softmax without added tokens": ("vocabulary_cut", {"vocabulary-range"}),
+    "softmax over padded vocabulary": ("vocabulary_padded", {"vocabulary-range", "one-sided-tail"}),
+    "softmax without added tokens": ("vocabulary_cut", {"vocabulary-range", "one-sided-tail"}),
     "log-probability of the greedy token": ("greedy_token", {"other-token", "far-tokens"}),
     "stale prefix cache": ("stale_prefix", {"position-step"}),
     "positions jump": ("positions_from_25", {"position-step"}),
@@ -115,6 +115,8 @@ def plant(file: Path, dtype: str, judge: Judge, counts: dict[str, Counter], deta
     still = [{**line, "version": 0} for line in lines]
     rollout, trainer = column(f"{dtype}_cache"), column(f"{dtype}_sdpa")
     faults = {kind: (column(name), names) for kind, (name, names) in COLUMNS.items() if name in lines[0]}
+    # A model without such layers has no fault.
+    faults = {kind: fault for kind, fault in faults.items() if fault[0] != column(f"{dtype}_eager")}
     faults |= number_faults(trainer, dtype)
     if dtype == "f32":
         faults["bf16 in place of f32"] = (column("bf16_sdpa"), {"shorter-type"})

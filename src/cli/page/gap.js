@@ -18,7 +18,7 @@ function scatter(points, label, isLogarithmic, bands = []) {
     drawn("text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" }, figure(value)),
   ]);
   const ends = [low, high].map((value, at) => drawn("text", { x: at ? width - 12 : left + 8, y: height - 18, "text-anchor": at ? "end" : "start" },
-    isLogarithmic ? `1e${value.toFixed(1)}` : String(Math.round(value))));
+    isLogarithmic ? figure(10 ** value) : String(Math.round(value))));
   const dots = points.map(([at, value, title, isFar]) => drawn("circle", { class: isFar ? "over" : "local", cx: x(at), cy: y(value), r: isFar ? 3 : 1.5 },
     drawn("title", {}, title)));
   const limits = [1, -1].map((sign) => bands.length && least < 0 ? drawn("polyline", { class: "accumulated",
