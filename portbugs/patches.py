@@ -185,7 +185,10 @@ def _(e: Engine) -> None:
 
 @fault("gemma-norm-without-one")
 def _(e: Engine) -> None:
-    patch(e, norm=lambda old, layer, name, x, w: old(layer, name, x, (w[0] - 1, None)))
+    def norm(old: Callable[..., Tensor], layer: int, name: str, x: Tensor, w: tuple[Tensor, None]) -> Tensor:
+        return e.result(x * torch.rsqrt(e.mean_square(layer, name, x) + e.eps) * w[0])
+
+    patch(e, norm=norm)
 
 
 @fault("gemma-norm-one-twice")

@@ -362,6 +362,28 @@ fn own_window(model: &str) -> u64 {
     config["sliding_window"].as_u64().expect("a window")
 }
 
+/// A norm that adds Gemma's 1 twice or never, also if the sum was stored in bf16, is named with its value.
+#[test]
+fn another_offset_of_gemma_norm_weights_is_named_in_f32_and_bf16() {
+    for (dtype, mistakes) in [("f32", ["1", "-1"].as_slice()), ("bf16", &["1", "-1", "1:stored"])] {
+        let options = ["--numerics", "transformers", "--dtype", dtype];
+        assert_eq!(check_thinned("tiny-gemma2", &options, &[], |_| true).0, 0, "{dtype}");
+        for &mistake in mistakes {
+            let supposed = format!("norm_weight_offset={mistake}");
+            let (code, report) = check_thinned("tiny-gemma2", &options, &[&supposed], |_| true);
+            let told = &report["references"][0];
+            assert_eq!(
+                (code, &told["first_divergence"]["tap"]),
+                (1, &"attn_norm".into()),
+                "{supposed} {dtype}"
+            );
+            let finding = &told["findings"][0];
+            assert_eq!(finding["supposed"], supposed, "{dtype}: {finding:#}");
+            assert_eq!(finding["confirmed"], "pass", "{dtype}: {finding:#}");
+        }
+    }
+}
+
 /// In 16 bits runs that are moved differ by more than another epsilon makes: what is evaluated tells that it is one.
 #[test]
 fn another_rms_norm_eps_does_not_pass_if_its_norm_is_not_recorded() {

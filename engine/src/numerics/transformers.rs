@@ -101,7 +101,7 @@ impl Numerics for Transformers {
         let normed = rms_normed(x, norm.weight.len(), norm.eps);
         let normed = match norm.gain {
             Gain::Weight => self.rounded(normed),
-            Gain::OnePlusWeight | Gain::WeightFirst => normed,
+            Gain::OnePlusWeight | Gain::TwoPlusWeight | Gain::WeightFirst => normed,
         };
         per_column(normed, norm.gains(), |x, gain| self.round(x * gain))
     }

@@ -43,7 +43,7 @@ impl Operation for RmsNormalisation {
         let is_short = || self.x.data().iter().all(|&x| profile.results.round(x.into()) == f64::from(x));
         match self.norm.gain {
             // Gemma's norms return to the type of their input.
-            Gain::OnePlusWeight if profile.wide_stream && is_short() => profile.results,
+            Gain::OnePlusWeight | Gain::TwoPlusWeight if profile.wide_stream && is_short() => profile.results,
             _ => profile.stream(),
         }
     }
@@ -57,7 +57,7 @@ impl Operation for RmsNormalisation {
                 Choice::ChainedNorms,
                 Choice::Chained,
             ],
-            Gain::OnePlusWeight => &[
+            Gain::OnePlusWeight | Gain::TwoPlusWeight => &[
                 Choice::Gains,
                 Choice::GainsAlone,
                 Choice::NormOfSums,
@@ -165,8 +165,8 @@ impl RmsNormalisation {
             // If Gemma's gain is not rounded, the norm is rounded only after the gain.
             let normed = match self.norm.gain {
                 Gain::Weight | Gain::WeightFirst => normed.rounded(profile.normed),
-                Gain::OnePlusWeight if profile.gains_alone => normed,
-                Gain::OnePlusWeight => normed.rounded(profile.gains),
+                Gain::OnePlusWeight | Gain::TwoPlusWeight if profile.gains_alone => normed,
+                Gain::OnePlusWeight | Gain::TwoPlusWeight => normed.rounded(profile.gains),
             };
             let value = normed.value * gains[at];
             normed.through(value, gains[at]).moved(K * U * value.abs(), U * value.abs())

@@ -29,6 +29,8 @@ pub enum Gain {
     WeightFirst,
     /// 1 + weight, as in Gemma's own files. (GGUF files contain the sum.)
     OnePlusWeight,
+    /// 2 + weight: a known mistake, if the file already contains the sum of [`Self::OnePlusWeight`].
+    TwoPlusWeight,
 }
 
 impl RmsNorm {
@@ -44,6 +46,7 @@ impl Gain {
         match self {
             Gain::Weight | Gain::WeightFirst => weight,
             Gain::OnePlusWeight => 1.0 + weight,
+            Gain::TwoPlusWeight => 1.0 + (1.0 + weight),
         }
     }
 }

@@ -51,13 +51,13 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::NormWeightOffset,
         at: NORMS,
-        takes: "1",
+        takes: "1|1:stored",
         own: |_| ChangeValue::Number(0.0),
-        compute: |at, value| {
-            let offset = value.number()? as f32;
-            with_gains(at, |gains| gains.iter().map(|gain| gain + offset).collect())
+        compute: with_offset,
+        usual: |_| {
+            let numbers = [1.0, -1.0].map(ChangeValue::Number);
+            numbers.into_iter().chain([ChangeValue::word("1:stored")]).collect()
         },
-        usual: |_| [1.0, -1.0].map(ChangeValue::Number).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -113,6 +113,34 @@ const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 0.0];
 pub(crate) fn own_eps(at: &SiteContext) -> Option<f32> {
     let of_rms = at.stage::<RmsNormalisation>().map(|rms| rms.norm.eps);
     of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.eps))
+}
+
+/// Computes the norm with a number added to each weight. `1:stored`: the sum is stored in the type of the weights, and read
+/// as a weight.
+fn with_offset(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
+    let (offset, is_stored) = match value.as_word() {
+        Some(word) => (word.strip_suffix(":stored")?.parse().ok()?, true),
+        None => (value.number()? as f32, false),
+    };
+    let added = |weights: &[f32]| -> Vec<f32> { weights.iter().map(|weight| weight + offset).collect() };
+    let Some(RmsNormalisation { x, norm }) =
+        at.stage().filter(|rms: &&RmsNormalisation| rms.norm.gain == Gain::OnePlusWeight)
+    else {
+        return if is_stored { None } else { with_gains(at, added) };
+    };
+    let with = |weight: Vec<f32>, gain| at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain });
+    match (offset, is_stored) {
+        // 1 + (weight - 1) may not be the weight.
+        (-1.0, false) => Some(with(norm.weight.clone(), Gain::WeightFirst)),
+        (1.0, false) => Some(with(norm.weight.clone(), Gain::TwoPlusWeight)),
+        (1.0, true) => {
+            let twice = with(norm.weight.clone(), Gain::TwoPlusWeight);
+            let stored = with(added(&norm.weight), norm.gain);
+            (stored.data() != twice.data()).then_some(stored)
+        }
+        (_, false) => Some(with(added(&norm.weight), norm.gain)),
+        (_, true) => None,
+    }
 }
 
 /// Returns the input of the norm.
