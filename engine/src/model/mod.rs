@@ -56,6 +56,7 @@ mod special_ids;
 pub(crate) mod stablelm;
 pub(crate) mod starcoder2;
 mod ternary;
+mod weight_scheme;
 mod weights;
 mod wrapper_names;
 
@@ -66,6 +67,7 @@ pub use json::Config;
 pub use loaders::{LoadedModel, architectures, is_known_model_type};
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
+pub use weight_scheme::WeightScheme;
 
 pub use crate::ops::activation::Activation;
 use crate::ops::experts::ExpertGroups;

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -12,7 +10,7 @@ use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, round_to_eighth};
+use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, round_float};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -59,16 +57,6 @@ impl CacheOverride {
         let kv = inner.cache_type();
         Some(Box::new(Self { inner, kv, noise }))
     }
-
-    fn round(&self, value: f32) -> f32 {
-        match self.kv {
-            DType::F16 => f16::from_f32(value).to_f32(),
-            DType::BF16 => bf16::from_f32(value).to_f32(),
-            DType::F8_E4M3 => round_to_eighth(value, 3, -6, 448.0),
-            DType::F8_E5M2 => round_to_eighth(value, 2, -14, 57_344.0),
-            _ => value,
-        }
-    }
 }
 
 impl Numerics for CacheOverride {
@@ -83,7 +71,7 @@ impl Numerics for CacheOverride {
     fn to_cache(&self, x: Tensor) -> Tensor {
         let x = self.inner.to_cache(x);
         if self.kv != DType::I8 {
-            return x.map(|value| self.round(value));
+            return x.map(|value| round_float(self.kv, value));
         }
         let mut data = x.data().to_vec();
         CACHE_CODES.round(&mut data, x.row_len());

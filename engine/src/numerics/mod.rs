@@ -14,6 +14,7 @@ mod llama_cpp;
 mod llama_cpp_flash;
 mod perturbed_results;
 mod perturbed_terms;
+mod quantised_weights;
 mod single_token;
 mod transformers;
 
@@ -31,6 +32,7 @@ pub use llama_cpp_flash::{LlamaCppFlash, TILE};
 pub use llama2_c::Llama2C;
 pub use perturbed_results::{PerturbedResults, Roundings, moved};
 pub use perturbed_terms::PerturbedTerms;
+pub use quantised_weights::QuantisedWeights;
 pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
 
