@@ -24,6 +24,7 @@ from ..operations import CREATIONS
 from ..outputs import recorded
 from ..rounding import Evaluation, is_composite, is_view
 from ..tracked import RoundingErrors, Settings, Tracked, fresh
+from .bypass import Bypass
 from .change import Change, Run
 
 RULED = (
@@ -69,6 +70,7 @@ class Fit:
         return self.violations == 0 and self.error < float("inf")
 
 
+UNCHANGED = Change(0, {})
 GENEROUS = 16.0  # a change may raise sigma by this factor
 
 
@@ -95,6 +97,7 @@ class Trial:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
+        self.bypass = Bypass(pass_number, set(ancestors(self.name)))
         self.sigma: torch.Tensor | None = None
         self.last_sigma: torch.Tensor | None = None  # of the last output that was judged
         self.undetermined = session.undetermined.get(self.site, torch.tensor(False))
@@ -150,7 +153,8 @@ class Trial:
                 module = self.session.model.get_submodule(path)
                 handles.append(module.register_forward_pre_hook(keeper(path), with_kwargs=True, prepend=True))
             try:
-                run_passes(self.session.model, self.session.dump, evaluation, forcing)
+                with self.bypass.noted(forcing):
+                    run_passes(self.session.model, self.session.dump, evaluation, forcing)
             except Reached:
                 self.root = next((path for path in candidates if known.get(path)), self.name)
                 self.args, self.kwargs, self.calls = kept[self.root]
@@ -170,7 +174,7 @@ class Trial:
 
     def run(self, evaluation: Evaluation, change: Change | None = None) -> torch.Tensor | None:
         """Returns the module's output; None if it has another shape."""
-        change = change or Change(0, {})
+        change = change or UNCHANGED
         model = change.model if change.model is not None else self.session.model
         if change.is_deep:
             output = self.run_from_the_start(evaluation, model)
@@ -184,6 +188,8 @@ class Trial:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             forcing = stack.enter_context(self.forcing(model, evaluation))
+            bypass = self.bypass.noted(forcing) if change is UNCHANGED else self.bypass.installed(model, forcing)
+            stack.enter_context(bypass)
             stack.enter_context(evaluation)
             outputs = stack.enter_context(self.kept(model, forcing))
             stack.enter_context(change.installed(Run(model, evaluation, forcing, frozenset([self.root]))))
@@ -195,7 +201,8 @@ class Trial:
         """Runs the model up to the module."""
         mark_computed_buffers(model)
         forcing = Forcing(model, self.dump_without_site, evaluation, ignore)
-        with torch.no_grad(), forcing, self.kept(model, forcing) as outputs, suppress(Reached):
+        bypass = self.bypass.installed(model, forcing)
+        with torch.no_grad(), forcing, bypass, self.kept(model, forcing) as outputs, suppress(Reached):
             run_passes(model, self.session.dump, evaluation, forcing)
         return outputs[0] if outputs else None
 
@@ -222,9 +229,10 @@ class Trial:
         if output is None:
             return None
         exact = exact_of(output)
-        sigma = torch.zeros_like(exact) if self.sigma is None else GENEROUS * self.sigma
-        is_close = self.count(exact, sigma / GENEROUS) == 0
-        return Fit(self.relative(exact), self.count(exact, sigma), is_close)
+        sigma = torch.zeros_like(exact) if self.sigma is None else self.sigma
+        # An operation may be exact where its replacement is not: no sigma is small next to all others.
+        generous = GENEROUS * torch.maximum(sigma, sigma.square().mean().sqrt())
+        return Fit(self.relative(exact), self.count(exact, generous), self.count(exact, sigma) == 0)
 
     def judged(self, change: Change | None = None) -> Fit | None:
         """Compares the output with the candidate's, with the error bound at each value."""
