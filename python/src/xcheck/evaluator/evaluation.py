@@ -46,6 +46,7 @@ class Session:
         self.has_taps = bool(self.dump.taps)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
         self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound
+        self.seen: set[tuple[str, int, int]] = set()  # outputs of modules with an exact value
         self.undetermined: dict[tuple[str, int, int], torch.Tensor] = {}  # values that a choice by rounding decides
 
     def load(self) -> None:
@@ -118,6 +119,7 @@ class Session:
             self.wrong.add(row.site)
         if unsure is not None:
             self.undetermined[row.site] = unsure
+        self.seen.add(row.site)
         self.ties.take(row.module)
         return message, {"exact": exact, "sigma": sigma}
 

@@ -41,6 +41,7 @@ class Forcing:
         self.pass_number = 0
         self.paused = False
         self.stack: list[str] = []
+        evaluation.stack = self.stack
         self.seen: set[tuple[str, int, int]] = set()
         self.handles: list[Any] = []
         self.autocast = ExitStack()

@@ -36,6 +36,7 @@ TYPICAL: dict[str, list[Any]] = {
     "softcapping": [None],
     "window": [None],
 }
+EXACT = 1.5  # error in units of the rounding error, of which no other explanation takes much
 COUNTS = re.compile(r"window|chunk|per_tok|top_?k|topk_group|span")
 OUTSIDE = re.compile(r"window|layer_types|rope|chunk|causal|rotary")  # keys that masks and rotations depend on
 
@@ -84,8 +85,13 @@ def alters_inputs(trial: Trial, key: str) -> bool:
     """Returns true if a key may alter the mask or the rotation that the module is given."""
     if not OUTSIDE.search(key) or not any("mask" in name or "position" in name for name in trial.kwargs):
         return False
-    is_recorded = any("rotary" in row.module for row in trial.session.dump.rows.values())
-    return not ("rope" in key and is_recorded)
+    return not ("rope" in key and is_rotation_recorded(trial))
+
+
+def is_rotation_recorded(trial: Trial) -> bool:
+    """Returns true if the rotation that the module is given is the candidate's, and not the model's."""
+    seen = trial.session.seen
+    return any("rotary" in row.module and row.site in seen for row in trial.session.dump.rows.values())
 
 
 def entries(config: Any) -> list[tuple[tuple[str, ...], Any]]:
@@ -134,7 +140,7 @@ def others(key: str, value: Any, default: Any) -> list[Any]:
     if isinstance(value, bool):
         found.append(not value)
     for word, typical in TYPICAL.items():
-        if key == word or key.endswith(f"_{word}") or f"_{word}" in key:
+        if key == word or f"_{word}" in key or key.startswith(f"{word}_"):
             found += [
                 other for other in typical if other is None or type(other) is type(value) or isinstance(value, float)
             ]
@@ -260,6 +266,7 @@ def explains(trial: Trial, change: Change) -> bool:
     if fit is None:
         return False
     change.message["error_after"] = fit.error
+    change.is_exact = fit.error <= EXACT * trial.noise
     return True
 
 

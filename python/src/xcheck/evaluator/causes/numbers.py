@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from ..call import Call
 from ..tracked import Settings
-from .change import ROUND_CONSTANT, UNROUND, CodeChange, Place, place, role_of
+from .change import ROUND_CONSTANT, UNROUND, BeforeEdit, CodeChange, Place, place, role_of
 from .fit import Fitting
 from .round_numbers import NARROW
 from .trial import Exact, Trial
@@ -151,7 +151,7 @@ def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
 
 def changed(constant: Constant, value: float) -> CodeChange:
     """Returns the change of a constant to a value."""
-    return CodeChange(ROUND_CONSTANT, {}, make=lambda: exchange(constant, value))
+    return CodeChange(ROUND_CONSTANT, {}, make=lambda _: BeforeEdit(exchange(constant, value)))
 
 
 def causes(trial: Trial) -> Iterator[CodeChange]:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..bounds import over
 from ..call import Call, is_real
+from ..constants import UNIT
 from ..errors import EvaluatorError
 from ..evaluation import Session, run_passes
 from ..forcing import Forcing
@@ -109,6 +110,11 @@ class Trial:
     def module(self) -> Any:
         """The module that is run: the smallest one whose inputs are the candidate's values."""
         return self.session.model.get_submodule(self.root)
+
+    @property
+    def module_of_site(self) -> Any:
+        """The module whose output is in question."""
+        return self.session.model.get_submodule(self.name)
 
     @property
     def has_time(self) -> bool:
@@ -257,6 +263,15 @@ class Trial:
             return None
         found = self.judged(change)
         return found if found is not None and found.violations == 0 else None
+
+    @property
+    def noise(self) -> float:
+        """The relative error that rounding alone leaves of the last output that was judged."""
+        assert self.last_sigma is not None
+        size = torch.where(torch.isfinite(self.want), self.want, 0.0)
+        stored = UNIT.get(self.row.dtype, 0.0) * size
+        error = (self.last_sigma.square() + stored.square()).mean().sqrt()
+        return float(error / size.square().mean().sqrt().clamp(min=1e-300))
 
     def relative(self, exact: torch.Tensor) -> float:
         """Returns the error relative to the candidate's values, as root mean squares."""
