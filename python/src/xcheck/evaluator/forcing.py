@@ -183,10 +183,12 @@ class Forcing:
         place: list[int] = []
 
         def note(call: Call, result: Any) -> Any:
+            result = old(call, result)
             results.append(result)
             return result
 
         def exchange(call: Call, result: Any) -> Any:
+            result = old(call, result)
             place.append(0)
             return forced if len(place) - 1 == at else result
 

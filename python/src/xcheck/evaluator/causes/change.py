@@ -58,6 +58,7 @@ class Change:
     rank: int
     message: dict[str, Any]
     is_local: bool = False  # True for a change of one module, which does not apply in other layers
+    trial: Any = None  # the trial that the change has explained
     is_exact: bool = False  # True if rounding explains all of the error that is left
 
     @property
@@ -178,7 +179,7 @@ def code_site(call: Call, evaluation: Evaluation) -> CodeSite | None:
     calls: list[tuple[int, int]] = []
     while frame is not None and frame.f_code.co_name != MODULE_CALL:
         name = frame.f_code.co_filename
-        if "transformers" in name or "/nn/modules/" in name:
+        if ("transformers" in name or "/nn/modules/" in name) and not name.endswith("module.py"):
             calls.append((id(frame.f_code), frame.f_lasti))
         frame = frame.f_back
     path = evaluation.stack[-1] if evaluation.stack else ""

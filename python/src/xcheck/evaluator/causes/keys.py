@@ -266,6 +266,7 @@ def explains(trial: Trial, change: Change) -> bool:
     if fit is None:
         return False
     change.message["error_after"] = fit.error
+    change.trial = trial
     change.is_exact = fit.error <= EXACT * trial.noise
     return True
 

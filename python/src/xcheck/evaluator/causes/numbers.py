@@ -12,6 +12,7 @@ from ..call import Call
 from ..tracked import Settings
 from .change import ROUND_CONSTANT, UNROUND, BeforeEdit, CodeChange, Place, place, role_of
 from .fit import Fitting
+from .keys import EXACT
 from .round_numbers import NARROW
 from .trial import Exact, Trial
 
@@ -173,6 +174,7 @@ def causes(trial: Trial) -> Iterator[CodeChange]:
         if fit is None:
             continue
         expected = f"{constant.value:.6g}"
+        change.trial, change.is_exact = trial, fit.error <= EXACT * trial.noise
         change.rank = ROUND_CONSTANT if number.is_round else UNROUND
         change.message = {
             "kind": "constant",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import combinations, islice
 from typing import Any, Callable
 
 import torch
@@ -13,13 +13,15 @@ from torch.utils._pytree import tree_flatten
 from ..call import Call, is_real
 from ..rounding import Evaluation, as_tracked
 from ..tracked import Settings
-from .change import OPERATION, CodeChange, CodeSite, Edit, code_site
+from .change import INPUT, OPERATION, UNROUND, CodeChange, CodeSite, Edit, code_site
 from .keys import explains
 from .trial import Exact, Trial
 
 aten = torch.ops.aten
+Reading = tuple[int, int, "Variant", CodeSite]  # distance, rank, change, place
 Function = Callable[[Evaluation, Call], Any]  # computes a result in place of the operation's own
 FAR = 12  # operations between two values of which one may be read in place of the other
+FEW = 40  # changes of a module of which two are tried together
 MANY = 400  # operations of a module that are tried
 
 # Functions that one line of code exchanges for one another.
@@ -39,6 +41,7 @@ BINARY = {
     "ge": ["gt"], "maximum": ["minimum"], "minimum": ["maximum"], "floor": ["round", "ceil"], "rsqrt": ["reciprocal"],
     "cos": ["sin"], "sin": ["cos"],
 }  # fmt: skip
+COMPARISONS = frozenset(["lt", "le", "gt", "ge"])
 REDUCTIONS = frozenset(["mean", "sum", "amax", "var", "linalg_vector_norm"])  # with axes and keepdim
 ALONG = frozenset(["_softmax", "cumsum", "_log_softmax"])  # along one axis, with a result of the same shape
 COUNTS = frozenset(["topk", "tril", "triu", "roll"])
@@ -124,6 +127,25 @@ class Moved(Edit):
         return self.evaluation.evaluate(Call(moved.func, tuple(args), moved.kwargs))
 
 
+class Both(Edit):
+    """Two edits, one after the other."""
+
+    def __init__(self, first: Edit, second: Edit):
+        self.edits = first, second
+
+    def before(self, call: Call) -> Any:
+        for edit in self.edits:
+            result = edit.before(call)
+            if result is not None:
+                return result
+        return None
+
+    def after(self, call: Call, result: Any) -> Any:
+        for edit in self.edits:
+            result = edit.after(call, result)
+        return result
+
+
 def traced(trial: Trial) -> list[Operation]:
     """Returns the operations of a module, each line once, in the order of execution."""
     operations: list[Operation] = []
@@ -160,7 +182,7 @@ def functions(operation: Operation) -> Iterator[Variant]:
         yield replaced(site, f"{own} in `{site.place.text}` is the square of relu", squared)
     for other in BINARY.get(name, []):
         func = getattr(getattr(aten, other, None), call.func._overloadname, None)
-        if func is not None:
+        if func is not None and (call.reals or name in COMPARISONS):
             yield replaced(site, f"{name} in `{site.place.text}` is {other}", with_function(func))
     if name == "_softmax":
         yield replaced(site, f"softmax in `{site.place.text}` is sigmoid", applied(aten.sigmoid.default, {}))
@@ -203,7 +225,7 @@ def arguments(operation: Operation) -> Iterator[Variant]:
         return
     rank = call.args[0].dim()
     at = 2 if name == "linalg_vector_norm" else 1
-    if name in REDUCTIONS and len(call.args) > at + 1 and call.args[at + 1] is True:
+    if name in REDUCTIONS and call.reals and len(call.args) > at + 1 and call.args[at + 1] is True:
         own = sorted(axis % rank for axis in axes(call.args[at]))
         for other in other_axes(own, rank):
             what = f"{name} in `{site.place.text}` is over the axes {other}, expected {own}"
@@ -254,7 +276,7 @@ def exchanges(operation: Operation) -> Iterator[Variant]:
     yield replaced(site, f"the operands of {name} in `{site.place.text}` are exchanged", function)
 
 
-def other_values(operations: list[Operation]) -> Iterator[tuple[int, Variant, CodeSite]]:
+def other_values(operations: list[Operation]) -> Iterator[Reading]:
     """Yields operands that are another value of the same module, the nearest ones first."""
     for number, operation in enumerate(operations):
         if operation.site.operation in PLAIN:
@@ -270,7 +292,7 @@ def other_values(operations: list[Operation]) -> Iterator[tuple[int, Variant, Co
                 what = f"{operation.site.operation} in `{operation.site.place.text}` reads the result of " \
                        f"`{other.site.place.text}` in place of `{operations[maker].site.place.text}`"  # fmt: skip
                 edit = lambda run, s=operation.site, a=at, o=other.site: OtherOperand(s, run, a, o)  # noqa: E731
-                yield abs(source - maker), Variant(what, edit), operation.site
+                yield abs(source - maker), INPUT, Variant(what, edit), operation.site
 
 
 def same_kind(one: torch.Tensor, other: Any) -> bool:
@@ -279,7 +301,7 @@ def same_kind(one: torch.Tensor, other: Any) -> bool:
     return not torch.equal(as_tracked(one).exact, as_tracked(other).exact)
 
 
-def moves(operations: list[Operation]) -> Iterator[tuple[int, Variant, CodeSite]]:
+def moves(operations: list[Operation]) -> Iterator[Reading]:
     """Yields operations that are applied to a later result of the same module."""
     for number, operation in enumerate(operations):
         name, call, role = operation.site.operation, operation.call, operation.site.role
@@ -295,26 +317,42 @@ def moves(operations: list[Operation]) -> Iterator[tuple[int, Variant, CodeSite]
                     continue
                 what = f"{name} in `{operation.site.place.text}` is applied after `{target.site.place.text}`"
                 edit = lambda run, s=operation.site, a=at, t=target.site: Moved(s, run, a, t)  # noqa: E731
-                yield distance, Variant(what, edit), operation.site
+                yield distance, OPERATION, Variant(what, edit), operation.site
 
 
 def causes(trial: Trial) -> Iterator[CodeChange]:
     """Yields each changed operation that explains every value of the output."""
     operations = traced(trial)
-    for operation in operations:
-        for kind in (functions, arguments, exchanges):
-            for variant in kind(operation):
-                yield from tried(trial, variant, operation.site)
-    far = sorted([*moves(operations), *other_values(operations)], key=lambda found: found[0])
-    for _, variant, site in islice(far, MANY):
-        yield from tried(trial, variant, site)
+    near: list[Reading] = [
+        (0, OPERATION, variant, operation.site)
+        for operation in operations
+        for kind in (functions, arguments, exchanges)
+        for variant in kind(operation)
+    ]
+    moved = list(moves(operations))
+    far = sorted([*moved, *other_values(operations)], key=lambda found: found[0])
+    found = False
+    for _, rank, variant, site in [*near, *islice(far, MANY)]:
+        for change in tried(trial, variant, site, rank):
+            found = True
+            yield change
+    if not found and len(near) + len(moved) <= FEW:
+        yield from pairs(trial, [*near, *moved])
 
 
-def tried(trial: Trial, variant: Variant, site: CodeSite) -> Iterator[CodeChange]:
+def pairs(trial: Trial, single: list[Reading]) -> Iterator[CodeChange]:
+    """Yields two changes of different operations that explain every value together."""
+    for (_, _, one, site), (_, _, other, place) in combinations(single, 2):
+        if site != place:
+            both = lambda run, one=one, other=other: Both(one.edit(run), other.edit(run))  # noqa: E731
+            yield from tried(trial, Variant(f"{one.what}, and {other.what}", both), site, UNROUND)
+
+
+def tried(trial: Trial, variant: Variant, site: CodeSite, rank: int = OPERATION) -> Iterator[CodeChange]:
     """Yields a variant if it explains every value of the output."""
     if not trial.has_time:
         return
     message = {"kind": "operation", "what": variant.what, "key": site.operation, **site.place.fields}
-    change = CodeChange(OPERATION, message, make=variant.edit)
+    change = CodeChange(rank, message, make=variant.edit)
     if explains(trial, change):
         yield change

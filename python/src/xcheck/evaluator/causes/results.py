@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import Any, Callable
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..bounds import over
 from ..outputs import recorded, replaced
@@ -28,6 +29,7 @@ class Rearranged(Change):
 
     inside: str = ""  # path of the module within the one that is run
     function: Callable[[torch.Tensor], torch.Tensor] = torch.clone
+    is_order: bool = True  # True if the function moves values; False if it makes others
 
     @contextmanager
     def installed(self, run: Run) -> Iterator[None]:
@@ -35,10 +37,11 @@ class Rearranged(Change):
             value = recorded(output)
             if run.forcing.paused or value is None:
                 return None
-            tracked = as_tracked(value)
-            variance = tracked.variance()
-            changed = None if variance is None else self.function(variance).abs()
-            return replaced(output, fresh(self.function(tracked.exact).clone(), tracked.dtype, changed))
+            with _disable_current_modes():
+                tracked = as_tracked(value)
+                variance = tracked.variance()
+                moved = None if variance is None or not self.is_order else self.function(variance)
+                return replaced(output, fresh(self.function(tracked.exact).clone(), tracked.dtype, moved))
 
         def make(path: str, module: Any) -> Any:
             return module.get_submodule(self.inside).register_forward_hook(hook, prepend=True)
@@ -66,7 +69,7 @@ def causes(trial: Trial) -> Iterator[Change]:
     if bool((trial.want == first).all()) and trial.want.numel() > 1 and not bool((exact == first).all()):
         text = f"{trial.path} is left out: every value of its output is {first:g}"
         constant = Rearranged(OPERATION, {"kind": "operation", "what": text, "key": trial.path}, inside=inside,
-                              function=lambda value: torch.full_like(value, first))  # fmt: skip
+                              function=lambda value: torch.full_like(value, first), is_order=False)  # fmt: skip
         if explains(trial, constant):
             yield constant
 

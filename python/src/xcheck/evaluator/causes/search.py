@@ -28,13 +28,18 @@ def search(session: Session, module: str, call: int, pass_number: int, seconds: 
     if trial.before is None or trial.before.violations == 0:
         return []
     found: list[Change] = []
+    inner = trial.inner()
     for group in range(len(GROUPS)):
-        found += tried(trial, group)
-        chosen = likeliest(trial, [change for change in found if change.is_exact])
+        if group and inner is not None:
+            inner.deadline = trial.deadline
+            found += tried(inner, group)
+        if not any(change.is_exact for change in found):
+            found += tried(trial, group)
+        chosen = likeliest([change for change in found if change.is_exact])
         if chosen:
             break
     else:
-        chosen = likeliest(trial, found)
+        chosen = likeliest(found)
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
 
 
@@ -52,16 +57,16 @@ def tried(trial: Trial, group: int) -> list[Change]:
     return found + [key for change in found for key in keys.of_change(trial, change)]
 
 
-def likeliest(trial: Trial, found: list[Change]) -> list[Change]:
+def likeliest(found: list[Change]) -> list[Change]:
     """Returns the confirmed changes of the best rank; of these, those that explain the most modules."""
     best = min((change.message["error_after"] for change in found), default=0.0)
     found = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
     for rank in sorted({change.rank for change in found}):
-        counted = [(confirmed(trial, change), change) for change in found if change.rank == rank]
+        counted = [(confirmed(change.trial, change), change) for change in found if change.rank == rank]
         most = max(count for count, _ in counted)
         chosen = [change for count, change in counted if count == most and count]
         chosen.sort(key=lambda change: change.message["error_after"])
-        if rank == UNROUND and len(chosen) > 1 and trial.row.dtype in SHORT:
+        if rank == UNROUND and len(chosen) > 1 and chosen[0].trial.row.dtype in SHORT:
             return []  # in a short type, many numbers explain the values: none is evidence
         if chosen:
             return chosen

@@ -98,6 +98,7 @@ class Trial:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
+        self.own: tuple[Any, Any, dict[str, int]]  # inputs of the module itself, and the calls before it
         self.bypass = Bypass(pass_number, set(ancestors(self.name)))
         self.sigma: torch.Tensor | None = None
         self.last_sigma: torch.Tensor | None = None  # of the last output that was judged
@@ -105,6 +106,17 @@ class Trial:
         self.dump_without_site = self.without_site()
         self.capture()
         self.before = self.judged()
+
+    def inner(self) -> Trial | None:
+        """Returns a trial of the module alone, with the inputs that the model computes; None if it is this one."""
+        if self.root == self.name:
+            return None
+        trial = copy.copy(self)
+        trial.root, (trial.args, trial.kwargs, trial.calls) = self.name, self.own
+        trial.bypass = Bypass(self.site[2], set(ancestors(self.name)))
+        trial.sigma = None
+        trial.before = trial.judged()
+        return trial if trial.before is not None and trial.before.violations else None
 
     @property
     def module(self) -> Any:
@@ -152,7 +164,7 @@ class Trial:
             return keep
 
         known: dict[str, bool] = {}
-        evaluation = Exact(Settings(0))
+        evaluation = Evaluation(Settings(self.session.settings.samples))
         handles = []
         with torch.no_grad(), Forcing(self.session.model, self.session.dump, evaluation, ignore) as forcing:
             for path in candidates:
@@ -164,6 +176,7 @@ class Trial:
             except Reached:
                 self.root = next((path for path in candidates if known.get(path)), self.name)
                 self.args, self.kwargs, self.calls = kept[self.root]
+                self.own = kept[self.name]
                 return
             finally:
                 for handle in handles:

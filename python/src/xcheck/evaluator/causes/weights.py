@@ -190,9 +190,9 @@ def together(trial: Trial, path: str, module: Any) -> Iterator[Change]:
         whole = f"{path}.{name}" if path else name
         for what, order in orders(length, heads_of(trial), True):
             told = what.format(path=f"{whole} and of its bias", along="")
-            weight_change = WeightChange(WEIGHT, {}, True, False, path, name, weight.index_select(axis, order))
-            bias_change = WeightChange(WEIGHT, {}, True, False, path, bias_name, bias.index_select(-1, order))
-            yield SeveralWeights(WEIGHT, message("weight", told, whole), True, False, (weight_change, bias_change))
+            weight_change = WeightChange(WEIGHT, {}, is_local=True, module=path, name=name, value=weight.index_select(axis, order))
+            bias_change = WeightChange(WEIGHT, {}, is_local=True, module=path, name=bias_name, value=bias.index_select(-1, order))
+            yield SeveralWeights(WEIGHT, message("weight", told, whole), is_local=True, changes=(weight_change, bias_change))
 
 
 def causes(trial: Trial) -> Iterator[Change]:
@@ -206,7 +206,7 @@ def causes(trial: Trial) -> Iterator[Change]:
                     return
                 if torch.equal(other, value):
                     continue
-                change = WeightChange(WEIGHT, message("weight", what, whole), True, False, path, name, other)
+                change = WeightChange(WEIGHT, message("weight", what, whole), is_local=True, module=path, name=name, value=other)
                 if explains(trial, change):
                     yield change
         for joint in together(trial, path, module):
@@ -217,7 +217,7 @@ def causes(trial: Trial) -> Iterator[Change]:
                 whole = f"{path}.{name}" if path else name
                 for dtype, short in ((torch.bfloat16, "bf16"), (torch.float16, "f16")):
                     told = message("constant", f"{whole} is rounded to {short}", whole)
-                    rounded = RoundedBuffer(WEIGHT, told, True, False, path, name, dtype)
+                    rounded = RoundedBuffer(WEIGHT, told, is_local=True, module=path, name=name, dtype=dtype)
                     if explains(trial, rounded):
                         yield rounded
 
