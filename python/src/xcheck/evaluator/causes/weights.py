@@ -158,9 +158,9 @@ def orders(length: int, heads: set[int], has_thirds: bool) -> Iterator[tuple[str
     """Yields orders of the rows of a fused weight, and a phrase for each."""
     rows = torch.arange(length)
     if length % 2 == 0:
-        yield "the halves of {path}{along} are exchanged", rows.roll(length // 2)
-        yield "the halves of {path}{along} are read as interleaved", rows.view(2, -1).t().reshape(-1)
-        yield "interleaved parts of {path}{along} are read as halves", rows.view(-1, 2).t().reshape(-1)
+        yield "the halves{along} of {path} are exchanged", rows.roll(length // 2)
+        yield "the halves{along} of {path} are read as interleaved", rows.view(2, -1).t().reshape(-1)
+        yield "interleaved parts{along} of {path} are read as halves", rows.view(-1, 2).t().reshape(-1)
     for count in sorted(heads):
         if length % (2 * count) == 0:
             words = "the rows of {path} are in %s, expected %s of " + f"{count} heads"
