@@ -47,6 +47,7 @@ class Session:
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
         self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound
         self.seen: set[tuple[str, int, int]] = set()  # outputs of modules with an exact value
+        self.skips_initialisation: bool | None = None  # True if models may be made again without initialisation
         self.undetermined: dict[tuple[str, int, int], torch.Tensor] = {}  # values that a choice by rounding decides
 
     def load(self) -> None:
