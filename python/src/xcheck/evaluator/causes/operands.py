@@ -8,7 +8,6 @@ from itertools import combinations, islice
 from typing import Any, Callable
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from ..call import Call, is_real
 from ..rounding import Evaluation, as_tracked
@@ -207,9 +206,7 @@ def with_argument(at: int, value: Any) -> Function:
     """Returns the same function with another argument."""
 
     def function(run: Evaluation, call: Call) -> None:
-        call.args = (*call.args[:at], value, *call.args[at + 1 :])
-        call.leaves, call.spec = tree_flatten((call.args, call.kwargs))
-        call._wide = None
+        call.with_args((*call.args[:at], value, *call.args[at + 1 :]))
 
     return function
 
@@ -269,9 +266,7 @@ def exchanges(operation: Operation) -> Iterator[Variant]:
     def function(run: Evaluation, call: Call) -> None:
         args = list(call.args)
         args[one], args[other] = args[other], args[one]
-        call.args = tuple(args)
-        call.leaves, call.spec = tree_flatten((call.args, call.kwargs))
-        call._wide = None
+        call.with_args(tuple(args))
 
     yield replaced(site, f"the operands of {name} in `{site.place.text}` are exchanged", function)
 
@@ -326,11 +321,13 @@ def causes(trial: Trial) -> Iterator[CodeChange]:
     near: list[Reading] = [
         (0, OPERATION, variant, operation.site)
         for operation in operations
+        if not trial.skips(operation.site.role)
         for kind in (functions, arguments, exchanges)
         for variant in kind(operation)
     ]
     moved = list(moves(operations))
     far = sorted([*moved, *other_values(operations)], key=lambda found: found[0])
+    far = [found for found in far if not trial.skips(found[3].role)]
     found = False
     for _, rank, variant, site in [*near, *islice(far, MANY)]:
         for change in tried(trial, variant, site, rank):

@@ -103,8 +103,10 @@ def steps_of(trial: Trial) -> list[Step]:
         if call.name not in SKIPPED or not call.reals or not isinstance(result, torch.Tensor):
             return result
         site = code_site(call, evaluation)
+        if site is None or trial.skips(site.role):
+            return result
         numbers = [leaf for leaf in call.leaves if isinstance(leaf, float)]
-        for at, leaf in enumerate(call.leaves if site is not None else []):
+        for at, leaf in enumerate(call.leaves):
             if is_real(leaf) and leaf.shape == result.shape and not (numbers and call.name in ("mul", "add", "div")):
                 found.setdefault(Step(site, at))
                 if call.name == "add":
@@ -137,6 +139,8 @@ def causes(trial: Trial) -> Iterator[Change]:
     for path, _ in list(own_modules(trial)):
         if not trial.has_time:
             return
+        if trial.skips(path):
+            continue
         inside = path[len(trial.root) :].lstrip(".") if trial.root else path
         what = {"kind": "operation", "what": f"{path or 'the model'} is left out: its output is its input", "key": path}
         skipped = ReturnsInput(OPERATION, what, inside=inside)

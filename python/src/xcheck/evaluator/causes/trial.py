@@ -24,9 +24,10 @@ from ..modules import ROTARY
 from ..operations import CREATIONS
 from ..outputs import recorded
 from ..rounding import Evaluation, is_composite, is_view
+from ..ties import is_within
 from ..tracked import RoundingErrors, Settings, Tracked, fresh
 from .bypass import Bypass
-from .change import Change, Run
+from .change import LAYER_NUMBER, Change, Run
 
 RULED = (
     frozenset(
@@ -98,6 +99,7 @@ class Trial:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
+        self.tried = False  # True if changes of the module itself have been tried by the inner trial
         self.own: tuple[Any, Any, dict[str, int]]  # inputs of the module itself, and the calls before it
         self.bypass = Bypass(pass_number, set(ancestors(self.name)))
         self.sigma: torch.Tensor | None = None
@@ -116,7 +118,12 @@ class Trial:
         trial.bypass = Bypass(self.site[2], set(ancestors(self.name)))
         trial.sigma = None
         trial.before = trial.judged()
-        return trial if trial.before is not None and trial.before.violations else None
+        self.tried = trial.before is not None and trial.before.violations > 0
+        return trial if self.tried else None
+
+    def skips(self, path: str) -> bool:
+        """Returns true for a module, or a role of modules, whose changes have been tried before."""
+        return self.tried and (is_within(path, self.name) or is_within(path, LAYER_NUMBER.sub(".*", self.name)))
 
     @property
     def module(self) -> Any:

@@ -199,6 +199,8 @@ def causes(trial: Trial) -> Iterator[Change]:
     """Yields each exchanged weight that explains every value of the output."""
     mark_computed_buffers(trial.session.model)
     for path, module in list(own_modules(trial)):
+        if trial.skips(path):
+            continue
         for name, value in list(module.named_parameters(recurse=False)):
             whole = f"{path}.{name}" if path else name
             for what, other in alternatives(trial, whole, name, value):
