@@ -43,6 +43,7 @@ class Session:
         self.model: Any = None
         self.settings = Settings(max(2, runs))
         self.ties: Ties  # choices that rounding can decide
+        self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
         self.has_taps = bool(self.dump.taps)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
         self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound

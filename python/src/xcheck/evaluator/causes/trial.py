@@ -201,6 +201,7 @@ class Trial:
     def run(self, evaluation: Evaluation, change: Change | None = None) -> torch.Tensor | None:
         """Returns the module's output; None if it has another shape."""
         change = change or UNCHANGED
+        self.session.on_trial()
         model = change.model if change.model is not None else self.session.model
         if change.is_deep:
             output = self.run_from_the_start(evaluation, model)
