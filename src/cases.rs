@@ -110,7 +110,7 @@ impl Cases {
     ///
     /// # Errors
     /// If the file cannot be read or is invalid, a case has no tokens, or a name already exists.
-    pub fn and(mut self, file: &Path) -> Result<Self> {
+    pub(crate) fn and(mut self, file: &Path) -> Result<Self> {
         let text = input::text(file)?;
         let refuse = |problem: String| Error::Usage(format!("{}: {problem}", file.display()));
         self.case.extend(parse(&text).map_err(refuse)?.case);

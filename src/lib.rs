@@ -79,7 +79,7 @@ pub mod probe;
 pub mod reference;
 pub mod remote;
 #[cfg(feature = "serve")]
-pub mod serve;
+pub(crate) mod serve;
 pub mod shipped_models;
 
 // The modules of both packages have their names here, too.

@@ -25,14 +25,14 @@ pub fn agent() -> Agent {
 /// Returns a client for signed requests. A signature is valid for one host, so redirects are not followed.
 /// `connect` limits the wait for a host that should respond at once.
 #[cfg(feature = "cloud")]
-pub fn agent_of_signed(connect: Duration) -> Agent {
+pub(crate) fn agent_of_signed(connect: Duration) -> Agent {
     config().timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
 }
 
 /// Returns a client for one inference server, with time limits for the connection, the next bytes and the whole
 /// answer. It follows no redirects, and uses no proxy for a server on this machine, since the proxy would see the key
 /// in plain text.
-pub fn agent_within(connect: Duration, idle: Duration, answer: Duration, is_here: bool) -> Agent {
+pub(crate) fn agent_within(connect: Duration, idle: Duration, answer: Duration, is_here: bool) -> Agent {
     let config = config().max_redirects(0).max_redirects_will_error(false);
     let config = if is_here { config.proxy(None) } else { config };
     let config = config.timeout_resolve(Some(connect)).timeout_connect(Some(connect));
@@ -58,7 +58,7 @@ fn config() -> ConfigBuilder<AgentScope> {
 ///
 /// # Errors
 /// If there is no response, or too many redirects.
-pub fn get(
+pub(crate) fn get(
     agent: &Agent,
     url: &str,
     headers: &[(HeaderName, String)],
@@ -123,7 +123,7 @@ pub struct PacedBody<R> {
 
 impl<R> PacedBody<R> {
     /// Wraps a response body with the default minimum speed.
-    pub fn new(body: R) -> Self {
+    pub(crate) fn new(body: R) -> Self {
         Self::at(body, PATIENCE, LEAST)
     }
 

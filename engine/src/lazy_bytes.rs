@@ -76,7 +76,7 @@ const WORTH: usize = 16 << 20;
 
 impl LazyBytes {
     /// Creates the bytes of a local file, mapped read-only.
-    pub fn mapped(map: Mmap) -> Self {
+    pub(crate) fn mapped(map: Mmap) -> Self {
         let map = Arc::new(map);
         Self { bytes: Bytes::from_owner(MapOwner(map.clone())), home: ByteStorage::Map(map) }
     }
@@ -224,7 +224,7 @@ pub fn bring<'p>(parts: impl IntoIterator<Item = &'p LazyBytes>) -> Result<(), U
 }
 
 /// Unwinds to [`caught`] with an error.
-pub fn refuse(refused: UnavailableBytes) -> ! {
+pub(crate) fn refuse(refused: UnavailableBytes) -> ! {
     resume_unwind(Box::new(refused))
 }
 

@@ -40,7 +40,7 @@ pub fn check(what: impl Display, bytes: u128) -> Result<()> {
 
 /// Returns the bytes that this process can still allocate: the minimum for the machine, the container, and the process
 /// limit (`ulimit -v`). If none is known, returns the size of the address space.
-pub fn left() -> u64 {
+pub(crate) fn left() -> u64 {
     [of_machine(), of_container(), of_limit()].into_iter().flatten().min().unwrap_or(isize::MAX as u64)
 }
 

@@ -13,7 +13,7 @@ use rayon::iter::{ParallelIterator, split};
 const WORTH: usize = 4_000;
 
 /// Approximate number of multiply-adds in a nanosecond.
-pub const PRODUCTS: usize = 8;
+pub(crate) const PRODUCTS: usize = 8;
 
 /// Returns `f` of every index below `len`, in order. Each call takes about `nanoseconds`.
 pub fn map<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {

@@ -65,7 +65,7 @@ impl<'t> Probe<'t> {
     }
 
     /// Sets the layer of the following values.
-    pub fn enter_layer(&mut self, layer: usize) {
+    pub(crate) fn enter_layer(&mut self, layer: usize) {
         self.layer = layer;
     }
 
@@ -76,7 +76,7 @@ impl<'t> Probe<'t> {
     }
 
     /// Returns true if the tap reads `point`.
-    pub fn wants(&self, point: Point) -> bool {
+    pub(crate) fn wants(&self, point: Point) -> bool {
         self.tap.wants(self.site(point))
     }
 

@@ -24,9 +24,9 @@ pub struct Tensor {
 #[derive(Clone)]
 pub struct ValueOrigin {
     /// Operation that computed them; `None` for recorded values.
-    pub source: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) source: Option<Arc<dyn Any + Send + Sync>>,
     /// Range of its results, counted row-major.
-    pub range: Range<usize>,
+    pub(crate) range: Range<usize>,
 }
 
 impl fmt::Debug for Tensor {
@@ -90,7 +90,7 @@ impl Tensor {
     }
 
     /// Marks all values as computed by `source`.
-    pub fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
+    pub(crate) fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
         let range = 0..self.data.len();
         Self { origins: vec![ValueOrigin { source: Some(source), range }], ..self }
     }
@@ -106,7 +106,7 @@ impl Tensor {
     }
 
     /// Appends the rows of `new`, whose entries have the same size. Memory is allocated for `chunk` rows at a time.
-    pub fn followed_by(mut self, new: &Self, chunk: usize) -> Self {
+    pub(crate) fn followed_by(mut self, new: &Self, chunk: usize) -> Self {
         if !self.origins.is_empty() || !new.origins.is_empty() {
             self.origins = [self.origins_or_given(), new.origins_or_given()].concat();
         }
@@ -120,7 +120,7 @@ impl Tensor {
     }
 
     /// Removes the first `rows` rows.
-    pub fn without_first(mut self, rows: usize) -> Self {
+    pub(crate) fn without_first(mut self, rows: usize) -> Self {
         let gone = rows * self.row_len();
         if !self.origins.is_empty() {
             self.origins = cut(&self.origins, gone..self.data.len());
@@ -138,7 +138,7 @@ impl Tensor {
     }
 
     /// Returns the number of values that fit without reallocation.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.data.capacity()
     }
 
@@ -171,7 +171,7 @@ impl Tensor {
     ///
     /// # Panics
     /// If the tensor has no entry.
-    pub fn last_row(&self) -> Self {
+    pub(crate) fn last_row(&self) -> Self {
         let mut shape = self.shape.clone();
         shape[0] = 1;
         let values = (self.rows() - 1) * self.row_len()..self.data.len();

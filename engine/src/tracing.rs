@@ -51,12 +51,12 @@ impl<'n> TracedNumerics<'n> {
     }
 
     /// Returns the rounding profile of the dump's engine.
-    pub fn profile(&self) -> Profile {
+    pub(crate) fn profile(&self) -> Profile {
         self.profiles[0]
     }
 
     /// Returns the wrapped numerics.
-    pub fn numerics(&self) -> &'n dyn Numerics {
+    pub(crate) fn numerics(&self) -> &'n dyn Numerics {
         self.numerics
     }
 
@@ -82,7 +82,7 @@ impl<'n> TracedNumerics<'n> {
 
     /// Applies a function to each value, with one rounding. The function must be monotonic within each value's
     /// uncertainty.
-    pub fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
+    pub(crate) fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
         let short = Float::of(self.numerics.activation_type()).unwrap_or(Float::F32);
         let result = x.clone().map(|x| short.round(f(x.into(), parameter)) as f32);
         self.by(result, ElementwiseMap { x: x.clone(), f, parameter })

@@ -11,7 +11,7 @@ pub(crate) use decoding::{brain, half};
 pub use order::orders;
 
 /// Returns the number of each bit pattern of an 8-bit floating type.
-pub fn float8_values(dtype: DType) -> &'static [f64; 256] {
+pub(crate) fn float8_values(dtype: DType) -> &'static [f64; 256] {
     if dtype == DType::F8_E5M2 { &float8::E5M2 } else { &float8::E4M3 }
 }
 
@@ -292,13 +292,13 @@ impl<'a> View<'a> {
     }
 
     /// Returns entries of a row, if they are contiguous and stored as `f32`.
-    pub fn stored_f32(&self, row: usize, columns: Range<usize>) -> Option<&[[u8; 4]]> {
+    pub(crate) fn stored_f32(&self, row: usize, columns: Range<usize>) -> Option<&[[u8; 4]]> {
         let (dtype, bytes) = self.raw(row, columns)?;
         (dtype == DType::F32).then_some(bytes.as_chunks().0)
     }
 
     /// Returns the elements as `f32`; a smaller type is widened into `room`.
-    pub fn as_f32<'r>(
+    pub(crate) fn as_f32<'r>(
         &'r self,
         row: usize,
         columns: Range<usize>,
@@ -317,7 +317,12 @@ impl<'a> View<'a> {
     ///
     /// # Panics
     /// See [`View::read`].
-    pub fn as_f64<'r>(&'r self, row: usize, columns: Range<usize>, room: &'r mut [f64]) -> &'r [[u8; 8]] {
+    pub(crate) fn as_f64<'r>(
+        &'r self,
+        row: usize,
+        columns: Range<usize>,
+        room: &'r mut [f64],
+    ) -> &'r [[u8; 8]] {
         let count = columns.len();
         if let Some((DType::F64, bytes)) = self.raw(row, columns.clone()) {
             return bytes.as_chunks().0;

@@ -98,7 +98,7 @@ impl DType {
     }
 
     /// Returns the bytes after all blocks: bitnet.cpp's types have one scale for the tensor, and padding.
-    pub fn tail_bytes(self) -> usize {
+    pub(crate) fn tail_bytes(self) -> usize {
         match self {
             DType::I2_S | DType::TL1 | DType::TL2 | DType::TL => 32,
             _ => 0,
@@ -108,7 +108,7 @@ impl DType {
     /// Returns the bytes of a row; `None` if the row is not a whole number of blocks. The last block of a ternary row
     /// is padded: rows of TL1 and TL2 ([`DType::TL`]) and rows packed by transformers have any length. An I2_S file has
     /// no such rows, since its blocks continue from one row to the next.
-    pub fn row_bytes(self, columns: usize) -> Option<usize> {
+    pub(crate) fn row_bytes(self, columns: usize) -> Option<usize> {
         match self {
             DType::I2_S | DType::TL => columns.div_ceil(self.block_len()).checked_mul(self.block_bytes()),
             _ => self.bytes_for(columns),
@@ -181,7 +181,7 @@ pub struct Matrix {
 
 impl Matrix {
     /// Releases the memory of a mapped file.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.data.release();
         self.scales.iter().for_each(LazyBytes::release);
     }
@@ -206,7 +206,7 @@ impl Matrix {
     }
 
     /// Replaces the scale.
-    pub fn with_scale(self, scale: f32) -> Self {
+    pub(crate) fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
 
@@ -232,7 +232,7 @@ impl Matrix {
     ///
     /// # Panics
     /// If an element does not exist.
-    pub fn of_elements(
+    pub(crate) fn of_elements(
         tensor: &StoredTensor,
         [rows, cols]: [usize; 2],
         from: impl Fn(usize, usize) -> usize,
@@ -268,7 +268,7 @@ impl Matrix {
     ///
     /// # Panics
     /// If a row does not exist.
-    pub fn gathered(&self, rows: &[usize]) -> Self {
+    pub(crate) fn gathered(&self, rows: &[usize]) -> Self {
         let of = |bytes: &LazyBytes| {
             let width = bytes.len() / self.rows;
             let row = |&row: &usize| bytes.at(row * width..(row + 1) * width).to_vec();
@@ -311,7 +311,7 @@ impl Matrix {
     ///
     /// # Panics
     /// If the row does not exist.
-    pub fn parts_of_row(&self, row: usize) -> impl Iterator<Item = LazyBytes> {
+    pub(crate) fn parts_of_row(&self, row: usize) -> impl Iterator<Item = LazyBytes> {
         let of_row = |parts: &LazyBytes| {
             let row_bytes = parts.len() / self.rows;
             parts.slice(row * row_bytes..(row + 1) * row_bytes)
@@ -325,7 +325,7 @@ impl Matrix {
     }
 
     /// Returns the number of elements that share a separately stored scale; `None` without separate scales.
-    pub fn group_len(&self) -> Option<usize> {
+    pub(crate) fn group_len(&self) -> Option<usize> {
         self.scales.as_ref().map(|scales| self.rows * self.cols / (scales.len() / 4))
     }
 }

@@ -12,7 +12,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck audit`.
 #[derive(Debug, Args)]
-pub struct AuditArgs {
+pub(crate) struct AuditArgs {
     /// Dump to check: a path, a URL, a shipped name, or - for standard input
     ///
     /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
@@ -32,7 +32,7 @@ pub struct AuditArgs {
 ///
 /// # Errors
 /// If accumulated errors are requested, and the errors of `check`.
-pub fn run(args: &AuditArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &AuditArgs) -> Result<Verdict> {
     let mode = match args.options.mode()? {
         Mode::Both => Mode::Local,
         Mode::Accumulated => {

@@ -13,7 +13,7 @@ use crate::model::Model;
 
 /// Known end-to-end cases to run.
 #[derive(Debug, Args)]
-pub struct CaseOptions {
+pub(crate) struct CaseOptions {
     /// Known end-to-end case to run [default: those of the model]
     ///
     /// A named case runs whatever the model is called. The default cases are found by the model's name or
@@ -34,7 +34,7 @@ pub struct CaseOptions {
 
 impl CaseOptions {
     /// Returns true if cases were named.
-    pub fn are_named(&self) -> bool {
+    pub(crate) fn are_named(&self) -> bool {
         !self.case.is_empty()
     }
 
@@ -48,7 +48,7 @@ impl CaseOptions {
     ///
     /// # Errors
     /// If a case does not exist, or the file of cases cannot be read.
-    pub fn of(&self, name: &str, model: Option<&dyn Model>) -> Result<Vec<Case>> {
+    pub(crate) fn of(&self, name: &str, model: Option<&dyn Model>) -> Result<Vec<Case>> {
         let cases = match &self.cases {
             None => Cases::shipped(),
             Some(file) => Cases::shipped().and(file)?,
@@ -60,14 +60,14 @@ impl CaseOptions {
     }
 
     /// Returns the arguments that run one case again.
-    pub fn words(&self, case: &Case) -> Vec<String> {
+    pub(crate) fn words(&self, case: &Case) -> Vec<String> {
         let file = self.cases.iter().flat_map(|file| ["--cases".to_owned(), file.display().to_string()]);
         ["--case".to_owned(), case.name.clone()].into_iter().chain(file).collect()
     }
 }
 
 /// Tokenizes the prompt with the model's own tokenizer.
-pub fn own_tokens(target: &RequestedModel, case: &Case) -> OwnTokens {
+pub(crate) fn own_tokens(target: &RequestedModel, case: &Case) -> OwnTokens {
     let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
     match prompt.tokens(target) {
         Ok(tokens) => tokens.ok_or_else(|| "the case has no prompt".to_owned()),

@@ -11,13 +11,13 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck causes`.
 #[derive(Debug, Args)]
-pub struct CausesArgs {
+pub(crate) struct CausesArgs {
     #[command(flatten)]
     output: FormatOptions,
 }
 
 /// Lists every kind of cause with its meaning, its operation, and the value that `--suppose` takes.
-pub fn run(args: &CausesArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &CausesArgs) -> Result<Verdict> {
     for &kind in CauseKind::ALL {
         args.output.line(format_args!("{:<20} {}", kind.name(), kind.meaning()));
         for entry in catalogue().filter(|entry| entry.kind == kind) {

@@ -20,7 +20,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck check`.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Dump to check: a path, a URL, a shipped name, or - for standard input
     ///
     /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
@@ -41,7 +41,7 @@ pub struct CheckArgs {
 }
 
 /// Judges each candidate. Errors after the report is opened are also in the report.
-pub fn run(args: &CheckArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &CheckArgs) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
     let options = (&args.options, &args.prompt, &args.evaluator);
     judge_candidates(&args.candidate, options, args.options.mode()?, command)

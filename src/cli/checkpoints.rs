@@ -11,13 +11,13 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck checkpoints`.
 #[derive(Debug, Args)]
-pub struct CheckpointsArgs {
+pub(crate) struct CheckpointsArgs {
     #[command(flatten)]
     output: FormatOptions,
 }
 
 /// Lists the checkpoints with their taps, axes, meaning, default tolerance and its source.
-pub fn run(args: &CheckpointsArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &CheckpointsArgs) -> Result<Verdict> {
     let tolerances = Tolerances::shipped();
     for &checkpoint in Checkpoint::with_input() {
         let tolerance = tolerances.get("any", "any", checkpoint);

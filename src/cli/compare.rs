@@ -27,7 +27,7 @@ use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Arguments of `xcheck compare`.
 #[derive(Debug, Args)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// Dump under test: a path, a URL or a shipped name
     ///
     /// A path is a directory, a .safetensors or a .npz file. A shipped name is e.g.
@@ -72,7 +72,7 @@ pub struct CompareArgs {
 }
 
 /// Compares two dumps. Errors after the report is opened are also in the report.
-pub fn run(args: &CompareArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &CompareArgs) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
     let mut output = ReportOutput::open(&args.output, &name)?;
     let report = output.or_refuse(|output| match &args.model {

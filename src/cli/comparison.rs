@@ -31,17 +31,17 @@ use crate::report::{Comparison, ShardedComparison, Timing};
 use crate::verdict::{Outcome, Verdict};
 
 /// The formats of a model, loaded on first use.
-pub struct LoadedModels<'a> {
+pub(crate) struct LoadedModels<'a> {
     options: &'a ModelOptions,
     loaded: HashMap<String, LoadedModel>,
 }
 
 impl<'a> LoadedModels<'a> {
-    pub fn new(options: &'a ModelOptions) -> Self {
+    pub(crate) fn new(options: &'a ModelOptions) -> Self {
         Self { options, loaded: HashMap::new() }
     }
 
-    pub fn load(&mut self, variant: &ModelVariant) -> Result<&LoadedModel> {
+    pub(crate) fn load(&mut self, variant: &ModelVariant) -> Result<&LoadedModel> {
         Ok(match self.loaded.entry(variant.name.clone()) {
             Entry::Occupied(loaded) => loaded.into_mut(),
             Entry::Vacant(place) => place.insert(self.options.load(variant)?),
@@ -50,7 +50,7 @@ impl<'a> LoadedModels<'a> {
 }
 
 /// Returns true if a dump records outputs of modules.
-pub fn has_modules(dump: &Dump) -> bool {
+pub(crate) fn has_modules(dump: &Dump) -> bool {
     dump.sites().any(|site| matches!(site.point, Point::Module(_)))
 }
 
@@ -60,36 +60,36 @@ const NO_CAUSES: &str = "causes were not searched: the search needs the whole mo
 
 /// Options shared by `run` and `check`.
 #[derive(Debug, Default, Args)]
-pub struct ComparisonOptions {
+pub(crate) struct ComparisonOptions {
     #[command(flatten)]
-    pub target: RequestedModelOptions,
+    pub(crate) target: RequestedModelOptions,
     #[command(flatten)]
-    pub select: SelectionOptions,
+    pub(crate) select: SelectionOptions,
     #[command(flatten)]
-    pub mode: ModeOptions,
+    pub(crate) mode: ModeOptions,
     #[command(flatten)]
-    pub causes: CauseOptions,
+    pub(crate) causes: CauseOptions,
     #[command(flatten)]
-    pub output: OutputOptions,
+    pub(crate) output: OutputOptions,
     #[command(flatten)]
-    pub numerics: NumericsOptions,
+    pub(crate) numerics: NumericsOptions,
     #[command(flatten)]
-    pub suppose: SuppositionOptions,
+    pub(crate) suppose: SuppositionOptions,
     #[command(flatten)]
-    pub model: ModelOptions,
+    pub(crate) model: ModelOptions,
     #[command(flatten)]
-    pub map: MapOptions,
+    pub(crate) map: MapOptions,
     #[command(flatten)]
-    pub shard: ShardOptions,
+    pub(crate) shard: ShardOptions,
     #[command(flatten)]
-    pub stream: DumpStreamOptions,
+    pub(crate) stream: DumpStreamOptions,
     #[command(flatten)]
-    pub threads: ThreadOptions,
+    pub(crate) threads: ThreadOptions,
 }
 
 impl ComparisonOptions {
     /// Returns the selected checkpoints, layers, passes and positions.
-    pub fn selection(&self) -> Selection {
+    pub(crate) fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
     }
 
@@ -98,7 +98,7 @@ impl ComparisonOptions {
     ///
     /// # Errors
     /// If accumulated errors of a shard are requested.
-    pub fn mode(&self) -> Result<Mode> {
+    pub(crate) fn mode(&self) -> Result<Mode> {
         match self.mode.mode() {
             Mode::Accumulated if self.shard.is_given() => Err(Error::Usage(
                 "--total and --shard: accumulated errors need a run of the whole model, but a shard runs \
@@ -114,7 +114,7 @@ impl ComparisonOptions {
     ///
     /// # Errors
     /// The errors of [`ReportOutput::open`].
-    pub fn open_output(&self, run: &str) -> Result<ReportOutput> {
+    pub(crate) fn open_output(&self, run: &str) -> Result<ReportOutput> {
         if self.shard.is_given() && self.output.baseline.baseline.is_some() {
             return Err(Error::Usage(
                 "--baseline and --shard: a baseline covers the whole comparison; use it with xcheck merge"
@@ -133,27 +133,27 @@ impl ComparisonOptions {
     }
 
     /// Returns the supposed changes of our engine.
-    pub fn suppositions(&self) -> Vec<Supposition> {
+    pub(crate) fn suppositions(&self) -> Vec<Supposition> {
         self.suppose.suppositions(self.selection().layers.as_ref())
     }
 }
 
 /// The data that all comparisons of one command share.
-pub struct ComparisonContext<'r> {
-    pub target: &'r RequestedModel,
-    pub selection: &'r Selection,
-    pub tolerances: &'r Tolerances,
-    pub options: &'r ComparisonOptions,
-    pub mode: Mode,
+pub(crate) struct ComparisonContext<'r> {
+    pub(crate) target: &'r RequestedModel,
+    pub(crate) selection: &'r Selection,
+    pub(crate) tolerances: &'r Tolerances,
+    pub(crate) options: &'r ComparisonOptions,
+    pub(crate) mode: Mode,
     /// Subcommand that repeats the comparison, and the option before the dump's name, if any.
-    pub command: (&'static str, Option<&'static str>),
+    pub(crate) command: (&'static str, Option<&'static str>),
     /// Directory of a shard's finished results.
-    pub output: &'r ReportOutput,
+    pub(crate) output: &'r ReportOutput,
 }
 
 impl ComparisonContext<'_> {
     /// Runs the model on the dump's input and compares.
-    pub fn of(&self, named: &NamedDump, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
+    pub(crate) fn of(&self, named: &NamedDump, role: Role, models: &mut LoadedModels) -> Result<Comparison> {
         let started = SystemTime::now();
         if has_modules(&named.dump) {
             return Err(Error::Usage(format!(
@@ -278,7 +278,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Returns the arguments of `command` that repeat the comparison.
-    pub fn again(&self, command: &str, with: impl IntoIterator<Item = String>) -> Vec<String> {
+    pub(crate) fn again(&self, command: &str, with: impl IntoIterator<Item = String>) -> Vec<String> {
         let model = [command.to_owned()].into_iter().chain(self.target.words());
         let mut words: Vec<String> = model.chain(with).collect();
         words.extend(self.options.numerics.words());

@@ -9,13 +9,13 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck completions`.
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// Shell to complete for
     shell: Shell,
 }
 
 /// Prints the completion script.
-pub fn run(args: &CompletionsArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &CompletionsArgs) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "xcheck", &mut script);
     _ = terminal::out(&String::from_utf8_lossy(&script));

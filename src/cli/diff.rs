@@ -15,7 +15,7 @@ use crate::verdict::Verdict;
 #[command(
     after_help = "Exit codes: 0 nothing is worse, 1 something is worse, 2 bad input or usage, 3 nothing comparable"
 )]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// Older report.json, or its folder
     ///
     /// Any build that writes this version of the schema can have written it.
@@ -42,7 +42,7 @@ enum DiffFormat {
 }
 
 /// Prints the changes. The exit code is 1 if something became worse.
-pub fn run(args: &DiffArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &DiffArgs) -> Result<Verdict> {
     let [old, new] = [&args.old, &args.new].map(|path| RecordedReport::read(&file(path)));
     let (old, new) = (old?, new?);
     old.check_names()?;

@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck dump`.
 #[derive(Debug, Args)]
-pub struct DumpArgs {
+pub(crate) struct DumpArgs {
     #[command(flatten)]
     target: RequestedModelOptions,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub struct DumpArgs {
 }
 
 /// Runs the model and writes every tap.
-pub fn run(args: &DumpArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &DumpArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     if let Some(path) = &args.kld.kld {
         let loaded = args.model_options.load(&target.variants[0])?;

@@ -9,7 +9,7 @@ use crate::format::FileBytes;
 
 /// The files of a dump.
 #[derive(Clone)]
-pub enum DumpFiles {
+pub(crate) enum DumpFiles {
     /// One file, with its content when it was opened.
     File(PinnedContent),
     /// A folder whose arrays are opened one by one.
@@ -32,7 +32,7 @@ impl DumpFiles {
     ///
     /// # Errors
     /// If the path cannot be opened.
-    pub fn at(path: &Path) -> Result<Self> {
+    pub(crate) fn at(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
         }
@@ -43,7 +43,7 @@ impl DumpFiles {
     ///
     /// # Errors
     /// If a folder cannot be listed, or contains anything but files and folders.
-    pub fn begin_hash(&self, kept: DiskCache) -> Result<DumpHash> {
+    pub(crate) fn begin_hash(&self, kept: DiskCache) -> Result<DumpHash> {
         let pinned = match self {
             Self::File(content) => Some(content.clone()),
             Self::Folder(path) => Some(PinnedContent::at(path)?.map_err(|special| no_file(&special))?),
@@ -71,11 +71,11 @@ impl DumpFiles {
 }
 
 /// Hash of a dump's files, computed while the dump is judged.
-pub struct DumpHash {
+pub(crate) struct DumpHash {
     hash: Fingerprint,
     pinned: Option<PinnedContent>,
     /// True if every change of the content changes the hash.
-    pub is_certain: bool,
+    pub(crate) is_certain: bool,
 }
 
 impl DumpHash {
@@ -91,7 +91,7 @@ impl DumpHash {
     ///
     /// # Errors
     /// If a file has changed, because then the results are from two different dumps.
-    pub fn check_unchanged(&self) -> Result<()> {
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.pinned.as_ref().map_or(Ok(()), PinnedContent::check_unchanged)
     }
 }

@@ -54,7 +54,7 @@ const VARIABLES: [EnvironmentVariable; 5] = [
 ];
 
 /// Returns all variables that are set, with their values.
-pub fn variables() -> impl Iterator<Item = (&'static str, OsString)> {
+pub(crate) fn variables() -> impl Iterator<Item = (&'static str, OsString)> {
     VARIABLES.iter().filter_map(|variable| Some((variable.name, std::env::var_os(variable.name)?)))
 }
 

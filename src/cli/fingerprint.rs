@@ -12,14 +12,14 @@ use crate::model::ModelFiles;
 
 /// The SHA-256 of weight files, concatenated in file-name order. It is computed on first use.
 #[derive(Clone)]
-pub struct Fingerprint {
+pub(crate) struct Fingerprint {
     compute: Arc<dyn Fn() -> Result<String> + Send + Sync>,
     found: Arc<Mutex<Option<String>>>,
 }
 
 impl Fingerprint {
     /// Makes a fingerprint of files in memory.
-    pub fn of_bytes(files: &ModelFiles) -> Self {
+    pub(crate) fn of_bytes(files: &ModelFiles) -> Self {
         let files = files.clone();
         Self::new(move || Ok(files.sha256()))
     }
@@ -28,19 +28,19 @@ impl Fingerprint {
     ///
     /// # Errors
     /// If a file no longer exists.
-    pub fn of_files(files: &ModelFiles, kept: DiskCache) -> Result<Self> {
+    pub(crate) fn of_files(files: &ModelFiles, kept: DiskCache) -> Result<Self> {
         let pinned: Result<Vec<_>> = files.weights().iter().map(|file| PinnedFile::at(&file.path)).collect();
         let pinned = pinned?;
         Ok(Self::new(move || kept.sha256(&pinned)))
     }
 
     /// Makes the fingerprint of a file, or of a folder including its file names.
-    pub fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
+    pub(crate) fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
         Self::new(move || content.sha256(&kept))
     }
 
     /// Makes the fingerprint of one file's bytes.
-    pub fn of_source(source: FileBytes) -> Self {
+    pub(crate) fn of_source(source: FileBytes) -> Self {
         Self::new(move || Ok(hex::encode(Sha256::digest(source.data.whole()))))
     }
 
@@ -55,7 +55,7 @@ impl Fingerprint {
     }
 
     /// Starts to compute the hash on its own thread.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         let beside = self.clone();
         // Errors are ignored here; the call to `sha256` reports them.
         _ = thread::Builder::new().name("hash".to_owned()).spawn(move || _ = beside.sha256());
@@ -65,7 +65,7 @@ impl Fingerprint {
     ///
     /// # Errors
     /// If a file can no longer be read, or was replaced since it was opened.
-    pub fn sha256(&self) -> Result<String> {
+    pub(crate) fn sha256(&self) -> Result<String> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.is_none() {
             *found = Some((self.compute)()?);

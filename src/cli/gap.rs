@@ -17,7 +17,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck gap`.
 #[derive(Debug, Args)]
-pub struct GapArgs {
+pub(crate) struct GapArgs {
     /// Log-probabilities of the rollout engine: JSONL, .npz, .pt or .safetensors
     ///
     /// JSONL has one sequence in a line: {"tokens": [...], "logprobs": [null, ...]}, and optionally prompt_length,
@@ -55,7 +55,7 @@ pub struct GapArgs {
 }
 
 /// Compares both files and prints the report.
-pub fn run(args: &GapArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     if !(args.clip > 0.0) {
         return Err(Error::Usage(format!("--clip {}: expected a number above 0", args.clip)));
     }

@@ -19,9 +19,9 @@ const OWN_TYPE: &str = "f32";
 /// Both sides against our engine: the rollout, and the trainer.
 pub(super) struct ModelAssessments {
     /// Number of sequences that our engine read.
-    pub sequences: usize,
+    pub(crate) sequences: usize,
     /// The rollout and the trainer, each in the place of the rollout; our engine is in the trainer's place.
-    pub sides: [GapAssessment; 2],
+    pub(crate) sides: [GapAssessment; 2],
 }
 
 /// Compares the first sequences of both sides with our engine, up to a number of tokens.

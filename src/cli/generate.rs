@@ -29,7 +29,7 @@ const DEFAULT_TOKENS: usize = 128;
 #[command(override_usage = "\
 xcheck generate [OPTIONS] --model <MODEL>
                        <--prompt <TEXT>|--prompts-file <FILE>|--tokens <IDS>>")]
-pub struct GenerateArgs {
+pub(crate) struct GenerateArgs {
     #[command(flatten)]
     target: RequestedModelOptions,
     #[command(flatten)]
@@ -132,7 +132,7 @@ enum GenerateFormat {
 }
 
 /// Generates and prints text on standard output, and the speed on standard error.
-pub fn run(args: &GenerateArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &GenerateArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let prompts = args.prompts.tokens(&target)?;
     let loaded = args.model_options.load(&target.variants[0])?;

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::tokenizer::{TextStream, Tokenizer};
 
 /// Decodes the text of one sequence token by token. Without a tokenizer the text is the token ids.
-pub struct TextOutput<'t> {
+pub(crate) struct TextOutput<'t> {
     tokenizer: Option<&'t dyn Tokenizer>,
     stream: Option<TextStream<'t>>,
     prompt: Vec<u32>,
@@ -19,7 +19,7 @@ pub struct TextOutput<'t> {
 
 impl<'t> TextOutput<'t> {
     /// Makes the output; it starts with the prompt's text if `echo` is true.
-    pub fn new(tokenizer: Option<&'t dyn Tokenizer>, prompt: &[u32], echo: bool) -> Self {
+    pub(crate) fn new(tokenizer: Option<&'t dyn Tokenizer>, prompt: &[u32], echo: bool) -> Self {
         Self { tokenizer, stream: None, prompt: prompt.to_vec(), echo }
     }
 
@@ -27,7 +27,7 @@ impl<'t> TextOutput<'t> {
     ///
     /// # Errors
     /// If an id has no text.
-    pub fn begin(&mut self) -> Result<String> {
+    pub(crate) fn begin(&mut self) -> Result<String> {
         let Some(tokenizer) = self.tokenizer else {
             return Ok(if self.echo { ids(&self.prompt) } else { String::new() });
         };
@@ -45,7 +45,7 @@ impl<'t> TextOutput<'t> {
     ///
     /// # Errors
     /// If the token has no text.
-    pub fn push(&mut self, token: u32) -> Result<String> {
+    pub(crate) fn push(&mut self, token: u32) -> Result<String> {
         self.stream.as_mut().map_or_else(|| Ok(ids(&[token])), |stream| stream.push(token))
     }
 
@@ -53,7 +53,7 @@ impl<'t> TextOutput<'t> {
     ///
     /// # Errors
     /// If a token has no text.
-    pub fn finish(self) -> Result<String> {
+    pub(crate) fn finish(self) -> Result<String> {
         self.stream.map_or(Ok(String::new()), TextStream::finish)
     }
 }
@@ -64,7 +64,7 @@ fn ids(tokens: &[u32]) -> String {
 
 /// The generated sequences of a run and its speed.
 #[derive(Debug, Serialize)]
-pub struct GenerationOutput {
+pub(crate) struct GenerationOutput {
     model: String,
     numerics: String,
     sequences: Vec<GeneratedSequence>,
@@ -98,7 +98,7 @@ impl GenerationOutput {
     ///
     /// # Errors
     /// If an id has no text.
-    pub fn of(
+    pub(crate) fn of(
         model: &str,
         numerics: &str,
         tokenizer: Option<&dyn Tokenizer>,
@@ -133,7 +133,7 @@ impl GenerationOutput {
     }
 
     /// Returns all texts, one after the other.
-    pub fn text(&self, echo: bool) -> String {
+    pub(crate) fn text(&self, echo: bool) -> String {
         let text = |one: &GeneratedSequence| match (&one.prompt, &one.text) {
             (Some(prompt), Some(text)) if echo => format!("{prompt}{text}\n"),
             (_, Some(text)) => format!("{text}\n"),
@@ -143,7 +143,7 @@ impl GenerationOutput {
     }
 
     /// Returns a line about the speed.
-    pub fn speed(&self) -> String {
+    pub(crate) fn speed(&self) -> String {
         let at = |rate: Option<f64>| rate.map_or(String::new(), |rate| format!(" at {rate:.1} tokens/s"));
         let [prompt, decode] = [self.prompt_tokens_per_second, self.decode_tokens_per_second].map(at);
         let memory =

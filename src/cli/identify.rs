@@ -20,7 +20,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck identify`.
 #[derive(Debug, Args)]
-pub struct IdentifyArgs {
+pub(crate) struct IdentifyArgs {
     /// File of activations without a manifest
     ///
     /// A .safetensors or .npz file, a file written by torch.save, or a folder of such files.
@@ -43,7 +43,7 @@ pub struct IdentifyArgs {
 }
 
 /// Runs the model and reports the tap of each array.
-pub fn run(args: &IdentifyArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &IdentifyArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let arrays = Arrays::open(&args.file)?;
     let tokens = tokens_of(&arrays, args.prompt.tokens(&target)?)?.ok_or_else(|| {

@@ -30,7 +30,7 @@ use crate::view::View;
 
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, Args)]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// Model or dump: a file, a folder, a URL or a shipped name
     ///
     /// A model is a GGUF, safetensors or PyTorch file, or a Hugging Face model folder.
@@ -85,7 +85,7 @@ impl InspectArgs {
 }
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
-pub fn run(args: &InspectArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &InspectArgs) -> Result<Verdict> {
     if let Some(original) = &args.verify {
         let (verdict, found) = verify(&args.path, original, args.output)?;
         args.output.document(|| found);

@@ -32,7 +32,7 @@ use crate::{engine, input};
 
 /// Arguments of `xcheck kld`.
 #[derive(Debug, Args)]
-pub struct KldArgs {
+pub(crate) struct KldArgs {
     /// Base: a log-probability file or a dump with logits
     ///
     /// A log-probability file is written by llama-perplexity --kl-divergence-base or by `xcheck dump --kld`.
@@ -73,7 +73,7 @@ pub struct KldArgs {
 
 /// Options of `xcheck dump --kld`.
 #[derive(Clone, Debug, Default, Args)]
-pub struct KldOptions {
+pub(crate) struct KldOptions {
     /// Write log-probabilities for llama-perplexity instead of a dump
     ///
     /// The file is that of llama-perplexity --kl-divergence-base. The text of --prompt, --tokens or --text is
@@ -84,7 +84,7 @@ pub struct KldOptions {
         conflicts_with_all = ["out", "sketch"],
         help_heading = "Log-probability file"
     )]
-    pub kld: Option<PathBuf>,
+    pub(crate) kld: Option<PathBuf>,
     /// File with the text to read
     #[arg(
         long,
@@ -140,7 +140,7 @@ impl FromStr for Bos {
 }
 
 /// Prints llama-perplexity's table for two files, two dumps, or a file and a model.
-pub fn run(args: &KldArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &KldArgs) -> Result<Verdict> {
     let base = named(&args.base)?;
     let most = args.chunks.map_or(usize::MAX, |chunks| chunks as usize);
     let tally = match (&args.other, &args.model) {

@@ -11,7 +11,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck man`.
 #[derive(Debug, Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Folder for xcheck.1 and a page of each command
     ///
     /// Without it, the page of xcheck itself is printed.
@@ -20,7 +20,7 @@ pub struct ManArgs {
 }
 
 /// Prints one page or writes all pages.
-pub fn run(args: &ManArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &ManArgs) -> Result<Verdict> {
     let mut command = Cli::command();
     match &args.directory {
         Some(directory) => {

@@ -20,40 +20,44 @@ use crate::memory;
 
 /// Options for reading files without a manifest.
 #[derive(Clone, Debug, Default, Args)]
-pub struct MapOptions {
+pub(crate) struct MapOptions {
     /// Name map: transformers, llama.cpp, mlx-lm, candle, vllm, …, or a file
     ///
     /// Assigns the arrays of a file without a manifest (.safetensors, .npz, .pt, .pkl, .pb, a folder of them) to taps.
     /// Without this option, every shipped map is tried. If it is repeated, each file is read with the map
     /// that assigns most of its arrays. See docs/how-to/foreign-files.md.
     #[arg(long = "map", value_name = "MAP", help_heading = "Files without a manifest")]
-    pub maps: Vec<String>,
+    pub(crate) maps: Vec<String>,
     /// Skip arrays whose names match; * is a wildcard
     ///
     /// Any other array that is not assigned to a tap makes the verdict inconclusive.
     #[arg(long, value_name = "PATTERN", help_heading = "Files without a manifest")]
-    pub ignore: Vec<String>,
+    pub(crate) ignore: Vec<String>,
 }
 
 /// Options and known facts for reading files without a manifest.
 #[derive(Default)]
-pub struct MappedFileContext<'t> {
+pub(crate) struct MappedFileContext<'t> {
     /// Maps given with `--map`.
-    pub maps: Vec<String>,
+    pub(crate) maps: Vec<String>,
     /// Name patterns of arrays to ignore.
-    pub ignore: Vec<String>,
+    pub(crate) ignore: Vec<String>,
     /// Input tokens.
-    pub tokens: Option<Vec<u32>>,
+    pub(crate) tokens: Option<Vec<u32>>,
     /// Model that computed the activations.
-    pub target: Option<&'t RequestedModel>,
+    pub(crate) target: Option<&'t RequestedModel>,
     /// Sizes and tokens known from another dump of the same run.
-    pub beside: MapContext,
+    pub(crate) beside: MapContext,
     of_model: OnceCell<MapContext>,
 }
 
 impl<'t> MappedFileContext<'t> {
     /// Collects the facts from options and a model.
-    pub fn new(map: &MapOptions, tokens: Option<Vec<u32>>, target: Option<&'t RequestedModel>) -> Self {
+    pub(crate) fn new(
+        map: &MapOptions,
+        tokens: Option<Vec<u32>>,
+        target: Option<&'t RequestedModel>,
+    ) -> Self {
         Self { maps: map.maps.clone(), ignore: map.ignore.clone(), tokens, target, ..Self::default() }
     }
 
@@ -61,7 +65,7 @@ impl<'t> MappedFileContext<'t> {
     ///
     /// # Errors
     /// If the file has an unknown format, or no map can read it.
-    pub fn open(&self, path: &Path) -> Result<Option<NamedDump>> {
+    pub(crate) fn open(&self, path: &Path) -> Result<Option<NamedDump>> {
         if !is_foreign(path)? {
             return Ok(None);
         }
@@ -88,7 +92,7 @@ impl<'t> MappedFileContext<'t> {
     ///
     /// # Errors
     /// If the file cannot be read, or there is no tokenizer.
-    pub fn chunks(&self, path: &Path) -> Result<Option<Vec<Dump>>> {
+    pub(crate) fn chunks(&self, path: &Path) -> Result<Option<Vec<Dump>>> {
         let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
         let (name, chunks) = (file.path().display(), file.chunks().len());
         memory::check(
@@ -103,7 +107,7 @@ impl<'t> MappedFileContext<'t> {
     ///
     /// # Errors
     /// If a map is given and no dump needs it.
-    pub fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
+    pub(crate) fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
         match self.maps.first() {
             Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
                 Err(Error::Usage(format!(
@@ -156,7 +160,7 @@ impl<'t> MappedFileContext<'t> {
 }
 
 /// Returns the facts that a dump shows about other files of the same run.
-pub fn told_by(dump: &Dump) -> MapContext {
+pub(crate) fn told_by(dump: &Dump) -> MapContext {
     let shape = |tap: &str| {
         dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
     };
@@ -182,7 +186,7 @@ pub fn told_by(dump: &Dump) -> MapContext {
 ///
 /// # Errors
 /// If the path cannot be read.
-pub fn is_foreign(path: &Path) -> Result<bool> {
+pub(crate) fn is_foreign(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return is_folder_of_arrays(path);
     }

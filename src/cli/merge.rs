@@ -14,7 +14,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck merge`.
 #[derive(Debug, Args)]
-pub struct MergeArgs {
+pub(crate) struct MergeArgs {
     /// Reports of shards: report.json, finished.json or their folders
     ///
     /// A run that was stopped leaves finished.json. Missing units are inconclusive; conflicting units fail.
@@ -25,7 +25,7 @@ pub struct MergeArgs {
 }
 
 /// Merges the reports. The exit code is that of the merged report.
-pub fn run(args: &MergeArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &MergeArgs) -> Result<Verdict> {
     check_place(args)?;
     let mut output = ReportOutput::open(&args.output, "merge")?;
     let report = output.or_refuse(|_| merged(args))?;

@@ -9,7 +9,7 @@ use crate::exact::Profile;
 
 /// Options for the errors to measure.
 #[derive(Clone, Debug, Default, Args)]
-pub struct ModeOptions {
+pub(crate) struct ModeOptions {
     /// Measure only local errors: each operation starts from the dump's values
     ///
     /// If the dump lacks the inputs of an operation, the computation starts from the nearest values before
@@ -78,7 +78,7 @@ impl GateName {
 
 impl ModeOptions {
     /// Returns the requested rounding profile.
-    pub fn profile(&self) -> Option<Profile> {
+    pub(crate) fn profile(&self) -> Option<Profile> {
         self.rounding.as_ref().map(|(_, profile)| *profile)
     }
 
@@ -88,7 +88,7 @@ impl ModeOptions {
     }
 
     /// Returns which errors to measure.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
             (true, ..) => Mode::Local,
             (_, true, _) => Mode::Accumulated,
@@ -99,7 +99,7 @@ impl ModeOptions {
 
     /// Returns the selection. Taps outside the layers do not depend on a layer that is run alone; they are
     /// selected with all layers, or by name.
-    pub fn selection(&self, select: &SelectionOptions) -> Selection {
+    pub(crate) fn selection(&self, select: &SelectionOptions) -> Selection {
         let selection = select.selection();
         let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
         if layers_alone { selection.inside_layers() } else { selection }

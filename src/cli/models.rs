@@ -21,7 +21,7 @@ use crate::verdict::Verdict;
 /// Arguments of `xcheck models`.
 #[derive(Debug, Args)]
 #[command(after_long_help = ENVIRONMENT)]
-pub struct ModelsArgs {
+pub(crate) struct ModelsArgs {
     /// Download the newest version of a public model to the Hugging Face cache
     ///
     /// MODEL is a name from the list, org/repo, org/repo:file.gguf or org/repo:Q8_0.
@@ -42,7 +42,7 @@ XCHECK_CHECKPOINTS is the folder of the shipped models [default: that of the rep
 XDG_DATA_HOME or ~/.local/share].";
 
 /// Lists models, or downloads one.
-pub fn run(args: &ModelsArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &ModelsArgs) -> Result<Verdict> {
     match (&args.download, args.export.as_deref()) {
         (Some(name), _) => download(name, args.output)?,
         (None, Some([name, folder])) => export(name, Path::new(folder), args.output)?,

@@ -5,28 +5,28 @@ use crate::cli::unique_names::names;
 use crate::dump::Dump;
 
 /// A dump with a unique name for reports.
-pub struct NamedDump {
+pub(crate) struct NamedDump {
     /// Name in tables.
-    pub name: String,
+    pub(crate) name: String,
     /// Argument on the command line.
-    pub typed: String,
+    pub(crate) typed: String,
     /// Name without a model; dumps of several models may share one.
-    pub alone: String,
+    pub(crate) alone: String,
     /// The opened dump.
-    pub dump: Dump,
+    pub(crate) dump: Dump,
     /// Notes on how a remote file, or one without a manifest, was read.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Arrays without a tap. Unless `--ignore` matches them, the verdict is not a pass.
-    pub lacking: Vec<String>,
+    pub(crate) lacking: Vec<String>,
     /// Arguments with which the file was read, if it has no manifest.
-    pub words: Vec<String>,
+    pub(crate) words: Vec<String>,
     /// Files of the dump; their hash distinguishes dumps with the same name.
-    pub files: DumpFiles,
+    pub(crate) files: DumpFiles,
 }
 
 impl NamedDump {
     /// Names a dump without files, such as a stream.
-    pub fn new(name: String, typed: String, dump: Dump) -> Self {
+    pub(crate) fn new(name: String, typed: String, dump: Dump) -> Self {
         let (notes, lacking, words) = (Vec::new(), Vec::new(), Vec::new());
         let files = DumpFiles::Unknown;
         Self { name, alone: typed.clone(), typed, dump, notes, lacking, words, files }
@@ -34,7 +34,7 @@ impl NamedDump {
 }
 
 /// Gives each dump a unique name: the shortest unique end of its path, or otherwise a number.
-pub fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
+pub(crate) fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
     let typed: Vec<[&str; 2]> = dumps.iter().map(|dump| [dump.name.as_str(), &dump.typed]).collect();
     let names = names(&typed);
     dumps.iter_mut().zip(names).for_each(|(dump, name)| dump.name = name);

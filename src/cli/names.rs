@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use crate::remote::{self, redacted};
 
 /// Returns the command line without the program name and without secrets in URLs.
-pub fn command() -> Vec<String> {
+pub(crate) fn command() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
 /// Returns a name with only the characters that are safe in folder names.
-pub fn plain_name(name: &str) -> String {
+pub(crate) fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
 /// Returns the name of a run's folder: the command, its subject, and the dump or case if only one was named.
-pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
+pub(crate) fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
     match named {
         ["-"] => format!("{command}-{about}-stdin"),
         [only] => format!("{command}-{about}-{}", dump_name(only.as_ref())),
@@ -26,7 +26,7 @@ pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
 
 /// Returns the name of a model in folder names: the last part of its path without the format, or org/repo of
 /// the hub. It only depends on the argument, so a deleted file does not change the folder.
-pub fn model_name(typed: &str) -> &str {
+pub(crate) fn model_name(typed: &str) -> &str {
     if let Some((_, url)) = typed.split_once("://") {
         return last_part(url.split(['?', '#']).next().unwrap_or(url).trim_end_matches('/'));
     }
@@ -40,7 +40,7 @@ pub fn model_name(typed: &str) -> &str {
 }
 
 /// Returns the last part of a dump's path without its extension.
-pub fn dump_name(path: &Path) -> String {
+pub(crate) fn dump_name(path: &Path) -> String {
     let path = PathBuf::from(remote::redacted(&path.to_string_lossy()));
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".safetensors").or_else(|| name.strip_suffix(".npz")).unwrap_or(&name);

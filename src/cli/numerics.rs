@@ -19,7 +19,7 @@ pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 
 /// Options for the arithmetic.
 #[derive(Clone, Debug, Default, Args)]
-pub struct NumericsOptions {
+pub(crate) struct NumericsOptions {
     /// Arithmetic to compute with
     ///
     /// `auto` follows the engine and settings that the dump states. Without a dump, `dump`, `generate` and
@@ -51,7 +51,7 @@ impl NumericsOptions {
     /// - If the reference was made with a setting that cannot be reproduced.
     /// - If options contradict each other.
     /// - If a weight would be decoded although `--strict` is given.
-    pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+    pub(crate) fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         if self.dtype.is_some() && self.numerics != NumericsOption::Transformers {
             return Err(Error::Usage("--dtype needs --numerics transformers".into()));
         }
@@ -63,7 +63,7 @@ impl NumericsOptions {
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
-    pub fn of_stored(&self, loaded: &LoadedModel) -> Result<Box<dyn Numerics>> {
+    pub(crate) fn of_stored(&self, loaded: &LoadedModel) -> Result<Box<dyn Numerics>> {
         let model = &*loaded.model;
         let is_open = self.numerics == NumericsOption::Auto && self.dtype.is_none();
         let is_quantised = !engine::decoded(model, &F32).is_empty();
@@ -108,7 +108,11 @@ impl NumericsOptions {
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
-    pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
+    pub(crate) fn of_dump(
+        &self,
+        model: &dyn Model,
+        producer: &Producer,
+    ) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
         let (stated, has_its_cache) = self.built_for(producer)?;
         let llama_cpp = LlamaCpp::default();
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
@@ -136,7 +140,7 @@ impl NumericsOptions {
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
-    pub fn of_gguf(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
+    pub(crate) fn of_gguf(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
         let (said, _) = self.of_dump(model, producer)?;
         let is_said = producer.setting("numerics").or(producer.stated_dtype()).is_some()
             || producer.cache_type().is_some_and(|kv| kv != DType::F16);
@@ -277,17 +281,17 @@ impl NumericsOptions {
     }
 
     /// Returns true if the type of the KV cache was given.
-    pub fn names_cache(&self) -> bool {
+    pub(crate) fn names_cache(&self) -> bool {
         self.kv_cache.is_some()
     }
 
     /// Returns true if an arithmetic was given.
-    pub fn is_named(&self) -> bool {
+    pub(crate) fn is_named(&self) -> bool {
         self.numerics != NumericsOption::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
 
     /// Returns the arguments that choose the same numerics again.
-    pub fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         let numerics = Some(self.numerics).filter(|numerics| *numerics != NumericsOption::Auto);
         let options = [
             ("--numerics", numerics.as_ref().map(value_name)),
@@ -361,7 +365,7 @@ impl NumericsOption {
 
 /// A dtype of torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TorchDtype {
+pub(crate) enum TorchDtype {
     /// Single precision
     F32,
     /// bfloat16
@@ -372,7 +376,7 @@ pub enum TorchDtype {
 
 impl TorchDtype {
     /// Returns the name in dumps and in the options of engines.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.numerics().activation_type().name()
     }
 

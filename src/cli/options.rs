@@ -22,13 +22,13 @@ use crate::shipped_models;
 use crate::verdict::Verdict;
 
 /// Returns the name of an option's value on the command line.
-pub fn value_name(value: &impl ValueEnum) -> String {
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Options for the selection and its tolerances.
 #[derive(Clone, Debug, Default, Args)]
-pub struct SelectionOptions {
+pub(crate) struct SelectionOptions {
     /// Groups of taps to compare, e.g. rope,3-7 [default: all recorded]
     ///
     /// A list of names, numbers and ranges of numbers, or `all`. `xcheck checkpoints` lists them.
@@ -50,7 +50,7 @@ pub struct SelectionOptions {
 
 impl SelectionOptions {
     /// Returns the selected checkpoints, layers, passes and positions.
-    pub fn selection(&self) -> Selection {
+    pub(crate) fn selection(&self) -> Selection {
         Selection {
             checkpoints: self.checkpoints(),
             explicit: self.checkpoint.is_some(),
@@ -61,7 +61,7 @@ impl SelectionOptions {
     }
 
     /// Returns the tolerances: the user's table, then the shipped ones.
-    pub fn tolerances(&self) -> Result<Tolerances> {
+    pub(crate) fn tolerances(&self) -> Result<Tolerances> {
         match &self.tolerance {
             None => Ok(Tolerances::shipped()),
             Some(file) => Tolerances::shipped().overridden_by(file),
@@ -69,12 +69,12 @@ impl SelectionOptions {
     }
 
     /// Returns the path of the user's tolerance table.
-    pub fn tolerance_file(&self) -> Option<&Path> {
+    pub(crate) fn tolerance_file(&self) -> Option<&Path> {
         self.tolerance.as_deref()
     }
 
     /// Returns the arguments that choose the same tolerances again.
-    pub fn tolerance_words(&self) -> Vec<String> {
+    pub(crate) fn tolerance_words(&self) -> Vec<String> {
         let file = self.tolerance.iter().map(|file| file.display().to_string());
         file.flat_map(|file| ["--tolerance".to_owned(), file]).collect()
     }
@@ -89,7 +89,7 @@ impl SelectionOptions {
 
 /// Options for supposed changes of our engine.
 #[derive(Clone, Debug, Default, Args)]
-pub struct SuppositionOptions {
+pub(crate) struct SuppositionOptions {
     /// Change the model or inject a fault, e.g. rope_theta=10000
     ///
     /// `xcheck causes` lists the keys. KEY@TAP=VALUE changes one tap. KEY=VALUE@decode applies to passes of one
@@ -106,7 +106,7 @@ fn supposed(text: &str) -> std::result::Result<(String, Supposition), String> {
 
 impl SuppositionOptions {
     /// Returns the supposed changes, limited to the selected layers.
-    pub fn suppositions(&self, layers: Option<&Ranges>) -> Vec<Supposition> {
+    pub(crate) fn suppositions(&self, layers: Option<&Ranges>) -> Vec<Supposition> {
         let within = |supposed: Supposition| match layers {
             Some(layers) => supposed.in_layers((0..=layers.last()).filter(|&layer| layers.contains(layer))),
             None => supposed,
@@ -115,7 +115,7 @@ impl SuppositionOptions {
     }
 
     /// Returns the arguments that suppose the same changes again.
-    pub fn words(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
         self.suppose.iter().flat_map(|(typed, _)| ["--suppose".to_owned(), typed.clone()])
     }
 }
@@ -125,7 +125,7 @@ const ALL_MODELS: &str = "all";
 
 /// Options for the model.
 #[derive(Clone, Debug, Default, Args)]
-pub struct RequestedModelOptions {
+pub(crate) struct RequestedModelOptions {
     /// Model: a name, a file, a folder, org/repo or a URL
     ///
     /// `xcheck models` lists the names of shipped and public models. A file is a GGUF or llama2.c file, a
@@ -134,7 +134,7 @@ pub struct RequestedModelOptions {
     ///
     /// `run`, `check` and `audit` take several models, separated by commas, or `all` for every shipped model.
     #[arg(long, short, value_name = "MODEL")]
-    pub model: String,
+    pub(crate) model: String,
     /// Download model files missing from the Hugging Face cache
     #[arg(long)]
     download: bool,
@@ -147,13 +147,13 @@ pub struct RequestedModelOptions {
 
 impl RequestedModelOptions {
     /// Makes options for a local model.
-    pub fn of(model: &str) -> Self {
+    pub(crate) fn of(model: &str) -> Self {
         Self { model: model.to_owned(), ..Self::default() }
     }
 
     /// Makes options for a model that may be downloaded from the hub.
     #[cfg(feature = "hub")]
-    pub fn downloadable(model: &str, download: bool) -> Self {
+    pub(crate) fn downloadable(model: &str, download: bool) -> Self {
         Self { model: model.to_owned(), download, adapter: None }
     }
 
@@ -161,7 +161,7 @@ impl RequestedModelOptions {
     ///
     /// # Errors
     /// If the model does not exist, or files are missing and may not be downloaded.
-    pub fn find(&self) -> Result<RequestedModel> {
+    pub(crate) fn find(&self) -> Result<RequestedModel> {
         self.with_adapter(RequestedModel::find(&self.model, self.download)?)
     }
 
@@ -176,7 +176,7 @@ impl RequestedModelOptions {
     ///
     /// # Errors
     /// The errors of [`RequestedModelOptions::find`], and if a model is listed twice.
-    pub fn find_all(&self) -> Result<Vec<RequestedModel>> {
+    pub(crate) fn find_all(&self) -> Result<Vec<RequestedModel>> {
         let is_one = self.model.contains("://") || Path::new(&self.model).exists();
         let names: Vec<&str> = match self.model.as_str() {
             ALL_MODELS => shipped_models::models_here()?.iter().map(|model| model.name).collect(),
@@ -194,7 +194,7 @@ impl RequestedModelOptions {
 
 /// Options for the search for causes.
 #[derive(Clone, Debug, Default, Args)]
-pub struct CauseOptions {
+pub(crate) struct CauseOptions {
     /// Do not search for the cause of a failure
     ///
     /// The search takes longer than everything else. It changes one verdict: if only logits fail and an
@@ -256,28 +256,28 @@ fn causes_limit(typed: &str) -> std::result::Result<CausesLimit, String> {
 impl CauseOptions {
     /// Options that turn the search for causes off.
     #[cfg(feature = "hub")]
-    pub const NONE: Self = Self { no_causes: true, causes: SearchEffort::Limited, causes_limit: None };
+    pub(crate) const NONE: Self = Self { no_causes: true, causes: SearchEffort::Limited, causes_limit: None };
 
     /// Returns true if causes are searched.
-    pub fn are_sought(&self) -> bool {
+    pub(crate) fn are_sought(&self) -> bool {
         !self.no_causes
     }
 
     /// Returns the time limit of the search; `None` without a limit.
-    pub fn limit(&self) -> Option<Duration> {
+    pub(crate) fn limit(&self) -> Option<Duration> {
         let usual = (self.causes == SearchEffort::Limited).then_some(USUAL_LIMIT);
         self.causes_limit.map_or(usual, |limit| limit.0)
     }
 
     /// Returns the time limit and the effort of one comparison's search, which shows its progress.
-    pub fn budget(&self) -> Budget {
+    pub(crate) fn budget(&self) -> Budget {
         let bar = SearchProgress::new();
         let budget = Budget::new(self.limit(), move |step| bar.show(step));
         if self.causes == SearchEffort::Exhaustive { budget.exhaustive() } else { budget }
     }
 
     /// Returns a note if causes of a failure were not requested.
-    pub fn note(&self, verdict: Verdict) -> Option<String> {
+    pub(crate) fn note(&self, verdict: Verdict) -> Option<String> {
         let is_open = self.no_causes && verdict == Verdict::Fail;
         is_open.then(|| "causes were not searched: --no-causes".to_owned())
     }
@@ -285,7 +285,7 @@ impl CauseOptions {
 
 /// Options for threads.
 #[derive(Clone, Debug, Default, Args)]
-pub struct ThreadOptions {
+pub(crate) struct ThreadOptions {
     /// Number of compute threads [default: RAYON_NUM_THREADS, else one per core]
     ///
     /// The number of threads changes no bit of any result.
@@ -298,7 +298,7 @@ pub struct ThreadOptions {
 
 impl ThreadOptions {
     /// Returns the requested number of threads, if any.
-    pub fn count(&self) -> Option<usize> {
+    pub(crate) fn count(&self) -> Option<usize> {
         if self.deterministic { Some(1) } else { self.threads }
     }
 }
@@ -315,7 +315,7 @@ fn some_threads(text: &str) -> Result<usize, String> {
 
 /// Options that override a model's files.
 #[derive(Clone, Debug, Default, Args)]
-pub struct ModelOptions {
+pub(crate) struct ModelOptions {
     /// Form of GELU, whatever the model files say
     #[arg(long, value_enum, help_heading = "Arithmetic")]
     gelu: Option<Gelu>,
@@ -333,7 +333,7 @@ pub struct ModelOptions {
 
 /// A form of GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Gelu {
+pub(crate) enum Gelu {
     /// The tanh approximation
     Tanh,
     /// The exact form with the error function
@@ -342,7 +342,7 @@ pub enum Gelu {
 
 impl ModelOptions {
     /// Loads a model in one of its formats, with these options.
-    pub fn load(&self, variant: &ModelVariant) -> Result<LoadedModel> {
+    pub(crate) fn load(&self, variant: &ModelVariant) -> Result<LoadedModel> {
         let mut loaded = variant.files.load_told(&self.ternary()?)?;
         loaded.notes.iter().for_each(|note| tell!("note: {note}"));
         match self.gelu {
@@ -354,7 +354,7 @@ impl ModelOptions {
     }
 
     /// Returns the path given with `--kernel-config`.
-    pub fn kernel_config(&self) -> Option<&Path> {
+    pub(crate) fn kernel_config(&self) -> Option<&Path> {
         self.kernel_config.as_deref()
     }
 
@@ -367,7 +367,7 @@ impl ModelOptions {
     }
 
     /// Returns the arguments that load the model the same way again.
-    pub fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         let gelu = self.gelu.as_ref().map(|form| ["--gelu".to_owned(), value_name(form)]);
         let arm = self.i2s_layout == I2sLayout::Arm;
         let layout = arm.then(|| ["--i2s-layout".to_owned(), "arm".to_owned()]);
@@ -388,46 +388,46 @@ impl Gelu {
 
 /// Options for the output.
 #[derive(Clone, Debug, Default, Args)]
-pub struct OutputOptions {
+pub(crate) struct OutputOptions {
     /// Folder for the report files [default: reports/<command>-<model>]
     ///
     /// xcheck writes report.json, report.md, report.html and junit.xml to this folder. If one dump is named,
     /// the default folder is reports/<command>-<model>-<dump>.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
-    pub report: Option<PathBuf>,
+    pub(crate) report: Option<PathBuf>,
     /// Write no report files
     #[arg(long, conflicts_with = "report", help_heading = "Output")]
-    pub no_report: bool,
+    pub(crate) no_report: bool,
     /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Table, help_heading = "Output")]
-    pub format: ReportFormat,
+    pub(crate) format: ReportFormat,
     /// Print a further section after the table
     ///
     /// The map of the first dump that fails is printed without this option, too.
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
-    pub show: Option<ExtraOutput>,
+    pub(crate) show: Option<ExtraOutput>,
     /// Add accumulated errors and specification tolerances to the table
     ///
     /// The table is then 100 columns wide.
     #[arg(long, short, conflicts_with = "format", help_heading = "Output")]
-    pub verbose: bool,
+    pub(crate) verbose: bool,
     /// Print only the verdict lines
     #[arg(long, short, conflicts_with_all = ["format", "show", "verbose"], help_heading = "Output")]
-    pub quiet: bool,
+    pub(crate) quiet: bool,
     #[command(flatten)]
-    pub baseline: BaselineOptions,
+    pub(crate) baseline: BaselineOptions,
 }
 
 /// Additional output besides the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExtraOutput {
+pub(crate) enum ExtraOutput {
     /// A map of the taps and layers of every dump
     Map,
 }
 
 /// The printed format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
+pub(crate) enum ReportFormat {
     /// A table for the terminal
     #[default]
     Table,
@@ -441,27 +441,27 @@ pub enum ReportFormat {
 
 /// Options for a baseline.
 #[derive(Clone, Debug, Default, Args)]
-pub struct BaselineOptions {
+pub(crate) struct BaselineOptions {
     /// File of known failures; only new or worse failures fail
     ///
     /// The file lists what was compared and which failures are waived, each with a reason. A value that was
     /// compared before and is now missing is inconclusive. See docs/how-to/gates.md.
     #[arg(long, value_name = "FILE", help_heading = "Baseline")]
-    pub baseline: Option<PathBuf>,
+    pub(crate) baseline: Option<PathBuf>,
     /// Rewrite the baseline file from this result
     ///
     /// New failures are written without a reason. They are waived once you fill in `reason`, `link` and
     /// `expires`.
     #[arg(long, requires = "baseline", help_heading = "Baseline")]
-    pub update_baseline: bool,
+    pub(crate) update_baseline: bool,
     /// With --update-baseline, fail if bit-identical values change later
     #[arg(long, requires = "update_baseline", help_heading = "Baseline")]
-    pub bits: bool,
+    pub(crate) bits: bool,
 }
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
+pub(crate) enum OutputFormat {
     /// A table for the terminal
     Table,
     /// JSON
@@ -470,22 +470,22 @@ pub enum OutputFormat {
 
 /// Output options of commands without a verdict.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct FormatOptions {
+pub(crate) struct FormatOptions {
     /// Output format
     #[arg(long, value_enum, default_value_t = OutputFormat::Table, help_heading = "Output")]
-    pub format: OutputFormat,
+    pub(crate) format: OutputFormat,
 }
 
 impl FormatOptions {
     /// Prints a line for people; nothing if the format is JSON.
-    pub fn line(self, text: impl Display) {
+    pub(crate) fn line(self, text: impl Display) {
         if self.format == OutputFormat::Table {
             say!("{text}");
         }
     }
 
     /// Prints a JSON document, if the format is JSON.
-    pub fn document(self, document: impl FnOnce() -> serde_json::Value) {
+    pub(crate) fn document(self, document: impl FnOnce() -> serde_json::Value) {
         if self.format == OutputFormat::Json {
             terminal::document(&format!("{:#}", document()));
         }

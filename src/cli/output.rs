@@ -17,10 +17,10 @@ use crate::report::{self, Report, ReportDir, RunFailure, TableOptions, Timing};
 use crate::verdict::Verdict;
 
 /// Default folder of reports.
-pub const REPORTS: &str = "reports";
+pub(crate) const REPORTS: &str = "reports";
 
 /// An opened report folder, and the format to print.
-pub struct ReportOutput {
+pub(crate) struct ReportOutput {
     format: ReportFormat,
     shows_maps: bool,
     is_verbose: bool,
@@ -36,7 +36,7 @@ impl ReportOutput {
     ///
     /// # Errors
     /// If the folder is not writable, or the baseline file is invalid.
-    pub fn open(options: &OutputOptions, run: &str) -> Result<Self> {
+    pub(crate) fn open(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::create)
     }
 
@@ -44,7 +44,7 @@ impl ReportOutput {
     ///
     /// # Errors
     /// The errors of [`ReportOutput::open`].
-    pub fn going_on(options: &OutputOptions, run: &str) -> Result<Self> {
+    pub(crate) fn going_on(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::going_on)
     }
 
@@ -66,14 +66,14 @@ impl ReportOutput {
     }
 
     /// Returns the folder of the report's files.
-    pub fn place(options: &OutputOptions, run: &str) -> Option<PathBuf> {
+    pub(crate) fn place(options: &OutputOptions, run: &str) -> Option<PathBuf> {
         let named = || options.report.clone().unwrap_or_else(|| PathBuf::from(REPORTS).join(plain_name(run)));
         (!options.no_report).then(named)
     }
 
     /// Reads the finished results of an earlier run, or returns the reason why this build cannot use them;
     /// `None` if there are none.
-    pub fn finished(&self) -> Option<Result<Report, String>> {
+    pub(crate) fn finished(&self) -> Option<Result<Report, String>> {
         self.directory.as_ref().and_then(|(_, files)| files.finished())
     }
 
@@ -81,13 +81,13 @@ impl ReportOutput {
     ///
     /// # Errors
     /// If the results cannot be written.
-    pub fn keep(&self, report: &Report) -> Result<()> {
+    pub(crate) fn keep(&self, report: &Report) -> Result<()> {
         self.directory.as_ref().map_or(Ok(()), |(_, files)| files.keep(report))
     }
 
     /// Returns the folder of the report's files.
     #[cfg(feature = "hub")]
-    pub fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         self.directory.as_ref().map(|(path, _)| path.as_path())
     }
 
@@ -95,7 +95,7 @@ impl ReportOutput {
     ///
     /// # Errors
     /// The error of `find`, or a failed download during `find`.
-    pub fn or_refuse<T>(&mut self, find: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+    pub(crate) fn or_refuse<T>(&mut self, find: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let found =
             lazy_bytes::caught(|| find(self)).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
         found.inspect_err(|error| self.refuse(error))
@@ -106,7 +106,7 @@ impl ReportOutput {
     ///
     /// # Errors
     /// If the baseline belongs to another model, or the files cannot be written; then no report files remain.
-    pub fn finish(mut self, report: &Report) -> Result<Verdict> {
+    pub(crate) fn finish(mut self, report: &Report) -> Result<Verdict> {
         let report = &self.or_refuse(|output| output.gated(report))?;
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
         match self.format {

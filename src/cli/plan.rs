@@ -24,7 +24,7 @@ const MOST_OF_GITHUB: usize = 256;
 Without --shards and --per-shard, every unit is listed: the smallest part that can be judged by itself. \
 Costs are estimates of one forward pass at 65 GFLOP/s and 1 GB/s; only their ratio matters. \
 Options that narrow a run (--layer, --checkpoint, --from-reference, ...) narrow its plan.")]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     #[command(flatten)]
     target: RequestedModelOptions,
     /// Dump to judge, or to judge against: a path, a URL or a shipped name
@@ -91,7 +91,7 @@ fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
 }
 
 /// Prints the plan.
-pub fn run(args: &PlanArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &PlanArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let foreign = MappedFileContext::new(&args.map, args.tokens.clone(), Some(&target));
     let dumps = match target.references(std::slice::from_ref(&args.reference), &foreign) {

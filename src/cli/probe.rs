@@ -36,7 +36,7 @@ use crate::{
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, Args)]
-pub struct ProbeArgs {
+pub(crate) struct ProbeArgs {
     #[command(flatten)]
     asking: ServerOptions,
     /// Model that is served, as for `xcheck run`
@@ -71,7 +71,7 @@ type ServerSettings = Vec<(&'static str, Value)>;
 const ANSWERS: &str = "answers.safetensors";
 
 /// Sends the requests, judges the answers, and writes the report.
-pub fn run(args: &ProbeArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &ProbeArgs) -> Result<Verdict> {
     if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
         let path = path.display();
         return Err(Error::Usage(format!(

@@ -26,7 +26,7 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 /// A tap that shows the progress of a run and does not change values.
-pub struct RunProgress {
+pub(crate) struct RunProgress {
     bar: ProgressBar,
     layers: usize,
     /// Number of tokens per pass, if known.
@@ -39,7 +39,7 @@ pub struct RunProgress {
 
 impl RunProgress {
     /// Makes the progress line for a run of a model with `layers` layers. `what` is its label.
-    pub fn new(what: &str, layers: usize) -> Self {
+    pub(crate) fn new(what: &str, layers: usize) -> Self {
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {prefix}  {msg}  {elapsed}"));
         let bar = LINES.add(bar);
         // A label may contain a name from a file, so control characters are removed.
@@ -49,7 +49,7 @@ impl RunProgress {
     }
 
     /// Sets the tokens of each pass, to show the remaining time.
-    pub fn along(mut self, passes: impl IntoIterator<Item = usize>) -> Self {
+    pub(crate) fn along(mut self, passes: impl IntoIterator<Item = usize>) -> Self {
         self.passes = passes.into_iter().collect();
         self
     }
@@ -87,19 +87,19 @@ impl Tap for RunProgress {
 }
 
 /// Progress of a search for causes. The line is gone when the search ends.
-pub struct SearchProgress {
+pub(crate) struct SearchProgress {
     /// The line of the running search, after some time.
     bar: Mutex<Option<ProgressBar>>,
 }
 
 impl SearchProgress {
     /// Creates the line, hidden until the search has taken some time.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bar: Mutex::default() }
     }
 
     /// Shows a step of the search; `None` if the search has ended.
-    pub fn show(&self, step: Option<SearchStep>) {
+    pub(crate) fn show(&self, step: Option<SearchStep>) {
         let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
         match step {
             None => bar.take().into_iter().for_each(|bar| bar.finish_and_clear()),
@@ -125,14 +125,14 @@ fn search_message(step: SearchStep) -> String {
 }
 
 /// Progress of work in equal steps, such as dumps of a self-test.
-pub struct StepProgress {
+pub(crate) struct StepProgress {
     bar: ProgressBar,
     began: Instant,
 }
 
 impl StepProgress {
     /// Makes the progress line before the first of `count` steps. `what` is the label of a step.
-    pub fn new(what: &str, count: usize) -> Self {
+    pub(crate) fn new(what: &str, count: usize) -> Self {
         let style = style("{prefix} {pos} of {len}  {elapsed}, {eta} left");
         let bar = ProgressBar::hidden().with_style(style).with_prefix(what.to_owned());
         bar.set_length(count as u64);
@@ -140,7 +140,7 @@ impl StepProgress {
     }
 
     /// Sets the number of finished steps.
-    pub fn reached(&mut self, done: usize) {
+    pub(crate) fn reached(&mut self, done: usize) {
         if self.bar.is_hidden() && self.began.elapsed() > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
@@ -149,13 +149,13 @@ impl StepProgress {
 }
 
 /// A bar for each file of a download.
-pub struct DownloadProgress {
+pub(crate) struct DownloadProgress {
     bar: ProgressBar,
 }
 
 impl DownloadProgress {
     /// Makes the bars, hidden until the first file.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let style = style("{prefix}  {bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
         Self { bar: ProgressBar::hidden().with_style(style) }
     }
@@ -175,20 +175,20 @@ impl DownloadObserver for DownloadProgress {
 }
 
 /// Progress of another program: one line, or all its output.
-pub struct ProgramProgress {
+pub(crate) struct ProgramProgress {
     bar: ProgressBar,
     is_verbose: bool,
 }
 
 impl ProgramProgress {
     /// Makes the progress line, hidden until the first step.
-    pub fn new(is_verbose: bool) -> Self {
+    pub(crate) fn new(is_verbose: bool) -> Self {
         let bar = ProgressBar::hidden().with_style(style("{spinner} {prefix}  {elapsed}  {wide_msg}"));
         Self { bar, is_verbose }
     }
 
     /// Starts the next step. Without a terminal, only this line is printed.
-    pub fn begin(&mut self, what: &str) {
+    pub(crate) fn begin(&mut self, what: &str) {
         let bar = ProgressBar::new_spinner().with_style(self.bar.style()).with_prefix(what.to_owned());
         if self.is_verbose || bar.is_hidden() {
             tell!("{what}");

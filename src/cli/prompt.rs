@@ -13,13 +13,13 @@ use crate::tokenizer::{SpecialTokens, Tokenizer};
 
 /// Options for the input of a model.
 #[derive(Clone, Debug, Default, Args)]
-pub struct PromptOptions {
+pub(crate) struct PromptOptions {
     /// Text that the model reads
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
-    pub prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// Token ids that the model reads, e.g. 1,15043
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
-    pub tokens: Option<Vec<u32>>,
+    pub(crate) tokens: Option<Vec<u32>>,
 }
 
 impl PromptOptions {
@@ -32,7 +32,7 @@ impl PromptOptions {
     ///
     /// # Errors
     /// If a prompt is given and there is no tokenizer.
-    pub fn tokens(&self, target: &RequestedModel) -> Result<Option<Vec<u32>>> {
+    pub(crate) fn tokens(&self, target: &RequestedModel) -> Result<Option<Vec<u32>>> {
         match (&self.tokens, &self.prompt) {
             (Some(tokens), _) => Ok(Some(tokens.clone())),
             (None, Some(text)) => encode(target, text).map(Some),
@@ -44,7 +44,7 @@ impl PromptOptions {
     ///
     /// # Errors
     /// [`DumpError::TokensDiffer`] for the first reference with another input.
-    pub fn check_all(&self, target: &RequestedModel, references: &[NamedDump]) -> Result<()> {
+    pub(crate) fn check_all(&self, target: &RequestedModel, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
         match references.iter().find(|reference| reads_other(reference, &asked)) {
             Some(reference) => Err(self.differ(asked, reference)),
@@ -57,7 +57,7 @@ impl PromptOptions {
     ///
     /// # Errors
     /// [`DumpError::TokensDiffer`] for the first candidate with other tokens than the requested ones.
-    pub fn expect(&self, target: &RequestedModel, candidates: &mut [NamedDump]) -> Result<()> {
+    pub(crate) fn expect(&self, target: &RequestedModel, candidates: &mut [NamedDump]) -> Result<()> {
         let asked = self.tokens(target)?;
         for candidate in candidates {
             match &asked {
@@ -103,7 +103,7 @@ fn of_stated_prompt(target: &RequestedModel, dump: &Dump) -> Option<String> {
 ///
 /// # Errors
 /// If there is no tokenizer, or the text cannot be encoded.
-pub fn encode(target: &RequestedModel, text: &str) -> Result<Vec<u32>> {
+pub(crate) fn encode(target: &RequestedModel, text: &str) -> Result<Vec<u32>> {
     tokenizer(target)?.encode(text, true)
 }
 
@@ -111,7 +111,7 @@ pub fn encode(target: &RequestedModel, text: &str) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// If there is no tokenizer, or it is invalid.
-pub fn tokenizer(target: &RequestedModel) -> Result<Arc<dyn Tokenizer>> {
+pub(crate) fn tokenizer(target: &RequestedModel) -> Result<Arc<dyn Tokenizer>> {
     target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
 }
 
@@ -119,7 +119,7 @@ pub fn tokenizer(target: &RequestedModel) -> Result<Arc<dyn Tokenizer>> {
 ///
 /// # Errors
 /// If there is no tokenizer, or it adds several tokens around a text.
-pub fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
+pub(crate) fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
     match tokenizer(target)?.encode_with("", SpecialTokens { add: true, parse: false })?.as_slice() {
         [] => Ok(None),
         [begins] => Ok(Some(*begins)),
@@ -131,13 +131,13 @@ pub fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
 }
 
 /// Parses one id of a list. Lists as printed by Python and JSON are accepted too.
-pub fn token_id(text: &str) -> std::result::Result<u32, String> {
+pub(crate) fn token_id(text: &str) -> std::result::Result<u32, String> {
     let digits = text.trim_matches(|c: char| c.is_whitespace() || "[]".contains(c));
     digits.parse().map_err(|_| "invalid token id, expected a whole number as in 1,15043".to_owned())
 }
 
 /// Returns the error for a model without a tokenizer.
-pub fn no_tokenizer(name: &str) -> Error {
+pub(crate) fn no_tokenizer(name: &str) -> Error {
     Error::Usage(format!(
         "{name}: no tokenizer found: expected tokenizer.json, tokenizer.model, or vocab.json with merges.txt \
          next to the weights, or a tokenizer inside a GGUF file; commands with --tokens do not need one"

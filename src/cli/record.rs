@@ -15,7 +15,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck record`.
 #[derive(Debug, Args)]
-pub struct RecordArgs {
+pub(crate) struct RecordArgs {
     #[command(flatten)]
     asking: ServerOptions,
     /// Dump to write: a new file ending in .safetensors
@@ -35,7 +35,7 @@ pub struct RecordArgs {
 }
 
 /// Sends the requests once and writes the answers.
-pub fn run(args: &RecordArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &RecordArgs) -> Result<Verdict> {
     let out = &args.out;
     if out.extension().is_none_or(|extension| extension != "safetensors") {
         return Err(Error::Usage("--out: expected a file ending in .safetensors".into()));

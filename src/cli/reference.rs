@@ -17,7 +17,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck reference`.
 #[derive(Debug, Args)]
-pub struct ReferenceArgs {
+pub(crate) struct ReferenceArgs {
     #[command(flatten)]
     target: RequestedModelOptions,
     #[command(flatten)]
@@ -44,10 +44,10 @@ pub struct ReferenceArgs {
 }
 
 /// Default number of greedy passes.
-pub const DECODE: u16 = 4;
+pub(crate) const DECODE: u16 = 4;
 
 /// Makes a reference and prints the command to compare with it.
-pub fn run(args: &ReferenceArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &ReferenceArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let wish = ReferenceRequest {
         engine: args.making.with,
@@ -67,7 +67,7 @@ pub fn run(args: &ReferenceArgs) -> Result<Verdict> {
 
 impl PromptOptions {
     /// Returns the given input for another engine.
-    pub fn input(&self) -> Option<ReferenceInput> {
+    pub(crate) fn input(&self) -> Option<ReferenceInput> {
         let prompt = self.prompt.clone().map(ReferenceInput::Prompt);
         prompt.or_else(|| self.tokens.clone().map(ReferenceInput::Tokens))
     }

@@ -19,19 +19,19 @@ use crate::reference::{
 
 /// Options that choose how a reference is made.
 #[derive(Clone, Debug, Default, Args)]
-pub struct ReferenceOptions {
+pub(crate) struct ReferenceOptions {
     /// Reference engine: transformers, llama.cpp, mlx or tinygrad
     ///
     /// The default is llama.cpp for GGUF files, else transformers.
     #[arg(long, value_name = "ENGINE", help_heading = "Reference engine")]
-    pub with: Option<ReferenceEngine>,
+    pub(crate) with: Option<ReferenceEngine>,
     #[command(flatten)]
     environment: EnvironmentOptions,
 }
 
 /// The Python environment in which an engine runs.
 #[derive(Clone, Debug, Default, Args)]
-pub struct EnvironmentOptions {
+pub(crate) struct EnvironmentOptions {
     /// Python of an environment that has the engine; nothing is installed
     #[arg(long, value_name = "PATH", help_heading = "Reference engine")]
     python: Option<PathBuf>,
@@ -50,7 +50,7 @@ enum EnvironmentSource {
 
 impl ReferenceOptions {
     /// Returns true if an option was given.
-    pub fn are_given(&self) -> bool {
+    pub(crate) fn are_given(&self) -> bool {
         self.with.is_some() || self.environment.python.is_some() || self.environment.yes
     }
 
@@ -58,7 +58,7 @@ impl ReferenceOptions {
     ///
     /// # Errors
     /// If the request is invalid or the engine fails; then no incomplete dump remains.
-    pub fn make(
+    pub(crate) fn make(
         &self,
         target: &RequestedModel,
         wish: &ReferenceRequest,
@@ -116,7 +116,7 @@ impl EnvironmentOptions {
     ///
     /// # Errors
     /// If there is none and the user does not agree, or it cannot be made.
-    pub fn find_or_make(
+    pub(crate) fn find_or_make(
         &self,
         engine: ReferenceEngine,
         workplace: &ReferenceFolder,

@@ -16,35 +16,35 @@ const TOKENS: u32 = 12;
 
 /// The reference requested on the command line.
 #[derive(Clone, Debug, Default)]
-pub struct ReferenceRequest {
+pub(crate) struct ReferenceRequest {
     /// Engine, if given.
-    pub engine: Option<ReferenceEngine>,
+    pub(crate) engine: Option<ReferenceEngine>,
     /// Prompt text or token ids, if given.
-    pub input: Option<ReferenceInput>,
+    pub(crate) input: Option<ReferenceInput>,
     /// Number of greedy decode passes after the prompt.
-    pub decode: usize,
+    pub(crate) decode: usize,
     /// Requested type for the engine to compute in.
-    pub dtype: Option<&'static str>,
+    pub(crate) dtype: Option<&'static str>,
     /// Path of the dump, if not the default of `run`.
-    pub out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// A reference request, checked and with defaults applied.
-pub struct ReferencePlan<'t> {
+pub(crate) struct ReferencePlan<'t> {
     /// Engine that makes the reference.
-    pub engine: ReferenceEngine,
+    pub(crate) engine: ReferenceEngine,
     /// The model in the format that the engine reads.
-    pub variant: &'t ModelVariant,
+    pub(crate) variant: &'t ModelVariant,
     /// Input tokens.
-    pub input: ReferenceInput,
+    pub(crate) input: ReferenceInput,
     /// Number of greedy decode passes after the prompt.
-    pub decode: usize,
+    pub(crate) decode: usize,
     /// Type for the engine to compute in.
-    pub dtype: Option<&'static str>,
+    pub(crate) dtype: Option<&'static str>,
     /// KV cache type for llama.cpp.
-    pub kv_cache: Option<&'static str>,
+    pub(crate) kv_cache: Option<&'static str>,
     /// Path of the dump.
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
 }
 
 impl<'t> ReferencePlan<'t> {
@@ -52,7 +52,7 @@ impl<'t> ReferencePlan<'t> {
     ///
     /// # Errors
     /// If the engine does not support the model or an option, or the model is damaged or not on this machine.
-    pub fn of(target: &'t RequestedModel, wish: &ReferenceRequest) -> Result<Self> {
+    pub(crate) fn of(target: &'t RequestedModel, wish: &ReferenceRequest) -> Result<Self> {
         target.refuse_adapter("a reference of another engine")?;
         if target.is_elsewhere() {
             let name = &target.typed;
@@ -85,7 +85,7 @@ impl<'t> ReferencePlan<'t> {
     ///
     /// # Errors
     /// If the files cannot be written.
-    pub fn files(&self, target: &RequestedModel, workplace: &ReferenceFolder) -> Result<PathBuf> {
+    pub(crate) fn files(&self, target: &RequestedModel, workplace: &ReferenceFolder) -> Result<PathBuf> {
         let weights = &self.variant.files.weights()[0].path;
         let folder = match target.shipped_model() {
             Some(model) => {
@@ -105,7 +105,7 @@ impl<'t> ReferencePlan<'t> {
 }
 
 /// Returns the format that an engine must read for these files.
-pub fn takes(files: &ModelFiles) -> Option<EngineInput> {
+pub(crate) fn takes(files: &ModelFiles) -> Option<EngineInput> {
     match files {
         ModelFiles::Gguf(_) | ModelFiles::GgufParts(_) | ModelFiles::GgufWithKernels { .. } => {
             Some(EngineInput::Gguf)

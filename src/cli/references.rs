@@ -28,7 +28,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// If a reference cannot be read.
-    pub fn references(
+    pub(crate) fn references(
         &self,
         asked: &[String],
         foreign: &MappedFileContext,
@@ -200,7 +200,7 @@ fn may_be_a_dump(path: &Path) -> bool {
 ///
 /// # Errors
 /// If the dump does not exist or cannot be read.
-pub fn dumps_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
+pub(crate) fn dumps_named(typed: &str, foreign: &MappedFileContext) -> Result<Vec<NamedDump>> {
     only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
 }
 

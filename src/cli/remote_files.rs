@@ -10,7 +10,7 @@ use crate::lazy_bytes::UnavailableBytes;
 use crate::remote::{self, RemoteFolder, Url};
 
 /// Opens a file behind a URL, with the hub's token for URLs of the hub.
-pub fn remote(url: &Url) -> Result<RemoteFolder> {
+pub(crate) fn remote(url: &Url) -> Result<RemoteFolder> {
     let hub = HubSettings::from_env()?;
     if hub.offline {
         let problem = "HF_HUB_OFFLINE is set, which forbids downloads; unset it, or download the file and \
@@ -30,7 +30,7 @@ pub fn remote(url: &Url) -> Result<RemoteFolder> {
 ///
 /// # Errors
 /// If the file cannot be read, or the dump is a folder of files.
-pub fn dump_behind(url: &Url) -> Result<FileBytes> {
+pub(crate) fn dump_behind(url: &Url) -> Result<FileBytes> {
     let place = remote(url)?;
     refuse_loose_arrays(&place, url)?;
     place.open()
@@ -41,7 +41,7 @@ pub fn dump_behind(url: &Url) -> Result<FileBytes> {
 ///
 /// # Errors
 /// If the URL leads to a dump folder.
-pub fn refuse_loose_arrays(place: &RemoteFolder, url: &Url) -> Result<()> {
+pub(crate) fn refuse_loose_arrays(place: &RemoteFolder, url: &Url) -> Result<()> {
     let path = Path::new(url.shown());
     let is_loose =
         url.name() == MANIFEST || place.is_folder(path) && place.find(&path.join(MANIFEST))?.is_some();

@@ -24,23 +24,23 @@ use crate::tokenizer::Tokenizer;
 const DUMPS: &str = "dumps";
 
 /// A model in one of its formats.
-pub struct ModelVariant {
+pub(crate) struct ModelVariant {
     /// Unique name of the variant.
-    pub name: String,
+    pub(crate) name: String,
     /// Files of the model.
-    pub files: ModelFiles,
+    pub(crate) files: ModelFiles,
     /// SHA-256 of the weights, on demand; `None` for remote files.
     fingerprint: Option<Fingerprint>,
 }
 
 /// A model by its argument: a shipped name with all its formats, or a path, hub name or URL with one.
-pub struct RequestedModel {
+pub(crate) struct RequestedModel {
     /// Argument that selected the model.
-    pub typed: String,
+    pub(crate) typed: String,
     /// Name: the last part of a path.
-    pub name: String,
+    pub(crate) name: String,
     /// Formats of the model, the original first.
-    pub variants: Vec<ModelVariant>,
+    pub(crate) variants: Vec<ModelVariant>,
     home: ModelLocation,
     /// Folder of an adapter given with `--adapter`.
     adapter: Option<PathBuf>,
@@ -62,7 +62,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// If the model does not exist, or its files cannot be opened.
-    pub fn find(name: &str, may_download: bool) -> Result<Self> {
+    pub(crate) fn find(name: &str, may_download: bool) -> Result<Self> {
         if let Some(url) = Url::of(name)? {
             return Self::elsewhere(&url);
         }
@@ -86,7 +86,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// If there is no adapter in the folder, or the model has no Hugging Face directory.
-    pub fn with_adapter(mut self, folder: &Path) -> Result<Self> {
+    pub(crate) fn with_adapter(mut self, folder: &Path) -> Result<Self> {
         let adapter = AdapterFiles::open(&Disk, folder)?;
         let has_directory = self.variants.iter().any(|variant| is_directory(&variant.files));
         self.variants.retain(|variant| !has_directory || is_directory(&variant.files));
@@ -98,7 +98,7 @@ impl RequestedModel {
     }
 
     /// Returns the arguments that select the model again.
-    pub fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         let adapter =
             self.adapter.iter().map(|folder| ["--adapter".to_owned(), folder.display().to_string()]);
         ["--model".to_owned(), self.typed.clone()].into_iter().chain(adapter.flatten()).collect()
@@ -108,7 +108,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// Names the model and the use.
-    pub fn refuse_adapter(&self, place: &str) -> Result<()> {
+    pub(crate) fn refuse_adapter(&self, place: &str) -> Result<()> {
         match self.variants.iter().any(|variant| has_adapter(&variant.files)) {
             false => Ok(()),
             true => Err(Error::Usage(format!(
@@ -123,7 +123,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// If the tokenizer is invalid.
-    pub fn tokenizer(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
+    pub(crate) fn tokenizer(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
         if let Some(known) = self.tokenizer.get() {
             return Ok(Some(known.clone()));
         }
@@ -178,7 +178,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// If the weights cannot be hashed.
-    pub fn variant_for(&self, named: &NamedDump) -> Result<&ModelVariant> {
+    pub(crate) fn variant_for(&self, named: &NamedDump) -> Result<&ModelVariant> {
         if let [only] = self.variants.as_slice() {
             return Ok(only);
         }
@@ -196,7 +196,7 @@ impl RequestedModel {
     ///
     /// # Errors
     /// If the weights cannot be hashed.
-    pub fn origin(&self, named: &NamedDump, variant: &ModelVariant) -> Result<Option<String>> {
+    pub(crate) fn origin(&self, named: &NamedDump, variant: &ModelVariant) -> Result<Option<String>> {
         let Some(stated) = &named.dump.manifest.model.sha256 else {
             let several = self.variants.len() > 1;
             let taken = &variant.name;
@@ -221,7 +221,7 @@ impl RequestedModel {
     }
 
     /// Returns the default folder of the model's dumps.
-    pub fn dumps_folder(&self) -> PathBuf {
+    pub(crate) fn dumps_folder(&self) -> PathBuf {
         match &self.home {
             ModelLocation::Shipped(model) => Path::new(DUMPS).join(model.name),
             ModelLocation::Path(path) if path.is_dir() => path.join(DUMPS),
@@ -232,7 +232,7 @@ impl RequestedModel {
     }
 
     /// Returns the shipped model with this name, if it exists.
-    pub fn shipped_model(&self) -> Option<&'static ShippedModel> {
+    pub(crate) fn shipped_model(&self) -> Option<&'static ShippedModel> {
         match self.home {
             ModelLocation::Shipped(model) => Some(model),
             _ => None,
@@ -240,12 +240,12 @@ impl RequestedModel {
     }
 
     /// Returns true if the model's files are remote.
-    pub fn is_elsewhere(&self) -> bool {
+    pub(crate) fn is_elsewhere(&self) -> bool {
         matches!(self.home, ModelLocation::Elsewhere(_))
     }
 
     /// Returns true if the model is a file next to others that may be other models.
-    pub fn is_one_of_several(&self) -> bool {
+    pub(crate) fn is_one_of_several(&self) -> bool {
         matches!(&self.home, ModelLocation::Path(path) if !path.is_dir())
     }
 
@@ -286,7 +286,7 @@ impl ModelVariant {
     }
 
     /// Starts to hash the weights in parallel.
-    pub fn begin_hash(&self) {
+    pub(crate) fn begin_hash(&self) {
         self.fingerprint.iter().for_each(Fingerprint::begin);
     }
 
@@ -294,12 +294,12 @@ impl ModelVariant {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn sha256(&self) -> Result<Option<String>> {
+    pub(crate) fn sha256(&self) -> Result<Option<String>> {
         self.fingerprint.as_ref().map(Fingerprint::sha256).transpose()
     }
 
     /// Returns the versions of remote weight files, such as `ETag`s; empty for local files.
-    pub fn pins(&self) -> Vec<&str> {
+    pub(crate) fn pins(&self) -> Vec<&str> {
         self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
     }
 
@@ -307,7 +307,7 @@ impl ModelVariant {
     ///
     /// # Errors
     /// If an index file can no longer be read.
-    pub fn elsewhere(&self) -> Result<Option<String>> {
+    pub(crate) fn elsewhere(&self) -> Result<Option<String>> {
         let weights = self.files.weights();
         let pins = self.pins();
         let ([first, ..], [pin, ..]) = (weights, pins.as_slice()) else { return Ok(None) };
@@ -349,7 +349,7 @@ fn on_this_machine(settings: &HubSettings, model: &HubModel, may_download: bool)
 ///
 /// # Errors
 /// If its weights cannot be hashed.
-pub fn record(target: &str, variant: &ModelVariant, model: &LoadedModel) -> Result<ModelRecord> {
+pub(crate) fn record(target: &str, variant: &ModelVariant, model: &LoadedModel) -> Result<ModelRecord> {
     Ok(ModelRecord {
         name: target.to_owned(),
         architecture: model.model.architecture().to_owned(),

@@ -33,7 +33,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck run`.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Reference dump: name, path, URL or - (stdin) [default: all found]
     ///
     /// The default is every dump found for the model. A stream (- for standard input, or a FIFO) is judged
@@ -61,7 +61,7 @@ pub struct RunArgs {
 const COMMAND: (&str, Option<&str>) = ("run", Some("--reference"));
 
 /// Runs the model and compares. Errors after the report is opened are also in the report.
-pub fn run(args: &RunArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &RunArgs) -> Result<Verdict> {
     let mut output = args.options.open_output(&args.folder_name())?;
     let (report, advice) = output.or_refuse(|output| compare(args, output))?;
     let verdict = output.finish(&report)?;

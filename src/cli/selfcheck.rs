@@ -15,7 +15,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck selfcheck`.
 #[derive(Debug, Args)]
-pub struct SelfcheckArgs {
+pub(crate) struct SelfcheckArgs {
     #[command(flatten)]
     target: RequestedModelOptions,
     #[command(flatten)]
@@ -37,7 +37,7 @@ struct SelfcheckRow {
 
 /// Checks each format of a model, in f32 and in the numerics of the format's engines, and compares the
 /// formats.
-pub fn run(args: &SelfcheckArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &SelfcheckArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let mut rows = Vec::new();
     let mut loaded = Vec::new();

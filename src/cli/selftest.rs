@@ -27,7 +27,7 @@ const DETAILED: &str = "tiny-llama3-f32";
 
 /// Arguments of `xcheck selftest`.
 #[derive(Debug, Args)]
-pub struct SelftestArgs {
+pub(crate) struct SelftestArgs {
     /// Model to test with, instead of the shipped ones
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
@@ -59,7 +59,7 @@ pub struct SelftestArgs {
 }
 
 /// Injects the faults, judges the dumps, and counts the results.
-pub fn run(args: &SelftestArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &SelftestArgs) -> Result<Verdict> {
     let promise = args.promise()?;
     let beds = args.beds()?;
     let jobs = args.jobs(&beds)?;

@@ -6,7 +6,7 @@ use crate::dump::Dump;
 use crate::error::{Error, Result};
 
 /// Splits an argument into the dump and the requested sequence, if any.
-pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
+pub(crate) fn parts_of(typed: &str) -> (&str, Option<&str>) {
     match typed.rsplit_once('#') {
         Some((dump, sequence)) if !Path::new(typed).exists() => (dump, Some(sequence)),
         _ => (typed, None),
@@ -18,7 +18,7 @@ pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
 ///
 /// # Errors
 /// If the sequence does not exist.
-pub fn asked_for<'d>(typed: &str, dumps: impl IntoIterator<Item = &'d Dump>) -> Result<Option<usize>> {
+pub(crate) fn asked_for<'d>(typed: &str, dumps: impl IntoIterator<Item = &'d Dump>) -> Result<Option<usize>> {
     let dumps: Vec<&Dump> = dumps.into_iter().collect();
     let is_of_an_address = typed.contains("://") && dumps.len() == 1;
     let Some(wanted) = parts_of(typed).1.filter(|_| !is_of_an_address) else { return Ok(None) };

@@ -17,7 +17,7 @@ use crate::verdict::Verdict;
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     #[command(flatten)]
     target: RequestedModelOptions,
     /// Address to listen on; any but 127.0.0.1 is open without authentication
@@ -77,7 +77,7 @@ fn parallel(text: &str) -> std::result::Result<usize, String> {
 }
 
 /// Serves until the process is stopped.
-pub fn run(args: &ServeArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &ServeArgs) -> Result<Verdict> {
     let served = args.served()?;
     let address = (args.host, args.port);
     let refuse = |error: std::io::Error| {

@@ -20,7 +20,7 @@ const PROMPT: &str = "Once upon a time, in 1984, there was a little girl named L
 
 /// Server and request options.
 #[derive(Clone, Debug, Args)]
-pub struct ServerOptions {
+pub(crate) struct ServerOptions {
     /// Address of the server, http://HOST:PORT
     ///
     /// The API key is read from XCHECK_API_KEY, else from OPENAI_API_KEY, which is sent only over https or to
@@ -87,7 +87,7 @@ impl ServerOptions {
     ///
     /// # Errors
     /// If the address is invalid, or no request is allowed.
-    pub fn client(&self) -> Result<Client> {
+    pub(crate) fn client(&self) -> Result<Client> {
         if self.requests == 0 || self.decode == 0 {
             return Err(Error::Usage("--requests and --decode: expected at least 1".into()));
         }
@@ -115,7 +115,7 @@ impl ServerOptions {
     ///
     /// # Errors
     /// If the connection fails, or the server returns no continuation.
-    pub fn ask<'c>(
+    pub(crate) fn ask<'c>(
         &self,
         client: &'c Client,
         known: &ServerIdentity,
@@ -163,24 +163,24 @@ impl ServerOptions {
 }
 
 /// The requests to a server and its answers.
-pub struct ServerAnswers<'c> {
+pub(crate) struct ServerAnswers<'c> {
     /// Server that answered.
-    pub server: Box<dyn ServerApi + 'c>,
+    pub(crate) server: Box<dyn ServerApi + 'c>,
     /// Prompt that the server read.
-    pub prompt: ProbePrompt,
+    pub(crate) prompt: ProbePrompt,
     /// Number of requested tokens.
     tokens: usize,
     /// Number of requested top tokens.
-    pub top: usize,
+    pub(crate) top: usize,
     /// Generated tokens.
-    pub generated: GreedyContinuation,
+    pub(crate) generated: GreedyContinuation,
     /// Log-probabilities of the prompt tokens, or the reason why there are none.
-    pub read: ServerAnswer<Vec<Option<TokenPosition>>>,
+    pub(crate) read: ServerAnswer<Vec<Option<TokenPosition>>>,
 }
 
 impl ServerAnswers<'_> {
     /// Returns the request for the continuation.
-    pub fn ask(&self) -> ContinuationRequest<'_> {
+    pub(crate) fn ask(&self) -> ContinuationRequest<'_> {
         ContinuationRequest {
             prompt: &self.prompt,
             tokens: self.tokens,
@@ -191,13 +191,13 @@ impl ServerAnswers<'_> {
     }
 
     /// Returns the decimal step of log-probabilities written with few decimals; else 0.
-    pub fn step(&self) -> f64 {
+    pub(crate) fn step(&self) -> f64 {
         let told = self.read.iter().flatten().flatten().chain(&self.generated.places);
         2.0 * decimals(told).unwrap_or(0.0)
     }
 
     /// Returns the recording with all answers.
-    pub fn recording(&self) -> Recording {
+    pub(crate) fn recording(&self) -> Recording {
         let text = self.prompt.text.clone().unwrap_or_default();
         let read = self.read.as_ref().ok().cloned().unwrap_or_default();
         // A server with a chat API does not show the prompt it makes from a conversation, so the tokens

@@ -7,7 +7,7 @@ use crate::plan::{self, Shard};
 
 /// Options for the shard.
 #[derive(Clone, Debug, Default, Args)]
-pub struct ShardOptions {
+pub(crate) struct ShardOptions {
     /// Judge one of N equal shards, e.g. 3/16, or `auto` from the scheduler
     ///
     /// Shards are counted from 1. `auto` reads the variables of Slurm, GitLab, Buildkite, CircleCI,
@@ -19,7 +19,7 @@ pub struct ShardOptions {
     ///
     /// Finished units are not judged again.
     #[arg(long, requires = "shard", conflicts_with = "no_report", help_heading = "Shards")]
-    pub resume: bool,
+    pub(crate) resume: bool,
 }
 
 /// A shard by its number, or the environment of a scheduler.
@@ -43,7 +43,7 @@ impl ShardOptions {
     ///
     /// # Errors
     /// If `auto` is given and no scheduler's variables are set.
-    pub fn choice(&self) -> Result<Option<Shard>> {
+    pub(crate) fn choice(&self) -> Result<Option<Shard>> {
         Ok(match self.shard {
             None => None,
             Some(ShardChoice::Is(shard)) => Some(shard),
@@ -55,7 +55,7 @@ impl ShardOptions {
     ///
     /// # Errors
     /// If a shard is requested, and there is no dump or there are several.
-    pub fn check_one(&self, dumps: usize, cases: usize, option: &str) -> Result<()> {
+    pub(crate) fn check_one(&self, dumps: usize, cases: usize, option: &str) -> Result<()> {
         match (self.is_given(), dumps, cases) {
             (false, ..) | (true, 1, 0) => Ok(()),
             (.., 0) => Err(Error::Usage(format!(

@@ -78,7 +78,7 @@ impl NamedStream {
 ///
 /// # Errors
 /// If options contradict a stream, or its first message cannot be judged.
-pub fn judged(
+pub(crate) fn judged(
     typed: &str,
     options: &ComparisonOptions,
     mode: Mode,

@@ -11,11 +11,11 @@ use crate::disk_cache;
 use crate::error::{Error, Result};
 
 /// Argument for standard input.
-pub const STDIN: &str = "-";
+pub(crate) const STDIN: &str = "-";
 
 /// Options for the messages of a stream.
 #[derive(Clone, Debug, Default, Args)]
-pub struct DumpStreamOptions {
+pub(crate) struct DumpStreamOptions {
     /// Folder for stream messages that fail or are inconclusive
     ///
     /// Each message is kept as a dump of its own. The folder must be new or empty.
@@ -37,7 +37,7 @@ impl DumpStreamOptions {
     ///
     /// # Errors
     /// If there are other dumps, or if stream options are given without a stream.
-    pub fn of<'d>(&self, dumps: &'d [String]) -> Result<Option<&'d str>> {
+    pub(crate) fn of<'d>(&self, dumps: &'d [String]) -> Result<Option<&'d str>> {
         let is_asked = self.keep_failing.is_some() || self.largest_message.is_some();
         match dumps {
             [only] if is_stream(only) => Ok(Some(only)),
@@ -56,7 +56,7 @@ impl DumpStreamOptions {
     ///
     /// # Errors
     /// If accumulated errors or a shard are requested.
-    pub fn mode(&self, mode: Mode, shard: &ShardOptions) -> Result<Mode> {
+    pub(crate) fn mode(&self, mode: Mode, shard: &ShardOptions) -> Result<Mode> {
         match mode {
             _ if shard.is_given() => Err(Error::Usage(
                 "--shard: a stream cannot be sharded; run one xcheck with --layer for each producer"

@@ -11,7 +11,7 @@ use crate::tap::Tap;
 use crate::tracing::TracedNumerics;
 
 /// Runs the model with supposed changes, if there are any.
-pub fn run_supposing(
+pub(crate) fn run_supposing(
     supposed: &[Supposition],
     model: &dyn Model,
     numerics: &dyn Numerics,

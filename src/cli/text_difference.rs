@@ -13,7 +13,7 @@ const SHOWN: usize = 40;
 
 /// Describes the first differing step with both texts; `None` if there is none. An unusable tokenizer is only
 /// a note.
-pub fn parting(target: &RequestedModel, outcome: &Outcome, dump: &Dump) -> Option<String> {
+pub(crate) fn parting(target: &RequestedModel, outcome: &Outcome, dump: &Dump) -> Option<String> {
     told(target, outcome, dump).unwrap_or_else(|error| {
         Some(format!(
             "the generated tokens differ; their text cannot be shown: \

@@ -11,7 +11,7 @@ use crate::verdict::Outcome;
 
 /// Returns the input and chosen tokens, with texts if a tokenizer is available. Errors do not affect the
 /// verdict.
-pub fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest: &Manifest) -> PromptTokens {
+pub(crate) fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest: &Manifest) -> PromptTokens {
     let prompt = manifest.input.tokens.clone();
     let tokenizer = target.and_then(|target| target.tokenizer().ok().flatten());
     let Some(tokenizer) = tokenizer else { return PromptTokens { prompt, ..PromptTokens::default() } };

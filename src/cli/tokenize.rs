@@ -25,7 +25,7 @@ const AROUND: usize = 3;
 #[command(after_long_help = "\
 Without --parse-special, <s> in TEXT is three characters, as in the sentencepiece library. Use this to test a tokenizer. \
 --prompt of the other commands reads <s> as the token, as transformers and the tools of llama.cpp do.")]
-pub struct TokenizeArgs {
+pub(crate) struct TokenizeArgs {
     /// Model, or a file or folder with a tokenizer
     ///
     /// A model as for the other commands, a GGUF file that holds only a vocabulary, a folder with a
@@ -75,7 +75,7 @@ struct TokenizedText {
 }
 
 /// Prints the ids of the text, or the first difference between two tokenizers.
-pub fn run(args: &TokenizeArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &TokenizeArgs) -> Result<Verdict> {
     let text = read(&args.text)?;
     let this = TokenizedText::of(&args.model, args, &text)?;
     match (&args.compare, args.format) {

@@ -25,7 +25,7 @@ use crate::weight::DType;
 
 /// Options for the program that evaluates the model.
 #[derive(Clone, Debug, Default, Args)]
-pub struct EvaluatorOptions {
+pub(crate) struct EvaluatorOptions {
     /// Evaluate the model with our engine, or with torch and transformers
     ///
     /// torch evaluates any model of transformers, in f64, from a dump of the outputs of its modules
@@ -61,7 +61,7 @@ enum EvaluatorName {
 
 impl EvaluatorOptions {
     /// Returns true if torch evaluates the model for this dump.
-    pub fn is_torch(&self, target: &RequestedModel, named: &NamedDump) -> bool {
+    pub(crate) fn is_torch(&self, target: &RequestedModel, named: &NamedDump) -> bool {
         match self.evaluator {
             EvaluatorName::Native => false,
             EvaluatorName::Torch => true,
@@ -90,7 +90,7 @@ impl EvaluatorOptions {
     ///
     /// # Errors
     /// If the options need our engine, there is no environment, or the worker fails.
-    pub fn judge(
+    pub(crate) fn judge(
         &self,
         judging: &ComparisonContext,
         named: &NamedDump,
@@ -141,7 +141,7 @@ impl EvaluatorOptions {
 }
 
 /// A running worker. It judges one dump after the other.
-pub struct TorchEvaluator {
+pub(crate) struct TorchEvaluator {
     process: EvaluatorProcess,
     connection: EvaluatorConnection<'static>,
 }

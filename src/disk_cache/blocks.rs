@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 const DATA: &str = "data";
 
 /// Downloaded blocks of one remote file.
-pub struct CachedBlocks {
+pub(crate) struct CachedBlocks {
     path: PathBuf,
     data: File,
     /// Checksum file, locked so that no other process deletes the blocks while they are in use.
@@ -46,7 +46,7 @@ impl DiskCache {
     /// # Errors
     /// If the files can be neither read nor created.
     #[expect(unsafe_code)]
-    pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<CachedBlocks> {
+    pub(crate) fn blocks(&self, key: &str, len: usize, about: &str) -> Result<CachedBlocks> {
         let temporary = match self.space.folder() {
             Some(_) => None,
             None => {
@@ -98,17 +98,17 @@ fn open(path: &Path, len: usize) -> io::Result<(File, File)> {
 
 impl CachedBlocks {
     /// Returns the whole length of the file. Callers may only read blocks that are present.
-    pub fn bytes(&self) -> Bytes {
+    pub(crate) fn bytes(&self) -> Bytes {
         self.bytes.clone()
     }
 
     /// Returns true if all blocks of a byte range are present and valid.
-    pub fn are_here(&self, range: &Range<usize>) -> bool {
+    pub(crate) fn are_here(&self, range: &Range<usize>) -> bool {
         self.sound[blocks_of(range)].iter().all(|sound| sound.load(Ordering::Acquire))
     }
 
     /// Returns the byte ranges that must be downloaded: runs of whole blocks, in order.
-    pub fn missing(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+    pub(crate) fn missing(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut wanted: Vec<usize> = ranges.iter().flat_map(blocks_of).collect();
         wanted.sort_unstable();
         wanted.dedup();
@@ -127,7 +127,7 @@ impl CachedBlocks {
     ///
     /// # Errors
     /// If there is not enough space.
-    pub fn reserve(&self, bytes: usize) -> Result<(), String> {
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<(), String> {
         self.space.reserve(bytes.next_multiple_of(BLOCK) as u64)
     }
 
@@ -138,7 +138,7 @@ impl CachedBlocks {
     ///
     /// # Panics
     /// If the bytes are not a whole block.
-    pub fn put(&self, start: usize, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn put(&self, start: usize, bytes: &[u8]) -> Result<()> {
         let block = start / BLOCK;
         assert_eq!(start..start + bytes.len(), self.place(block), "a whole block");
         let sum = checksum(bytes);

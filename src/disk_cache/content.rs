@@ -13,7 +13,7 @@ const DEEPEST: usize = 32;
 
 /// A file, or all named files below a folder, pinned to their state when they were opened.
 #[derive(Clone, Debug)]
-pub struct PinnedContent {
+pub(crate) struct PinnedContent {
     files: Vec<(String, PinnedFile)>,
 }
 
@@ -23,7 +23,7 @@ impl PinnedContent {
     ///
     /// # Errors
     /// If a file cannot be opened, or a folder cannot be listed.
-    pub fn at(path: &Path) -> Result<Result<Self, PathBuf>> {
+    pub(crate) fn at(path: &Path) -> Result<Result<Self, PathBuf>> {
         let mut files = Vec::new();
         if let Some(special) = list(path, Path::new(""), DEEPEST, &mut files)? {
             return Ok(Err(special));
@@ -36,7 +36,7 @@ impl PinnedContent {
     ///
     /// # Errors
     /// If a file cannot be read, or has changed since it was pinned.
-    pub fn sha256(&self, kept: &DiskCache) -> Result<String> {
+    pub(crate) fn sha256(&self, kept: &DiskCache) -> Result<String> {
         let mut hash = Sha256::new();
         for (name, file) in &self.files {
             hash.update(format!("file {} {name} {}\n", name.len(), file.len()));
@@ -50,7 +50,7 @@ impl PinnedContent {
     ///
     /// # Errors
     /// If a file has changed or no longer exists.
-    pub fn check_unchanged(&self) -> Result<()> {
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.files.iter().try_for_each(|(_, file)| file.check_unchanged())
     }
 }

@@ -57,7 +57,7 @@ impl PinnedFile {
     ///
     /// # Errors
     /// If the file has changed or no longer exists.
-    pub fn check_unchanged(&self) -> Result<()> {
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
         let metadata = fs::metadata(&self.path).map_err(Error::io("open", &self.path))?;
         if FileIdentity::of(&metadata) == self.identity { Ok(()) } else { Err(self.changed()) }
     }

@@ -12,10 +12,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use blocks::CachedBlocks;
-pub use content::PinnedContent;
+pub(crate) use blocks::CachedBlocks;
+pub(crate) use content::PinnedContent;
 pub use hashes::{PinnedFile, hash_of};
-pub use space::BLOCK;
+pub(crate) use space::BLOCK;
 
 use crate::atomic_write;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ impl DiskCache {
     ///
     /// # Errors
     /// If the limit is not a valid size.
-    pub fn from_env() -> Result<Self> {
+    pub(crate) fn from_env() -> Result<Self> {
         Self::from_variables(|name| env::var_os(name), env::home_dir())
     }
 
@@ -51,7 +51,7 @@ impl DiskCache {
     ///
     /// # Errors
     /// If the limit is not a valid size.
-    pub fn from_variables(
+    pub(crate) fn from_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         user: Option<PathBuf>,
     ) -> Result<Self> {
@@ -82,7 +82,7 @@ impl DiskCache {
     }
 
     /// Returns the cache folder; `None` if the cache is off.
-    pub fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
@@ -96,14 +96,14 @@ impl DiskCache {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write_with_folders(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_with_folders(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)?;
     atomic_write::write_whole(path, bytes)
 }
 
 /// Parses a size such as `20GB`, `500 MB` or `123456` (bytes).
-pub fn size(text: &str) -> Option<u64> {
+pub(crate) fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 4] =
         [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
     let text = text.trim().to_uppercase();

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// Size of the unit that is downloaded, stored and checked as one.
-pub const BLOCK: usize = 1 << 16;
+pub(crate) const BLOCK: usize = 1 << 16;
 /// Name of the file with the checksums of the blocks.
 pub(super) const SUMS: &str = "sums";
 
@@ -27,12 +27,12 @@ struct CacheEntry {
 }
 
 impl CacheSpace {
-    pub fn new(folder: Option<PathBuf>, limit: u64) -> Self {
+    pub(crate) fn new(folder: Option<PathBuf>, limit: u64) -> Self {
         Self { folder, limit, taken: Mutex::new(None) }
     }
 
     /// Returns the folder of the blocks; `None` if the cache is off.
-    pub fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
@@ -40,7 +40,7 @@ impl CacheSpace {
     ///
     /// # Errors
     /// If files in use take all of the space; the message says what to do.
-    pub fn reserve(&self, bytes: u64) -> Result<(), String> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), String> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let known = taken.unwrap_or_else(|| self.entries().iter().map(|entry| entry.bytes).sum());
         // Without a cache folder, there is nothing to delete.

@@ -21,7 +21,7 @@ pub(super) struct RepoFolder(PathBuf);
 
 /// State of a model in the cache.
 #[derive(Debug)]
-pub enum CacheState {
+pub(crate) enum CacheState {
     /// All files are cached.
     Whole(CachedFiles),
     /// These files are missing.
@@ -32,7 +32,7 @@ pub enum CacheState {
 
 /// The cached files of a model, not yet checked.
 #[derive(Debug)]
-pub struct CachedFiles {
+pub(crate) struct CachedFiles {
     model: HubModel,
     snapshot: PathBuf,
     files: Vec<String>,
@@ -40,7 +40,7 @@ pub struct CachedFiles {
 
 impl CacheState {
     /// Looks for the newest downloaded version of a model; reads no weights.
-    pub fn look_for(settings: &HubSettings, model: &HubModel) -> Self {
+    pub(crate) fn look_for(settings: &HubSettings, model: &HubModel) -> Self {
         let repo = RepoFolder::of(settings, &model.repo);
         let Some(snapshot) = repo.newest() else { return repo.begun() };
         match choose(&model.part, &files_below(&snapshot), |index| read_index(&snapshot.join(index))) {
@@ -57,23 +57,23 @@ impl CacheState {
 
 impl RepoFolder {
     /// Returns the cache folder of a repository, which may not exist.
-    pub fn of(settings: &HubSettings, repo: &str) -> Self {
+    pub(crate) fn of(settings: &HubSettings, repo: &str) -> Self {
         Self(settings.cache.join(format!("models--{}", repo.replace('/', "--"))))
     }
 
     /// Returns the path of the blob with that hash.
     #[cfg(feature = "hub")]
-    pub fn blob(&self, digest: &Digest) -> PathBuf {
+    pub(crate) fn blob(&self, digest: &Digest) -> PathBuf {
         self.0.join("blobs").join(digest.name())
     }
 
     /// Returns the folder with the links to the files of a commit.
-    pub fn snapshot(&self, commit: &str) -> PathBuf {
+    pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.0.join("snapshots").join(commit)
     }
 
     /// Returns the path of the file with the commit of a branch.
-    pub fn reference(&self, branch: &str) -> PathBuf {
+    pub(crate) fn reference(&self, branch: &str) -> PathBuf {
         self.0.join("refs").join(branch)
     }
 
@@ -97,15 +97,15 @@ impl RepoFolder {
 
 /// A model in the cache, all files checked against their hashes.
 #[derive(Debug)]
-pub struct VerifiedModel {
+pub(crate) struct VerifiedModel {
     /// Path with which the model is opened.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     checked: Vec<(PathBuf, Digest)>,
 }
 
 impl VerifiedModel {
     /// Returns the SHA-256 of a file, if the file was verified by that hash.
-    pub fn sha256(&self, path: &Path) -> Option<&str> {
+    pub(crate) fn sha256(&self, path: &Path) -> Option<&str> {
         match self.checked.iter().find(|(checked, _)| checked == path) {
             Some((_, Digest::Sha256(sha256))) => Some(sha256),
             _ => None,
@@ -119,7 +119,7 @@ impl CachedFiles {
     ///
     /// # Errors
     /// [`HubError::Damaged`] if a file has another hash.
-    pub fn checked(self, kept: &DiskCache) -> Result<VerifiedModel> {
+    pub(crate) fn checked(self, kept: &DiskCache) -> Result<VerifiedModel> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
         let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();
         let checked = checked?.into_iter().flatten().collect();

@@ -22,20 +22,20 @@ pub(super) struct HubClient<'s> {
 /// Files of a repository at a commit.
 pub(super) struct Listing {
     /// Commit that the files belong to.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Files of the repository.
-    pub files: Vec<RemoteFile>,
+    pub(crate) files: Vec<RemoteFile>,
 }
 
 /// A file of a repository.
 #[derive(Clone)]
 pub(super) struct RemoteFile {
     /// Path in the repository.
-    pub name: String,
+    pub(crate) name: String,
     /// Size in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Hash of the content.
-    pub digest: Digest,
+    pub(crate) digest: Digest,
 }
 
 /// The hub's response to `api/models/<repo>/revision/<revision>?blobs=true`.
@@ -61,7 +61,7 @@ struct Lfs {
 
 impl<'s> HubClient<'s> {
     /// Makes a client. It connects at the first request.
-    pub fn new(settings: &'s HubSettings) -> Self {
+    pub(crate) fn new(settings: &'s HubSettings) -> Self {
         Self { agent: agent(), settings }
     }
 
@@ -69,7 +69,7 @@ impl<'s> HubClient<'s> {
     ///
     /// # Errors
     /// If the hub cannot be reached, refuses, or gives an unexpected response.
-    pub fn list(&self, repo: &str) -> Result<Listing> {
+    pub(crate) fn list(&self, repo: &str) -> Result<Listing> {
         let url = format!("{}/api/models/{repo}/revision/main?blobs=true", self.settings.endpoint);
         let mut answer = self.get(&url, repo, repo, None)?;
         /// Maximum size of a file list in bytes.

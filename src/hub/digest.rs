@@ -10,7 +10,7 @@ use crate::disk_cache::hash_of;
 
 /// The hash of a file's content as the hub states it, in lower-case hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Digest {
+pub(crate) enum Digest {
     /// SHA-256 of the content, for large files.
     Sha256(String),
     /// SHA-1 of `blob`, the length, a zero byte, and the content, for small files that git itself stores.
@@ -19,7 +19,7 @@ pub enum Digest {
 
 impl Digest {
     /// Parses the name of a cached blob; `None` if it is not a hash.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let is_hash = name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
         match name.len() {
             64 if is_hash => Some(Digest::Sha256(name.to_owned())),
@@ -29,7 +29,7 @@ impl Digest {
     }
 
     /// Returns the name of the blob in the cache.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Digest::Sha256(name) | Digest::GitBlob(name) => name,
         }
@@ -39,7 +39,7 @@ impl Digest {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn of(&self, file: &mut File) -> io::Result<String> {
+    pub(crate) fn of(&self, file: &mut File) -> io::Result<String> {
         match self {
             Digest::Sha256(_) => hash_of(Sha256::new(), file),
             Digest::GitBlob(_) => {

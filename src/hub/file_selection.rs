@@ -12,11 +12,11 @@ use crate::input;
 
 /// Selected files of a repository, by path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct FileSelection {
+pub(crate) struct FileSelection {
     /// Required files that exist.
-    pub files: Vec<String>,
+    pub(crate) files: Vec<String>,
     /// Required files that are missing.
-    pub missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
 }
 
 /// Names of weight files, the preferred form first. An index lists shards.
@@ -47,7 +47,7 @@ const EXTRAS: [&str; 9] = [
 ///
 /// # Errors
 /// If an index cannot be read, or a quantisation does not match exactly one file.
-pub fn choose(
+pub(crate) fn choose(
     part: &RepoFiles,
     there: &[String],
     read: impl FnOnce(&str) -> Result<Vec<u8>>,
@@ -80,7 +80,7 @@ const LONGEST_INDEX: u64 = 64 << 20;
 ///
 /// # Errors
 /// If the file cannot be read, or is too large for an index.
-pub fn read_index(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read_index(path: &Path) -> Result<Vec<u8>> {
     let length = input::regular(path)?.len();
     if length > LONGEST_INDEX {
         return Err(Error::BadContainer {

@@ -9,11 +9,11 @@ use super::name::{HubModel, RepoFiles};
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
     /// Name that users type.
-    pub name: String,
+    pub(crate) name: String,
     /// Architecture, as in dumps and tolerances.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// Published forms; the first is the default.
-    pub files: Vec<KnownFiles>,
+    pub(crate) files: Vec<KnownFiles>,
 }
 
 /// One form of a known model.
@@ -28,7 +28,7 @@ pub struct KnownFiles {
     pub gb: f64,
     /// True if the licence must be accepted first.
     #[serde(default)]
-    pub gated: bool,
+    pub(crate) gated: bool,
 }
 
 /// The content of `known.toml`.
@@ -62,13 +62,13 @@ impl KnownModel {
 
 impl KnownFiles {
     /// Returns the location on the hub; `asked` is the form's name.
-    pub fn model(&self, asked: String) -> HubModel {
+    pub(crate) fn model(&self, asked: String) -> HubModel {
         let part = self.file.clone().map_or(RepoFiles::Folder, RepoFiles::File);
         HubModel { asked, repo: self.repo.clone(), part }
     }
 
     /// Returns the quantisation in a file name, such as `Q8_0` in `llama-2-7b.Q8_0.gguf`.
-    pub fn quantisation(&self) -> Option<&str> {
+    pub(crate) fn quantisation(&self) -> Option<&str> {
         self.file.as_deref()?.strip_suffix(".gguf")?.rsplit(['.', '-']).next()
     }
 }

@@ -15,7 +15,7 @@ mod known_models;
 mod name;
 mod settings;
 
-pub use cache::{CacheState, CachedFiles, VerifiedModel};
+pub(crate) use cache::{CacheState, CachedFiles, VerifiedModel};
 pub use known_models::{KnownFiles, KnownModel, named, nearest};
 pub use name::{HubModel, RepoFiles};
 pub use settings::HubSettings;
@@ -23,7 +23,7 @@ pub use settings::HubSettings;
 use crate::error::{Error, HubError, Result};
 
 /// Receives the progress of a download.
-pub trait DownloadObserver {
+pub(crate) trait DownloadObserver {
     /// Reports the start of a file of `bytes` bytes, of which `start` are already downloaded.
     fn file(&mut self, name: &str, bytes: u64, start: u64);
     /// Reports the number of downloaded bytes.
@@ -34,7 +34,7 @@ pub trait DownloadObserver {
 ///
 /// # Errors
 /// [`HubError::NotCached`] if a file is missing, [`HubError::Damaged`] if a file does not match its hash.
-pub fn locate(settings: &HubSettings, model: &HubModel) -> Result<VerifiedModel> {
+pub(crate) fn locate(settings: &HubSettings, model: &HubModel) -> Result<VerifiedModel> {
     match CacheState::look_for(settings, model) {
         CacheState::Whole(found) => found.checked(&settings.kept),
         CacheState::Partly(missing) => {
@@ -58,7 +58,7 @@ fn not_cached(settings: &HubSettings, model: &HubModel, missing: &str) -> Error 
 /// # Errors
 /// If the hub cannot be reached or refuses, a file does not match its hash, or the disk is full. Downloaded
 /// bytes are kept, and the next attempt continues from them.
-pub fn download(
+pub(crate) fn download(
     settings: &HubSettings,
     model: &HubModel,
     watch: &mut dyn DownloadObserver,

@@ -37,7 +37,7 @@ impl HubModel {
     }
 
     /// Returns the command that downloads the model.
-    pub fn download_command(&self) -> String {
+    pub(crate) fn download_command(&self) -> String {
         format!("xcheck models --download {}", self.asked)
     }
 }

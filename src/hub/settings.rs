@@ -23,7 +23,7 @@ pub struct HubSettings {
     /// True if the network must not be used.
     pub offline: bool,
     /// Cache of file hashes.
-    pub kept: DiskCache,
+    pub(crate) kept: DiskCache,
 }
 
 impl HubSettings {
@@ -31,7 +31,7 @@ impl HubSettings {
     ///
     /// # Errors
     /// If a variable of xcheck has an invalid value.
-    pub fn from_env() -> Result<Self> {
+    pub(crate) fn from_env() -> Result<Self> {
         Self::from_variables(|name| env::var_os(name), env::home_dir())
     }
 
@@ -66,7 +66,7 @@ impl HubSettings {
     ///
     /// # Errors
     /// If the token is invalid. The message does not show it.
-    pub fn sendable_token(&self) -> Result<Option<&str>> {
+    pub(crate) fn sendable_token(&self) -> Result<Option<&str>> {
         match self.token.as_deref() {
             Some(token) if !token.chars().all(|c| c.is_ascii_graphic()) => Err(Error::Usage(
                 "the token in HF_TOKEN, or in the file that `hf auth login` wrote, has a space or an invalid character; \

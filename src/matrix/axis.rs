@@ -9,22 +9,22 @@ use crate::verdict::Verdict;
 
 /// One axis of a matrix.
 #[derive(Clone, Debug)]
-pub struct MatrixAxis {
+pub(crate) struct MatrixAxis {
     /// Name of the axis.
-    pub name: String,
+    pub(crate) name: String,
     /// Distinct values.
-    pub values: Vec<String>,
+    pub(crate) values: Vec<String>,
 }
 
 /// Expected result of a cell.
 #[derive(Clone, Debug)]
-pub struct ExpectedResult {
+pub(crate) struct ExpectedResult {
     /// Expected verdict: fail or inconclusive.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Tap of the first divergence, if it is expected.
-    pub tap: Option<Point>,
+    pub(crate) tap: Option<Point>,
     /// Reason for the expectation.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 /// Returns the index of the axis that a file names.

@@ -8,43 +8,43 @@ use crate::verdict::Verdict;
 
 /// A cell with its report, run now or cached.
 #[derive(Clone, Debug)]
-pub struct CellResult<'p> {
+pub(crate) struct CellResult<'p> {
     /// The cell of the plan.
-    pub cell: &'p MatrixCell,
+    pub(crate) cell: &'p MatrixCell,
     /// Command of the cell, without the program name.
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
     /// Content of the report, or the error message.
-    pub found: Result<CellSummary, String>,
+    pub(crate) found: Result<CellSummary, String>,
     /// True if the cell was run this time, false if its report was cached.
-    pub was_run: bool,
+    pub(crate) was_run: bool,
     /// Cache key, or the reason why the cell is run each time.
-    pub key: Result<String, String>,
+    pub(crate) key: Result<String, String>,
     /// True if the cell wrote a report, even one of an error.
-    pub has_report: bool,
+    pub(crate) has_report: bool,
 }
 
 /// Summary of a report.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CellSummary {
+pub(crate) struct CellSummary {
     /// Overall verdict of all references.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Reason why the cell does not pass.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Largest bound ratio, if error bounds were computed.
-    pub bound_ratio: Option<f64>,
+    pub(crate) bound_ratio: Option<f64>,
     /// First divergence of the first failing reference.
-    pub first: Option<Site>,
+    pub(crate) first: Option<Site>,
     /// First divergence of each reference whose verdict is the cell's verdict.
-    pub at: Vec<Option<Site>>,
+    pub(crate) at: Vec<Option<Site>>,
     /// Cause of the first divergence.
-    pub because: Option<String>,
+    pub(crate) because: Option<String>,
     /// Results per architecture.
-    pub architectures: Vec<ArchitectureSummary>,
+    pub(crate) architectures: Vec<ArchitectureSummary>,
 }
 
 impl CellSummary {
     /// Summarises a report.
-    pub fn of(report: &Report) -> Self {
+    pub(crate) fn of(report: &Report) -> Self {
         let outcomes = || report.results.iter().map(|result| &result.outcome);
         let most = outcomes().map(|outcome| outcome.verdict).max();
         let mut worst = outcomes().filter(|outcome| Some(outcome.verdict) == most);
@@ -73,7 +73,7 @@ impl CellSummary {
 
 /// Result of a cell after its expectation is applied, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CellStatus {
+pub(crate) enum CellStatus {
     /// The cell passes.
     Pass,
     /// The cell fails as expected.
@@ -90,11 +90,11 @@ pub enum CellStatus {
 
 impl CellStatus {
     /// All results, the worst last.
-    pub const ALL: [CellStatus; 6] =
+    pub(crate) const ALL: [CellStatus; 6] =
         [Self::Pass, Self::Known, Self::Inconclusive, Self::Unexpected, Self::Fail, Self::Error];
 
     /// The word used in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
             Self::Known => "known",
@@ -106,7 +106,7 @@ impl CellStatus {
     }
 
     /// Returns the verdict that this status counts as; `None` without a verdict.
-    pub fn verdict(self) -> Option<Verdict> {
+    pub(crate) fn verdict(self) -> Option<Verdict> {
         match self {
             Self::Pass | Self::Known => Some(Verdict::Pass),
             Self::Inconclusive => Some(Verdict::Inconclusive),
@@ -116,14 +116,14 @@ impl CellStatus {
     }
 
     /// Returns true if nobody needs to act.
-    pub fn is_good(self) -> bool {
+    pub(crate) fn is_good(self) -> bool {
         self <= Self::Known
     }
 }
 
 impl CellResult<'_> {
     /// Returns the result after the expectation is applied.
-    pub fn standing(&self) -> CellStatus {
+    pub(crate) fn standing(&self) -> CellStatus {
         let Ok(found) = &self.found else { return CellStatus::Error };
         let plain = match found.verdict {
             Verdict::Pass | Verdict::Tie | Verdict::Known => CellStatus::Pass,

@@ -14,14 +14,14 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Running programs, each with its child processes in a process group of its own.
 #[derive(Clone, Debug, Default)]
-pub struct ChildProcesses(Arc<Mutex<BTreeSet<u32>>>);
+pub(crate) struct ChildProcesses(Arc<Mutex<BTreeSet<u32>>>);
 
 impl ChildProcesses {
     /// Creates an empty set. A signal that ends this program first kills the programs that run then.
     ///
     /// # Errors
     /// If signal handlers cannot be installed.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let children = Self::default();
         let seen = children.clone();
         shutdown::before(move || {
@@ -36,7 +36,7 @@ impl ChildProcesses {
     ///
     /// # Errors
     /// If the program cannot be started.
-    pub fn run(&self, command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    pub(crate) fn run(&self, command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let mut child = self.start(command)?;
         let deadline = Instant::now().checked_add(limit);
         let ended = loop {

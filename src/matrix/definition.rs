@@ -13,40 +13,40 @@ use crate::input;
 /// The fields of a matrix definition file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MatrixDefinition {
-    pub axes: Spanned<BTreeMap<Spanned<String>, Spanned<Value>>>,
-    pub rows: Option<Spanned<Vec<Spanned<String>>>>,
-    pub columns: Option<Spanned<Vec<Spanned<String>>>>,
-    pub command: Spanned<Vec<Spanned<String>>>,
-    pub make: Option<Spanned<Value>>,
+pub(crate) struct MatrixDefinition {
+    pub(crate) axes: Spanned<BTreeMap<Spanned<String>, Spanned<Value>>>,
+    pub(crate) rows: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) columns: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) command: Spanned<Vec<Spanned<String>>>,
+    pub(crate) make: Option<Spanned<Value>>,
     #[serde(default)]
-    pub reads: Vec<Spanned<String>>,
-    pub limit: Option<Spanned<u64>>,
+    pub(crate) reads: Vec<Spanned<String>>,
+    pub(crate) limit: Option<Spanned<u64>>,
     #[serde(default)]
-    pub include: Vec<Spanned<CellPattern>>,
+    pub(crate) include: Vec<Spanned<CellPattern>>,
     #[serde(default)]
-    pub exclude: Vec<Spanned<CellPattern>>,
+    pub(crate) exclude: Vec<Spanned<CellPattern>>,
     #[serde(default)]
-    pub expect: Vec<Spanned<ExpectationDefinition>>,
+    pub(crate) expect: Vec<Spanned<ExpectationDefinition>>,
 }
 
 /// Axis values that select cells: one value or a list for each axis.
-pub type CellPattern = BTreeMap<Spanned<String>, Spanned<Value>>;
+pub(crate) type CellPattern = BTreeMap<Spanned<String>, Spanned<Value>>;
 
 /// Expected result of some cells.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExpectationDefinition {
+pub(crate) struct ExpectationDefinition {
     #[serde(rename = "where")]
-    pub of: Spanned<CellPattern>,
-    pub verdict: Spanned<String>,
-    pub tap: Option<Spanned<String>>,
-    pub reason: Spanned<String>,
+    pub(crate) of: Spanned<CellPattern>,
+    pub(crate) verdict: Spanned<String>,
+    pub(crate) tap: Option<Spanned<String>>,
+    pub(crate) reason: Spanned<String>,
 }
 
 /// A matrix definition file and its text, for error messages with line numbers.
 #[derive(Clone, Debug)]
-pub struct DefinitionText {
+pub(crate) struct DefinitionText {
     file: PathBuf,
     text: String,
 }
@@ -56,7 +56,7 @@ impl DefinitionText {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn of(file: &Path) -> Result<Self> {
+    pub(crate) fn of(file: &Path) -> Result<Self> {
         let text = input::text(file)?;
         Ok(Self { file: file.to_owned(), text })
     }
@@ -65,13 +65,13 @@ impl DefinitionText {
     ///
     /// # Errors
     /// If the file is not TOML, has an unknown field, or lacks a field.
-    pub fn written(&self) -> Result<MatrixDefinition> {
+    pub(crate) fn written(&self) -> Result<MatrixDefinition> {
         toml::from_str(&self.text)
             .map_err(|error| self.refuse(error.span().unwrap_or(0..0), error.message().trim_end()))
     }
 
     /// Returns an error about the text at `span`, with its line.
-    pub fn refuse(&self, span: Range<usize>, problem: impl AsRef<str>) -> Error {
+    pub(crate) fn refuse(&self, span: Range<usize>, problem: impl AsRef<str>) -> Error {
         let before = self.text.as_bytes().get(..span.start).unwrap_or_default();
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         Error::Usage(format!("{}, line {line}: {}", self.file.display(), problem.as_ref().replace('\n', " ")))
@@ -82,7 +82,7 @@ impl DefinitionText {
 ///
 /// # Errors
 /// If a value has another type, or cannot be part of a command; the error is a message.
-pub fn texts(value: &Value) -> Result<Vec<String>, String> {
+pub(crate) fn texts(value: &Value) -> Result<Vec<String>, String> {
     match value {
         Value::Array(values) => values.iter().map(text).collect(),
         value => Ok(vec![text(value)?]),

@@ -10,7 +10,7 @@ const LONGEST: usize = 120;
 /// Returns a unique and readable folder name for each combination of values. Characters with a meaning to
 /// file systems or shells are replaced, and names differ in more than upper and lower case. A changed name
 /// ends with a hash.
-pub fn names(combinations: &[Vec<String>]) -> Vec<String> {
+pub(crate) fn names(combinations: &[Vec<String>]) -> Vec<String> {
     let plain: Vec<String> = combinations.iter().map(|values| plain(values)).collect();
     let mut alike: BTreeMap<String, usize> = BTreeMap::new();
     plain.iter().for_each(|name| *alike.entry(name.to_lowercase()).or_default() += 1);

@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// Hash of all inputs of a cell.
 #[derive(Debug)]
-pub struct CellInputs<'k> {
+pub(crate) struct CellInputs<'k> {
     kept: &'k DiskCache,
     hash: Sha256,
     unknown: Option<String>,
@@ -17,12 +17,12 @@ pub struct CellInputs<'k> {
 
 impl<'k> CellInputs<'k> {
     /// Starts an empty key.
-    pub fn new(kept: &'k DiskCache) -> Self {
+    pub(crate) fn new(kept: &'k DiskCache) -> Self {
         Self { kept, hash: Sha256::new(), unknown: None }
     }
 
     /// Adds a named text to the key.
-    pub fn say(&mut self, what: &str, text: &str) {
+    pub(crate) fn say(&mut self, what: &str, text: &str) {
         self.hash.update(format!("{what} {} {text}\n", text.len()));
     }
 
@@ -30,7 +30,7 @@ impl<'k> CellInputs<'k> {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn content(&mut self, path: &Path) -> Result<()> {
+    pub(crate) fn content(&mut self, path: &Path) -> Result<()> {
         match PinnedContent::at(path)? {
             Err(special) => self.unknown(format!("{} is neither a file nor a folder", special.display())),
             Ok(content) => {
@@ -42,7 +42,7 @@ impl<'k> CellInputs<'k> {
     }
 
     /// Marks the key as unknown: the cell is run each time.
-    pub fn unknown(&mut self, why: String) {
+    pub(crate) fn unknown(&mut self, why: String) {
         self.unknown.get_or_insert(why);
     }
 
@@ -50,7 +50,7 @@ impl<'k> CellInputs<'k> {
     ///
     /// # Errors
     /// The reason why there is no key.
-    pub fn key(self) -> Result<String, String> {
+    pub(crate) fn key(self) -> Result<String, String> {
         match self.unknown {
             Some(why) => Err(why),
             None => Ok(hex::encode(self.hash.finalize())),

@@ -15,12 +15,12 @@ mod plan;
 mod table;
 mod template;
 
-pub use axis::{ExpectedResult, MatrixAxis};
-pub use cell_result::{CellResult, CellStatus, CellSummary};
-pub use child_processes::ChildProcesses;
+pub(crate) use axis::{ExpectedResult, MatrixAxis};
+pub(crate) use cell_result::{CellResult, CellStatus, CellSummary};
+pub(crate) use child_processes::ChildProcesses;
 pub use html::html;
 pub use json::json;
-pub use key::CellInputs;
+pub(crate) use key::CellInputs;
 pub use markdown::markdown;
 pub use plan::{MakeCommand, MatrixCell, MatrixPlan};
 pub use table::table;
@@ -31,27 +31,27 @@ use crate::report::{ArchitectureSummary, rolled_up};
 #[derive(Clone, Debug)]
 pub struct ComparisonMatrix<'p> {
     /// Command-line arguments, without the program name.
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
     /// Plan of the matrix.
-    pub plan: &'p MatrixPlan,
+    pub(crate) plan: &'p MatrixPlan,
     /// Results of the cells, in the order of the plan.
-    pub done: Vec<CellResult<'p>>,
+    pub(crate) done: Vec<CellResult<'p>>,
 }
 
 impl ComparisonMatrix<'_> {
     /// Returns the worst status of all cells.
-    pub fn standing(&self) -> CellStatus {
+    pub(crate) fn standing(&self) -> CellStatus {
         self.done.iter().map(CellResult::standing).max().unwrap_or(CellStatus::Inconclusive)
     }
 
     /// Returns the results per architecture, over all cells.
-    pub fn by_architecture(&self) -> Vec<ArchitectureSummary> {
+    pub(crate) fn by_architecture(&self) -> Vec<ArchitectureSummary> {
         let found = self.done.iter().filter_map(|done| done.found.as_ref().ok());
         rolled_up(found.flat_map(|found| found.architectures.iter().cloned()))
     }
 
     /// Returns the cells with this result.
-    pub fn that_are(&self, standing: CellStatus) -> impl Iterator<Item = &CellResult<'_>> {
+    pub(crate) fn that_are(&self, standing: CellStatus) -> impl Iterator<Item = &CellResult<'_>> {
         self.done.iter().filter(move |done| done.standing() == standing)
     }
 
@@ -75,7 +75,7 @@ impl ComparisonMatrix<'_> {
     }
 
     /// Returns the number of cells per status, worst first, such as "3 pass, 1 known failure".
-    pub fn tally(&self) -> String {
+    pub(crate) fn tally(&self) -> String {
         let told = CellStatus::ALL.iter().rev().filter_map(|&standing| {
             let count = self.that_are(standing).count();
             (count > 0).then(|| format!("{count} {}", standing.name()))

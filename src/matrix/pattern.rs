@@ -13,11 +13,11 @@ use crate::matrix::definition::{
 use crate::verdict::Verdict;
 
 /// Accepted values by axis. An axis without an entry accepts every value.
-pub struct CellFilter(BTreeMap<usize, Vec<String>>);
+pub(crate) struct CellFilter(BTreeMap<usize, Vec<String>>);
 
 impl CellFilter {
     /// Returns true if the pattern matches a cell.
-    pub fn is_of(&self, values: &[String]) -> bool {
+    pub(crate) fn is_of(&self, values: &[String]) -> bool {
         self.0.iter().all(|(axis, wanted)| wanted.contains(&values[*axis]))
     }
 }
@@ -26,7 +26,7 @@ impl CellFilter {
 ///
 /// # Errors
 /// If a pattern matches no cell, or names an unknown axis or value.
-pub fn fits_all(
+pub(crate) fn fits_all(
     patterns: &[Spanned<CellPattern>],
     what: &str,
     axes: &[MatrixAxis],
@@ -73,7 +73,7 @@ fn fit(
 ///
 /// # Errors
 /// If an expectation is invalid or a duplicate.
-pub fn expectations(
+pub(crate) fn expectations(
     written: &MatrixDefinition,
     axes: &[MatrixAxis],
     combinations: &[Vec<String>],

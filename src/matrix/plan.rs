@@ -25,26 +25,26 @@ const OUT: &str = "out";
 #[derive(Clone, Debug)]
 pub struct MatrixPlan {
     /// Axes, in the order of the file.
-    pub axes: Vec<MatrixAxis>,
+    pub(crate) axes: Vec<MatrixAxis>,
     /// Indices of the axes that are the rows of the table.
-    pub rows: Vec<usize>,
+    pub(crate) rows: Vec<usize>,
     /// Indices of the axes that are the columns: all other axes.
-    pub columns: Vec<usize>,
+    pub(crate) columns: Vec<usize>,
     /// Cells in the order of the axes; the last axis varies fastest.
     pub cells: Vec<MatrixCell>,
     /// Time limit of each step of a cell.
-    pub limit: Duration,
+    pub(crate) limit: Duration,
 }
 
 /// A cell: one combination of axis values.
 #[derive(Clone, Debug)]
 pub struct MatrixCell {
     /// Value of each axis.
-    pub values: Vec<String>,
+    pub(crate) values: Vec<String>,
     /// Name that is unique in the matrix and valid as a folder name.
-    pub name: String,
+    pub(crate) name: String,
     /// Expected result, if a failure of the cell is known.
-    pub expected: Option<ExpectedResult>,
+    pub(crate) expected: Option<ExpectedResult>,
     /// Location in the file, for error messages.
     line: (DefinitionText, Range<usize>),
     command: Vec<Template>,
@@ -64,9 +64,9 @@ enum MakeTemplate {
 #[derive(Clone, Debug)]
 pub struct MakeCommand {
     /// Program and arguments.
-    pub words: Vec<String>,
+    pub(crate) words: Vec<String>,
     /// Words of the command that may name input files.
-    pub named: Vec<String>,
+    pub(crate) named: Vec<String>,
 }
 
 impl MatrixPlan {
@@ -93,7 +93,7 @@ impl MatrixPlan {
 
 impl MatrixCell {
     /// Returns the cell's values as text.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         self.values.join(", ")
     }
 
@@ -109,7 +109,7 @@ impl MatrixCell {
     }
 
     /// Returns the command that makes the cell's dump, if it has one.
-    pub fn make(&self, made: &str) -> Option<MakeCommand> {
+    pub(crate) fn make(&self, made: &str) -> Option<MakeCommand> {
         Some(match self.make.as_ref()? {
             MakeTemplate::Words(words) => {
                 let words: Vec<_> =
@@ -128,12 +128,12 @@ impl MatrixCell {
     }
 
     /// Returns the additional input files and folders that the definition declares.
-    pub fn reads(&self) -> Vec<String> {
+    pub(crate) fn reads(&self) -> Vec<String> {
         self.reads.iter().map(|word| word.fill(|name| self.value(name, ""))).collect()
     }
 
     /// Returns an error about the cell's command, with its line in the file.
-    pub fn refuse(&self, problem: &str) -> crate::Error {
+    pub(crate) fn refuse(&self, problem: &str) -> crate::Error {
         let (lines, span) = &self.line;
         lines.refuse(span.clone(), format!("the command of {}: {problem}", self.words()))
     }

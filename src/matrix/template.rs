@@ -2,7 +2,7 @@
 
 /// A word with `{axis}` placeholders. `{{` and `}}` are literal braces.
 #[derive(Clone, Debug)]
-pub struct Template(Vec<TemplatePart>);
+pub(crate) struct Template(Vec<TemplatePart>);
 
 /// A piece of a template: literal text or a placeholder.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Template {
     }
 
     /// Returns the axis names in braces.
-    pub fn slots(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             TemplatePart::Slot(name) => Some(name.as_str()),
             TemplatePart::Text(_) => None,
@@ -49,7 +49,7 @@ impl Template {
     }
 
     /// Returns the word with every placeholder replaced by its value. Braces in a value are not replaced.
-    pub fn fill(&self, value: impl Fn(&str) -> String) -> String {
+    pub(crate) fn fill(&self, value: impl Fn(&str) -> String) -> String {
         let filled = self.0.iter().map(|part| match part {
             TemplatePart::Text(text) => text.clone(),
             TemplatePart::Slot(name) => value(name),

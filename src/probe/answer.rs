@@ -25,7 +25,7 @@ impl MissingAnswer {
     }
 
     /// Returns the reason as text.
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         match self {
             MissingAnswer::Cannot(why) | MissingAnswer::NotAsked(why) => why.clone(),
             MissingAnswer::Broken(error) => error.to_string(),
@@ -33,7 +33,7 @@ impl MissingAnswer {
     }
 
     /// Returns the problem of a server that should have answered.
-    pub fn problem(&self) -> Option<&str> {
+    pub(crate) fn problem(&self) -> Option<&str> {
         match self {
             MissingAnswer::Broken(error) => match &**error {
                 Error::Server(ServerError { problem, .. }) => Some(problem),
@@ -57,7 +57,7 @@ pub struct TokenLogprob {
 
 impl TokenLogprob {
     /// Returns true if both are the same token: by id, or by text if an id is missing.
-    pub fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         match (self.id, other.id) {
             (Some(one), Some(other)) => one == other,
             _ => self.text == other.text,
@@ -87,12 +87,12 @@ pub struct GreedyContinuation {
 
 impl GreedyContinuation {
     /// Returns the token ids, if all are known.
-    pub fn ids(&self) -> Option<Vec<u32>> {
+    pub(crate) fn ids(&self) -> Option<Vec<u32>> {
         self.places.iter().map(|place| place.token.as_ref()?.id).collect()
     }
 
     /// Joins the pieces of a stream.
-    pub fn joined(pieces: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn joined(pieces: impl IntoIterator<Item = Self>) -> Self {
         pieces.into_iter().fold(Self::default(), |mut whole, piece| {
             whole.places.extend(piece.places);
             whole.text += &piece.text;
@@ -106,9 +106,9 @@ impl GreedyContinuation {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProbePrompt {
     /// Token ids, if known.
-    pub ids: Option<Vec<u32>>,
+    pub(crate) ids: Option<Vec<u32>>,
     /// Text, if the prompt has one.
-    pub text: Option<String>,
+    pub(crate) text: Option<String>,
 }
 
 impl ProbePrompt {
@@ -116,7 +116,7 @@ impl ProbePrompt {
     ///
     /// # Errors
     /// If the ids are unknown.
-    pub fn ids(&self) -> ServerAnswer<&[u32]> {
+    pub(crate) fn ids(&self) -> ServerAnswer<&[u32]> {
         self.ids.as_deref().ok_or_else(|| MissingAnswer::cannot("the prompt's token ids are not known"))
     }
 
@@ -124,21 +124,21 @@ impl ProbePrompt {
     ///
     /// # Errors
     /// If the prompt has ids only.
-    pub fn text(&self) -> ServerAnswer<&str> {
+    pub(crate) fn text(&self) -> ServerAnswer<&str> {
         self.text.as_deref().ok_or_else(|| {
             MissingAnswer::cannot("the server takes text, but the prompt is given as token ids")
         })
     }
 
     /// Returns the ids if they are known, otherwise the text, as JSON.
-    pub fn as_json(&self) -> Value {
+    pub(crate) fn as_json(&self) -> Value {
         self.ids
             .as_ref()
             .map_or_else(|| self.text.clone().unwrap_or_default().into(), |ids| ids.clone().into())
     }
 
     /// Returns the prompt followed by a continuation.
-    pub fn and(&self, generated: &GreedyContinuation) -> Self {
+    pub(crate) fn and(&self, generated: &GreedyContinuation) -> Self {
         let ids = self.ids.as_ref().zip(generated.ids()).map(|(ids, more)| [ids.as_slice(), &more].concat());
         let text = self.text.as_ref().map(|text| text.clone() + &generated.text);
         Self { ids, text }

@@ -8,7 +8,7 @@ use crate::verdict::Verdict;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeCheck {
     /// Subject of the check.
-    pub subject: ProbeSubject,
+    pub(crate) subject: ProbeSubject,
     /// Name of the check.
     pub name: String,
     /// Verdict; `None` if the server does not support the check.
@@ -19,7 +19,7 @@ pub struct ProbeCheck {
 
 /// Subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeSubject {
+pub(crate) enum ProbeSubject {
     /// Texts and their tokens.
     Tokens,
     /// A single answer.
@@ -32,7 +32,7 @@ pub enum ProbeSubject {
 
 impl ProbeSubject {
     /// Returns the name of the subject in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             ProbeSubject::Tokens => "tokens",
             ProbeSubject::Answer => "answer",
@@ -44,12 +44,16 @@ impl ProbeSubject {
 
 impl ProbeCheck {
     /// Returns a check with a verdict.
-    pub fn new(subject: ProbeSubject, name: impl Into<String>, (verdict, found): (Verdict, String)) -> Self {
+    pub(crate) fn new(
+        subject: ProbeSubject,
+        name: impl Into<String>,
+        (verdict, found): (Verdict, String),
+    ) -> Self {
         Self { subject, name: name.into(), verdict: Some(verdict), found }
     }
 
     /// Returns a check that the server does not support.
-    pub fn cannot(subject: ProbeSubject, name: impl Into<String>, why: impl Into<String>) -> Self {
+    pub(crate) fn cannot(subject: ProbeSubject, name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { subject, name: name.into(), verdict: None, found: format!("cannot: {}", why.into()) }
     }
 
@@ -58,7 +62,7 @@ impl ProbeCheck {
     ///
     /// # Errors
     /// If the server should have answered.
-    pub fn refused(
+    pub(crate) fn refused(
         subject: ProbeSubject,
         name: impl Into<String>,
         refusal: MissingAnswer,
@@ -70,7 +74,11 @@ impl ProbeCheck {
     }
 
     /// Returns the check of a request without an answer, even if the server should have answered.
-    pub fn unanswered(subject: ProbeSubject, name: impl Into<String>, refusal: &MissingAnswer) -> Self {
+    pub(crate) fn unanswered(
+        subject: ProbeSubject,
+        name: impl Into<String>,
+        refusal: &MissingAnswer,
+    ) -> Self {
         match refusal {
             MissingAnswer::NotAsked(why) => Self::new(subject, name, (Verdict::Inconclusive, why.clone())),
             other => Self::cannot(subject, name, other.why()),

@@ -22,19 +22,19 @@ const SAID: usize = 300;
 
 /// Limits of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct ClientLimits {
+pub(crate) struct ClientLimits {
     /// Time limit for the connection.
-    pub connect: Duration,
+    pub(crate) connect: Duration,
     /// Time limit for the whole answer.
-    pub answer: Duration,
+    pub(crate) answer: Duration,
     /// Time limit for the next bytes of an answer.
-    pub idle: Duration,
+    pub(crate) idle: Duration,
     /// Maximum size of an answer in bytes.
-    pub largest: u64,
+    pub(crate) largest: u64,
     /// Number of retries for a busy server.
-    pub retries: usize,
+    pub(crate) retries: usize,
     /// Maximum number of requests in all.
-    pub requests: usize,
+    pub(crate) requests: usize,
 }
 
 /// HTTP client for one server address.
@@ -51,7 +51,7 @@ impl Client {
     ///
     /// # Errors
     /// If the address is invalid, or contains a user name or a key.
-    pub fn new(url: &str, key: Option<String>, limits: ClientLimits) -> Result<Self, Error> {
+    pub(crate) fn new(url: &str, key: Option<String>, limits: ClientLimits) -> Result<Self, Error> {
         let base = url.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');
         let refuse = |problem: &str| {
             Err(Error::Usage(format!(
@@ -78,17 +78,17 @@ impl Client {
     }
 
     /// Returns the address of the server.
-    pub fn base(&self) -> &str {
+    pub(crate) fn base(&self) -> &str {
         &self.base
     }
 
     /// Returns the number of requests sent.
-    pub fn made(&self) -> usize {
+    pub(crate) fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed).min(self.limits.requests)
     }
 
     /// Returns the number of requests that may still be sent.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.limits.requests - self.made()
     }
 
@@ -96,7 +96,7 @@ impl Client {
     ///
     /// # Errors
     /// Errors of [`Client::post`].
-    pub fn get(&self, path: &str) -> ServerAnswer<Value> {
+    pub(crate) fn get(&self, path: &str) -> ServerAnswer<Value> {
         self.json(path, &self.ask(Method::GET, path, None)?)
     }
 
@@ -105,7 +105,7 @@ impl Client {
     /// # Errors
     /// [`MissingAnswer::Cannot`] if the server refuses the request. [`MissingAnswer::Broken`] if there is no
     /// response, or an invalid one.
-    pub fn post(&self, path: &str, body: &Value) -> ServerAnswer<Value> {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> ServerAnswer<Value> {
         self.json(path, &self.ask(Method::POST, path, Some(body))?)
     }
 
@@ -114,7 +114,7 @@ impl Client {
     ///
     /// # Errors
     /// The errors of [`Client::post`].
-    pub fn stream(&self, path: &str, body: &Value) -> ServerAnswer<Vec<Value>> {
+    pub(crate) fn stream(&self, path: &str, body: &Value) -> ServerAnswer<Vec<Value>> {
         let text = self.ask(Method::POST, path, Some(body))?;
         let line = |line: &str| {
             let line = line.trim();
@@ -136,7 +136,7 @@ impl Client {
     }
 
     /// Returns an error about a response.
-    pub fn broken(&self, path: &str, problem: impl Into<String>) -> MissingAnswer {
+    pub(crate) fn broken(&self, path: &str, problem: impl Into<String>) -> MissingAnswer {
         let (url, problem) = (format!("{}{path}", self.base), problem.into());
         MissingAnswer::Broken(Box::new(ServerError { url, problem }.into()))
     }
@@ -285,7 +285,7 @@ fn message(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns true if an address is on this machine.
-pub fn is_here(url: &str) -> bool {
+pub(crate) fn is_here(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or(host);
     let host = host

@@ -12,32 +12,32 @@ use crate::verdict::Verdict;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerDifference {
     /// Number of compared positions.
-    pub places: usize,
+    pub(crate) places: usize,
     /// Number of compared log-probabilities.
-    pub values: usize,
+    pub(crate) values: usize,
     /// Largest difference of log-probabilities.
-    pub largest: f64,
+    pub(crate) largest: f64,
     /// Position of the largest difference.
-    pub at: usize,
+    pub(crate) at: usize,
     /// Largest share of the probability that moved to other tokens at one position; a lower bound.
-    pub moved: f64,
+    pub(crate) moved: f64,
     /// First position with different tokens.
-    pub parts: Option<DivergentTokens>,
+    pub(crate) parts: Option<DivergentTokens>,
     /// True if one answer ends before the other.
-    pub ends_early: bool,
+    pub(crate) ends_early: bool,
     /// Number of positions at which only one answer has log-probabilities.
-    pub untold: usize,
+    pub(crate) untold: usize,
 }
 
 /// Two tokens at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DivergentTokens {
     /// Position at which the tokens differ.
-    pub at: usize,
+    pub(crate) at: usize,
     /// Text of both tokens.
-    pub tokens: [String; 2],
+    pub(crate) tokens: [String; 2],
     /// Margin by which the first answer prefers its token; `None` if it is unknown.
-    pub margin: Option<TokenMargin>,
+    pub(crate) margin: Option<TokenMargin>,
 }
 
 /// Margin of one token over another.
@@ -60,12 +60,12 @@ pub struct LogprobDifference {
 
 impl LogprobDifference {
     /// Returns the difference of two log-probabilities.
-    pub fn of(one: f64, other: f64) -> Self {
+    pub(crate) fn of(one: f64, other: f64) -> Self {
         Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
     }
 
     /// Returns the larger of each difference.
-    pub fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         Self { nats: self.nats.max(other.nats), share: self.share.max(other.share) }
     }
 }
@@ -160,7 +160,7 @@ impl AnswerDifference {
     }
 
     /// Returns true if there is no difference.
-    pub fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.largest == 0.0
             && self.moved <= 0.0
             && self.parts.is_none()
@@ -298,7 +298,7 @@ fn tells(place: &TokenPosition) -> bool {
 
 /// Returns the precision of the log-probabilities in an answer: half of the last decimal if few decimals are written;
 /// two roundings of the largest value if every value is a bf16 or f16 number.
-pub fn coarseness(places: &[TokenPosition]) -> f64 {
+pub(crate) fn coarseness(places: &[TokenPosition]) -> f64 {
     let named = places.iter().flat_map(|place| place.top.iter().chain(&place.token));
     let values: Vec<f32> = named.filter_map(|named| Some(named.logprob? as f32)).collect();
     let largest = values.iter().fold(0.0f64, |most, value| most.max(f64::from(value.abs())));

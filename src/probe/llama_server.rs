@@ -12,7 +12,7 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi,
 
 /// The protocol of `llama-server`.
 pub(super) struct LlamaServer<'c> {
-    pub client: &'c Client,
+    pub(crate) client: &'c Client,
 }
 
 const COMPLETION: &str = "/completion";

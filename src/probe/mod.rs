@@ -25,11 +25,11 @@ pub use answer::{
     ContinuationRequest, GreedyContinuation, MissingAnswer, ProbePrompt, ServerAnswer, TokenLogprob,
     TokenPosition,
 };
-pub use check::{ProbeCheck, ProbeSubject};
-pub use client::{Client, ClientLimits, is_here};
+pub(crate) use check::{ProbeCheck, ProbeSubject};
+pub(crate) use client::{Client, ClientLimits, is_here};
 pub use difference::{AnswerDifference, DivergentTokens, LogprobDifference, TokenMargin, decimals};
-pub use noise_floor::{distance, floor};
-pub use recording::{Recording, TokenTextIds};
+pub(crate) use noise_floor::{distance, floor};
+pub(crate) use recording::{Recording, TokenTextIds};
 pub use server::{ConversationMessage, RenderedConversation, ServerApi};
 pub use server_identity::{ServerIdentity, ServerProtocol, identify, speak};
 pub use tokens::{CONVERSATION, ModelTemplate, TEXTS, of_prompt, template, tokenization};

@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 ///
 /// # Errors
 /// If the model cannot read these tokens, or the numerics do not support it.
-pub fn floor(
+pub(crate) fn floor(
     model: &dyn Model,
     numerics: &dyn Numerics,
     is_stated: bool,
@@ -45,7 +45,7 @@ pub fn floor(
 ///
 /// # Errors
 /// Errors of [`floor`].
-pub fn distance(
+pub(crate) fn distance(
     model: &dyn Model,
     numerics: &dyn Numerics,
     tokens: &[u32],

@@ -11,8 +11,8 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi}
 
 /// The protocol of Ollama.
 pub(super) struct Ollama<'c> {
-    pub client: &'c Client,
-    pub model: String,
+    pub(crate) client: &'c Client,
+    pub(crate) model: String,
 }
 
 const GENERATE: &str = "/api/generate";

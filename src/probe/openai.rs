@@ -15,10 +15,10 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi}
 
 /// The OpenAI protocol.
 pub(super) struct Openai<'c> {
-    pub client: &'c Client,
-    pub model: String,
+    pub(crate) client: &'c Client,
+    pub(crate) model: String,
     /// True if the server supports chat completions only; empty until that is known.
-    pub talks: OnceLock<bool>,
+    pub(crate) talks: OnceLock<bool>,
 }
 
 const COMPLETIONS: &str = "/v1/completions";

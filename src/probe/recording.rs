@@ -21,23 +21,23 @@ type ProducerSettings = serde_json::Map<String, serde_json::Value>;
 
 /// Answers of a server to one prompt.
 #[derive(Clone, Debug, Default)]
-pub struct Recording {
+pub(crate) struct Recording {
     /// Text of the prompt; empty for a prompt of ids.
-    pub text: String,
+    pub(crate) text: String,
     /// Token ids of the prompt.
-    pub prompt: Vec<u32>,
+    pub(crate) prompt: Vec<u32>,
     /// Log-probabilities of each prompt token; empty if the server gave none.
-    pub read: Vec<Option<TokenPosition>>,
+    pub(crate) read: Vec<Option<TokenPosition>>,
     /// Greedy continuation with its log-probabilities.
-    pub generated: Vec<TokenPosition>,
+    pub(crate) generated: Vec<TokenPosition>,
 }
 
 /// Token ids by token text.
-pub struct TokenTextIds(HashMap<String, Option<u32>>);
+pub(crate) struct TokenTextIds(HashMap<String, Option<u32>>);
 
 impl TokenTextIds {
     /// Reads the vocabulary of a tokenizer. A text that several tokens share has no id.
-    pub fn of(tokenizer: &dyn Tokenizer) -> Self {
+    pub(crate) fn of(tokenizer: &dyn Tokenizer) -> Self {
         let mut ids = HashMap::new();
         // Some tokenizers omit a space at the start of a text, so each token is decoded after another one.
         let before = tokenizer.encode("a", false).ok().and_then(|ids| ids.last().copied());
@@ -61,7 +61,7 @@ impl TokenTextIds {
     }
 
     /// Sets the ids of tokens whose text identifies them.
-    pub fn name_all<'p>(&self, places: impl IntoIterator<Item = &'p mut TokenPosition>) {
+    pub(crate) fn name_all<'p>(&self, places: impl IntoIterator<Item = &'p mut TokenPosition>) {
         for place in places {
             place.top.iter_mut().chain(&mut place.token).for_each(|named| self.name(named));
         }
@@ -71,7 +71,7 @@ impl TokenTextIds {
 impl Recording {
     /// Returns the recording of an answer. The log-probabilities of the prompt are assigned to these tokens, whatever
     /// ids the server gives.
-    pub fn new(
+    pub(crate) fn new(
         text: &str,
         prompt: &[u32],
         mut read: Vec<Option<TokenPosition>>,
@@ -89,7 +89,7 @@ impl Recording {
     }
 
     /// Returns all tokens: the prompt and the generated ones.
-    pub fn tokens(&self) -> Vec<u32> {
+    pub(crate) fn tokens(&self) -> Vec<u32> {
         let generated = self.generated.iter().filter_map(|place| place.token.as_ref()?.id);
         self.prompt.iter().copied().chain(generated).collect()
     }
@@ -105,7 +105,7 @@ impl Recording {
     }
 
     /// Returns true if there is nothing to compare.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.read.iter().flatten().next().is_none() && self.generated.is_empty()
     }
 
@@ -114,7 +114,7 @@ impl Recording {
     ///
     /// # Errors
     /// If the recording is empty.
-    pub fn dump(
+    pub(crate) fn dump(
         &self,
         server: &ServerIdentity,
         model: ModelInfo,
@@ -129,7 +129,7 @@ impl Recording {
     ///
     /// # Errors
     /// Errors of [`Recording::dump`].
-    pub fn dump_with(
+    pub(crate) fn dump_with(
         &self,
         server: &ServerIdentity,
         model: ModelInfo,

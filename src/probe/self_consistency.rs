@@ -18,15 +18,15 @@ const REPEATS: usize = 4;
 const OTHERS: usize = 4;
 
 /// Maximum number of requests of [`determinism`].
-pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
+pub(crate) const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 
 /// Size of rounding errors in a server's log-probabilities.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RoundingScale {
+pub(crate) struct RoundingScale {
     /// Noise floor of the log-probabilities of this model; `None` without a model.
-    pub floor: Option<LogprobDifference>,
+    pub(crate) floor: Option<LogprobDifference>,
     /// Precision of the decimals in the answers.
-    pub step: f64,
+    pub(crate) step: f64,
 }
 
 /// Checks that a single answer is consistent with a probability distribution.
@@ -154,7 +154,7 @@ fn are_as_many(places: &[TokenPosition], asked: usize) -> (Verdict, String) {
 ///
 /// # Errors
 /// If the server fails.
-pub fn determinism(
+pub(crate) fn determinism(
     server: &dyn ServerApi,
     asked: &ContinuationRequest,
     first: &GreedyContinuation,
@@ -350,7 +350,7 @@ fn after_longer(
 ///
 /// # Errors
 /// If the server fails.
-pub fn prefill_and_decode(
+pub(crate) fn prefill_and_decode(
     server: &dyn ServerApi,
     asked: &ContinuationRequest,
     first: &GreedyContinuation,

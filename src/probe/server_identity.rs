@@ -29,7 +29,7 @@ pub enum ServerProtocol {
 
 impl ServerProtocol {
     /// All kinds, in the order of detection.
-    pub const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::LlamaServer, Self::Sglang, Self::Tgi, Self::Ollama, Self::Vllm, Self::Openai];
 
     /// Returns the name on the command line and in reports.
@@ -61,13 +61,13 @@ impl ServerProtocol {
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
     /// Protocol of the server.
-    pub kind: ServerProtocol,
+    pub(crate) kind: ServerProtocol,
     /// Version, if the server reports one.
-    pub version: String,
+    pub(crate) version: String,
     /// Name of the model on the server.
-    pub model: String,
+    pub(crate) model: String,
     /// Computed type, as stated by the server.
-    pub dtype: Option<String>,
+    pub(crate) dtype: Option<String>,
 }
 
 /// Detects the protocol, unless it is given, and the served model.

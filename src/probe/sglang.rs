@@ -11,8 +11,8 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi}
 
 /// The protocol of SGLang.
 pub(super) struct Sglang<'c> {
-    pub client: &'c Client,
-    pub model: String,
+    pub(crate) client: &'c Client,
+    pub(crate) model: String,
 }
 
 const GENERATE: &str = "/generate";

@@ -12,7 +12,7 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi,
 
 /// The protocol of Text Generation Inference.
 pub(super) struct Tgi<'c> {
-    pub client: &'c Client,
+    pub(crate) client: &'c Client,
 }
 
 const GENERATE: &str = "/generate";

@@ -13,8 +13,8 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi,
 
 /// The protocol of vLLM.
 pub(super) struct Vllm<'c> {
-    pub client: &'c Client,
-    pub model: String,
+    pub(crate) client: &'c Client,
+    pub(crate) model: String,
 }
 
 const COMPLETIONS: &str = "/v1/completions";

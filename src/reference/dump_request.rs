@@ -10,7 +10,7 @@ use crate::error::Result;
 
 /// Input of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReferenceInput {
+pub(crate) enum ReferenceInput {
     /// A text, which the engine's tokenizer encodes.
     Prompt(String),
     /// Token ids.
@@ -19,21 +19,21 @@ pub enum ReferenceInput {
 
 /// A requested reference dump.
 #[derive(Clone, Debug)]
-pub struct DumpRequest<'o> {
+pub(crate) struct DumpRequest<'o> {
     /// Engine that makes the dump.
-    pub engine: ReferenceEngine,
+    pub(crate) engine: ReferenceEngine,
     /// The directory or file that the engine reads.
-    pub model: &'o Path,
+    pub(crate) model: &'o Path,
     /// Name of the model.
-    pub name: &'o str,
+    pub(crate) name: &'o str,
     /// Prompt or token ids.
-    pub input: &'o ReferenceInput,
+    pub(crate) input: &'o ReferenceInput,
     /// Number of greedy decode passes after the prompt.
-    pub decode: usize,
+    pub(crate) decode: usize,
     /// Data type to compute in, if the engine lets the user choose.
-    pub dtype: Option<&'o str>,
+    pub(crate) dtype: Option<&'o str>,
     /// KV cache type for llama.cpp.
-    pub kv_cache: Option<&'o str>,
+    pub(crate) kv_cache: Option<&'o str>,
 }
 
 impl DumpRequest<'_> {
@@ -41,7 +41,7 @@ impl DumpRequest<'_> {
     ///
     /// # Errors
     /// If the engine fails; the message has its output.
-    pub fn carry_out(
+    pub(crate) fn carry_out(
         &self,
         environment: &PythonEnvironment,
         workplace: &ReferenceFolder,

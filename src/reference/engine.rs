@@ -27,28 +27,28 @@ pub enum EngineInput {
 }
 
 /// A file of `reference-scripts`, embedded in the binary: its path and content.
-pub type ScriptFile = (&'static str, &'static str);
+pub(crate) type ScriptFile = (&'static str, &'static str);
 
 /// Settings of one engine.
 pub(super) struct EngineSettings {
-    pub name: &'static str,
-    pub takes: EngineInput,
+    pub(crate) name: &'static str,
+    pub(crate) takes: EngineInput,
     /// Lists of the architectures that its script supports; empty if the engine decides.
-    pub families: &'static [&'static [&'static str]],
+    pub(crate) families: &'static [&'static [&'static str]],
     /// Types that it can compute in; empty if the model file decides.
-    pub dtypes: &'static [&'static str],
+    pub(crate) dtypes: &'static [&'static str],
     /// The script to run, followed by the files that it imports or reads.
-    pub scripts: &'static [ScriptFile],
+    pub(crate) scripts: &'static [ScriptFile],
     /// Packages to install, without their dependencies.
-    pub wanted: &'static str,
+    pub(crate) wanted: &'static str,
     /// All required packages with hashes.
-    pub locked: ScriptFile,
+    pub(crate) locked: ScriptFile,
     /// Modules that the script imports, each with its package.
-    pub modules: &'static [(&'static str, &'static str)],
+    pub(crate) modules: &'static [(&'static str, &'static str)],
     /// Required programs, each with its Debian package.
-    pub tools: &'static [(&'static str, &'static str)],
+    pub(crate) tools: &'static [(&'static str, &'static str)],
     /// Approximate size of the environment.
-    pub size: &'static str,
+    pub(crate) size: &'static str,
 }
 
 macro_rules! script {
@@ -165,7 +165,7 @@ static TINYGRAD: EngineSettings = EngineSettings {
 
 impl ReferenceEngine {
     /// All engines.
-    pub const ALL: [ReferenceEngine; 4] = [
+    pub(crate) const ALL: [ReferenceEngine; 4] = [
         ReferenceEngine::Transformers,
         ReferenceEngine::LlamaCpp,
         ReferenceEngine::Mlx,
@@ -173,7 +173,7 @@ impl ReferenceEngine {
     ];
 
     /// Returns the default engine for a kind of model files.
-    pub fn usual_for(takes: EngineInput) -> Self {
+    pub(crate) fn usual_for(takes: EngineInput) -> Self {
         match takes {
             EngineInput::Directory => ReferenceEngine::Transformers,
             EngineInput::Gguf => ReferenceEngine::LlamaCpp,
@@ -190,12 +190,12 @@ impl ReferenceEngine {
     }
 
     /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.recipe().name
     }
 
     /// Returns the engine's producer name in dumps.
-    pub fn producer(self) -> &'static str {
+    pub(crate) fn producer(self) -> &'static str {
         match self {
             ReferenceEngine::Mlx => "mlx-lm",
             other => other.name(),
@@ -203,17 +203,17 @@ impl ReferenceEngine {
     }
 
     /// Returns the kind of model files that the engine reads.
-    pub fn takes(self) -> EngineInput {
+    pub(crate) fn takes(self) -> EngineInput {
         self.recipe().takes
     }
 
     /// Returns the architectures that its script supports; empty if the engine decides.
-    pub fn families(self) -> Vec<&'static str> {
+    pub(crate) fn families(self) -> Vec<&'static str> {
         self.recipe().families.concat()
     }
 
     /// Returns the types that it can compute in; empty if the model file decides.
-    pub fn dtypes(self) -> &'static [&'static str] {
+    pub(crate) fn dtypes(self) -> &'static [&'static str] {
         self.recipe().dtypes
     }
 
@@ -223,13 +223,13 @@ impl ReferenceEngine {
     }
 
     /// Returns the packages to install as pip requirements, without their dependencies.
-    pub fn packages(self) -> Vec<&'static str> {
+    pub(crate) fn packages(self) -> Vec<&'static str> {
         let lines = self.recipe().wanted.lines().map(str::trim);
         lines.filter(|line| !line.is_empty() && !line.starts_with(['#', '-'])).collect()
     }
 
     /// Returns the number of packages in its environment; a few are for one system only.
-    pub fn locked_packages(self) -> usize {
+    pub(crate) fn locked_packages(self) -> usize {
         self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
     }
 

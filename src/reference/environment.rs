@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// A Python environment that can run an engine's script.
 #[derive(Clone, Debug)]
-pub struct PythonEnvironment {
+pub(crate) struct PythonEnvironment {
     engine: ReferenceEngine,
     python: PathBuf,
     /// True if xcheck made the environment; then no other folder provides modules.
@@ -41,7 +41,7 @@ impl PythonEnvironment {
     ///
     /// # Errors
     /// If the program is not Python, is too old, or lacks a module.
-    pub fn of_the_user(engine: ReferenceEngine, python: &Path) -> Result<Self> {
+    pub(crate) fn of_the_user(engine: ReferenceEngine, python: &Path) -> Result<Self> {
         // A name without a folder is looked up on the PATH. The folder is needed, since llama.cpp's
         // program is next to it.
         let found = match python.components().count() {
@@ -63,7 +63,7 @@ impl PythonEnvironment {
     }
 
     /// Returns the environment made by xcheck, if it exists.
-    pub fn made(engine: ReferenceEngine, workplace: &ReferenceFolder) -> Option<Self> {
+    pub(crate) fn made(engine: ReferenceEngine, workplace: &ReferenceFolder) -> Option<Self> {
         let environment = Self::at(engine, &workplace.environment(engine));
         environment.check().is_ok().then_some(environment)
     }
@@ -153,7 +153,7 @@ impl PythonEnvironment {
 
 /// Program that makes an environment.
 #[derive(Clone, Debug)]
-pub enum Installer {
+pub(crate) enum Installer {
     /// uv, if it is on the PATH.
     Uv(PathBuf),
     /// Python with its venv and pip.
@@ -165,7 +165,7 @@ impl Installer {
     ///
     /// # Errors
     /// If a program is missing; the message says how to get it.
-    pub fn find(engine: ReferenceEngine) -> Result<Self> {
+    pub(crate) fn find(engine: ReferenceEngine) -> Result<Self> {
         let missing: Vec<_> =
             engine.recipe().tools.iter().filter(|(tool, _)| on_the_path(tool).is_none()).collect();
         let uv = on_the_path("uv").filter(|_| engine != ReferenceEngine::LlamaCpp); // its script needs pip
@@ -191,7 +191,7 @@ impl Installer {
     }
 
     /// Returns the name of the installer.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Installer::Uv(_) => "uv",
             Installer::Pip(_) => "pip",
@@ -202,7 +202,7 @@ impl Installer {
     ///
     /// # Errors
     /// If it cannot be made; then only the log remains.
-    pub fn make(
+    pub(crate) fn make(
         &self,
         engine: ReferenceEngine,
         workplace: &ReferenceFolder,

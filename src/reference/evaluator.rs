@@ -111,7 +111,7 @@ package! {
 const END: Duration = Duration::from_secs(1);
 
 /// A running worker. Dropping it ends the process.
-pub struct EvaluatorProcess {
+pub(crate) struct EvaluatorProcess {
     process: WatchedProcess,
     log: PathBuf,
     limit: Duration,
@@ -123,7 +123,7 @@ impl EvaluatorProcess {
     ///
     /// # Errors
     /// If the package cannot be written to the cache, or Python does not start.
-    pub fn start(
+    pub(crate) fn start(
         environment: &PythonEnvironment,
         workplace: &ReferenceFolder,
         limit: Duration,
@@ -156,7 +156,7 @@ impl EvaluatorProcess {
     }
 
     /// Returns the error to report for `error`: if the worker has died, with the last line that it wrote.
-    pub fn explain(&self, error: Error) -> Error {
+    pub(crate) fn explain(&self, error: Error) -> Error {
         if self.process.is_stalled() {
             let seconds = self.limit.as_secs();
             return self.failure(

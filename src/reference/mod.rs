@@ -13,10 +13,10 @@ mod process;
 mod reference_folder;
 mod watched_output;
 
-pub use dump_request::{DumpRequest, ReferenceInput};
+pub(crate) use dump_request::{DumpRequest, ReferenceInput};
 pub use engine::{EngineInput, ReferenceEngine};
-pub use environment::{Installer, PythonEnvironment};
-pub use evaluator::EvaluatorProcess;
+pub(crate) use environment::{Installer, PythonEnvironment};
+pub(crate) use evaluator::EvaluatorProcess;
 pub use pending_output::PendingOutput;
-pub use process::ProcessObserver;
+pub(crate) use process::ProcessObserver;
 pub use reference_folder::ReferenceFolder;

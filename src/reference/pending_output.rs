@@ -65,7 +65,7 @@ impl PendingOutput {
     }
 
     /// Returns the final path.
-    pub fn place(&self) -> &Path {
+    pub(crate) fn place(&self) -> &Path {
         &self.place
     }
 
@@ -92,7 +92,7 @@ impl PendingOutput {
     ///
     /// # Errors
     /// If the old folder cannot be removed, or the new one cannot be moved.
-    pub fn replace(self, part: &str) -> Result<PathBuf> {
+    pub(crate) fn replace(self, part: &str) -> Result<PathBuf> {
         if self.place.is_dir() {
             fs::remove_dir_all(&self.place).map_err(Error::io("replace", &self.place))?;
         }

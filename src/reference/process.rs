@@ -8,16 +8,16 @@ use std::process::{Command, ExitStatus, Stdio};
 use crate::error::{Error, ReferenceError, Result};
 
 /// Receives the output of a program.
-pub trait ProcessObserver {
+pub(crate) trait ProcessObserver {
     /// Receives a line, or a progress bar's current text.
     fn line(&mut self, line: &str);
 }
 
 /// Command, its purpose, and the advice if it fails.
 pub(super) struct ProcessTask<'t> {
-    pub what: &'t str,
-    pub advice: &'t str,
-    pub log: &'t Path,
+    pub(crate) what: &'t str,
+    pub(crate) advice: &'t str,
+    pub(crate) log: &'t Path,
 }
 
 impl ProcessTask<'_> {
@@ -26,7 +26,7 @@ impl ProcessTask<'_> {
     /// # Errors
     /// If the program cannot be started, or its exit code is not 0. The message has the reason and the path
     /// of the log.
-    pub fn run(&self, command: &mut Command, watch: &mut dyn ProcessObserver) -> Result<()> {
+    pub(crate) fn run(&self, command: &mut Command, watch: &mut dyn ProcessObserver) -> Result<()> {
         let log = File::options().create(true).append(true).open(self.log);
         let mut log = log.map_err(Error::io("write", self.log))?;
         let program = PathBuf::from(command.get_program());
@@ -45,7 +45,7 @@ impl ProcessTask<'_> {
     }
 
     /// Returns an error of the program's execution.
-    pub fn refuse(&self, said: String) -> Error {
+    pub(crate) fn refuse(&self, said: String) -> Error {
         let (what, advice) = (self.what.to_owned(), self.advice.to_owned());
         ReferenceError { what, said, advice, log: self.log.to_owned() }.into()
     }

@@ -99,7 +99,7 @@ fn as_file(engine: ReferenceEngine, &(name, text): &ScriptFile) -> (&'static str
 pub(super) const LOCKED: &str = "locked.txt";
 
 /// Returns the absolute path of a program on the PATH, if it exists.
-pub fn on_the_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_the_path(name: &str) -> Option<PathBuf> {
     let name = format!("{name}{}", env::consts::EXE_SUFFIX);
     let folders = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| is_program(path))?;

@@ -16,7 +16,7 @@ pub(super) struct WatchedProcess {
 }
 
 /// The standard output of a watched process.
-pub struct WatchedOutput {
+pub(crate) struct WatchedOutput {
     output: ChildStdout,
     /// Receives true before a read, and false after it.
     reads: Sender<bool>,

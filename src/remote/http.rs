@@ -20,7 +20,7 @@ pub(super) struct HttpTransport {
 }
 
 impl HttpTransport {
-    pub fn new(token: Option<(String, String)>) -> Self {
+    pub(crate) fn new(token: Option<(String, String)>) -> Self {
         Self { agent: agent(), token }
     }
 }

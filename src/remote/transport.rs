@@ -46,14 +46,14 @@ pub(super) enum RequestFailure {
 /// The response to a range request.
 pub(super) struct RangeResponse {
     /// Byte range in the file.
-    pub range: Range<usize>,
+    pub(crate) range: Range<usize>,
     /// Length of the file in bytes.
-    pub total: usize,
+    pub(crate) total: usize,
     /// Version identifier of the content, such as `ETag "33a6"`.
-    pub pin: String,
+    pub(crate) pin: String,
     /// True if the server supports range requests.
-    pub in_parts: bool,
-    pub body: Box<dyn Read>,
+    pub(crate) in_parts: bool,
+    pub(crate) body: Box<dyn Read>,
 }
 
 /// Returns true if a request with this HTTP status may succeed later.
@@ -63,7 +63,7 @@ pub(super) fn may_pass(status: u16) -> bool {
 
 impl RequestFailure {
     /// Returns a temporary failure, with the wait that the server asks for.
-    pub fn passing(said: String, headers: &HeaderMap) -> Self {
+    pub(crate) fn passing(said: String, headers: &HeaderMap) -> Self {
         let wait = headers.get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
         Self::Passing(said, wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)))
     }

@@ -31,7 +31,7 @@ impl Url {
     ///
     /// # Errors
     /// If the scheme is not supported.
-    pub fn of(text: &str) -> Result<Option<Self>> {
+    pub(crate) fn of(text: &str) -> Result<Option<Self>> {
         let Some(url) = Self::parse(text) else { return Ok(None) };
         let problem = match url.scheme() {
             "http" | "https" => return Ok(Some(url)),
@@ -67,12 +67,12 @@ impl Url {
     }
 
     /// Returns the scheme in lower case, such as `https`.
-    pub fn scheme(&self) -> &str {
+    pub(crate) fn scheme(&self) -> &str {
         self.shown.split_once("://").map_or("", |(scheme, _)| scheme)
     }
 
     /// Returns true for the address of an object in a bucket (`s3://`, `gs://`, `az://` …).
-    pub fn is_of_a_cloud(&self) -> bool {
+    pub(crate) fn is_of_a_cloud(&self) -> bool {
         CLOUDS.contains(&self.scheme())
     }
 
@@ -82,12 +82,12 @@ impl Url {
     }
 
     /// Returns the last part of the path, or the host if the path is empty.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.shown.rsplit('/').next().unwrap_or_default()
     }
 
     /// Returns the whole URL, with userinfo and query.
-    pub fn full(&self) -> String {
+    pub(crate) fn full(&self) -> String {
         let (scheme, rest) = self.shown.split_once("://").unwrap_or_default();
         let user = self.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
         let query = self.query.as_ref().map_or(String::new(), |query| format!("?{query}"));
@@ -95,12 +95,12 @@ impl Url {
     }
 
     /// Returns the query.
-    pub fn query(&self) -> &str {
+    pub(crate) fn query(&self) -> &str {
         self.query.as_deref().unwrap_or_default()
     }
 
     /// Returns another path of the same host, with the same userinfo and query.
-    pub fn at(&self, shown: &Path) -> Self {
+    pub(crate) fn at(&self, shown: &Path) -> Self {
         Self { shown: shown.to_string_lossy().replace(MAIN_SEPARATOR, "/"), ..self.clone() }
     }
 }

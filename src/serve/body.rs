@@ -28,21 +28,21 @@ const SLOWEST: usize = 256 << 10;
 const KIB: usize = 1 << 10;
 
 /// Memory that all request bodies share.
-pub struct BodyMemory {
+pub(crate) struct BodyMemory {
     most: usize,
     room: Arc<Semaphore>,
 }
 
 /// A request body. It occupies shared memory until it is dropped.
-pub struct RequestBody {
+pub(crate) struct RequestBody {
     /// Content of the body.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyMemory {
     /// Makes the memory for bodies of at most `most` bytes each.
-    pub fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { most, room: Arc::new(Semaphore::new(LARGEST * most.div_ceil(KIB))) }
     }
 

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// If the listener fails.
-pub async fn answer(
+pub(crate) async fn answer(
     listener: TcpListener,
     routes: Router,
     ending: impl Future<Output = ()>,
@@ -136,7 +136,7 @@ impl WaitingConnections {
 
 /// A connection, shared with the handlers of its requests.
 #[derive(Clone)]
-pub struct Connection(Arc<ConnectionSlot>);
+pub(crate) struct Connection(Arc<ConnectionSlot>);
 
 /// A connection's slot among the waiting connections.
 struct ConnectionSlot {
@@ -154,7 +154,7 @@ impl Connection {
     }
 
     /// Marks the connection as waiting for its client until the guard is dropped; it may then be closed for another.
-    pub fn wait_for_client(&self) -> impl Drop + use<> {
+    pub(crate) fn wait_for_client(&self) -> impl Drop + use<> {
         self.0.enter();
         ClientWait(self.clone())
     }

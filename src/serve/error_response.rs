@@ -12,7 +12,7 @@ const RETRY_SECONDS: &str = "1";
 
 /// An error response: a message and the request field that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ErrorResponse {
+pub(crate) struct ErrorResponse {
     status: StatusCode,
     message: String,
     param: Option<String>,
@@ -23,29 +23,29 @@ pub struct ErrorResponse {
 
 impl ErrorResponse {
     /// Makes an error for an invalid value, in the field `param` or in the whole request.
-    pub fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message).about(param, None)
     }
 
     /// Creates an error with an HTTP status.
-    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None, is_passing: false }
     }
 
     /// Sets the field that the error is about, and its machine-readable code.
-    pub fn about(self, param: Option<&str>, code: Option<&'static str>) -> Self {
+    pub(crate) fn about(self, param: Option<&str>, code: Option<&'static str>) -> Self {
         Self { param: param.map(str::to_owned), code, ..self }
     }
 
     /// Returns the error for a full queue.
-    pub fn full(waiting: usize) -> Self {
+    pub(crate) fn full(waiting: usize) -> Self {
         let message = format!("the queue is full: {waiting} sequences are waiting; retry later");
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, message).about(None, Some("queue_full"));
         Self { is_passing: true, ..refusal }
     }
 
     /// Returns the error for missing memory for the body.
-    pub fn busy(message: &str) -> Self {
+    pub(crate) fn busy(message: &str) -> Self {
         Self {
             is_passing: true,
             ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message).about(None, Some("busy"))
@@ -53,12 +53,12 @@ impl ErrorResponse {
     }
 
     /// Returns the error for a request during shutdown.
-    pub fn closing() -> Self {
+    pub(crate) fn closing() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down; use another server")
     }
 
     /// Returns an error of the computation.
-    pub fn failed(message: impl Into<String>) -> Self {
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 

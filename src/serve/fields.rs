@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::serve::error_response::ErrorResponse;
 
 /// A JSON object whose fields are taken out one by one.
-pub struct Fields(Map<String, Value>);
+pub(crate) struct Fields(Map<String, Value>);
 
 /// Fields that never affect the answer.
 const HARMLESS: &[&str] = &[
@@ -66,7 +66,7 @@ impl Fields {
     ///
     /// # Errors
     /// If the value is not of the `expected` kind.
-    pub fn take<T: DeserializeOwned>(
+    pub(crate) fn take<T: DeserializeOwned>(
         &mut self,
         name: &str,
         expected: &str,
@@ -82,7 +82,7 @@ impl Fields {
     ///
     /// # Errors
     /// If it is not a boolean.
-    pub fn flag(&mut self, name: &str) -> Result<bool, ErrorResponse> {
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ErrorResponse> {
         Ok(self.take(name, "true or false")?.unwrap_or(false))
     }
 
@@ -90,7 +90,7 @@ impl Fields {
     ///
     /// # Errors
     /// If a field is unknown, or would affect the answer.
-    pub fn finish(self) -> Result<(), ErrorResponse> {
+    pub(crate) fn finish(self) -> Result<(), ErrorResponse> {
         let asked =
             self.0.into_iter().filter(|(name, value)| !value.is_null() && !HARMLESS.contains(&name.as_str()));
         for (name, value) in asked {

@@ -15,7 +15,7 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 
 /// The step-by-step computation of one sequence. Sends its events to the client.
-pub struct SequenceJob<'s> {
+pub(crate) struct SequenceJob<'s> {
     order: SequenceRequest,
     numerics: &'s dyn Numerics,
     generation: Generation<'s>,
@@ -27,7 +27,7 @@ pub struct SequenceJob<'s> {
 
 /// Outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SequenceOutcome {
+pub(crate) enum SequenceOutcome {
     /// The sequence is complete.
     Finished,
     /// The client has disconnected.
@@ -66,7 +66,7 @@ impl<'s> SequenceJob<'s> {
     ///
     /// # Errors
     /// The errors of [`Generation::new`], which were checked before the request was accepted.
-    pub fn new(served: &'s ServedModel, order: SequenceRequest) -> Result<Self> {
+    pub(crate) fn new(served: &'s ServedModel, order: SequenceRequest) -> Result<Self> {
         let numerics = &*served.numerics;
         let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;
         let text = SequenceText::new(served.tokenizer.as_deref(), order.stops.clone());
@@ -74,34 +74,34 @@ impl<'s> SequenceJob<'s> {
     }
 
     /// Returns true if the prompt has not been read yet.
-    pub fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         !self.has_read
     }
 
     /// Returns the outcome, if the sequence has ended.
-    pub fn outcome(&self) -> Option<SequenceOutcome> {
+    pub(crate) fn outcome(&self) -> Option<SequenceOutcome> {
         self.outcome
     }
 
     /// Returns the number of generated tokens, including an end-of-sequence token.
-    pub fn generated(&self) -> usize {
+    pub(crate) fn generated(&self) -> usize {
         self.generated
     }
 
     /// Returns the number of prompt tokens.
-    pub fn prompt_len(&self) -> usize {
+    pub(crate) fn prompt_len(&self) -> usize {
         self.order.request.prompt.len()
     }
 
     /// Ends the sequence with an error.
-    pub fn give_up(&mut self, why: ErrorResponse) {
+    pub(crate) fn give_up(&mut self, why: ErrorResponse) {
         self.order.tell(SequenceEvent::Failed(why));
         self.outcome = Some(SequenceOutcome::Failed);
     }
 
     /// Reads the prompt or computes the next token, and sends the event. If the client has disconnected, the
     /// step ends within a layer.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let stepped = catch_unwind(AssertUnwindSafe(|| lazy_bytes::caught(|| self.advance())));
         self.has_read = true;
         match stepped {

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use crate::serve::job::SequenceOutcome;
 
 /// Content type of the metrics.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Status recorded if the client disconnects before the response, as in nginx.
 const LEFT: u16 = 499;
@@ -42,7 +42,7 @@ struct OutcomeLabels {
 
 /// The server's counters. Clones share them.
 #[derive(Clone)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
     seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
@@ -51,15 +51,15 @@ pub struct Metrics {
     memory: Gauge,
     sequences: Family<OutcomeLabels, Counter>,
     /// Number of prompt tokens read.
-    pub prompt_tokens: Counter,
+    pub(crate) prompt_tokens: Counter,
     /// Number of generated tokens.
-    pub generated_tokens: Counter,
+    pub(crate) generated_tokens: Counter,
     registry: Arc<Registry>,
 }
 
 impl Metrics {
     /// Creates the counters of a server, all zero.
-    pub fn new(model: &str, numerics: &str) -> Self {
+    pub(crate) fn new(model: &str, numerics: &str) -> Self {
         let mut metrics = Self {
             requests: Family::default(),
             seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 10))),
@@ -111,7 +111,7 @@ impl Metrics {
     }
 
     /// Counts a sequence that has ended.
-    pub fn left(&self, outcome: SequenceOutcome) {
+    pub(crate) fn left(&self, outcome: SequenceOutcome) {
         let outcome = match outcome {
             SequenceOutcome::Finished => "finished",
             SequenceOutcome::Dropped => "dropped",
@@ -121,7 +121,7 @@ impl Metrics {
     }
 
     /// Returns all metrics as text, with the lengths of the queue: waiting and running sequences.
-    pub fn text(&self, (waiting, running): (usize, usize)) -> String {
+    pub(crate) fn text(&self, (waiting, running): (usize, usize)) -> String {
         self.waiting.set(waiting as i64);
         self.running.set(running as i64);
         self.memory.set(resident_memory().unwrap_or(0));
@@ -131,7 +131,7 @@ impl Metrics {
     }
 
     /// Counts a new request.
-    pub fn arrived(&self, route: &str) -> ActiveRequest {
+    pub(crate) fn arrived(&self, route: &str) -> ActiveRequest {
         self.in_flight.inc();
         ActiveRequest {
             metrics: self.clone(),
@@ -143,7 +143,7 @@ impl Metrics {
 }
 
 /// A request whose answer is not complete. It is counted when its last clone is dropped.
-pub struct ActiveRequest {
+pub(crate) struct ActiveRequest {
     metrics: Metrics,
     route: String,
     since: Instant,
@@ -152,7 +152,7 @@ pub struct ActiveRequest {
 
 impl ActiveRequest {
     /// Stores the status of the response.
-    pub fn answered(&self, status: u16) {
+    pub(crate) fn answered(&self, status: u16) {
         self.status.store(status, Ordering::Relaxed);
     }
 }

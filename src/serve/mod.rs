@@ -49,38 +49,38 @@ const SENDING: Duration = Duration::from_secs(2);
 const LOOKING: usize = 4;
 
 /// A served model with its numerics and limits.
-pub struct ServedModel {
+pub(crate) struct ServedModel {
     /// Name of the model in the API.
-    pub name: String,
+    pub(crate) name: String,
     /// The loaded model.
-    pub loaded: LoadedModel,
+    pub(crate) loaded: LoadedModel,
     /// Numerics of the served model.
-    pub numerics: Box<dyn Numerics>,
+    pub(crate) numerics: Box<dyn Numerics>,
     /// Tokenizer, if the model has one.
-    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    pub(crate) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// Chat settings of the model.
-    pub chat: Chat,
+    pub(crate) chat: Chat,
     /// Chat template, if there is one.
-    pub template: Option<ChatTemplate>,
+    pub(crate) template: Option<ChatTemplate>,
     /// Limits of a request.
-    pub limits: RequestLimits,
+    pub(crate) limits: RequestLimits,
 }
 
 /// Limits of a request. A request beyond a limit is refused before anything is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestLimits {
+pub(crate) struct RequestLimits {
     /// Maximum number of tokens of prompt and generation together.
-    pub context: usize,
+    pub(crate) context: usize,
     /// Maximum number of generated tokens per sequence.
-    pub max_tokens: usize,
+    pub(crate) max_tokens: usize,
     /// Maximum number of top log-probabilities per token.
-    pub max_logprobs: usize,
+    pub(crate) max_logprobs: usize,
     /// Number of sequences that are computed in turns.
-    pub parallel: usize,
+    pub(crate) parallel: usize,
     /// Maximum number of waiting sequences.
-    pub queue: usize,
+    pub(crate) queue: usize,
     /// Maximum size of a body in bytes.
-    pub body: usize,
+    pub(crate) body: usize,
 }
 
 /// The server state that all threads share.
@@ -102,7 +102,7 @@ struct App {
 ///
 /// # Errors
 /// If the runtime cannot be started, or the listener fails.
-pub fn serve(
+pub(crate) fn serve(
     served: ServedModel,
     listener: TcpListener,
     ready: impl FnOnce() + Send + 'static,

@@ -12,29 +12,29 @@ use crate::serve::text::TokenPiece;
 
 /// Channel for the events of a sequence, with its number in the request. If its receiver is closed, the client has
 /// disconnected.
-pub type EventSender = UnboundedSender<(usize, SequenceEvent)>;
+pub(crate) type EventSender = UnboundedSender<(usize, SequenceEvent)>;
 
 /// A checked request to compute one sequence.
-pub struct SequenceRequest {
+pub(crate) struct SequenceRequest {
     /// Index of the sequence in the request.
-    pub index: usize,
+    pub(crate) index: usize,
     /// Prompt, limits and sampling for the engine.
-    pub request: Request,
+    pub(crate) request: Request,
     /// Number of top tokens to return with each prompt token; `None` for no log-probabilities.
-    pub scores_prompt: Option<usize>,
+    pub(crate) scores_prompt: Option<usize>,
     /// Number of top tokens to return with each generated token; `None` for no log-probabilities.
-    pub scores: Option<usize>,
+    pub(crate) scores: Option<usize>,
     /// True if the answer includes the text of the prompt.
-    pub echo: bool,
+    pub(crate) echo: bool,
     /// Stop strings of the request.
-    pub stops: Vec<String>,
+    pub(crate) stops: Vec<String>,
     /// Channel for the events of the sequence.
-    pub listener: EventSender,
+    pub(crate) listener: EventSender,
 }
 
 /// Event of a sequence.
 #[derive(Clone, Debug)]
-pub enum SequenceEvent {
+pub(crate) enum SequenceEvent {
     /// The prompt was read; has its tokens if the request asks for them.
     Prompt(Vec<TokenPiece>),
     /// A token was generated.
@@ -47,21 +47,21 @@ pub enum SequenceEvent {
 
 /// End of a sequence.
 #[derive(Clone, Debug)]
-pub struct SequenceEnd {
+pub(crate) struct SequenceEnd {
     /// Reason for the end: "stop" or "length".
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// Remaining text that was held back for stop strings.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// A queue of bounded length.
-pub struct Queue {
+pub(crate) struct Queue {
     state: Mutex<QueueState>,
     changed: Condvar,
     /// Number of sequences that are computed in turns.
-    pub parallel: usize,
+    pub(crate) parallel: usize,
     /// Maximum number of waiting sequences.
-    pub room: usize,
+    pub(crate) room: usize,
 }
 
 /// The state of the queue.
@@ -75,7 +75,7 @@ struct QueueState {
 
 impl Queue {
     /// Creates an empty queue.
-    pub fn new(parallel: usize, room: usize) -> Self {
+    pub(crate) fn new(parallel: usize, room: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), parallel, room }
     }
 
@@ -83,7 +83,7 @@ impl Queue {
     ///
     /// # Errors
     /// If the queue has no room for them, can never have, or the server is shutting down.
-    pub fn admit(&self, orders: Vec<SequenceRequest>) -> Result<(), ErrorResponse> {
+    pub(crate) fn admit(&self, orders: Vec<SequenceRequest>) -> Result<(), ErrorResponse> {
         let most = self.room + self.parallel;
         if orders.len() > most {
             let message = format!("the request has {} prompts, expected at most {most}", orders.len());
@@ -104,7 +104,7 @@ impl Queue {
 
     /// Returns the waiting sequences that may start while `running` are being computed, possibly none. If nothing is
     /// running, waits for a sequence. Returns `None` after shutdown.
-    pub fn next(&self, running: usize) -> Option<Vec<SequenceRequest>> {
+    pub(crate) fn next(&self, running: usize) -> Option<Vec<SequenceRequest>> {
         let mut state = self.lock();
         loop {
             state.waiting.retain(|order| !order.listener.is_closed());
@@ -121,25 +121,25 @@ impl Queue {
     }
 
     /// Rejects new requests. Accepted sequences have time until `deadline`.
-    pub fn close(&self, deadline: Instant) {
+    pub(crate) fn close(&self, deadline: Instant) {
         self.lock().closing = Some(deadline);
         self.changed.notify_one();
     }
 
     /// Returns true if the shutdown deadline has passed.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.lock().closing.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// Drops all waiting sequences with an error.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         for order in self.lock().waiting.drain(..) {
             order.tell(SequenceEvent::Failed(ErrorResponse::closing()));
         }
     }
 
     /// Returns the number of waiting and of running sequences.
-    pub fn lengths(&self) -> (usize, usize) {
+    pub(crate) fn lengths(&self) -> (usize, usize) {
         let mut state = self.lock();
         state.waiting.retain(|order| !order.listener.is_closed());
         (state.waiting.len(), state.running)
@@ -153,7 +153,7 @@ impl Queue {
 
 impl SequenceRequest {
     /// Sends an event to the client, if it is still connected.
-    pub fn tell(&self, event: SequenceEvent) {
+    pub(crate) fn tell(&self, event: SequenceEvent) {
         _ = self.listener.send((self.index, event));
     }
 }

@@ -17,7 +17,7 @@ const LEAST: f32 = -9999.0;
 
 /// Route of a completion: plain or chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionKind {
+pub(crate) enum CompletionKind {
     /// `/v1/completions`.
     Completion,
     /// `/v1/chat/completions`.
@@ -25,11 +25,11 @@ pub enum CompletionKind {
 }
 
 /// Data that all parts of an answer share.
-pub struct Reply {
+pub(crate) struct Reply {
     app: Arc<App>,
     kind: CompletionKind,
     /// Options of the request.
-    pub ask: CompletionOptions,
+    pub(crate) ask: CompletionOptions,
     prompts: Vec<Vec<u32>>,
     id: String,
     created: u64,
@@ -38,7 +38,7 @@ pub struct Reply {
 
 /// Text and tokens of one sequence: a chunk of a stream, or the whole answer.
 #[derive(Default)]
-pub struct ResponsePart {
+pub(crate) struct ResponsePart {
     index: usize,
     /// Prompt tokens, if this part includes them.
     prompt: Option<Vec<TokenPiece>>,
@@ -49,7 +49,7 @@ pub struct ResponsePart {
 
 impl ResponsePart {
     /// Starts an empty part of a sequence.
-    pub fn of(index: usize) -> Self {
+    pub(crate) fn of(index: usize) -> Self {
         Self { index, ..Self::default() }
     }
 
@@ -57,7 +57,7 @@ impl ResponsePart {
     ///
     /// # Errors
     /// If the sequence failed.
-    pub fn add(&mut self, event: SequenceEvent) -> Result<(), ErrorResponse> {
+    pub(crate) fn add(&mut self, event: SequenceEvent) -> Result<(), ErrorResponse> {
         match event {
             SequenceEvent::Prompt(pieces) => self.prompt = Some(pieces),
             SequenceEvent::Token(piece) => {
@@ -74,14 +74,19 @@ impl ResponsePart {
     }
 
     /// Returns true if the sequence has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.reason.is_some()
     }
 }
 
 impl Reply {
     /// Starts a response without any sequence results.
-    pub fn new(app: &Arc<App>, kind: CompletionKind, ask: CompletionOptions, prompts: Vec<Vec<u32>>) -> Self {
+    pub(crate) fn new(
+        app: &Arc<App>,
+        kind: CompletionKind,
+        ask: CompletionOptions,
+        prompts: Vec<Vec<u32>>,
+    ) -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let prefix = if kind == CompletionKind::Chat { "chatcmpl" } else { "cmpl" };
         let id = format!("{prefix}-{:x}-{}", since.as_micros(), app.next_number());
@@ -89,7 +94,7 @@ impl Reply {
     }
 
     /// Returns the whole response as JSON.
-    pub fn whole(&mut self, parts: &[ResponsePart]) -> Value {
+    pub(crate) fn whole(&mut self, parts: &[ResponsePart]) -> Value {
         let choices: Vec<Value> = parts.iter().map(|part| self.choice(part, false)).collect();
         let mut answer = self.frame(false, choices);
         answer["usage"] = self.usage();
@@ -100,7 +105,7 @@ impl Reply {
     }
 
     /// Returns a chunk of a stream; `None` if the part is empty.
-    pub fn chunk(&mut self, part: &ResponsePart) -> Option<Value> {
+    pub(crate) fn chunk(&mut self, part: &ResponsePart) -> Option<Value> {
         let begins = part.prompt.is_some() && (self.kind == CompletionKind::Chat || self.ask.echo);
         let tells = self.ask.logprobs.is_some() || self.ask.gives_ids;
         let says = begins || !part.text.is_empty() || part.has_ended() || (tells && !part.tokens.is_empty());
@@ -116,7 +121,7 @@ impl Reply {
     }
 
     /// Returns the final chunk with token counts, if the request asks for it.
-    pub fn last_chunk(&self) -> Option<Value> {
+    pub(crate) fn last_chunk(&self) -> Option<Value> {
         self.ask.counts.then(|| {
             let mut chunk = self.frame(true, Vec::new());
             chunk["usage"] = self.usage();

@@ -17,7 +17,7 @@ const MOST_STOPS: usize = 64;
 /// One prompt: a text or token ids.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
-pub enum CompletionPrompt {
+pub(crate) enum CompletionPrompt {
     /// Text; the tokenizer adds the model's special tokens.
     Text(String),
     /// Token ids, used unchanged.
@@ -35,41 +35,41 @@ enum CompletionPrompts {
 
 /// Options of plain and chat completions.
 #[derive(Clone, Debug)]
-pub struct CompletionOptions {
+pub(crate) struct CompletionOptions {
     /// Maximum number of generated tokens, if given.
-    pub max_tokens: Option<usize>,
+    pub(crate) max_tokens: Option<usize>,
     /// Sampling parameters.
-    pub sampling: Sampling,
+    pub(crate) sampling: Sampling,
     /// Stop strings.
-    pub stops: Vec<String>,
+    pub(crate) stops: Vec<String>,
     /// Stop tokens, in addition to the model's own.
-    pub stop_ids: Vec<u32>,
+    pub(crate) stop_ids: Vec<u32>,
     /// True to continue after an end-of-sequence token.
-    pub ignores_end: bool,
+    pub(crate) ignores_end: bool,
     /// Number of top tokens to return with each generated token; `None` for no log-probabilities.
-    pub logprobs: Option<usize>,
+    pub(crate) logprobs: Option<usize>,
     /// Number of top tokens to return with each prompt token; `None` for no log-probabilities.
-    pub prompt_logprobs: Option<usize>,
+    pub(crate) prompt_logprobs: Option<usize>,
     /// True if the answer contains the prompt.
-    pub echo: bool,
+    pub(crate) echo: bool,
     /// True if the answer is streamed.
-    pub streams: bool,
+    pub(crate) streams: bool,
     /// True if a stream ends with the token counts.
-    pub counts: bool,
+    pub(crate) counts: bool,
     /// True if lists of log-probabilities name tokens by id.
-    pub names_ids: bool,
+    pub(crate) names_ids: bool,
     /// True if the answer contains token ids.
-    pub gives_ids: bool,
+    pub(crate) gives_ids: bool,
 }
 
 /// A request to `/v1/completions`.
-pub struct CompletionRequest {
+pub(crate) struct CompletionRequest {
     /// Prompts, each of which starts one or more sequences.
-    pub prompts: Vec<CompletionPrompt>,
+    pub(crate) prompts: Vec<CompletionPrompt>,
     /// True if special tokens are added to a text.
-    pub adds_special: bool,
+    pub(crate) adds_special: bool,
     /// Options that do not depend on the route.
-    pub ask: CompletionOptions,
+    pub(crate) ask: CompletionOptions,
 }
 
 impl CompletionRequest {
@@ -107,7 +107,7 @@ impl CompletionOptions {
     ///
     /// # Errors
     /// If the request is invalid, or asks for something that is not supported.
-    pub fn of_chat(mut fields: Fields, most: usize) -> Result<(Conversation, Self), ErrorResponse> {
+    pub(crate) fn of_chat(mut fields: Fields, most: usize) -> Result<(Conversation, Self), ErrorResponse> {
         let number = "a number of tokens";
         let conversation = conversation(&mut fields)?;
         let mut ask = CompletionOptions::read(&mut fields, most)?;
@@ -158,7 +158,7 @@ impl CompletionOptions {
     }
 
     /// Returns the number of top tokens to compute for each prompt token; `None` if no log-probabilities are needed.
-    pub fn scores_prompt(&self) -> Option<usize> {
+    pub(crate) fn scores_prompt(&self) -> Option<usize> {
         self.prompt_logprobs.max(self.logprobs.filter(|_| self.echo))
     }
 }
@@ -167,7 +167,7 @@ impl CompletionOptions {
 ///
 /// # Errors
 /// If there are no messages, or one has content other than text.
-pub fn conversation(fields: &mut Fields) -> Result<Conversation, ErrorResponse> {
+pub(crate) fn conversation(fields: &mut Fields) -> Result<Conversation, ErrorResponse> {
     let expected = "a list of messages, each with a role and content";
     let messages: Vec<Value> = fields.take("messages", expected)?.unwrap_or_default();
     if messages.is_empty() {

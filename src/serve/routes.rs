@@ -26,7 +26,7 @@ use crate::tokenizer::Chat;
 type RouteResult = Result<Response, ErrorResponse>;
 
 /// Returns all routes.
-pub fn routes(app: Arc<App>) -> Router {
+pub(crate) fn routes(app: Arc<App>) -> Router {
     let refuse = |status, message: &'static str| move || async move { ErrorResponse::new(status, message) };
     let routes = "unknown route, expected /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, \
                   /tokenizer_info, /health or /metrics";

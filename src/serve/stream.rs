@@ -24,7 +24,7 @@ struct EventStream {
 }
 
 /// Returns a stream of events as sequences are computed. Dropping the stream stops the computation.
-pub fn streamed(
+pub(crate) fn streamed(
     reply: Reply,
     receiver: UnboundedReceiver<(usize, SequenceEvent)>,
     sequences: usize,

@@ -8,19 +8,19 @@ use crate::tokenizer::{SpecialTokens, TextStream, Tokenizer};
 
 /// A token with its text and log-probability.
 #[derive(Clone, Debug)]
-pub struct TokenPiece {
+pub(crate) struct TokenPiece {
     /// Token id.
-    pub id: u32,
+    pub(crate) id: u32,
     /// Text that can be sent with this token.
-    pub text: String,
+    pub(crate) text: String,
     /// Number of characters of text before the token.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Log-probabilities of the token, if the request asks for them.
-    pub scored: Option<TokenScore>,
+    pub(crate) scored: Option<TokenScore>,
 }
 
 /// The text of one sequence. Without a tokenizer it is empty.
-pub struct SequenceText<'t> {
+pub(crate) struct SequenceText<'t> {
     stream: Option<TextStream<'t>>,
     stops: Vec<String>,
     /// Text held back because a stop string may begin there.
@@ -32,7 +32,7 @@ pub struct SequenceText<'t> {
 
 impl<'t> SequenceText<'t> {
     /// Starts an empty text.
-    pub fn new(tokenizer: Option<&'t dyn Tokenizer>, stops: Vec<String>) -> Self {
+    pub(crate) fn new(tokenizer: Option<&'t dyn Tokenizer>, stops: Vec<String>) -> Self {
         let stream = tokenizer.map(TextStream::new);
         Self { stream, stops, held: String::new(), length: 0, has_stopped: false }
     }
@@ -48,7 +48,7 @@ impl<'t> SequenceText<'t> {
     }
 
     /// Restarts the character count after the prompt, if the answer does not contain the prompt.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.length = 0;
     }
 
@@ -56,7 +56,7 @@ impl<'t> SequenceText<'t> {
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
-    pub fn push(&mut self, id: u32, scored: Option<TokenScore>) -> Result<TokenPiece> {
+    pub(crate) fn push(&mut self, id: u32, scored: Option<TokenScore>) -> Result<TokenPiece> {
         let offset = self.length;
         let new = self.grown(id)?;
         let text = self.released(&new);
@@ -64,12 +64,12 @@ impl<'t> SequenceText<'t> {
     }
 
     /// Returns a token that ends the text and has no text itself.
-    pub fn silent(&self, id: u32, scored: Option<TokenScore>) -> TokenPiece {
+    pub(crate) fn silent(&self, id: u32, scored: Option<TokenScore>) -> TokenPiece {
         TokenPiece { id, text: String::new(), offset: self.length, scored }
     }
 
     /// Returns true if a stop string has occurred.
-    pub fn has_stopped(&self) -> bool {
+    pub(crate) fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 
@@ -77,7 +77,7 @@ impl<'t> SequenceText<'t> {
     ///
     /// # Errors
     /// If an id is outside the vocabulary.
-    pub fn finish(&mut self) -> Result<String> {
+    pub(crate) fn finish(&mut self) -> Result<String> {
         if self.has_stopped {
             return Ok(String::new());
         }
@@ -110,7 +110,7 @@ impl<'t> SequenceText<'t> {
 }
 
 /// Names of tokens in lists of log-probabilities. Each id has one name, independent of its position.
-pub struct TokenNames {
+pub(crate) struct TokenNames {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     /// A token of plain text and the length of its text. Another token is decoded after it, as in the middle
     /// of a text.
@@ -119,7 +119,7 @@ pub struct TokenNames {
 
 impl TokenNames {
     /// Creates names from a tokenizer, or from ids without one.
-    pub fn new(tokenizer: Option<Arc<dyn Tokenizer>>) -> Self {
+    pub(crate) fn new(tokenizer: Option<Arc<dyn Tokenizer>>) -> Self {
         let plain = SpecialTokens { add: false, parse: false };
         let anchor = tokenizer.as_ref().and_then(|tokenizer| {
             let id = *tokenizer.encode_with("a", plain).ok()?.last()?;
@@ -129,7 +129,7 @@ impl TokenNames {
     }
 
     /// Returns the bytes of a token in the middle of a text; for a control token, those of its name.
-    pub fn bytes(&self, id: u32) -> Vec<u8> {
+    pub(crate) fn bytes(&self, id: u32) -> Vec<u8> {
         let Some(tokenizer) = &self.tokenizer else { return Vec::new() };
         let (before, length) = self.anchor.map_or((None, 0), |(id, length)| (Some(id), length));
         let ids: Vec<u32> = before.into_iter().chain([id]).collect();
@@ -143,7 +143,7 @@ impl TokenNames {
 
     /// Returns the name of a token: its text, its bytes in OpenAI's notation for a part of a character, or
     /// `token_id:7`.
-    pub fn name(&self, id: u32, by_id: bool) -> String {
+    pub(crate) fn name(&self, id: u32, by_id: bool) -> String {
         if by_id || self.tokenizer.is_none() {
             return format!("token_id:{id}");
         }

@@ -10,7 +10,7 @@ use crate::serve::queue::SequenceEvent;
 /// Computes accepted sequences until shutdown, one token of each running sequence in turn. Each sequence has
 /// its own cache and shares no product with others, so its bits are the same as alone. Only one prompt is
 /// read at a time, which limits memory.
-pub fn work(app: &App) {
+pub(crate) fn work(app: &App) {
     let mut running: Vec<SequenceJob> = Vec::new();
     while let Some(orders) = app.queue.next(running.len()) {
         for order in orders {

@@ -30,7 +30,7 @@ impl ShippedFiles {
     ///
     /// # Errors
     /// If there are no files, or the folder cannot be listed.
-    pub fn of(model: &'static str) -> Result<Self> {
+    pub(crate) fn of(model: &'static str) -> Result<Self> {
         let places = places()?;
         match places.iter().map(|place| place.join(model)).find(|folder| folder.is_dir()) {
             Some(folder) => {
@@ -59,12 +59,12 @@ impl ShippedFiles {
     }
 
     /// Returns the folder of the files, unless they are inside the program.
-    pub fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
     /// Returns the paths in the folder, with `/`, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
@@ -72,7 +72,7 @@ impl ShippedFiles {
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub fn open(&self, name: &str) -> Result<Option<FileBytes>> {
+    pub(crate) fn open(&self, name: &str) -> Result<Option<FileBytes>> {
         if !self.names().any(|known| known == name) {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl ShippedFiles {
     ///
     /// # Errors
     /// If one cannot be opened.
-    pub fn with_extension(&self, folder: &str, extension: &str) -> Result<Vec<(String, FileBytes)>> {
+    pub(crate) fn with_extension(&self, folder: &str, extension: &str) -> Result<Vec<(String, FileBytes)>> {
         let wanted = self.names().filter_map(|name| {
             let (found, file) = name.rsplit_once('/').unwrap_or(("", name));
             let (stem, ending) = file.rsplit_once('.')?;

@@ -19,7 +19,7 @@ pub struct ShippedModel {
     /// Name of the model.
     pub name: &'static str,
     /// Description in one line.
-    pub description: &'static str,
+    pub(crate) description: &'static str,
 }
 
 /// All shipped models.
@@ -68,13 +68,13 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
 }
 
 /// A shipped dump: its model, its name and its file.
-pub type ShippedDump = (&'static str, String, FileBytes);
+pub(crate) type ShippedDump = (&'static str, String, FileBytes);
 
 /// Returns the shipped models on this machine.
 ///
 /// # Errors
 /// If a search folder cannot be read.
-pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
+pub(crate) fn models_here() -> Result<Vec<&'static ShippedModel>> {
     let found = MODELS.iter().map(|model| match model.files() {
         Ok(_) => Ok(Some(model)),
         Err(Error::Model(ModelError::NoModel { .. })) => Ok(None),
@@ -87,7 +87,7 @@ pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
 ///
 /// # Errors
 /// If a search folder cannot be read.
-pub fn absent() -> Result<String> {
+pub(crate) fn absent() -> Result<String> {
     let mut absent = Vec::new();
     for model in MODELS {
         match model.files() {
@@ -110,7 +110,7 @@ pub fn absent() -> Result<String> {
 ///
 /// # Errors
 /// If an existing file cannot be opened.
-pub fn home(name: &str) -> Result<Option<&'static ShippedModel>> {
+pub(crate) fn home(name: &str) -> Result<Option<&'static ShippedModel>> {
     if let Some(model) = model(name) {
         return Ok(Some(model));
     }
@@ -127,7 +127,7 @@ pub fn home(name: &str) -> Result<Option<&'static ShippedModel>> {
 ///
 /// # Errors
 /// If an existing file cannot be opened.
-pub fn dumps_named(name: &str) -> Result<Vec<ShippedDump>> {
+pub(crate) fn dumps_named(name: &str) -> Result<Vec<ShippedDump>> {
     let mut found = Vec::new();
     for model in models_here()? {
         let alone = name.strip_prefix(model.name).and_then(|rest| rest.strip_prefix('/')).unwrap_or(name);
@@ -142,7 +142,7 @@ pub fn dumps_named(name: &str) -> Result<Vec<ShippedDump>> {
 ///
 /// # Errors
 /// If an existing file cannot be opened.
-pub fn source(name: &str) -> Result<Option<FileBytes>> {
+pub(crate) fn source(name: &str) -> Result<Option<FileBytes>> {
     if let Some(model) = home(name)? {
         let variant = model.variants()?.into_iter().find(|(known, _)| known == name);
         return Ok(variant.map(|(_, files)| files.weights()[0].clone()));
@@ -155,7 +155,7 @@ pub fn source(name: &str) -> Result<Option<FileBytes>> {
 ///
 /// # Errors
 /// If an existing file cannot be opened.
-pub fn folders_of(name: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn folders_of(name: &str) -> Result<Vec<PathBuf>> {
     let models = match home(name)? {
         Some(model) => vec![model.name],
         None => dumps_named(name)?.into_iter().map(|(model, _, _)| model).collect(),
@@ -169,7 +169,7 @@ impl ShippedModel {
     ///
     /// # Errors
     /// If there are no files; the message names the search folders.
-    pub fn files(&self) -> Result<ShippedFiles> {
+    pub(crate) fn files(&self) -> Result<ShippedFiles> {
         ShippedFiles::of(self.name)
     }
 
@@ -202,7 +202,7 @@ impl ShippedModel {
     ///
     /// # Errors
     /// If a file cannot be opened.
-    pub fn files_of(&self, variant: &str) -> Result<Vec<(String, FileBytes)>> {
+    pub(crate) fn files_of(&self, variant: &str) -> Result<Vec<(String, FileBytes)>> {
         let files = self.files()?;
         let folder = variant.strip_prefix(self.name).and_then(|rest| rest.strip_prefix('-'));
         let folder = folder.map(|folder| format!("{folder}/"));

@@ -34,7 +34,7 @@ impl PassRestriction {
     }
 
     /// Returns true if the change applies to some token of a pass.
-    pub fn contains(self, pass: Option<usize>, positions: &Range<usize>) -> bool {
+    pub(crate) fn contains(self, pass: Option<usize>, positions: &Range<usize>) -> bool {
         match (self, pass) {
             (Self::From(first), _) => positions.end > first,
             (Self::Pass(number), pass) => pass == Some(number),

@@ -55,7 +55,7 @@ impl ChangeValue {
     }
 
     /// Returns the word, if the value is a word.
-    pub fn as_word(&self) -> Option<&str> {
+    pub(crate) fn as_word(&self) -> Option<&str> {
         if let Self::Word(word) = self { Some(word) } else { None }
     }
 }
@@ -104,15 +104,15 @@ pub struct CatalogueEntry {
     /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,
     /// Returns the model's own value at a site.
-    pub own: fn(&SiteContext) -> ChangeValue,
+    pub(crate) own: fn(&SiteContext) -> ChangeValue,
     /// Computes the changed operation from the same inputs; `None` if the change does not apply.
-    pub compute: fn(&SiteContext, &ChangeValue) -> Option<Tensor>,
+    pub(crate) compute: fn(&SiteContext, &ChangeValue) -> Option<Tensor>,
     /// Estimates values from an engine's results, nearest first. Results without a meaning are NaN.
-    pub read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
+    pub(crate) read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
     /// Returns values to try if none can be estimated.
-    pub usual: fn(&SiteContext) -> Vec<ChangeValue>,
+    pub(crate) usual: fn(&SiteContext) -> Vec<ChangeValue>,
     /// Returns more values, to try where a run is cheap and no usual value explains a dump.
-    pub sweep: fn(&SiteContext) -> Vec<ChangeValue>,
+    pub(crate) sweep: fn(&SiteContext) -> Vec<ChangeValue>,
 }
 
 /// Entries are the same if they change the same taps in the same way. Their addresses may differ: the compiler may

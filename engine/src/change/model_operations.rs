@@ -34,11 +34,11 @@ pub struct ModelOperations {
 #[derive(Clone)]
 pub struct LinearParameters {
     /// `[outputs, inputs]`
-    pub w: Matrix,
+    pub(crate) w: Matrix,
     /// `[outputs]`
-    pub bias: Option<Vec<f32>>,
+    pub(crate) bias: Option<Vec<f32>>,
     /// A scale stored with the matrix.
-    pub factor: Option<Factor>,
+    pub(crate) factor: Option<Factor>,
 }
 
 impl LinearParameters {
@@ -89,7 +89,7 @@ impl ModelOperations {
     }
 
     /// Returns true if any layer has a sliding window.
-    pub fn slides(&self) -> bool {
+    pub(crate) fn slides(&self) -> bool {
         self.windows.iter().any(Option::is_some)
     }
 
@@ -99,12 +99,12 @@ impl ModelOperations {
     }
 
     /// Returns the operation at a tap and layer, if it has type `S`.
-    pub fn stage<S: Operation>(&self, point: Point, layer: Option<usize>) -> Option<&S> {
+    pub(crate) fn stage<S: Operation>(&self, point: Point, layer: Option<usize>) -> Option<&S> {
         self.nodes.get(&(layer, point))?.operation()
     }
 
     /// Returns the norms of rows of `width` values, each with its tap, layer and gains.
-    pub fn norms(&self, width: usize) -> impl Iterator<Item = (Point, Option<usize>, Vec<f32>)> {
+    pub(crate) fn norms(&self, width: usize) -> impl Iterator<Item = (Point, Option<usize>, Vec<f32>)> {
         self.nodes.iter().filter_map(move |(&(layer, point), node)| {
             let rms = node.operation::<RmsNormalisation>().map(|rms| rms.norm.gains().collect::<Vec<f32>>());
             let gains = rms.or_else(|| Some(node.operation::<LayerNormalisation>()?.norm.weight.clone()))?;

@@ -86,7 +86,7 @@ impl InnerOperation {
 
 impl CatalogueEntry {
     /// Returns the model's own value at a site, for its operation or for the inner operation.
-    pub fn own_at(&self, at: &SiteContext) -> ChangeValue {
+    pub(crate) fn own_at(&self, at: &SiteContext) -> ChangeValue {
         match ((self.own)(at), inside(at)) {
             (ChangeValue::Nothing, Some(inside)) => (self.own)(&at.with(&inside.x)),
             (own, _) => own,
@@ -94,7 +94,7 @@ impl CatalogueEntry {
     }
 
     /// Computes the changed operation with its outer operations; `None` if the change does not apply.
-    pub fn compute_at(&self, at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
+    pub(crate) fn compute_at(&self, at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
         (self.compute)(at, value).or_else(|| {
             let inside = inside(at)?;
             let made = (self.compute)(&at.with(&inside.x), value)?;

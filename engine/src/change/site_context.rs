@@ -18,13 +18,13 @@ pub struct SiteContext<'a> {
     /// Value at the site, which records its operation.
     pub value: &'a Tensor,
     /// Numerics that computed the value.
-    pub n: &'a TracedNumerics<'a>,
+    pub(crate) n: &'a TracedNumerics<'a>,
     /// Parameters of the model's other sites.
     pub book: &'a ModelOperations,
     /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
-    pub is_turned: bool,
+    pub(crate) is_turned: bool,
     /// Tokens of the text from its beginning on; fewer than were read if they are unknown.
-    pub tokens: &'a [u32],
+    pub(crate) tokens: &'a [u32],
     node: Option<Arc<Node>>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> SiteContext<'a> {
     }
 
     /// Returns the context of another site, with the model's operation there and without its value.
-    pub fn elsewhere(&self, site: Site) -> SiteContext<'a> {
+    pub(crate) fn elsewhere(&self, site: Site) -> SiteContext<'a> {
         let node = self.book.node(site.point, site.layer);
         SiteContext { site, positions: self.positions.clone(), node, ..*self }
     }
@@ -77,12 +77,12 @@ impl<'a> SiteContext<'a> {
     }
 
     /// Returns one row of `width` values of a tensor, `[1, width]`.
-    pub fn row(&self, x: &Tensor, row: usize, width: usize) -> Tensor {
+    pub(crate) fn row(&self, x: &Tensor, row: usize, width: usize) -> Tensor {
         self.n.gathered(&[x], &[1, width], |at| (0, row * width + at))
     }
 
     /// Concatenates rows of equal width into the shape of the value.
-    pub fn joined(&self, rows: &[Tensor]) -> Tensor {
+    pub(crate) fn joined(&self, rows: &[Tensor]) -> Tensor {
         let width = rows.first().map_or(1, |row| row.data().len());
         let rows: Vec<&Tensor> = rows.iter().collect();
         self.n.gathered(&rows, self.value.shape(), |flat| (flat / width, flat % width))

@@ -70,7 +70,7 @@ impl ModulePath {
     }
 
     /// Returns the name used in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         KNOWN.read().unwrap_or_else(PoisonError::into_inner).names[self.0 as usize]
     }
 
@@ -86,7 +86,7 @@ impl ModulePath {
     }
 
     /// Returns the last part of the path.
-    pub fn last(self) -> &'static str {
+    pub(crate) fn last(self) -> &'static str {
         self.parts().next_back().unwrap_or_default()
     }
 

@@ -66,7 +66,7 @@ impl RunInput {
     }
 
     /// Returns the number of tokens that all passes read.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len)).sum()
     }
 
@@ -79,7 +79,7 @@ impl RunInput {
     }
 
     /// Returns true if there are no tokens to read.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
@@ -250,7 +250,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// See [`Engine::read`], and the errors of `seen`.
-    pub fn read_all(
+    pub(crate) fn read_all(
         &mut self,
         tokens: &[u32],
         tap: &mut dyn Tap,

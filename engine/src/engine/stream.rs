@@ -25,18 +25,18 @@ impl Tap for IdentityTap {
 
 /// A pass between two layers.
 pub(super) struct Stream<'m> {
-    pub numerics: &'m dyn Numerics,
-    pub pass: Box<dyn ModelPass + 'm>,
+    pub(crate) numerics: &'m dyn Numerics,
+    pub(crate) pass: Box<dyn ModelPass + 'm>,
     /// Index of the pass.
-    pub index: usize,
+    pub(crate) index: usize,
     /// Position after the pass's last token.
-    pub end: usize,
+    pub(crate) end: usize,
     /// True if the tap sees this pass.
-    pub tapped: bool,
+    pub(crate) tapped: bool,
     /// True if the pass reads earlier tokens again, into an empty cache.
-    pub anew: bool,
+    pub(crate) anew: bool,
     /// The residual stream, `[T, d]`.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
 }
 
 /// Runs passes through layers, each layer with its state. If no pass will follow, releases each layer's state
@@ -70,7 +70,7 @@ pub(super) fn through(
 
 impl Stream<'_> {
     /// Computes the head; returns the logits after the last token, `[V]`.
-    pub fn last_logits(self, tap: &mut dyn Tap) -> Tensor {
+    pub(crate) fn last_logits(self, tap: &mut dyn Tap) -> Tensor {
         let Self { numerics, pass, index, tapped, x, .. } = self;
         probed(tap, tapped, index, |t| {
             let logits = pass.head(x, t);
@@ -80,7 +80,7 @@ impl Stream<'_> {
 
     /// Computes the head some rows at a time, with the same bits as for all rows at once. Returns the logits after the
     /// last token, `[V]`.
-    pub fn all_logits(self, seen: &mut dyn FnMut(usize, &Tensor) -> Result<()>) -> Result<Tensor> {
+    pub(crate) fn all_logits(self, seen: &mut dyn FnMut(usize, &Tensor) -> Result<()>) -> Result<Tensor> {
         let Self { numerics, pass, index, x, .. } = self;
         let mut first = 0;
         loop {
@@ -98,7 +98,7 @@ impl Stream<'_> {
     }
 
     /// Computes the last logits and the greedy choice.
-    pub fn choice(self, temperature: f32, tap: &mut dyn Tap) -> GreedyToken {
+    pub(crate) fn choice(self, temperature: f32, tap: &mut dyn Tap) -> GreedyToken {
         let (numerics, index, tapped) = (self.numerics, self.index, self.tapped);
         let last = self.last_logits(tap);
         probed(tap, tapped, index, |t| {

@@ -29,7 +29,7 @@ pub enum TokenizerError {
 
 impl Error {
     /// Adds the tokenizer's file to an error that does not name one.
-    pub fn of_tokenizer(self, path: &Path) -> Self {
+    pub(crate) fn of_tokenizer(self, path: &Path) -> Self {
         match self {
             Error::Tokenizer(TokenizerError::Unusable { file: None, problem }) => {
                 TokenizerError::Unusable { file: Some(path.to_owned()), problem }.into()

@@ -6,7 +6,7 @@ use crate::exact::profile::{FusedResults, Operands, Profile, RowScales, ScaledOp
 
 impl Profile {
     /// Description of `f32` operands that are rounded as in matrix units.
-    pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
+    pub(crate) const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
     const SHORT_SCORES: &'static str = "operands of scores alone are rounded to TF32, after each is scaled";
     const WHOLE_OPERANDS: &'static str = "operands are not rounded to TF32";
     const AWAY: &'static str = "operands are rounded to the 11 bits of TF32 and f16, ties away from zero";
@@ -44,7 +44,7 @@ impl Profile {
 
     /// Returns a copy of the profile with one choice switched to its other option, such as `f32` instead of the short
     /// type. `None` if the choice has no other option in this profile.
-    pub fn with_other(&self, choice: Choice) -> Option<Self> {
+    pub(crate) fn with_other(&self, choice: Choice) -> Option<Self> {
         let short = self.results;
         let toggled = |float: Float| if float == Float::F32 { short } else { Float::F32 };
         let p = *self;

@@ -200,12 +200,12 @@ impl ChoiceSet {
     }
 
     /// Returns the choices in either set.
-    pub fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// Returns all choices of the set.
-    pub fn iter(self) -> impl Iterator<Item = Choice> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = Choice> {
         Choice::ALL.iter().copied().filter(move |&choice| self.0 & 1 << choice as u16 != 0)
     }
 }

@@ -50,7 +50,7 @@ impl Float {
     }
 
     /// Returns the name used in a manifest.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Float::F32 => "f32",
             Float::Tf32 => "tf32",

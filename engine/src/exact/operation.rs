@@ -101,11 +101,11 @@ pub trait ColumnEvaluator: Sync {
 /// Operation that computed a tensor, with a cache of the evaluated results.
 pub struct Node {
     /// The operation.
-    pub stage: Box<dyn Operation>,
+    pub(crate) stage: Box<dyn Operation>,
     /// Rounding profile of the dump's engine.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
     /// Rounding profile of our engine.
-    pub own: Profile,
+    pub(crate) own: Profile,
     /// Number of operations from recorded values to its result, itself included.
     pub depth: usize,
     results: usize,
@@ -114,7 +114,7 @@ pub struct Node {
 
 impl Node {
     /// Creates the origin of an operation with that many results.
-    pub fn new(stage: impl Operation + 'static, [profile, own]: [Profile; 2], results: usize) -> Self {
+    pub(crate) fn new(stage: impl Operation + 'static, [profile, own]: [Profile; 2], results: usize) -> Self {
         let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
         Self { stage: Box::new(stage), profile, own, depth, results, known: Mutex::default() }
@@ -134,7 +134,7 @@ impl Node {
     }
 
     /// Evaluates all results, rounded, as the next operation's inputs.
-    pub fn all(&self, choices: ChoiceSet) -> Arc<Vec<ExactValue>> {
+    pub(crate) fn all(&self, choices: ChoiceSet) -> Arc<Vec<ExactValue>> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known().get(&choices) {
             return known.clone();
@@ -149,7 +149,7 @@ impl Node {
     }
 
     /// Returns the choices of the operation and of the operations between recorded values and it.
-    pub fn choices(&self) -> ChoiceSet {
+    pub(crate) fn choices(&self) -> ChoiceSet {
         let own: ChoiceSet = self.stage.choices().iter().copied().collect();
         let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         before.fold(own, |choices, node| choices.or(node.choices()))

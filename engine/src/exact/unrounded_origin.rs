@@ -10,7 +10,7 @@ use crate::tensor::{Tensor, ValueOrigin};
 
 /// A recorded tensor's value before rounding, which some fused kernels read. It is the origin of a tensor that no other
 /// operation reads.
-pub enum UnroundedOrigin {
+pub(crate) enum UnroundedOrigin {
     /// Result of this operation, whose inputs are recorded as well.
     Of(Arc<Node>),
     /// Any number that rounds to the recorded value.

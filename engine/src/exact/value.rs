@@ -42,13 +42,13 @@ impl ExactValue {
 
     /// Creates a number with the error of many roundings.
     #[inline(always)]
-    pub fn statistical(value: f64, sigma: f64) -> Self {
+    pub(crate) fn statistical(value: f64, sigma: f64) -> Self {
         Self { value, sigma, radius: LAMBDA * sigma }
     }
 
     /// Creates a number with the error of few roundings, which is at most `bound`.
     #[inline(always)]
-    pub fn bounded(value: f64, bound: f64) -> Self {
+    pub(crate) fn bounded(value: f64, bound: f64) -> Self {
         Self { value, sigma: bound / 2.0, radius: bound }
     }
 
@@ -116,7 +116,7 @@ impl ExactValue {
     /// Rounds to a type in the middle of a computation. If both ends of the radius round to one number, the result is
     /// exact; otherwise it covers the numbers between them. Rounding to `f32` is already part of the operation's sigma.
     #[inline(always)]
-    pub fn rounded(self, float: Float) -> Self {
+    pub(crate) fn rounded(self, float: Float) -> Self {
         if float == Float::F32 || !self.value.is_finite() { self } else { self.rounded_to(float) }
     }
 

@@ -7,28 +7,28 @@ use crate::error::Result;
 
 /// Reads little-endian fields one after the other. `what` names the field in messages.
 pub(crate) struct Cursor<'a> {
-    pub source: &'a FileBytes,
+    pub(crate) source: &'a FileBytes,
     /// Offset of the next byte; never past the end.
-    pub at: usize,
+    pub(crate) at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub fn new(source: &'a FileBytes) -> Self {
+    pub(crate) fn new(source: &'a FileBytes) -> Self {
         Self { source, at: 0 }
     }
 
     /// Returns the number of bytes left.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.source.data.len() - self.at
     }
 
     /// Returns the remaining bytes, at most `most`.
-    pub fn next(&self, most: usize) -> &'a [u8] {
+    pub(crate) fn next(&self, most: usize) -> &'a [u8] {
         self.source.data.at(self.at..self.at + most.min(self.left()))
     }
 
     /// Reads `len` bytes.
-    pub fn take(&mut self, len: u64, what: impl Display) -> Result<&'a [u8]> {
+    pub(crate) fn take(&mut self, len: u64, what: impl Display) -> Result<&'a [u8]> {
         let fits = usize::try_from(len).ok().filter(|&len| len <= self.left());
         let taken = fits.map(|len| self.next(len));
         let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, len))?;
@@ -37,24 +37,24 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads `N` bytes.
-    pub fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N]> {
         let taken = self.next(N).first_chunk::<N>();
         let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, N as u64))?;
         self.at += N;
         Ok(*bytes)
     }
 
-    pub fn u32(&mut self, what: impl Display) -> Result<u32> {
+    pub(crate) fn u32(&mut self, what: impl Display) -> Result<u32> {
         self.array(what).map(u32::from_le_bytes)
     }
 
-    pub fn u64(&mut self, what: impl Display) -> Result<u64> {
+    pub(crate) fn u64(&mut self, what: impl Display) -> Result<u64> {
         self.array(what).map(u64::from_le_bytes)
     }
 
     /// Reads the number of following items. Returns an error if they cannot fit in the remaining bytes at `least` bytes
     /// each, so that memory can be allocated safely.
-    pub fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
+    pub(crate) fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
         let count = self.u64(format_args!("count of {what}"))?;
         let needed = count.saturating_mul(least as u64);
         if needed > self.left() as u64 {
@@ -64,7 +64,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string: its length, then its UTF-8 bytes.
-    pub fn text(&mut self, what: impl Display) -> Result<&'a str> {
+    pub(crate) fn text(&mut self, what: impl Display) -> Result<&'a str> {
         let len = self.u64(format_args!("length of {what}"))?;
         let at = self.at;
         let bytes = self.take(len, &what)?;

@@ -60,7 +60,7 @@ impl Format {
     }
 
     /// Returns the name in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Format::Gguf => "gguf",
             Format::Safetensors => "safetensors",

@@ -9,12 +9,12 @@ mod detection;
 mod escape;
 mod file_store;
 pub mod gguf;
-pub mod llama2c;
+pub(crate) mod llama2c;
 mod messages;
 mod name_index;
 pub mod npy;
-pub mod pytorch;
-pub mod safetensors;
+pub(crate) mod pytorch;
+pub(crate) mod safetensors;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub use file_store::{Disk, FileStore};
 pub use gguf::Gguf;
 pub use llama2c::Llama2cFile;
 pub use messages::Messages;
-pub use name_index::NameIndex;
+pub(crate) use name_index::NameIndex;
 pub use pytorch::Pytorch;
 pub use safetensors::Safetensors;
 pub use source::FileBytes;
@@ -73,7 +73,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// The first error of `change`.
-    pub fn try_map(
+    pub(crate) fn try_map(
         mut self,
         mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>,
     ) -> Result<Self> {
@@ -85,7 +85,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// If two tensors have the same name.
-    pub fn with_tensors(&self, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
+    pub(crate) fn with_tensors(&self, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
         let list = FileBytes { path: self.path.clone(), data: bytes::Bytes::new().into() };
         Self::joined(&list, entries)
     }
@@ -106,7 +106,7 @@ impl TensorFile {
     }
 
     /// Returns all tensors with their names, as [`TensorFile::joined`] takes them. Their bytes are not copied.
-    pub fn entries(&self) -> Vec<(String, StoredTensor)> {
+    pub(crate) fn entries(&self) -> Vec<(String, StoredTensor)> {
         self.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect()
     }
 

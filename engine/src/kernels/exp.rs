@@ -4,7 +4,7 @@
 ///
 /// Uses Arm's optimised routine of degree five, as ggml's vector code does.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     const TO_INTEGER: f32 = 12_582_912.0; // 1.5 · 2²³: what is added to it loses its fraction
     let shifted = x.mul_add(f32::from_bits(0x3FB8_AA3B), TO_INTEGER); // log2(e)
     let n = shifted - TO_INTEGER;

@@ -2,6 +2,6 @@
 
 pub mod dot;
 pub mod elementwise;
-pub mod exp;
-pub mod panels;
+pub(crate) mod exp;
+pub(crate) mod panels;
 pub mod product;

@@ -13,7 +13,7 @@ const PANEL: usize = 32;
 ///
 /// `fill(outputs, columns)` writes the dot products of some matrix rows with every token, row after row. Matrix rows
 /// run in parallel; each value is computed by one thread, so the result does not depend on the number of threads.
-pub fn panels(
+pub(crate) fn panels(
     tokens: usize,
     outputs: usize,
     inputs: usize,

@@ -37,18 +37,18 @@ impl<'r> StridedRows<'r> {
     }
 
     /// Creates rows from consecutive values, of which only the first `columns` of every `stride` are used.
-    pub fn beginning(values: &'r [f32], stride: usize, columns: usize) -> Self {
+    pub(crate) fn beginning(values: &'r [f32], stride: usize, columns: usize) -> Self {
         Self { values, stride, rows: values.len() / stride, columns }
     }
 
     /// Returns one head of every token (or key) of `[T, H, D]`.
-    pub fn head_of(x: &'r Tensor, head: usize) -> Self {
+    pub(crate) fn head_of(x: &'r Tensor, head: usize) -> Self {
         let columns = x.shape()[2];
         Self { values: &x.data()[head * columns..], stride: x.row_len(), rows: x.rows(), columns }
     }
 
     /// Returns one row.
-    pub fn at(&self, row: usize) -> &'r [f32] {
+    pub(crate) fn at(&self, row: usize) -> &'r [f32] {
         &self.values[row * self.stride..][..self.columns]
     }
 }
@@ -133,7 +133,10 @@ fn width_of_panels(outputs: usize) -> usize {
 }
 
 /// Splits the rows of `[T, n]` into pieces of `width` columns; each piece has one slice for each row.
-pub fn cut<'v>(rows: impl IntoIterator<Item = &'v mut [f32]>, width: usize) -> Vec<Vec<&'v mut [f32]>> {
+pub(crate) fn cut<'v>(
+    rows: impl IntoIterator<Item = &'v mut [f32]>,
+    width: usize,
+) -> Vec<Vec<&'v mut [f32]>> {
     let mut pieces: Vec<Vec<&mut [f32]>> = Vec::new();
     for row in rows {
         pieces.resize_with(row.len().div_ceil(width), Vec::new);

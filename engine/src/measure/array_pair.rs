@@ -34,12 +34,12 @@ impl ColumnSelection {
 
 /// Two arrays of one shape, and the settings of their comparison.
 pub(super) struct ArrayPair<'s, 'v> {
-    pub candidate: View<'v>,
-    pub reference: View<'v>,
+    pub(crate) candidate: View<'v>,
+    pub(crate) reference: View<'v>,
     /// True if one side has scales.
-    pub is_scaled: bool,
-    pub grain: ValuePrecision,
-    pub columns: &'s (dyn Fn(usize) -> ColumnSelection + Sync),
+    pub(crate) is_scaled: bool,
+    pub(crate) grain: ValuePrecision,
+    pub(crate) columns: &'s (dyn Fn(usize) -> ColumnSelection + Sync),
 }
 
 /// Compared entries of a row.
@@ -64,7 +64,7 @@ struct ValueBuffers {
 
 impl ArrayPair<'_, '_> {
     /// Returns the sums over these rows.
-    pub fn of_rows(&self, rows: Range<usize>) -> ArraySums {
+    pub(crate) fn of_rows(&self, rows: Range<usize>) -> ArraySums {
         let len = CHUNK.min(self.reference.width());
         let wide = |value: f64| [(); 2].map(|()| vec![value; len]);
         let values = ValueBuffers { short: [(); 2].map(|()| vec![0.0; len]), wide: wide(0.0) };

@@ -23,7 +23,7 @@ pub struct SizeClass {
     /// Largest error among those that exceed the distance to the value's neighbour in the computed type.
     pub max: f64,
     /// Sum of the squares of all errors.
-    pub squares: f64,
+    pub(crate) squares: f64,
 }
 
 impl SizeClass {

@@ -26,20 +26,20 @@ pub(super) enum PairSlices<'p> {
 
 /// Error figures of pairs of finite numbers.
 pub(super) struct PairFigures {
-    pub identical: usize,
-    pub difference: f64,
-    pub difference_squared: f64,
-    pub product: f64,
-    pub candidate_squared: f64,
-    pub reference_squared: f64,
-    pub largest: f64,
+    pub(crate) identical: usize,
+    pub(crate) difference: f64,
+    pub(crate) difference_squared: f64,
+    pub(crate) product: f64,
+    pub(crate) candidate_squared: f64,
+    pub(crate) reference_squared: f64,
+    pub(crate) largest: f64,
     /// Largest amount by which an error's square exceeds the limit times its element's square; at least 0.
-    pub excess: f64,
+    pub(crate) excess: f64,
 }
 
 impl<'p> PairSlices<'p> {
     /// Creates pairs from stored numbers of the same type; `None` if the types require widening.
-    pub fn stored(sides: [(DType, &'p [u8]); 2]) -> Option<Self> {
+    pub(crate) fn stored(sides: [(DType, &'p [u8]); 2]) -> Option<Self> {
         let [(dtype, candidate), (other, reference)] = sides;
         match dtype {
             _ if dtype != other => None,
@@ -52,11 +52,11 @@ impl<'p> PairSlices<'p> {
     }
 
     /// Creates pairs from widened numbers.
-    pub fn widened(candidate: &'p [f64], reference: &'p [f64]) -> Self {
+    pub(crate) fn widened(candidate: &'p [f64], reference: &'p [f64]) -> Self {
         Self::F64(candidate.as_bytes().as_chunks().0, reference.as_bytes().as_chunks().0)
     }
 
-    pub fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         match self {
             Self::F16(_, reference) | Self::BF16(_, reference) => reference.len(),
             Self::F32(_, reference) => reference.len(),
@@ -65,7 +65,7 @@ impl<'p> PairSlices<'p> {
     }
 
     #[inline(always)]
-    pub fn at(self, at: usize) -> [f64; 2] {
+    pub(crate) fn at(self, at: usize) -> [f64; 2] {
         match self {
             Self::F16(candidate, reference) => [candidate, reference].map(|side| half(side[at]).into()),
             Self::BF16(candidate, reference) => [candidate, reference].map(|side| brain(side[at]).into()),
@@ -76,7 +76,7 @@ impl<'p> PairSlices<'p> {
         }
     }
 
-    pub fn part(self, part: Range<usize>) -> Self {
+    pub(crate) fn part(self, part: Range<usize>) -> Self {
         match self {
             Self::F16(candidate, reference) => Self::F16(&candidate[part.clone()], &reference[part]),
             Self::BF16(candidate, reference) => Self::BF16(&candidate[part.clone()], &reference[part]),
@@ -87,7 +87,7 @@ impl<'p> PairSlices<'p> {
 
     /// Returns the distance of two finite numbers, less half a step of `storage`.
     #[inline]
-    pub fn error(self, at: usize, storage: Option<[Spacing; 2]>) -> f64 {
+    pub(crate) fn error(self, at: usize, storage: Option<[Spacing; 2]>) -> f64 {
         let [candidate, reference] = self.at(at);
         match storage {
             None => (candidate - reference).abs(),
@@ -96,7 +96,7 @@ impl<'p> PairSlices<'p> {
     }
 
     /// Returns the first index with the largest error.
-    pub fn first_largest(self, storage: Option<[Spacing; 2]>) -> usize {
+    pub(crate) fn first_largest(self, storage: Option<[Spacing; 2]>) -> usize {
         let most = self.largest(storage);
         let mut among = 0..self.len();
         while among.len() > 1 {
@@ -108,34 +108,34 @@ impl<'p> PairSlices<'p> {
     }
 
     /// Computes all figures; errors are the amounts above half a step of `storage`.
-    pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> PairFigures {
+    pub(crate) fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> PairFigures {
         gathered(self, storage, LaneFigures { limit, ..LaneFigures::default() }).found()
     }
 
     /// Returns the largest error.
-    pub fn largest(self, storage: Option<[Spacing; 2]>) -> f64 {
+    pub(crate) fn largest(self, storage: Option<[Spacing; 2]>) -> f64 {
         largest(gathered(self, storage, LargestError([0.0; LANES])).0)
     }
 
     /// Returns the largest error that exceeds the distance to the value's neighbour, or 0.
-    pub fn past_neighbour(self, storage: Option<[Spacing; 2]>, neighbour: Spacing) -> f64 {
+    pub(crate) fn past_neighbour(self, storage: Option<[Spacing; 2]>, neighbour: Spacing) -> f64 {
         largest(gathered(self, storage, NeighbourExcess { neighbour, lanes: [0.0; LANES] }).lanes)
     }
 
     /// Returns the largest error relative to its element and its row, whose mean square is `square`.
-    pub fn scaled(self, storage: Option<[Spacing; 2]>, square: f64) -> f64 {
+    pub(crate) fn scaled(self, storage: Option<[Spacing; 2]>, square: f64) -> f64 {
         largest(gathered(self, storage, ScaledSquares { square, lanes: [0.0; LANES] }).lanes)
     }
 
     /// Returns the sum of the reference's squares.
-    pub fn reference_squared(self) -> f64 {
+    pub(crate) fn reference_squared(self) -> f64 {
         sum(gathered(self, None, LaneSquares([0.0; LANES])).0)
     }
 }
 
 impl PairFigures {
     /// Returns true if every number was finite, and no square lost digits.
-    pub fn is_ordinary(&self) -> bool {
+    pub(crate) fn is_ordinary(&self) -> bool {
         let has_squares = (self.difference == 0.0) == (self.difference_squared == 0.0);
         let squares = [self.difference_squared, self.candidate_squared, self.reference_squared];
         has_squares && squares.into_iter().all(is_ordinary)

@@ -131,12 +131,12 @@ impl Prediction {
     }
 
     /// Returns true if no scores were set.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.scores.is_empty()
     }
 
     /// Returns the scores: logits or log-probabilities.
-    pub fn scores(&self) -> &[f32] {
+    pub(crate) fn scores(&self) -> &[f32] {
         &self.scores
     }
 

@@ -14,35 +14,35 @@ pub(super) const CHUNK: usize = 1024;
 /// Sums over pairs, in ascending order of their indices.
 #[derive(Clone, Debug)]
 pub(super) struct ArraySums {
-    pub elements: usize,
-    pub identical: usize,
-    pub nonfinite: NonfiniteCounts,
-    pub difference: f64,
-    pub difference_squared: f64,
-    pub product: f64,
-    pub candidate_squared: f64,
-    pub reference_squared: f64,
-    pub scaled: f64,
-    pub past_neighbour: f64,
-    pub worst: Option<ElementPair>,
-    pub spread: ErrorMap,
+    pub(crate) elements: usize,
+    pub(crate) identical: usize,
+    pub(crate) nonfinite: NonfiniteCounts,
+    pub(crate) difference: f64,
+    pub(crate) difference_squared: f64,
+    pub(crate) product: f64,
+    pub(crate) candidate_squared: f64,
+    pub(crate) reference_squared: f64,
+    pub(crate) scaled: f64,
+    pub(crate) past_neighbour: f64,
+    pub(crate) worst: Option<ElementPair>,
+    pub(crate) spread: ErrorMap,
 }
 
 /// An element of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ElementPair {
-    pub flat: usize,
-    pub difference: f64,
-    pub candidate: f64,
-    pub reference: f64,
+    pub(crate) flat: usize,
+    pub(crate) difference: f64,
+    pub(crate) candidate: f64,
+    pub(crate) reference: f64,
 }
 
 /// Consecutive elements of a row of both sides.
 pub(super) struct PairChunk<'c> {
-    pub pairs: PairSlices<'c>,
+    pub(crate) pairs: PairSlices<'c>,
     /// Scales of the elements of both sides, if one side has scales.
-    pub scales: Option<[&'c [f64]; 2]>,
-    pub place: ChunkLocation<'c>,
+    pub(crate) scales: Option<[&'c [f64]; 2]>,
+    pub(crate) place: ChunkLocation<'c>,
 }
 
 /// Location of a chunk's elements in the array.
@@ -58,15 +58,15 @@ pub(super) enum ChunkLocation<'c> {
 #[derive(Clone, Copy)]
 pub(super) struct ChunkLimits {
     /// Sum of the reference's squares.
-    pub reference_squared: f64,
+    pub(crate) reference_squared: f64,
     /// Largest amount by which an error's square exceeds [`ArraySums::limit`] times its element's square, at least 0;
     /// NaN if each scaled error must be computed.
-    pub excess: f64,
+    pub(crate) excess: f64,
 }
 
 impl ArraySums {
     /// Creates empty sums for arrays of a shape.
-    pub fn new(shape: &[usize]) -> Self {
+    pub(crate) fn new(shape: &[usize]) -> Self {
         Self {
             elements: 0,
             identical: 0,
@@ -84,7 +84,7 @@ impl ArraySums {
     }
 
     /// Adds a chunk of finite values that are bit-identical on both sides; `squared` is the sum of their squares.
-    pub fn add_identical(&mut self, chunk: &PairChunk, squared: f64) -> ChunkLimits {
+    pub(crate) fn add_identical(&mut self, chunk: &PairChunk, squared: f64) -> ChunkLimits {
         let count = chunk.pairs.len();
         self.elements += count;
         self.identical += count;
@@ -99,7 +99,7 @@ impl ArraySums {
     }
 
     /// Adds all figures of a chunk except the scaled errors, which need the sums of the whole row.
-    pub fn add(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
+    pub(crate) fn add(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
         if chunk.scales.is_some() {
             return self.add_each(chunk, grain);
         }
@@ -127,13 +127,13 @@ impl ArraySums {
     }
 
     /// Returns the square of the largest scaled error so far, slightly reduced so that rounding hides no larger error.
-    pub fn limit(&self) -> f64 {
+    pub(crate) fn limit(&self) -> f64 {
         self.scaled * self.scaled * (1.0 - 1e-9)
     }
 
     /// Adds the scaled errors of a chunk; `met` are the limits that [`Self::add`] returned, and `square` is the mean
     /// square of the reference's compared entries in the row.
-    pub fn scale(&mut self, chunk: &PairChunk, met: ChunkLimits, square: f64, grain: ValuePrecision) {
+    pub(crate) fn scale(&mut self, chunk: &PairChunk, met: ChunkLimits, square: f64, grain: ValuePrecision) {
         if !met.excess.is_nan() {
             self.scaled = larger(self.scaled, chunk.pairs.scaled(grain.storage(), square));
             return;
@@ -199,7 +199,7 @@ impl ArraySums {
     }
 
     /// Merges the sums of the following pairs.
-    pub fn followed_by(mut self, next: Self) -> Self {
+    pub(crate) fn followed_by(mut self, next: Self) -> Self {
         self.elements += next.elements;
         self.identical += next.identical;
         self.nonfinite.candidate += next.nonfinite.candidate;

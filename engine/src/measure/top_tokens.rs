@@ -47,13 +47,13 @@ impl Agreement {
 #[derive(Clone, Copy)]
 pub(super) struct PredictionDivergence {
     /// KL(reference‖candidate) in nats.
-    pub kl: f64,
+    pub(crate) kl: f64,
     /// Lead of the reference's likeliest token over the candidate's likeliest token, in the reference's logits.
-    pub lost_lead: f64,
+    pub(crate) lost_lead: f64,
 }
 
 impl PredictionDivergence {
-    pub fn of(candidate: &[f64], reference: &[f64]) -> Self {
+    pub(crate) fn of(candidate: &[f64], reference: &[f64]) -> Self {
         let [candidate, reference] =
             [candidate, reference].map(|logits| TokenLogs::of_logits(logits.to_vec()));
         let tops = reference.top().zip(candidate.top());

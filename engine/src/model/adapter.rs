@@ -50,9 +50,9 @@ const UNSUPPORTED: [&str; 16] = [
 #[derive(Clone, Debug)]
 pub struct AdapterFiles {
     /// `adapter_config.json`.
-    pub config: FileBytes,
+    pub(crate) config: FileBytes,
     /// `adapter_model.safetensors` or `adapter_model.bin`.
-    pub weights: FileBytes,
+    pub(crate) weights: FileBytes,
 }
 
 impl AdapterFiles {
@@ -60,7 +60,7 @@ impl AdapterFiles {
     ///
     /// # Errors
     /// If a file cannot be opened, or the folder has only the configuration.
-    pub fn find(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
+    pub(crate) fn find(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
         let Some(config) = place.find(&folder.join(CONFIG))? else { return Ok(None) };
         for name in WEIGHTS {
             if let Some(weights) = place.find(&folder.join(name))? {

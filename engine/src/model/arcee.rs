@@ -9,11 +9,11 @@ use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
 
 /// An Arcee model.
-pub type Arcee = Decoder<StandardBlock<ArceeFamily>>;
+pub(crate) type Arcee = Decoder<StandardBlock<ArceeFamily>>;
 
 /// Settings of AFM.
 #[derive(Clone, Debug)]
-pub struct ArceeFamily;
+pub(crate) struct ArceeFamily;
 
 impl StandardFamily for ArceeFamily {
     const FAMILY: Family = Family {

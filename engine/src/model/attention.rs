@@ -8,23 +8,23 @@ use crate::tap::Probe;
 use crate::tensor::Tensor;
 
 /// Attention of a pass in one layer.
-pub struct Attention<'m> {
+pub(crate) struct Attention<'m> {
     /// Numerics.
-    pub n: &'m dyn Numerics,
+    pub(crate) n: &'m dyn Numerics,
     /// Factor of q·k.
-    pub scale: AttentionScale,
+    pub(crate) scale: AttentionScale,
     /// Soft cap of the scores, if the model has one.
-    pub cap: Option<f32>,
+    pub(crate) cap: Option<f32>,
     /// Attention mask.
-    pub mask: Mask,
+    pub(crate) mask: Mask,
     /// Sink of each head, if there are any: `[H]`.
-    pub sinks: Option<&'m [f32]>,
+    pub(crate) sinks: Option<&'m [f32]>,
 }
 
 impl Attention<'_> {
     /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
     /// H·D]`.
-    pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    pub(crate) fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let n = self.n;
         let [of_keys, of_values] = [(CachedKind::Keys, &k), (CachedKind::Values, &v)]
             .map(|(kind, x)| n.cache_transform(kind, x.shape()[2]));
@@ -56,7 +56,7 @@ fn transformed(n: &dyn Numerics, x: Tensor, len: Option<usize>) -> Tensor {
 }
 
 /// Applies the soft cap, if the model has one.
-pub fn capped(n: &dyn Numerics, x: Tensor, cap: Option<f32>) -> Tensor {
+pub(crate) fn capped(n: &dyn Numerics, x: Tensor, cap: Option<f32>) -> Tensor {
     match cap {
         Some(cap) => n.soft_cap(&x, cap),
         None => x,

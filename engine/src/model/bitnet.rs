@@ -34,23 +34,23 @@ pub struct BitLinear {
 #[derive(Clone, Debug)]
 pub struct BitnetBlock {
     /// `[d]`
-    pub attn_norm: RmsNorm,
+    pub(crate) attn_norm: RmsNorm,
     /// `[H·D, d]`
     pub q: BitLinear,
     /// `[Hkv·D, d]`
-    pub k: BitLinear,
+    pub(crate) k: BitLinear,
     /// `[Hkv·D, d]`
-    pub v: BitLinear,
+    pub(crate) v: BitLinear,
     /// `[H·D]`
     pub attn_sub_norm: RmsNorm,
     /// `[d, H·D]`
-    pub output: BitLinear,
+    pub(crate) output: BitLinear,
     /// `[d]`
-    pub ffn_norm: RmsNorm,
+    pub(crate) ffn_norm: RmsNorm,
     /// `[F, d]`
     pub gate: BitLinear,
     /// `[F, d]`
-    pub up: BitLinear,
+    pub(crate) up: BitLinear,
     /// `[F]`
     pub ffn_sub_norm: RmsNorm,
     /// `[d, F]`

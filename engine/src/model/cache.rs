@@ -24,18 +24,18 @@ pub struct KvLayer {
 
 impl KvLayer {
     /// Appends `k` (`[T, Hkv, D]`) and returns all cached keys.
-    pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
+    pub(crate) fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(self.keys.take(), k)
     }
 
     /// Appends `v` (`[T, Hkv, D]`) and returns all cached values.
-    pub fn take_values(&mut self, v: &Tensor) -> Tensor {
+    pub(crate) fn take_values(&mut self, v: &Tensor) -> Tensor {
         extended(self.values.take(), v)
     }
 
     /// Puts keys and values back. If the layer's tokens see at most `window` positions, a cache that forgets keeps only
     /// the positions that the next token sees.
-    pub fn keep(&mut self, keys: Tensor, values: Tensor, window: Option<usize>) {
+    pub(crate) fn keep(&mut self, keys: Tensor, values: Tensor, window: Option<usize>) {
         let window = window.filter(|_| self.forgets);
         let behind = window.map_or(0, |window| keys.rows().saturating_sub(window.saturating_sub(1)));
         let gone = behind / ALIGNED * ALIGNED;
@@ -45,7 +45,7 @@ impl KvLayer {
     }
 
     /// Returns the position of the first key in the cache.
-    pub fn first(&self) -> usize {
+    pub(crate) fn first(&self) -> usize {
         self.dropped
     }
 
@@ -56,14 +56,14 @@ impl KvLayer {
 
     /// Returns the position of the next token, if each token has `width` key values; `None` if the cache has another
     /// width.
-    pub fn position(&self, width: usize) -> Option<usize> {
+    pub(crate) fn position(&self, width: usize) -> Option<usize> {
         let len = |kept: &Option<Tensor>| kept.as_ref().map_or(0, |kept| kept.data().len());
         let (keys, values) = (len(&self.keys), len(&self.values));
         (keys == values && keys.is_multiple_of(width)).then(|| self.dropped + keys / width)
     }
 
     /// Drops all keys and values.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self { forgets: self.forgets, ..Self::default() };
     }
 
@@ -90,7 +90,7 @@ pub enum LayerState {
 
 impl LayerState {
     /// Drops all earlier tokens.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         match self {
             LayerState::Kv(kv) => kv.clear(),
         }
@@ -104,7 +104,7 @@ impl LayerState {
     }
 
     /// Returns true if earlier positions were dropped.
-    pub fn has_dropped(&self) -> bool {
+    pub(crate) fn has_dropped(&self) -> bool {
         match self {
             LayerState::Kv(kv) => kv.first() > 0,
         }
@@ -122,35 +122,35 @@ impl LayerState {
 #[derive(Clone, Debug)]
 pub struct ModelState {
     /// States of the layers.
-    pub layers: Vec<LayerState>,
+    pub(crate) layers: Vec<LayerState>,
     capacity: usize,
     len: usize,
 }
 
 impl ModelState {
     /// Creates the state before the first token, for at most `capacity` tokens, from empty `layers`.
-    pub fn new(layers: Vec<LayerState>, capacity: usize) -> Self {
+    pub(crate) fn new(layers: Vec<LayerState>, capacity: usize) -> Self {
         Self { layers, capacity, len: 0 }
     }
 
     /// Lets layers with a sliding window keep only the positions that the next token sees.
-    pub fn forgetting(mut self) -> Self {
+    pub(crate) fn forgetting(mut self) -> Self {
         self.layers.iter_mut().for_each(LayerState::forget);
         self
     }
 
     /// Returns the number of tokens that were read, which is the position of the next token.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Returns true if no token was read.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns the current size of all layers in bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.layers.iter().map(LayerState::bytes).sum()
     }
 
@@ -158,7 +158,7 @@ impl ModelState {
     ///
     /// # Errors
     /// [`RunError::CacheFull`] if they do not.
-    pub fn check_room(&self, tokens: usize) -> Result<()> {
+    pub(crate) fn check_room(&self, tokens: usize) -> Result<()> {
         let (position, capacity) = (self.len, self.capacity);
         if tokens <= capacity - position {
             return Ok(());
@@ -167,7 +167,7 @@ impl ModelState {
     }
 
     /// Records that every layer has added `tokens` tokens.
-    pub fn advance(&mut self, tokens: usize) {
+    pub(crate) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
     }
 }

@@ -13,11 +13,11 @@ use crate::ops::scaling::Multiplier;
 use crate::tensor::RopePairing;
 
 /// A Cohere model.
-pub type Cohere = Decoder<StandardBlock<CohereFamily>>;
+pub(crate) type Cohere = Decoder<StandardBlock<CohereFamily>>;
 
 /// Settings of Command R.
 #[derive(Clone, Debug)]
-pub struct CohereFamily;
+pub(crate) struct CohereFamily;
 
 impl StandardFamily for CohereFamily {
     const FAMILY: Family = Family {

@@ -7,11 +7,11 @@ use crate::model::cohere::CohereFamily;
 use crate::model::decoder::{Decoder, Family, SlidingDefaults, StandardBlock, StandardFamily};
 
 /// A Cohere 2 model.
-pub type Cohere2 = Decoder<StandardBlock<Cohere2Family>>;
+pub(crate) type Cohere2 = Decoder<StandardBlock<Cohere2Family>>;
 
 /// Settings of Command R7B and Command A.
 #[derive(Clone, Debug)]
-pub struct Cohere2Family;
+pub(crate) struct Cohere2Family;
 
 impl StandardFamily for Cohere2Family {
     const FAMILY: Family = Family {

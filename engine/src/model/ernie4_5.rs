@@ -10,11 +10,11 @@ use crate::ops::rope::RopeRounding;
 use crate::tensor::RopePairing;
 
 /// An ERNIE 4.5 model.
-pub type Ernie45 = Decoder<StandardBlock<Ernie45Family>>;
+pub(crate) type Ernie45 = Decoder<StandardBlock<Ernie45Family>>;
 
 /// Settings of ERNIE 4.5.
 #[derive(Clone, Debug)]
-pub struct Ernie45Family;
+pub(crate) struct Ernie45Family;
 
 impl StandardFamily for Ernie45Family {
     const FAMILY: Family = Family {

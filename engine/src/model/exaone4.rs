@@ -11,11 +11,11 @@ use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
 /// An EXAONE 4 model.
-pub type Exaone4 = Decoder<StandardBlock<Exaone4Family>>;
+pub(crate) type Exaone4 = Decoder<StandardBlock<Exaone4Family>>;
 
 /// Settings of EXAONE 4.
 #[derive(Clone, Debug)]
-pub struct Exaone4Family;
+pub(crate) struct Exaone4Family;
 
 impl StandardFamily for Exaone4Family {
     const FAMILY: Family = Family {

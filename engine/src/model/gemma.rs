@@ -9,11 +9,11 @@ use crate::model::gemma3::Gemma3Block;
 use crate::ops::attention::AttentionScale;
 
 /// A Gemma model.
-pub type Gemma = Decoder<StandardBlock<GemmaFamily>>;
+pub(crate) type Gemma = Decoder<StandardBlock<GemmaFamily>>;
 
 /// Settings of Gemma.
 #[derive(Clone, Debug)]
-pub struct GemmaFamily;
+pub(crate) struct GemmaFamily;
 
 impl StandardFamily for GemmaFamily {
     const FAMILY: Family = Family {

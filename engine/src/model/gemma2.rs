@@ -17,21 +17,21 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A Gemma 2 model.
-pub type Gemma2 = Decoder<Gemma2Block>;
+pub(crate) type Gemma2 = Decoder<Gemma2Block>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]
-pub struct Gemma2Block {
+pub(crate) struct Gemma2Block {
     /// `[d]`
-    pub attn_norm: RmsNorm,
+    pub(crate) attn_norm: RmsNorm,
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// `[d]`
-    pub attn_post_norm: RmsNorm,
+    pub(crate) attn_post_norm: RmsNorm,
     /// Feed-forward half of the block.
-    pub ffn: FeedForward,
+    pub(crate) ffn: FeedForward,
     /// `[d]`
-    pub ffn_post_norm: RmsNorm,
+    pub(crate) ffn_post_norm: RmsNorm,
 }
 
 impl DecoderBlock for Gemma2Block {

@@ -5,11 +5,11 @@ use crate::model::decoder::{BlockShape, Decoder, Family, FfnShape, StandardBlock
 use crate::model::glm4::Glm4Family;
 
 /// A GLM model.
-pub type Glm = Decoder<StandardBlock<GlmFamily>>;
+pub(crate) type Glm = Decoder<StandardBlock<GlmFamily>>;
 
 /// Settings of GLM 4 as of 2024.
 #[derive(Clone, Debug)]
-pub struct GlmFamily;
+pub(crate) struct GlmFamily;
 
 impl StandardFamily for GlmFamily {
     const FAMILY: Family = Family {

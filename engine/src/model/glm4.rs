@@ -11,11 +11,11 @@ use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
 /// A GLM 4 model.
-pub type Glm4 = Decoder<StandardBlock<Glm4Family>>;
+pub(crate) type Glm4 = Decoder<StandardBlock<Glm4Family>>;
 
 /// Settings of GLM 4.
 #[derive(Clone, Debug)]
-pub struct Glm4Family;
+pub(crate) struct Glm4Family;
 
 impl StandardFamily for Glm4Family {
     const FAMILY: Family = Family {

@@ -12,11 +12,11 @@ use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// A GPT-NeoX model.
-pub type GptNeox = Decoder<StandardBlock<GptNeoxFamily>>;
+pub(crate) type GptNeox = Decoder<StandardBlock<GptNeoxFamily>>;
 
 /// Settings of GPT-NeoX and Pythia.
 #[derive(Clone, Debug)]
-pub struct GptNeoxFamily;
+pub(crate) struct GptNeoxFamily;
 
 impl StandardFamily for GptNeoxFamily {
     const FAMILY: Family = Family {

@@ -13,11 +13,11 @@ use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// A gpt-oss model.
-pub type GptOss = Decoder<StandardBlock<GptOssFamily>>;
+pub(crate) type GptOss = Decoder<StandardBlock<GptOssFamily>>;
 
 /// Settings of gpt-oss.
 #[derive(Clone, Debug)]
-pub struct GptOssFamily;
+pub(crate) struct GptOssFamily;
 
 impl StandardFamily for GptOssFamily {
     const FAMILY: Family = Family {

@@ -16,11 +16,11 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A Granite model.
-pub type Granite = Decoder<GraniteBlock>;
+pub(crate) type Granite = Decoder<GraniteBlock>;
 
 /// Llama's block with Granite's multipliers.
 #[derive(Clone, Debug)]
-pub struct GraniteBlock(LlamaBlock);
+pub(crate) struct GraniteBlock(LlamaBlock);
 
 impl DecoderBlock for GraniteBlock {
     const FAMILY: Family = Family {

@@ -6,11 +6,11 @@ use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, Family, Standard
 use crate::model::granite::GraniteBlock;
 
 /// A Granite model with experts.
-pub type GraniteMoe = Decoder<StandardBlock<GraniteMoeFamily>>;
+pub(crate) type GraniteMoe = Decoder<StandardBlock<GraniteMoeFamily>>;
 
 /// Settings of Granite 3 with experts.
 #[derive(Clone, Debug)]
-pub struct GraniteMoeFamily;
+pub(crate) struct GraniteMoeFamily;
 
 impl StandardFamily for GraniteMoeFamily {
     const FAMILY: Family = Family {

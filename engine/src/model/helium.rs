@@ -10,11 +10,11 @@ use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// A Helium model.
-pub type Helium = Decoder<StandardBlock<HeliumFamily>>;
+pub(crate) type Helium = Decoder<StandardBlock<HeliumFamily>>;
 
 /// Settings of Helium.
 #[derive(Clone, Debug)]
-pub struct HeliumFamily;
+pub(crate) struct HeliumFamily;
 
 impl StandardFamily for HeliumFamily {
     const FAMILY: Family = Family {

@@ -10,11 +10,11 @@ use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// A Jais 2 model.
-pub type Jais2 = Decoder<StandardBlock<Jais2Family>>;
+pub(crate) type Jais2 = Decoder<StandardBlock<Jais2Family>>;
 
 /// Settings of Jais 2.
 #[derive(Clone, Debug)]
-pub struct Jais2Family;
+pub(crate) struct Jais2Family;
 
 impl StandardFamily for Jais2Family {
     const FAMILY: Family = Family {

@@ -37,23 +37,23 @@ impl<'f> Config<'f> {
     }
 
     /// Returns the file's path.
-    pub fn path(&self) -> &'f Path {
+    pub(crate) fn path(&self) -> &'f Path {
         self.path
     }
 
     /// Sets defaults for absent keys.
-    pub fn or_defaults(&self, defaults: &'f Value) -> Self {
+    pub(crate) fn or_defaults(&self, defaults: &'f Value) -> Self {
         Self { defaults: Some(defaults), ..self.clone() }
     }
 
     /// Returns the value of a key; `null` counts as absent.
-    pub fn get(&self, key: &str) -> Option<&'f Value> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'f Value> {
         let stated = self.json.get(key).filter(|value| !value.is_null());
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
     }
 
     /// Returns true if a key is null, in the file or by default.
-    pub fn is_null(&self, key: &str) -> bool {
+    pub(crate) fn is_null(&self, key: &str) -> bool {
         self.json.get(key).or_else(|| self.defaults?.get(key)).is_some_and(Value::is_null)
     }
 
@@ -61,7 +61,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not an object.
-    pub fn object(&self, key: &str) -> Result<Option<Self>> {
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Self>> {
         let prefix = format!("{}{key}.", self.prefix);
         let nested = |json: &'f Value| {
             json.is_object().then(|| Self { path: self.path, json, prefix: prefix.clone(), defaults: None })
@@ -70,7 +70,7 @@ impl<'f> Config<'f> {
     }
 
     /// Returns true for an object without entries.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.json.as_object().is_some_and(serde_json::Map::is_empty)
     }
 
@@ -78,7 +78,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the key is absent, or not a whole number.
-    pub fn require_usize(&self, key: &str) -> Result<usize> {
+    pub(crate) fn require_usize(&self, key: &str) -> Result<usize> {
         self.optional_usize(key)?.ok_or_else(|| self.missing(key))
     }
 
@@ -86,7 +86,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not a whole number.
-    pub fn optional_usize(&self, key: &str) -> Result<Option<usize>> {
+    pub(crate) fn optional_usize(&self, key: &str) -> Result<Option<usize>> {
         let whole = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
         self.optional(key, whole, "a whole number")
     }
@@ -95,7 +95,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the key is absent, or not a number.
-    pub fn require_f32(&self, key: &str) -> Result<f32> {
+    pub(crate) fn require_f32(&self, key: &str) -> Result<f32> {
         self.optional_f32(key)?.ok_or_else(|| self.missing(key))
     }
 
@@ -103,7 +103,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not a number.
-    pub fn optional_f32(&self, key: &str) -> Result<Option<f32>> {
+    pub(crate) fn optional_f32(&self, key: &str) -> Result<Option<f32>> {
         self.optional(key, |value| value.as_f64().map(|number| number as f32), "a number")
     }
 
@@ -111,7 +111,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the key is absent, or not a string.
-    pub fn require_str(&self, key: &str) -> Result<&'f str> {
+    pub(crate) fn require_str(&self, key: &str) -> Result<&'f str> {
         self.optional_str(key)?.ok_or_else(|| self.missing(key))
     }
 
@@ -119,7 +119,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not a string.
-    pub fn optional_str(&self, key: &str) -> Result<Option<&'f str>> {
+    pub(crate) fn optional_str(&self, key: &str) -> Result<Option<&'f str>> {
         self.optional(key, Value::as_str, "a text")
     }
 
@@ -140,7 +140,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not a list of texts.
-    pub fn texts(&self, key: &str) -> Result<Vec<&'f str>> {
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<&'f str>> {
         let texts = |value: &'f Value| value.as_array()?.iter().map(Value::as_str).collect();
         Ok(self.optional(key, texts, "a list of texts")?.unwrap_or_default())
     }
@@ -149,7 +149,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is neither.
-    pub fn nested_texts(&self, key: &str) -> Result<Vec<&'f str>> {
+    pub(crate) fn nested_texts(&self, key: &str) -> Result<Vec<&'f str>> {
         let texts = |value: &'f Value| {
             let parts = value.as_array()?.iter().map(|part| match part.as_array() {
                 Some(texts) => texts.iter().map(Value::as_str).collect::<Option<Vec<_>>>(),
@@ -164,7 +164,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the key is absent, or the value is not a list of two positive whole numbers.
-    pub fn pair(&self, key: &str) -> Result<[usize; 2]> {
+    pub(crate) fn pair(&self, key: &str) -> Result<[usize; 2]> {
         let count = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|&count| count > 0);
         let pair = |value: &Value| match value.as_array()?.as_slice() {
             [first, second] => Some([count(first)?, count(second)?]),
@@ -174,7 +174,7 @@ impl<'f> Config<'f> {
     }
 
     /// Returns the keys of the object, without those whose value is null.
-    pub fn keys(&self) -> impl Iterator<Item = &'f str> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'f str> {
         let entries = self.json.as_object().into_iter().flatten();
         entries.filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str())
     }
@@ -183,7 +183,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not a text.
-    pub fn model_type(&self) -> Result<Option<&'f str>> {
+    pub(crate) fn model_type(&self) -> Result<Option<&'f str>> {
         match self.optional_str("dtype")? {
             Some(name) => Ok(Some(name)),
             None => self.optional_str("torch_dtype"),
@@ -194,7 +194,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If the value is not a boolean.
-    pub fn optional_bool(&self, key: &str) -> Result<Option<bool>> {
+    pub(crate) fn optional_bool(&self, key: &str) -> Result<Option<bool>> {
         self.optional(key, Value::as_bool, "true or false")
     }
 
@@ -202,7 +202,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// If it asks for another value.
-    pub fn only(&self, key: &str, supported: &[Value], what: &str) -> Result<()> {
+    pub(crate) fn only(&self, key: &str, supported: &[Value], what: &str) -> Result<()> {
         match self.get(key) {
             Some(value) if !supported.contains(value) => Err(self.bad_key(key, value, what)),
             _ => Ok(()),
@@ -213,7 +213,7 @@ impl<'f> Config<'f> {
     ///
     /// # Errors
     /// Names the first unknown key.
-    pub fn only_keys(&self, known: &[&str]) -> Result<()> {
+    pub(crate) fn only_keys(&self, known: &[&str]) -> Result<()> {
         let keys = self.json.as_object().into_iter().flatten();
         let unknown =
             keys.filter(|(_, value)| !value.is_null()).find(|(key, _)| !known.contains(&key.as_str()));
@@ -223,12 +223,12 @@ impl<'f> Config<'f> {
     }
 
     /// Returns a key with the keys that lead to it.
-    pub fn path_of(&self, key: &str) -> String {
+    pub(crate) fn path_of(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
     /// Creates an error about a key's value.
-    pub fn bad_key(&self, key: &str, found: impl Display, expected: impl Display) -> Error {
+    pub(crate) fn bad_key(&self, key: &str, found: impl Display, expected: impl Display) -> Error {
         Error::bad_key(self.path, &self.path_of(key), found, expected)
     }
 

@@ -27,10 +27,10 @@ pub enum LongRope {
 
 impl LongRope {
     /// All rules.
-    pub const ALL: [Self; 4] = [Self::Reread, Self::Kept, Self::Long, Self::Short];
+    pub(crate) const ALL: [Self; 4] = [Self::Reread, Self::Kept, Self::Long, Self::Short];
 
     /// Returns the word in manifests and reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reread => "reread",
             Self::Kept => "kept",

@@ -12,11 +12,11 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A Mistral model, from a `config.json`.
-pub type Mistral = Decoder<MistralBlock>;
+pub(crate) type Mistral = Decoder<MistralBlock>;
 
 /// Llama's block.
 #[derive(Clone, Debug)]
-pub struct MistralBlock(LlamaBlock);
+pub(crate) struct MistralBlock(LlamaBlock);
 
 impl DecoderBlock for MistralBlock {
     /// Architecture settings. Dumps name it Llama, so that dumps of both kinds of files can be compared.

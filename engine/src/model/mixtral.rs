@@ -17,17 +17,17 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A Mixtral model.
-pub type Mixtral = Decoder<MixtralBlock>;
+pub(crate) type Mixtral = Decoder<MixtralBlock>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]
-pub struct MixtralBlock {
+pub(crate) struct MixtralBlock {
     /// `[d]`
-    pub attn_norm: RmsNorm,
+    pub(crate) attn_norm: RmsNorm,
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// Feed-forward half of the block.
-    pub ffn: Mixture,
+    pub(crate) ffn: Mixture,
 }
 
 impl DecoderBlock for MixtralBlock {

@@ -12,11 +12,11 @@ use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// A Nemotron model.
-pub type Nemotron = Decoder<StandardBlock<NemotronFamily>>;
+pub(crate) type Nemotron = Decoder<StandardBlock<NemotronFamily>>;
 
 /// Settings of Nemotron-4 and Minitron.
 #[derive(Clone, Debug)]
-pub struct NemotronFamily;
+pub(crate) struct NemotronFamily;
 
 impl StandardFamily for NemotronFamily {
     const FAMILY: Family = Family {

@@ -9,11 +9,11 @@ use crate::model::llama::LlamaBlock;
 use crate::ops::rope::RopeRounding;
 
 /// An OLMo model.
-pub type Olmo = Decoder<StandardBlock<OlmoFamily>>;
+pub(crate) type Olmo = Decoder<StandardBlock<OlmoFamily>>;
 
 /// Settings of OLMo.
 #[derive(Clone, Debug)]
-pub struct OlmoFamily;
+pub(crate) struct OlmoFamily;
 
 impl StandardFamily for OlmoFamily {
     const FAMILY: Family = Family {

@@ -18,23 +18,23 @@ use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
 
 /// An OLMo 2 model.
-pub type Olmo2 = Decoder<Olmo2Block>;
+pub(crate) type Olmo2 = Decoder<Olmo2Block>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]
-pub struct Olmo2Block {
+pub(crate) struct Olmo2Block {
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// `[H · D]`, over all query heads together
-    pub attn_q_norm: RmsNorm,
+    pub(crate) attn_q_norm: RmsNorm,
     /// `[Hkv · D]`, over all key heads together
-    pub attn_k_norm: RmsNorm,
+    pub(crate) attn_k_norm: RmsNorm,
     /// `[d]`
-    pub attn_post_norm: RmsNorm,
+    pub(crate) attn_post_norm: RmsNorm,
     /// Feed-forward half of the block.
-    pub ffn: FeedForward,
+    pub(crate) ffn: FeedForward,
     /// `[d]`
-    pub ffn_post_norm: RmsNorm,
+    pub(crate) ffn_post_norm: RmsNorm,
 }
 
 impl DecoderBlock for Olmo2Block {

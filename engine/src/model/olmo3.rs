@@ -10,11 +10,11 @@ use crate::model::decoder::{
 use crate::model::olmo2::Olmo2Block;
 
 /// An OLMo 3 model.
-pub type Olmo3 = Decoder<StandardBlock<Olmo3Family>>;
+pub(crate) type Olmo3 = Decoder<StandardBlock<Olmo3Family>>;
 
 /// Settings of OLMo 3.
 #[derive(Clone, Debug)]
-pub struct Olmo3Family;
+pub(crate) struct Olmo3Family;
 
 impl StandardFamily for Olmo3Family {
     const FAMILY: Family = Family {

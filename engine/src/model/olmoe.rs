@@ -10,11 +10,11 @@ use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
 /// An OLMoE model.
-pub type Olmoe = Decoder<StandardBlock<OlmoeFamily>>;
+pub(crate) type Olmoe = Decoder<StandardBlock<OlmoeFamily>>;
 
 /// Settings of OLMoE.
 #[derive(Clone, Debug)]
-pub struct OlmoeFamily;
+pub(crate) struct OlmoeFamily;
 
 impl StandardFamily for OlmoeFamily {
     const FAMILY: Family = Family {

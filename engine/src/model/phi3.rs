@@ -16,11 +16,11 @@ use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
 
 /// A Phi-3 model.
-pub type Phi3 = Decoder<Phi3Block>;
+pub(crate) type Phi3 = Decoder<Phi3Block>;
 
 /// Llama's block, with its matrices split from the file's fused matrices.
 #[derive(Clone, Debug)]
-pub struct Phi3Block(LlamaBlock);
+pub(crate) struct Phi3Block(LlamaBlock);
 
 impl DecoderBlock for Phi3Block {
     const FAMILY: Family = Family {

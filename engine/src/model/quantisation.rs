@@ -12,7 +12,7 @@ pub(super) const KEY: &str = "quantization_config";
 
 /// Kind of BitNet's linear layers in transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinearClass {
+pub(crate) enum LinearClass {
     /// `AutoBitLinear`, offline: products are multiplied by `weight_scale`.
     Multiplying,
     /// `BitLinear`: products are divided by `weight_scale`.

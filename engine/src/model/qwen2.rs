@@ -14,17 +14,17 @@ use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
 
 /// A Qwen 2 model.
-pub type Qwen2 = Decoder<Qwen2Block>;
+pub(crate) type Qwen2 = Decoder<Qwen2Block>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]
-pub struct Qwen2Block {
+pub(crate) struct Qwen2Block {
     /// `[d]`
-    pub attn_norm: RmsNorm,
+    pub(crate) attn_norm: RmsNorm,
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// Feed-forward half of the block.
-    pub ffn: FeedForward,
+    pub(crate) ffn: FeedForward,
 }
 
 impl DecoderBlock for Qwen2Block {

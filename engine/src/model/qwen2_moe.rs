@@ -15,11 +15,11 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A Qwen 2 model with experts.
-pub type Qwen2Moe = Decoder<Qwen2MoeBlock>;
+pub(crate) type Qwen2Moe = Decoder<Qwen2MoeBlock>;
 
 /// Mixtral's block, with biases and a shared expert as the file has them.
 #[derive(Clone, Debug)]
-pub struct Qwen2MoeBlock(MixtralBlock);
+pub(crate) struct Qwen2MoeBlock(MixtralBlock);
 
 impl DecoderBlock for Qwen2MoeBlock {
     const FAMILY: Family = Family {

@@ -21,15 +21,15 @@ pub type Qwen3 = Decoder<Qwen3Block>;
 #[derive(Clone, Debug)]
 pub struct Qwen3Block {
     /// `[d]`
-    pub attn_norm: RmsNorm,
+    pub(crate) attn_norm: RmsNorm,
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// `[D]`, the same for every query head
     pub attn_q_norm: RmsNorm,
     /// `[D]`, the same for every key head
     pub attn_k_norm: RmsNorm,
     /// Feed-forward half of the block.
-    pub ffn: FeedForward,
+    pub(crate) ffn: FeedForward,
 }
 
 impl DecoderBlock for Qwen3Block {

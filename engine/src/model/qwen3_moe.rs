@@ -22,13 +22,13 @@ pub type Qwen3Moe = Decoder<Qwen3MoeBlock>;
 #[derive(Clone, Debug)]
 pub struct Qwen3MoeBlock {
     /// `[d]`
-    pub attn_norm: RmsNorm,
+    pub(crate) attn_norm: RmsNorm,
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// `[D]`, the same for every query head
-    pub attn_q_norm: RmsNorm,
+    pub(crate) attn_q_norm: RmsNorm,
     /// `[D]`, the same for every key head
-    pub attn_k_norm: RmsNorm,
+    pub(crate) attn_k_norm: RmsNorm,
     /// Feed-forward half of the block.
     pub ffn: Mixture,
 }

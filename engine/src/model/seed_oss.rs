@@ -9,11 +9,11 @@ use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
 /// A Seed-OSS model.
-pub type SeedOss = Decoder<StandardBlock<SeedOssFamily>>;
+pub(crate) type SeedOss = Decoder<StandardBlock<SeedOssFamily>>;
 
 /// Settings of Seed-OSS.
 #[derive(Clone, Debug)]
-pub struct SeedOssFamily;
+pub(crate) struct SeedOssFamily;
 
 impl StandardFamily for SeedOssFamily {
     const FAMILY: Family = Family {

@@ -13,11 +13,11 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// A SmolLM3 model.
-pub type SmolLm3 = Decoder<SmolLm3Block>;
+pub(crate) type SmolLm3 = Decoder<SmolLm3Block>;
 
 /// Llama's block.
 #[derive(Clone, Debug)]
-pub struct SmolLm3Block(LlamaBlock);
+pub(crate) struct SmolLm3Block(LlamaBlock);
 
 impl DecoderBlock for SmolLm3Block {
     const FAMILY: Family = Family {

@@ -10,8 +10,8 @@ const END: &str = "eos_token_id";
 /// Ids of the tokens that begin and end a text.
 #[derive(Debug, Default)]
 pub(super) struct SpecialIds {
-    pub begin: Option<u32>,
-    pub end: Vec<u32>,
+    pub(crate) begin: Option<u32>,
+    pub(crate) end: Vec<u32>,
 }
 
 impl SpecialIds {

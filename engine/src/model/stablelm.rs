@@ -11,11 +11,11 @@ use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
 
 /// A StableLM model.
-pub type StableLm = Decoder<StandardBlock<StableLmFamily>>;
+pub(crate) type StableLm = Decoder<StandardBlock<StableLmFamily>>;
 
 /// Settings of StableLM.
 #[derive(Clone, Debug)]
-pub struct StableLmFamily;
+pub(crate) struct StableLmFamily;
 
 impl StandardFamily for StableLmFamily {
     const FAMILY: Family = Family {

@@ -11,11 +11,11 @@ use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// A StarCoder2 model.
-pub type Starcoder2 = Decoder<StandardBlock<Starcoder2Family>>;
+pub(crate) type Starcoder2 = Decoder<StandardBlock<Starcoder2Family>>;
 
 /// Settings of StarCoder2.
 #[derive(Clone, Debug)]
-pub struct Starcoder2Family;
+pub(crate) struct Starcoder2Family;
 
 impl StandardFamily for Starcoder2Family {
     const FAMILY: Family = Family {

@@ -30,9 +30,9 @@ pub struct TernaryFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelConfig {
     /// Number of outputs (M).
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Number of inputs (K).
-    pub columns: usize,
+    pub(crate) columns: usize,
     /// Tile sizes of the kernel.
     pub tiles: Tiles,
 }
@@ -89,7 +89,7 @@ impl TernaryFiles {
     ///
     /// # Errors
     /// If a kernel's tiles are unknown or do not fit, or a code is invalid.
-    pub fn unpacked(&self, file: TensorFile) -> Result<TensorFile> {
+    pub(crate) fn unpacked(&self, file: TensorFile) -> Result<TensorFile> {
         let path = file.path().to_owned();
         file.try_map(|name, tensor| match (tensor.dtype, self.layout) {
             (DType::I2_S, I2sLayout::Arm) => Ok(from_arm(tensor)),

@@ -16,7 +16,7 @@ use crate::weight::{DType, Factor, Matrix, StoredTensor};
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
 
 /// A weight file that is read for one architecture. Records which tensors were used.
-pub struct Weights<'f> {
+pub(crate) struct Weights<'f> {
     file: &'f TensorFile,
     architecture: &'static str,
     used: HashSet<String>,
@@ -24,7 +24,7 @@ pub struct Weights<'f> {
 
 impl<'f> Weights<'f> {
     /// Starts reading; no tensor counts as used yet.
-    pub fn new(file: &'f TensorFile, architecture: &'static str) -> Self {
+    pub(crate) fn new(file: &'f TensorFile, architecture: &'static str) -> Self {
         // Vectors are read at load time, so a remote file's vectors are downloaded in one request. Errors are reported
         // when a vector is read.
         _ = lazy_bytes::bring(
@@ -34,7 +34,7 @@ impl<'f> Weights<'f> {
     }
 
     /// Returns the file's path, for messages.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
 
@@ -42,7 +42,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.fetch(name, &[len])?;
         if !matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Err(self.unsupported(name, tensor.dtype, "f32, f16, bf16"));
@@ -56,7 +56,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::vector`]; also if the number is infinite or NaN.
-    pub fn factor(&mut self, name: &str) -> Result<f32> {
+    pub(crate) fn factor(&mut self, name: &str) -> Result<f32> {
         let factor = self.vector(name, 1)?[0];
         match factor.is_finite() {
             true => Ok(factor),
@@ -70,7 +70,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// If it is missing, has another shape, its rows end inside a block, or a scale is not a number.
-    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[rows, cols])?;
         self.sound(name, tensor)
     }
@@ -79,7 +79,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::matrix`].
-    pub fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
+    pub(crate) fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[cols])?;
         self.sound(name, &StoredTensor { shape: vec![1, cols], ..tensor.clone() })
     }
@@ -88,7 +88,13 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::matrix`]; also if all matrices share one scale.
-    pub fn stacked(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
+    pub(crate) fn stacked(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Vec<Matrix>> {
         let tensor = self.fetch(name, &[count, rows, cols])?;
         if tensor.dtype.tail_bytes() > 0 || tensor.dtype == DType::INT8_GROUPS {
             return Err(self.unsupported(name, tensor.dtype, "a type with its scales in its blocks"));
@@ -123,7 +129,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::matrix`]; also if a code is invalid.
-    pub fn maybe_packed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+    pub(crate) fn maybe_packed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         if self.file.get(name).is_none_or(|tensor| tensor.dtype != DType::U8) {
             return self.matrix(name, rows, cols);
         }
@@ -140,7 +146,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::matrix`]; also if the type is not plain.
-    pub fn quantised(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Factor)> {
+    pub(crate) fn quantised(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Factor)> {
         let masters = self.matrix(name, rows, cols)?;
         let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
         let quantised = if plain { quantisation::quantised(&masters) } else { None };
@@ -161,7 +167,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
-    pub fn transposed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+    pub(crate) fn transposed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[cols, rows])?;
         Matrix::transposed(tensor).ok_or_else(|| {
             self.unsupported(name, tensor.dtype, "a plain type, since the tensor is transposed")
@@ -173,7 +179,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::transposed`].
-    pub fn gathered(
+    pub(crate) fn gathered(
         &mut self,
         name: &str,
         shape: &[usize],
@@ -187,7 +193,7 @@ impl<'f> Weights<'f> {
     }
 
     /// Returns true if the file has a tensor.
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.file.get(name).is_some()
     }
 
@@ -195,7 +201,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// [`ModelError::NotTied`] if the values differ: references disagree on which matrix is used.
-    pub fn tied(&mut self, name: &str, other: &Matrix) -> Result<Matrix> {
+    pub(crate) fn tied(&mut self, name: &str, other: &Matrix) -> Result<Matrix> {
         if self.has(name) && self.matrix(name, other.rows, other.cols)? != *other {
             return Err(ModelError::NotTied { file: self.file.path().into(), tensor: name.to_owned() }.into());
         }
@@ -206,7 +212,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// [`ModelError::UnusedTensors`] if a tensor is unused: the forward pass would judge another model than the file's.
-    pub fn finish(self, beside: impl Fn(&str) -> bool) -> Result<()> {
+    pub(crate) fn finish(self, beside: impl Fn(&str) -> bool) -> Result<()> {
         let names = self.file.iter().map(|(name, _)| name);
         let unused = names.filter(|name| !self.used.contains(*name) && !beside(name));
         let tensors: Vec<String> = unused.map(str::to_owned).collect();
@@ -273,7 +279,7 @@ fn first_bad_code(matrix: &Matrix) -> Option<usize> {
 
 /// Downloads the remote matrices that are needed now, all at once, and checks them like local ones. `part` names them
 /// in messages.
-pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
+pub(crate) fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
     let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
     lazy_bytes::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts()))
         .unwrap_or_else(|why| lazy_bytes::refuse(why));
@@ -293,7 +299,7 @@ pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
 
 /// Starts downloading the remote weights of some layers in the background, one layer after the other. Errors are
 /// reported when the weights are needed.
-pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>) {
+pub(crate) fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>) {
     let elsewhere = |(_, matrix): &(&str, &Matrix)| matrix.is_elsewhere();
     let parts = |(_, matrix): (&str, &'m Matrix)| matrix.parts().cloned();
     let layers: Vec<Vec<LazyBytes>> =
@@ -305,7 +311,7 @@ pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>)
 }
 
 /// Downloads and checks the rows of these tokens.
-pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
+pub(crate) fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     let rows: Vec<_> = tokens.iter().flat_map(|&token| table.parts_of_row(token as usize)).collect();
     lazy_bytes::bring(&rows).unwrap_or_else(|why| lazy_bytes::refuse(why));
 }

@@ -64,25 +64,25 @@ pub fn moved<E>(
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roundings {
     /// Rounding of the results of every operation.
-    pub results: f64,
+    pub(crate) results: f64,
     /// Rounding of weights, and of activations before products with weights.
-    pub operands: f64,
+    pub(crate) operands: f64,
     /// Rounding of the intermediate values of norms.
-    pub norms: f64,
+    pub(crate) norms: f64,
     /// Rounding of an activation before its product with the up projection.
-    pub activated: f64,
+    pub(crate) activated: f64,
     /// Rounding of cosines and sines, and of the products of rotations.
-    pub rotations: f64,
+    pub(crate) rotations: f64,
     /// Rounding of queries before products with keys.
-    pub queries: f64,
+    pub(crate) queries: f64,
     /// Rounding of scores, and of dot products before their scale.
-    pub scores: f64,
+    pub(crate) scores: f64,
     /// Rounding of attention weights and exponentials before products with values.
-    pub attention: f64,
+    pub(crate) attention: f64,
     /// Rounding of the sum over values after each key.
-    pub sums: f64,
+    pub(crate) sums: f64,
     /// Rounding of experts' weights and of weighted outputs.
-    pub experts: f64,
+    pub(crate) experts: f64,
 }
 
 /// Numerics that add random rounding errors to other numerics. The same seed gives the same errors for the same

@@ -11,12 +11,12 @@
 //! each layer may use.
 
 pub mod activation;
-pub mod addition;
+pub(crate) mod addition;
 pub mod attention;
-pub mod cache;
-pub mod embedding;
+pub(crate) mod cache;
+pub(crate) mod embedding;
 pub mod experts;
-pub mod hadamard;
+pub(crate) mod hadamard;
 pub mod linear;
 pub mod log_probabilities;
 pub mod logits;
@@ -24,4 +24,4 @@ pub mod norm;
 pub mod rope;
 pub mod sampling;
 pub mod scaling;
-pub mod shared_expert;
+pub(crate) mod shared_expert;

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 /// Temperature below which the likeliest token is chosen (GPT-2 specification, 8.1).
-pub const GREEDY_BELOW: f32 = 1e-6;
+pub(crate) const GREEDY_BELOW: f32 = 1e-6;
 
 /// Returns the index of the largest logit, the lowest on a tie. NaN is never chosen; if all are NaN, returns 0.
 pub fn argmax(logits: &[f32]) -> usize {
@@ -52,7 +52,7 @@ pub fn candidates(probabilities: &[f32]) -> Vec<Candidate> {
 }
 
 /// Keeps the `k` likeliest tokens.
-pub fn top_k(mut sorted: Vec<Candidate>, k: usize) -> Vec<Candidate> {
+pub(crate) fn top_k(mut sorted: Vec<Candidate>, k: usize) -> Vec<Candidate> {
     sorted.truncate(k.max(1));
     normalised(sorted)
 }
@@ -71,7 +71,7 @@ pub fn top_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
 }
 
 /// Keeps the tokens that are at least `p` times as likely as the most likely one.
-pub fn min_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
+pub(crate) fn min_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
     let least = sorted[0].probability * p;
     sorted.retain(|candidate| candidate.probability >= least);
     normalised(sorted)

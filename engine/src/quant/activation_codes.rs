@@ -79,7 +79,7 @@ impl Default for ActivationCodes {
 
 impl ScaleType {
     /// Rounds a value to this type.
-    pub fn round(self, value: f32) -> f32 {
+    pub(crate) fn round(self, value: f32) -> f32 {
         match self {
             ScaleType::F32 => value,
             ScaleType::F16 => f16::from_f32(value).to_f32(),
@@ -123,7 +123,7 @@ impl ActivationCodes {
     }
 
     /// Returns the number of neighbouring values that share a scale, for `rows` rows of `width` values.
-    pub fn group_len(&self, width: usize, rows: usize) -> usize {
+    pub(crate) fn group_len(&self, width: usize, rows: usize) -> usize {
         match self.group {
             CodeGroup::Values(len) => len,
             CodeGroup::Token => width,
@@ -133,7 +133,7 @@ impl ActivationCodes {
 
     /// Returns the distance between neighbouring codes' values, in a group from `low` to `high`, with `low` ≤ 0 ≤
     /// `high`.
-    pub fn step(&self, low: f32, high: f32) -> f32 {
+    pub(crate) fn step(&self, low: f32, high: f32) -> f32 {
         let step = match (self.codes, self.asymmetric) {
             (ActivationCodeType::F8E4m3, _) => high.max(-low) / LARGEST_F8,
             (ActivationCodeType::Int8, true) => (high - low) / 255.0,
@@ -153,13 +153,13 @@ impl ActivationCodes {
     }
 
     /// Returns the value of a code.
-    pub fn decoded(&self, code: f64, step: f64) -> f64 {
+    pub(crate) fn decoded(&self, code: f64, step: f64) -> f64 {
         self.quotients.round_wide(code * step)
     }
 
     /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
     /// `low`.
-    pub fn ends(&self, low: f32, step: f32) -> (f32, f32) {
+    pub(crate) fn ends(&self, low: f32, step: f32) -> (f32, f32) {
         match self.asymmetric {
             _ if self.codes == ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
             true => {
@@ -171,7 +171,7 @@ impl ActivationCodes {
     }
 
     /// Quantises and decodes each value. `values` has whole rows of `width` values.
-    pub fn round(&self, values: &mut [f32], width: usize) {
+    pub(crate) fn round(&self, values: &mut [f32], width: usize) {
         let rows = values.len() / width.max(1);
         let group = self.group_len(width, rows).max(1);
         if self.group == CodeGroup::Pass {

@@ -47,7 +47,7 @@ impl TernaryRows {
 ///
 /// # Panics
 /// If the rows are not whole blocks of 128 weights.
-pub fn from_arm(data: &[u8]) -> Vec<u8> {
+pub(crate) fn from_arm(data: &[u8]) -> Vec<u8> {
     let mut out = vec![0; data.len()];
     for (block, out) in data.chunks_exact(32).zip(out.chunks_exact_mut(32)) {
         for (index, byte) in out.iter_mut().enumerate() {
@@ -68,7 +68,7 @@ fn row_of_byte(byte: usize) -> usize {
 }
 
 /// Returns true if TL2's kernels can use these tiles for a matrix, and its codes fit into `bytes` bytes.
-pub fn tl2_fits(rows: usize, columns: usize, tiles: Tiles, bytes: usize) -> bool {
+pub(crate) fn tl2_fits(rows: usize, columns: usize, tiles: Tiles, bytes: usize) -> bool {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);
     divides(tile_rows, rows)
@@ -89,7 +89,7 @@ fn tl2_codes(rows: usize, columns: usize, tiles: Tiles) -> usize {
 ///
 /// # Panics
 /// If the tiles do not fit, or `data` has too few bytes.
-pub fn from_tl2(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
+pub(crate) fn from_tl2(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
     let in_pairs = columns % tiles.columns;
     let in_triples = columns - in_pairs;
     let (indices, rest) = data.split_at(rows * in_triples / 6);
@@ -169,7 +169,7 @@ fn pair_of_pairs(byte: u8) -> Option<[i8; 4]> {
 }
 
 /// Returns true if TL1's kernels can use these tiles for a matrix.
-pub fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
+pub(crate) fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
     let Tiles { rows: tile_rows, columns: tile_columns, together } = tiles;
     let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);
     divides(tile_rows, rows)
@@ -185,7 +185,7 @@ pub fn tl1_fits(rows: usize, columns: usize, tiles: Tiles) -> bool {
 ///
 /// # Panics
 /// If the tiles do not fit, or `data` has too few bytes.
-pub fn from_tl1(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
+pub(crate) fn from_tl1(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -> Result<Vec<u8>, usize> {
     let mut out = TernaryRows::new(rows, columns);
     let mut at = 0;
     for (top, left) in tiled(rows, columns, tiles, tiles.together, 256 / tiles.together) {

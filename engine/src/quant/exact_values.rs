@@ -14,11 +14,11 @@ use crate::weight::DType;
 #[derive(Clone, Debug)]
 pub struct ActivationRow {
     /// Exact values.
-    pub values: Vec<f64>,
+    pub(crate) values: Vec<f64>,
     /// Change of each value if its code increases by one.
-    pub steps: Vec<f64>,
+    pub(crate) steps: Vec<f64>,
     /// Stored sums of blocks of 32 values, if the type has them; each was rounded separately.
-    pub sums: Option<Vec<f64>>,
+    pub(crate) sums: Option<Vec<f64>>,
 }
 
 /// Returns the exact values of a row of quantised activations, or of a quantised cache; `None` for a type without codes.

@@ -12,7 +12,7 @@ mod activation_codes;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-pub mod bitnet_files;
+pub(crate) mod bitnet_files;
 mod block;
 mod exact_values;
 mod floats;
@@ -67,7 +67,7 @@ pub use self::activation_codes::{
 };
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
-pub use self::product::Product;
+pub(crate) use self::product::Product;
 use crate::parallel;
 use crate::weight::{DType, Matrix};
 
@@ -75,16 +75,16 @@ use crate::weight::{DType, Matrix};
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
 
 /// Dot products of two stored rows with four quantised rows; same bits as [`Dot`].
-pub type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
+pub(crate) type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
 
 /// Quantises a row of activations.
-pub type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
+pub(crate) type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
 
 /// The sum of ternary codes times activations: a row of weights, and a token's codes.
-pub type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
+pub(crate) type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
 
 /// Quantises activations for ternary weights, by the scale, into `codes`.
-pub type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
+pub(crate) type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
 
 /// Operations on weights of one type.
 struct TypeTraits {
@@ -279,7 +279,7 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
 ///
 /// # Panics
 /// See [`quantise_row`].
-pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
+pub(crate) fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
     let bytes =
         dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
     parallel::map(rows.len() / len, len, |row| {
@@ -375,7 +375,7 @@ pub fn fast_mixed_dot() -> Option<Dot> {
 }
 
 /// Returns the fastest tile of eight dot products; `None` on other machines, and for types without a tile.
-pub fn fast_tile(weights: DType, order: DotOrder) -> Option<DotTile> {
+pub(crate) fn fast_tile(weights: DType, order: DotOrder) -> Option<DotTile> {
     tiles(weights, order).next()
 }
 
@@ -390,7 +390,7 @@ fn batch(weights: DType) -> Option<&'static Batch> {
 }
 
 /// Rounds each value to the nearest `f16`, ties to even, and widens it again.
-pub fn round_to_f16(values: &[f32]) -> Vec<f32> {
+pub(crate) fn round_to_f16(values: &[f32]) -> Vec<f32> {
     let mut rounded = vec![f16::ZERO; values.len()];
     rounded.convert_from_f32_slice(values);
     let mut widened = vec![0.0; values.len()];

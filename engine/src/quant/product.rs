@@ -5,7 +5,7 @@ use crate::weight::DType;
 
 /// Dot products of a matrix product: eight at a time if this machine has a tile for the type.
 #[derive(Clone, Copy, Debug)]
-pub struct Product {
+pub(crate) struct Product {
     dot: Dot,
     tile: Option<DotTile>,
 }
@@ -15,12 +15,12 @@ impl Product {
     ///
     /// # Panics
     /// If `weights` is not [`super::DECODABLE`].
-    pub fn new(weights: DType, order: DotOrder) -> Self {
+    pub(crate) fn new(weights: DType, order: DotOrder) -> Self {
         Self { dot: dot(weights, order), tile: fast_tile(weights, order) }
     }
 
     /// Returns the functions for F16 weights with F32 activations.
-    pub fn of_f16_with_f32() -> Self {
+    pub(crate) fn of_f16_with_f32() -> Self {
         Self { dot: fast_mixed_dot().unwrap_or_else(plain_mixed_dot), tile: None }
     }
 
@@ -29,7 +29,7 @@ impl Product {
     ///
     /// # Panics
     /// If there are no activations, or a row ends inside a block.
-    pub fn fill(&self, weights: &[u8], activations: &[Vec<u8>], columns: &mut [f32]) {
+    pub(crate) fn fill(&self, weights: &[u8], activations: &[Vec<u8>], columns: &mut [f32]) {
         let tokens = activations.len();
         let row_bytes = weights.len() / (columns.len() / tokens);
         for (rows, columns) in weights.chunks(2 * row_bytes).zip(columns.chunks_mut(2 * tokens)) {

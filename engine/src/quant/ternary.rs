@@ -37,7 +37,7 @@ pub struct Activations {
     /// Factor of the values: 127 divided by the largest.
     pub scale: f32,
     /// Sum of the codes.
-    pub sum: i32,
+    pub(crate) sum: i32,
 }
 
 /// Returns true if a type has rows in this format.
@@ -130,7 +130,7 @@ fn rescaled(weights: DType, codes: i32, token: &Activations) -> f32 {
 }
 
 /// Returns the fastest sum of this machine for weights of a type.
-pub fn sum(weights: DType) -> TernarySum {
+pub(crate) fn sum(weights: DType) -> TernarySum {
     fast_sum(weights).unwrap_or_else(|| plain_sum(weights))
 }
 

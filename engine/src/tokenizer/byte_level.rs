@@ -26,7 +26,7 @@ pub(super) struct PreTokenizer {
     /// True if a word that is a piece is used without merges.
     ignore_merges: bool,
     /// True if texts begin with BOS by default.
-    pub add_bos: bool,
+    pub(crate) add_bos: bool,
 }
 
 impl PreTokenizer {
@@ -231,12 +231,12 @@ const WORDS: &[PreTokenizer] = &[
 ];
 
 impl PreTokenizer {
-    pub fn of(name: &str) -> Option<&'static Self> {
+    pub(crate) fn of(name: &str) -> Option<&'static Self> {
         WORDS.iter().find(|words| words.names.contains(&name))
     }
 
     /// Returns all known names.
-    pub fn names() -> String {
+    pub(crate) fn names() -> String {
         let names: Vec<&str> = WORDS.iter().flat_map(|words| words.names).copied().collect();
         names.join(", ")
     }
@@ -256,11 +256,11 @@ impl PreTokenizer {
 /// Vocabulary of a byte-level BPE tokenizer, as files store it.
 pub(super) struct BpeVocabulary<'f> {
     /// Text of each piece, by id.
-    pub pieces: Vec<&'f str>,
+    pub(crate) pieces: Vec<&'f str>,
     /// Type of each piece: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
-    pub types: Vec<i32>,
+    pub(crate) types: Vec<i32>,
     /// Pairs of pieces, separated by a space, in merge order.
-    pub merges: Vec<&'f str>,
+    pub(crate) merges: Vec<&'f str>,
 }
 
 /// Checks a vocabulary and creates the tokenizer.

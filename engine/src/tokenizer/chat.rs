@@ -23,7 +23,7 @@ impl Chat {
     ///
     /// # Errors
     /// If a file is damaged.
-    pub fn of_files(config: Option<&FileBytes>, template: Option<&FileBytes>) -> Result<Self> {
+    pub(crate) fn of_files(config: Option<&FileBytes>, template: Option<&FileBytes>) -> Result<Self> {
         let config = match config {
             Some(config) => serde_json::from_slice(&config.data)
                 .map_err(|error| bad_file(config, "tokenizer configuration", error.to_string()))?,
@@ -43,7 +43,7 @@ impl Chat {
     ///
     /// # Errors
     /// If a key has an invalid value.
-    pub fn of_gguf(file: &Gguf, tokenizer: Option<&dyn Tokenizer>) -> Result<Self> {
+    pub(crate) fn of_gguf(file: &Gguf, tokenizer: Option<&dyn Tokenizer>) -> Result<Self> {
         let template = file.optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
         let mut tokens = BTreeMap::new();
         let names = [("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")];

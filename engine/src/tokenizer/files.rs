@@ -41,7 +41,7 @@ impl TokenizerFiles {
     ///
     /// # Errors
     /// If a file cannot be opened.
-    pub fn in_folder(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
+    pub(crate) fn in_folder(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
         let open = |name: &str| place.find(&folder.join(name));
         let settings = SettingsFiles::in_folder(place, folder)?;
         if let Some(tokenizer) = open("tokenizer.json")? {
@@ -86,7 +86,7 @@ impl TokenizerFiles {
     }
 
     /// Returns `tokenizer_config.json`, if the folder has one.
-    pub fn config(&self) -> Option<&FileBytes> {
+    pub(crate) fn config(&self) -> Option<&FileBytes> {
         match self {
             Self::HuggingFace(HuggingFaceFiles { settings, .. })
             | Self::SentencePiece { settings, .. }

@@ -25,12 +25,12 @@ pub(super) struct Library {
 }
 
 impl Library {
-    pub fn new(inner: tokenizers::Tokenizer, before: Option<u32>, after: Option<u32>) -> Self {
+    pub(crate) fn new(inner: tokenizers::Tokenizer, before: Option<u32>, after: Option<u32>) -> Self {
         Self { inner, unparsed: OnceLock::new(), before, after, file: None }
     }
 
     /// Sets the file that errors name.
-    pub fn of(self, file: &Path) -> Self {
+    pub(crate) fn of(self, file: &Path) -> Self {
         Self { file: Some(file.to_owned()), ..self }
     }
 

@@ -15,7 +15,7 @@ pub fn merge<'t>(text: &'t str, score: impl FnMut(&'t str, usize) -> Option<f32>
 }
 
 /// Splits `text` like [`merge`], but starts from the parts of `text` that end at `ends` instead of characters.
-pub fn merge_from<'t>(
+pub(crate) fn merge_from<'t>(
     text: &'t str,
     ends: &[usize],
     score: impl FnMut(&'t str, usize) -> Option<f32>,

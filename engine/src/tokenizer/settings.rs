@@ -31,11 +31,11 @@ pub struct SettingsFiles {
     /// `tokenizer_config.json`, if there is one.
     pub config: Option<FileBytes>,
     /// `added_tokens.json`, if there is one.
-    pub added: Option<FileBytes>,
+    pub(crate) added: Option<FileBytes>,
     /// `special_tokens_map.json`, if there is one.
-    pub special: Option<FileBytes>,
+    pub(crate) special: Option<FileBytes>,
     /// `config.json` of the model, if there is one.
-    pub model: Option<FileBytes>,
+    pub(crate) model: Option<FileBytes>,
 }
 
 impl SettingsFiles {
@@ -43,7 +43,7 @@ impl SettingsFiles {
     ///
     /// # Errors
     /// If a file cannot be opened.
-    pub fn in_folder(place: &dyn FileStore, folder: &Path) -> Result<Self> {
+    pub(crate) fn in_folder(place: &dyn FileStore, folder: &Path) -> Result<Self> {
         let open = |name: &str| place.find(&folder.join(name));
         Ok(Self { config: open(CONFIG)?, added: open(ADDED)?, special: open(SPECIAL)?, model: open(MODEL)? })
     }
@@ -100,9 +100,9 @@ impl TokenizerClass {
 
 /// Settings of a tokenizer.
 pub(super) struct TokenizerSettings {
-    pub class: TokenizerClass,
+    pub(crate) class: TokenizerClass,
     /// True if there is a `tokenizer_config.json`.
-    pub is_configured: bool,
+    pub(crate) is_configured: bool,
     /// Settings by key, those of `special_tokens_map.json` included.
     json: Value,
     /// File that errors about `json` name.
@@ -148,12 +148,12 @@ impl TokenizerSettings {
     }
 
     /// Returns a setting that is true or false.
-    pub fn flag(&self, key: &str) -> Option<bool> {
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.json[key].as_bool()
     }
 
     /// Returns the text of a special token, by its key.
-    pub fn token(&self, key: &str) -> Option<&str> {
+    pub(crate) fn token(&self, key: &str) -> Option<&str> {
         match self.json.get(key) {
             None => self.class.default_token(key),
             Some(value) => value.as_str().or_else(|| value["content"].as_str()),
@@ -164,7 +164,7 @@ impl TokenizerSettings {
     ///
     /// # Errors
     /// If a token would get another id than the files state.
-    pub fn apply(&self, inner: &mut tokenizers::Tokenizer) -> Result<()> {
+    pub(crate) fn apply(&self, inner: &mut tokenizers::Tokenizer) -> Result<()> {
         let known = inner.get_added_tokens_decoder().into_values().map(|token| token.content);
         let mut known: BTreeSet<String> = known.collect();
         known.extend(self.decoder.values().map(|token| token.content.clone()));
@@ -187,7 +187,7 @@ impl TokenizerSettings {
 
     /// Returns the ids that `add_bos_token` and `add_eos_token` put before and after texts, for a vocabulary without
     /// `tokenizer.json`. As in transformers, both default to false.
-    pub fn around(&self, inner: &tokenizers::Tokenizer) -> [Option<u32>; 2] {
+    pub(crate) fn around(&self, inner: &tokenizers::Tokenizer) -> [Option<u32>; 2] {
         [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")].map(|(flag, key)| {
             let token = self.token(key).filter(|_| self.flag(flag) == Some(true))?;
             inner.token_to_id(token)
@@ -195,7 +195,7 @@ impl TokenizerSettings {
     }
 
     /// Returns an error if a special token is not in the vocabulary, for tokenizers that cannot add tokens.
-    pub fn check_all_known(&self, is_known: impl Fn(&str) -> bool) -> Result<()> {
+    pub(crate) fn check_all_known(&self, is_known: impl Fn(&str) -> bool) -> Result<()> {
         let (special, extra) = (self.special_tokens()?, self.extra_tokens()?);
         let mut all = self.decoder.values().chain(&special).chain(&extra);
         match all.find(|token| !is_known(&token.content)) {

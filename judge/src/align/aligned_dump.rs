@@ -19,12 +19,12 @@ use crate::weight::DType;
 #[derive(Debug)]
 pub struct AlignedDump<'d> {
     /// The recorded dump.
-    pub dump: &'d Dump,
+    pub(crate) dump: &'d Dump,
     /// The tokens that the dump's engine chose.
-    pub choices: GreedyChoices,
+    pub(crate) choices: GreedyChoices,
     /// True if the choices are known only from the tokens that were read. They then serve as the tap
     /// `argmax`.
-    pub tells_by_reading: bool,
+    pub(crate) tells_by_reading: bool,
     /// Order of the heads, stated in the manifest or shown by the values.
     pairing: Cell<Option<RopePairing>>,
     /// True if the values have shown the order of the heads.
@@ -55,23 +55,23 @@ impl<'d> AlignedDump<'d> {
     }
 
     /// Assumes that values were rounded to a smaller type when they were stored.
-    pub fn presumed(self, stored: DType) -> Self {
+    pub(crate) fn presumed(self, stored: DType) -> Self {
         Self { presumed: Some(stored), ..self }
     }
 
     /// Returns the forward passes.
-    pub fn passes(&self) -> &'d [Pass] {
+    pub(crate) fn passes(&self) -> &'d [Pass] {
         &self.dump.manifest.passes
     }
 
     /// Returns all tokens that were read.
-    pub fn read_tokens(&self) -> Vec<u32> {
+    pub(crate) fn read_tokens(&self) -> Vec<u32> {
         self.passes().iter().flat_map(|pass| &pass.tokens).copied().collect()
     }
 
     /// Returns the positions of a site: all positions of its pass, or the last one for a value that exists
     /// once per pass. Empty for a value of the whole run.
-    pub fn positions(&self, site: Site) -> Range<usize> {
+    pub(crate) fn positions(&self, site: Site) -> Range<usize> {
         let Some(pass) = site.pass.and_then(|pass| self.passes().get(pass)) else { return 0..0 };
         let has_rows = axis(site.point, TapAxis::Token).or(axis(site.point, TapAxis::Key)).is_some();
         if has_rows { pass.position..pass.end() } else { pass.end() - 1..pass.end() }
@@ -79,12 +79,12 @@ impl<'d> AlignedDump<'d> {
 
     /// Returns true if the values of a site are known: recorded, or a choice that follows from the tokens
     /// read.
-    pub fn holds(&self, site: Site) -> bool {
+    pub(crate) fn holds(&self, site: Site) -> bool {
         self.dump.holds(site) || self.told(site).is_some()
     }
 
     /// Returns the sites with known values, in any order.
-    pub fn sites(&self) -> impl Iterator<Item = Site> {
+    pub(crate) fn sites(&self) -> impl Iterator<Item = Site> {
         let ends =
             (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
         let told = ends.filter(|&site| !self.dump.holds(site) && self.told(site).is_some());
@@ -92,7 +92,7 @@ impl<'d> AlignedDump<'d> {
     }
 
     /// Returns the taps with known values.
-    pub fn points(&self) -> BTreeSet<Point> {
+    pub(crate) fn points(&self) -> BTreeSet<Point> {
         self.sites().map(|site| site.point).collect()
     }
 
@@ -108,35 +108,35 @@ impl<'d> AlignedDump<'d> {
     }
 
     /// Returns the recorded rows of a site if the dump does not record all rows.
-    pub fn recorded(&self, site: Site) -> Option<RecordedRows> {
+    pub(crate) fn recorded(&self, site: Site) -> Option<RecordedRows> {
         let rows = self.dump.held_rows(site)?;
         let first = self.positions(site).start;
         rows.last().map(|last| RecordedRows { rows: rows.len(), last_position: first + last })
     }
 
     /// Returns the type to which a site's values were rounded when stored. `None` if not recorded.
-    pub fn stored(&self, site: Site) -> Option<DType> {
+    pub(crate) fn stored(&self, site: Site) -> Option<DType> {
         let stored = self.dump.row(site)?.rounded_to()?;
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 
     /// Returns the decimal step to which a site's values were rounded, 0 if they were not.
-    pub fn step(&self, site: Site) -> f64 {
+    pub(crate) fn step(&self, site: Site) -> f64 {
         self.dump.row(site).and_then(|row| row.step).unwrap_or(0.0)
     }
 
     /// Returns true if the engine computes with the values of a site as they are stored.
-    pub fn goes_on_with(&self, site: Site) -> bool {
+    pub(crate) fn goes_on_with(&self, site: Site) -> bool {
         self.dump.row(site).is_some_and(TensorRow::is_computed_with)
     }
 
     /// Returns true if the engine computes with 8-bit values anywhere, e.g. in a cache.
-    pub fn goes_on_with_eight_bits(&self) -> bool {
+    pub(crate) fn goes_on_with_eight_bits(&self) -> bool {
         self.dump.manifest.tensors.iter().any(TensorRow::is_computed_with)
     }
 
     /// Returns the order of the heads.
-    pub fn pairing(&self) -> Option<RopePairing> {
+    pub(crate) fn pairing(&self) -> Option<RopePairing> {
         self.pairing.get()
     }
 
@@ -144,7 +144,7 @@ impl<'d> AlignedDump<'d> {
     /// the relative error of the values as read. Later sites are read in the order shown.
     ///
     /// The errors of `rel_l2`.
-    pub fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
+    pub(crate) fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
         if self.is_shown.get() {
             return Ok(());
         }
@@ -164,13 +164,13 @@ impl<'d> AlignedDump<'d> {
 
     /// Forgets the order of heads that values have shown, so that each judgement finds the order
     /// independently.
-    pub fn forget_pairing(&self) {
+    pub(crate) fn forget_pairing(&self) {
         self.pairing.set(self.dump.manifest.layout.rope_pairing);
         self.is_shown.set(false);
     }
 
     /// Returns true if a site cannot be read because the order of its heads or experts is unknown.
-    pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
+    pub(crate) fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
         if site.point.is_of_chosen() {
             return self.dump.row(site).is_some() && !expert_slots::are_known(self.dump, site);
         }
@@ -180,13 +180,13 @@ impl<'d> AlignedDump<'d> {
 
     /// Returns true if `site` is the logits of every token and the dump records only those of the last token.
     /// Most engines record only the last.
-    pub fn has_last_row_of(&self, site: Site) -> bool {
+    pub(crate) fn has_last_row_of(&self, site: Site) -> bool {
         let last = Site { point: Point::LastLogits, ..site };
         site.point == Point::Logits && !self.dump.holds(site) && self.dump.holds(last)
     }
 
     /// Returns a note if the manifest's pairing differs from the one that the values show.
-    pub fn wrong_pairing(&self) -> Option<String> {
+    pub(crate) fn wrong_pairing(&self) -> Option<String> {
         let declared = self.dump.manifest.layout.rope_pairing;
         let shown = self.pairing.get().filter(|&shown| declared != Some(shown))?;
         let Some(declared) = declared else {
@@ -217,12 +217,12 @@ impl<'d> AlignedDump<'d> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRows {
     /// The number of rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// The position of the last recorded row.
-    pub last_position: usize,
+    pub(crate) last_position: usize,
 }
 
 /// Returns true if a value belongs to one pass.
-pub fn is_of_a_pass(site: Site) -> bool {
+pub(crate) fn is_of_a_pass(site: Site) -> bool {
     site.point.scope() != TapScope::Run
 }

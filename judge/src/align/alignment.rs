@@ -12,18 +12,18 @@ use crate::view::View;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// The dump's order, stated in the manifest or shown by the values.
-    pub found: Option<RopePairing>,
+    pub(crate) found: Option<RopePairing>,
     /// The order that the dump is compared in: that of the model or of the second dump. `None` for a model
     /// without RoPE.
-    pub wanted: Option<RopePairing>,
+    pub(crate) wanted: Option<RopePairing>,
 }
 
 /// Error message for q and k if the manifest does not state the order of heads.
-pub const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
+pub(crate) const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
     requires; set it to \"half\" or \"interleaved\"";
 
 /// Returns the error message for a tap whose order of heads or experts is unknown.
-pub fn unaligned(point: Point) -> String {
+pub(crate) fn unaligned(point: Point) -> String {
     if point.is_of_chosen() { UNKNOWN_EXPERTS.to_owned() } else { UNKNOWN_PAIRING.to_owned() }
 }
 
@@ -59,7 +59,7 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'sta
 ///
 /// Values before RoPE overrule the manifest, since the pairing only reorders them. Values after RoPE are used
 /// only if the manifest states no pairing.
-pub fn shown_pairing(
+pub(crate) fn shown_pairing(
     point: Point,
     declared: Option<RopePairing>,
     rel_l2: impl Fn(RopePairing) -> Result<f64>,
@@ -87,7 +87,7 @@ pub fn shown_pairing(
 }
 
 /// Reorders the two values of each rotated pair from the pairing `found` to `wanted`.
-pub fn repaired<'v>(view: View<'v>, found: RopePairing, wanted: RopePairing) -> View<'v> {
+pub(crate) fn repaired<'v>(view: View<'v>, found: RopePairing, wanted: RopePairing) -> View<'v> {
     let head_dim = view.width();
     if found == wanted || head_dim < 2 {
         return view;

@@ -4,12 +4,12 @@ use crate::checkpoint::{Point, TapAxis};
 use crate::view::View;
 
 /// Returns the index of the tap's axis with this meaning, if it has one.
-pub fn axis(point: Point, counts: TapAxis) -> Option<usize> {
+pub(crate) fn axis(point: Point, counts: TapAxis) -> Option<usize> {
     point.axes().iter().position(|&axis| axis == counts)
 }
 
 /// Returns `others` with the entries at these indices of an axis replaced by those of `view`.
-pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usize]) -> View<'v> {
+pub(crate) fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usize]) -> View<'v> {
     let (mut parts, mut next, mut taken) = (Vec::new(), 0, 0);
     for run in indices.chunk_by(|one, following| one + 1 == *following) {
         parts.extend((next < run[0]).then(|| others.clone().slice(axis, next..run[0])));
@@ -22,7 +22,7 @@ pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usi
 }
 
 /// Returns the latest `keys` keys of a longer array.
-pub fn latest_keys<'v>(view: &View<'v>, point: Point, keys: usize) -> View<'v> {
+pub(crate) fn latest_keys<'v>(view: &View<'v>, point: Point, keys: usize) -> View<'v> {
     match axis(point, TapAxis::Key) {
         Some(axis) => view.clone().slice(axis, view.shape()[axis] - keys..view.shape()[axis]),
         None => view.clone(),
@@ -30,7 +30,7 @@ pub fn latest_keys<'v>(view: &View<'v>, point: Point, keys: usize) -> View<'v> {
 }
 
 /// Returns `own` with its latest keys replaced by `view`, or `view` if the shapes agree.
-pub fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
+pub(crate) fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     let Some(along) = axis(point, TapAxis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();
     };
@@ -40,7 +40,7 @@ pub fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v
 
 /// Removes keys after the latest position, the padding of a fixed-size cache. Keys are removed only from
 /// attention scores, or if all their values are zero.
-pub fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
+pub(crate) fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
     let Some(along) = axis(point, TapAxis::Key).filter(|_| own.shape().len() == dumped.shape().len()) else {
         return dumped;
     };
@@ -53,7 +53,7 @@ pub fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'
 
 /// The difference between the shapes of a tap on two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShapeDifference {
+pub(crate) enum ShapeDifference {
     /// Equal shapes.
     None,
     /// Different numbers of keys, a finding about the cache. `is_alone` is true if all other axes agree.
@@ -66,7 +66,7 @@ pub enum ShapeDifference {
 
 impl ShapeDifference {
     /// Finds the difference between two shapes of a tap.
-    pub fn of(point: Point, one: &[usize], other: &[usize]) -> Self {
+    pub(crate) fn of(point: Point, one: &[usize], other: &[usize]) -> Self {
         if one == other {
             return Self::None;
         }

@@ -31,7 +31,7 @@ impl ChoiceSource {
 
 /// Greedy choices, by the position of the token before the choice.
 #[derive(Clone, Debug, Default)]
-pub struct GreedyChoices {
+pub(crate) struct GreedyChoices {
     chosen: BTreeMap<usize, (u32, ChoiceSource)>,
     contradictions: BTreeMap<usize, String>,
 }
@@ -42,7 +42,7 @@ impl GreedyChoices {
     ///
     /// # Errors
     /// If an array cannot be read.
-    pub fn of(dump: &Dump) -> Result<Self> {
+    pub(crate) fn of(dump: &Dump) -> Result<Self> {
         let mut choices = Self::default();
         choices.tell_argmax(dump)?;
         choices.tell_generated(dump)?;
@@ -52,22 +52,22 @@ impl GreedyChoices {
     }
 
     /// Returns the token chosen after the one at `position`.
-    pub fn at(&self, position: usize) -> Option<u32> {
+    pub(crate) fn at(&self, position: usize) -> Option<u32> {
         self.chosen.get(&position).map(|(token, _)| *token)
     }
 
     /// Returns all choices with their positions.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
         self.chosen.iter().map(|(&position, &(token, _))| (position, token))
     }
 
     /// Returns the positions at which the dump contradicts itself.
-    pub fn contradictions(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn contradictions(&self) -> impl Iterator<Item = usize> {
         self.contradictions.keys().copied()
     }
 
     /// Returns the contradiction at a position.
-    pub fn contradiction(&self, position: usize) -> Option<&str> {
+    pub(crate) fn contradiction(&self, position: usize) -> Option<&str> {
         self.contradictions.get(&position).map(String::as_str)
     }
 
@@ -163,7 +163,7 @@ impl GreedyChoices {
 ///
 /// # Errors
 /// If the array cannot be read.
-pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
+pub(crate) fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
     let passes = &dump.manifest.passes;
     let Some(index) = Pass::reaching(passes, position + 1) else { return Ok(None) };
     let pass = &passes[index];

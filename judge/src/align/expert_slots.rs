@@ -9,7 +9,7 @@ use crate::measure::ColumnSelection;
 use crate::view::View;
 
 /// Error message for values whose experts are not recorded.
-pub const UNKNOWN_EXPERTS: &str = "the dump has no \"experts\" here, so the experts that these values belong to are unknown; record \
+pub(crate) const UNKNOWN_EXPERTS: &str = "the dump has no \"experts\" here, so the experts that these values belong to are unknown; record \
         \"experts\"";
 
 /// Returns the site that records the expert numbers for a site.
@@ -18,7 +18,7 @@ fn experts_of(site: Site) -> Site {
 }
 
 /// Returns true if a dump records the experts of a site.
-pub fn are_known(dump: &Dump, site: Site) -> bool {
+pub(crate) fn are_known(dump: &Dump, site: Site) -> bool {
     let experts = experts_of(site);
     let is_whole = dump.holds(experts) && dump.held_rows(site).is_none();
     is_whole || (dump.row(experts).is_some() && dump.held_rows(experts) == dump.held_rows(site))
@@ -28,7 +28,7 @@ pub fn are_known(dump: &Dump, site: Site) -> bool {
 ///
 /// # Errors
 /// If the numbers cannot be read, or cover other tokens or another number of experts.
-pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>> {
+pub(crate) fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>> {
     Ok(match order_of(dump, site, view.shape())? {
         Some(order) => {
             let len = view.len() / order.len();
@@ -43,7 +43,7 @@ pub fn in_order<'v>(dump: &Dump, site: Site, view: View<'v>) -> Result<View<'v>>
 ///
 /// # Errors
 /// The errors of [`in_order`].
-pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<usize>>> {
+pub(crate) fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<usize>>> {
     if !are_known(dump, site) {
         return Ok(None);
     }
@@ -65,7 +65,7 @@ pub fn order_of(dump: &Dump, site: Site, shape: &[usize]) -> Result<Option<Vec<u
 }
 
 /// Returns the inverse of a permutation.
-pub fn inverse(order: &[usize]) -> Vec<usize> {
+pub(crate) fn inverse(order: &[usize]) -> Vec<usize> {
     let mut inverse = vec![0; order.len()];
     order.iter().enumerate().for_each(|(place, &from)| inverse[from] = place);
     inverse
@@ -73,18 +73,18 @@ pub fn inverse(order: &[usize]) -> Vec<usize> {
 
 /// Marks the entries of `[T, k]` that belong to the same expert on both sides. `None` marks all.
 #[derive(Default)]
-pub struct CommonExperts(Option<Vec<bool>>);
+pub(crate) struct CommonExperts(Option<Vec<bool>>);
 
 impl CommonExperts {
     /// Finds the entries with the same expert on both sides.
-    pub fn of(one: &View, other: &View) -> Self {
+    pub(crate) fn of(one: &View, other: &View) -> Self {
         let alike: Vec<bool> =
             one.to_vec().iter().zip(other.to_vec()).map(|(one, other)| *one == other).collect();
         Self(alike.contains(&false).then_some(alike))
     }
 
     /// Returns the columns of a row that belong to common experts.
-    pub fn columns(&self, shape: &[usize], row: usize, columns: ColumnSelection) -> ColumnSelection {
+    pub(crate) fn columns(&self, shape: &[usize], row: usize, columns: ColumnSelection) -> ColumnSelection {
         let is_seen = |alike: &Vec<bool>| match shape {
             // Expert weights are normalized over all chosen experts, so all of a token's experts must agree.
             &[_, used] => alike[row * used..][..used].iter().all(|alike| *alike),

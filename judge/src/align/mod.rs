@@ -12,9 +12,9 @@ mod visible_keys;
 
 pub use aligned_dump::{AlignedDump, RecordedRows};
 pub use alignment::{Heads, aligned};
-pub use choices::{GreedyChoices, logits_after};
+pub(crate) use choices::{GreedyChoices, logits_after};
 pub use selection::{Checkpoints, Ranges, Selection};
-pub use visible_keys::VisibleKeys;
+pub(crate) use visible_keys::VisibleKeys;
 
 pub(crate) use aligned_dump::is_of_a_pass;
 pub(crate) use alignment::{repaired, unaligned};

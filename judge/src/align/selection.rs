@@ -18,7 +18,7 @@ impl Ranges {
     }
 
     /// Makes ranges from ascending numbers.
-    pub fn of(numbers: &[usize]) -> Self {
+    pub(crate) fn of(numbers: &[usize]) -> Self {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for &number in numbers {
             match ranges.last_mut().filter(|range| range.end() + 1 == number) {
@@ -30,7 +30,7 @@ impl Ranges {
     }
 
     /// Formats the ranges with single numbers written once, e.g. "0,2-3".
-    pub fn in_short(&self) -> String {
+    pub(crate) fn in_short(&self) -> String {
         let range = |range: &RangeInclusive<usize>| match range.start() == range.end() {
             true => range.start().to_string(),
             false => format!("{}-{}", range.start(), range.end()),

@@ -11,20 +11,20 @@ use crate::align::axis_slices::axis;
 
 /// The keys that the queries of a layer see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VisibleKeys {
+pub(crate) struct VisibleKeys {
     /// The position of the first query.
-    pub first_query: usize,
+    pub(crate) first_query: usize,
     /// The position of the first key.
-    pub first_key: usize,
+    pub(crate) first_key: usize,
     /// Sliding window: the number of latest positions that a query sees, including itself. `None` for all.
-    pub window: Option<usize>,
+    pub(crate) window: Option<usize>,
     /// The recorded rows of the pass, if not all.
-    pub rows: Option<Arc<[usize]>>,
+    pub(crate) rows: Option<Arc<[usize]>>,
 }
 
 impl VisibleKeys {
     /// Returns the columns of a row that can be compared. For taps other than scores, the whole row.
-    pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> ColumnSelection {
+    pub(crate) fn columns(&self, point: Point, shape: &[usize], row: usize) -> ColumnSelection {
         // A tap with one value per token is a single row of all tokens.
         if let (&[_], [TapAxis::Token], Some(rows)) = (shape, point.axes(), &self.rows) {
             return ColumnSelection::These(rows.to_vec());
@@ -49,12 +49,12 @@ impl VisibleKeys {
     }
 
     /// Returns the visible columns of a row as a range.
-    pub fn range(&self, point: Point, shape: &[usize], row: usize) -> Range<usize> {
+    pub(crate) fn range(&self, point: Point, shape: &[usize], row: usize) -> Range<usize> {
         self.columns(point, shape, row).range(shape.last().copied().unwrap_or(1))
     }
 
     /// Returns true if the entry at a flat index can be compared. Always true for taps other than scores.
-    pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
+    pub(crate) fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
         let width = shape.last().copied().unwrap_or(1);
         self.range(point, shape, flat / width).contains(&(flat % width))
     }

@@ -54,22 +54,22 @@ pub(crate) struct Deadline<'b> {
 
 impl<'b> Deadline<'b> {
     /// Starts the clock of one search in a model of `layers` layers.
-    pub fn new(budget: Option<&'b Budget>, layers: usize) -> Self {
+    pub(crate) fn new(budget: Option<&'b Budget>, layers: usize) -> Self {
         Self { budget, began: Instant::now(), site: Cell::new(None), layers }
     }
 
     /// Sets the site whose cause is searched next.
-    pub fn reached(&self, site: Site) {
+    pub(crate) fn reached(&self, site: Site) {
         self.site.set(Some(site));
     }
 
     /// Returns true if every candidate must be tried.
-    pub fn is_exhaustive(&self) -> bool {
+    pub(crate) fn is_exhaustive(&self) -> bool {
         self.budget.is_some_and(|budget| budget.is_exhaustive)
     }
 
     /// Returns true if the time budget is used up, so the search must stop.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.budget.is_some_and(|budget| {
             let spent = budget.spent() + self.began.elapsed();
             (budget.show)(Some(SearchStep { spent, site: self.site.get(), layers: self.layers }));

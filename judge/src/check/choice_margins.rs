@@ -12,14 +12,14 @@ use crate::view::View;
 
 /// Margins by which the router logits of a pass prefer the experts that our engine chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Preference {
+pub(crate) struct Preference {
     /// Largest margin over the dump's experts. 0 if both sides chose the same experts.
-    pub margin: f64,
+    pub(crate) margin: f64,
     /// Smallest margin over an expert that our engine did not choose.
-    pub closest: f64,
+    pub(crate) closest: f64,
     /// Largest change of the two logits' difference that rounding can cause, for `margin` and for `closest`.
     /// `None` if not evaluated.
-    pub parted: Option<[f64; 2]>,
+    pub(crate) parted: Option<[f64; 2]>,
 }
 
 /// A layer and a pass.
@@ -146,17 +146,17 @@ impl<'e> RouterLogits<'e> {
 /// A draft token for which our engine prefers another token. Speculative decoding reads such tokens in the
 /// pass that verifies them.
 #[derive(Clone, Copy, Debug)]
-pub struct DraftToken {
+pub(crate) struct DraftToken {
     /// The pass that read the token.
-    pub pass: usize,
+    pub(crate) pass: usize,
     /// The position before the token.
-    pub position: usize,
+    pub(crate) position: usize,
     /// The token that was read.
-    pub read: u32,
+    pub(crate) read: u32,
     /// The token that our engine prefers.
-    pub own: u32,
+    pub(crate) own: u32,
     /// Margin by which our logits prefer `own` to `read`.
-    pub margin: f64,
+    pub(crate) margin: f64,
 }
 
 impl DraftToken {

@@ -24,7 +24,7 @@ pub enum InputPrecision {
 
 impl InputPrecision {
     /// Returns the precision of a site in a dump whose operations round to `computed`.
-    pub fn of(held: &AlignedDump, site: Site, computed: DType) -> Self {
+    pub(crate) fn of(held: &AlignedDump, site: Site, computed: DType) -> Self {
         let Some(dtype) = held.stored(site) else { return InputPrecision::Given };
         match coarser(dtype, computed) {
             Some(_) if held.goes_on_with(site) && computed == DType::F32 => InputPrecision::Given,
@@ -36,12 +36,12 @@ impl InputPrecision {
     }
 
     /// Returns true if the engine's value equals the recorded one exactly.
-    pub fn is_exact(self) -> bool {
+    pub(crate) fn is_exact(self) -> bool {
         matches!(self, InputPrecision::Given | InputPrecision::Double)
     }
 
     /// Returns the largest distance between a value stored with a scale and the engine's own value.
-    pub fn radius(self, value: f64, scale: f64) -> f64 {
+    pub(crate) fn radius(self, value: f64, scale: f64) -> f64 {
         match self {
             InputPrecision::Given | InputPrecision::Double => 0.0,
             InputPrecision::Stored(dtype) => half_step(Some(dtype), value, scale),
@@ -82,7 +82,7 @@ impl InputPrecision {
     }
 
     /// Makes a tensor of the dump's values in which each value has its precision.
-    pub fn about(self, tensor: Tensor, dumped: &View) -> Tensor {
+    pub(crate) fn about(self, tensor: Tensor, dumped: &View) -> Tensor {
         if self == InputPrecision::Given {
             return tensor;
         }
@@ -112,7 +112,7 @@ impl ContinuationValues {
     /// Returns true if the dump's value replaces the engine's. Other token taps are never replaced, since no
     /// operation reads them. Expert choices always come from the dump, since errors after a different choice
     /// mean nothing.
-    pub fn replaces(self, point: Point) -> bool {
+    pub(crate) fn replaces(self, point: Point) -> bool {
         match self {
             _ if point == Point::Experts => true,
             ContinuationValues::Own => false,

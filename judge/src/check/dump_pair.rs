@@ -22,12 +22,12 @@ type PairResult = std::result::Result<ArrayComparison, String>;
 
 /// A candidate and a reference dump with their common positions.
 #[derive(Debug)]
-pub struct DumpPair<'d> {
+pub(crate) struct DumpPair<'d> {
     candidate: &'d AlignedDump<'d>,
     reference: &'d AlignedDump<'d>,
     computed: DType,
     /// Number of leading tokens that both sides read identically.
-    pub common: usize,
+    pub(crate) common: usize,
 }
 
 impl<'d> DumpPair<'d> {
@@ -35,7 +35,7 @@ impl<'d> DumpPair<'d> {
     ///
     /// # Errors
     /// If their prompts differ.
-    pub fn new(
+    pub(crate) fn new(
         candidate: &'d AlignedDump<'d>,
         reference: &'d AlignedDump<'d>,
         computed: DType,
@@ -62,7 +62,7 @@ impl<'d> DumpPair<'d> {
     }
 
     /// Returns a note if only a part is compared: the dumps read different tokens, or one read more tokens.
-    pub fn note(&self) -> Option<String> {
+    pub(crate) fn note(&self) -> Option<String> {
         let [candidate, reference] = self.both().map(|held| held.read_tokens());
         let common = self.common;
         match (candidate.get(common), reference.get(common)) {
@@ -80,7 +80,7 @@ impl<'d> DumpPair<'d> {
     }
 
     /// Returns a note if one side has more generated tokens.
-    pub fn untold(&self) -> Option<String> {
+    pub(crate) fn untold(&self) -> Option<String> {
         Continuations::of(self.both(), self.common).note()
     }
 

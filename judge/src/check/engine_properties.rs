@@ -27,12 +27,12 @@ pub struct EngineProperties {
 
 impl EngineProperties {
     /// Returns the sliding window of a site's layer. `None` if the layer sees all positions.
-    pub fn window(&self, site: Site) -> Option<usize> {
+    pub(crate) fn window(&self, site: Site) -> Option<usize> {
         site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
     }
 
     /// Returns the type to which the values of a tap are rounded.
-    pub fn computed_at(&self, point: Point) -> DType {
+    pub(crate) fn computed_at(&self, point: Point) -> DType {
         match point {
             _ if point.is_of_products() || point == Point::AttnScores => self.products,
             Point::KCache | Point::VCache => coarser(self.cache, self.computed).unwrap_or(self.computed),
@@ -41,7 +41,7 @@ impl EngineProperties {
     }
 
     /// Returns the visible entries of a value in a dump that dropped the first `dropped` keys.
-    pub fn sight(&self, held: &AlignedDump, site: Site, dropped: usize) -> VisibleKeys {
+    pub(crate) fn sight(&self, held: &AlignedDump, site: Site, dropped: usize) -> VisibleKeys {
         let first_query = held.positions(site).start;
         let rows = held.dump.held_rows(site).map(Arc::from);
         VisibleKeys { first_query, first_key: dropped, window: self.window(site), rows }

@@ -82,18 +82,18 @@ impl<'d> LiveComparison<'d> {
     }
 
     /// Also measures the distribution of errors at these sites.
-    pub fn distributing(self, sites: &'d HashSet<Site>) -> Self {
+    pub(crate) fn distributing(self, sites: &'d HashSet<Site>) -> Self {
         Self { distributed: Some(sites), ..self }
     }
 
     /// Also evaluates each operation exactly. The run must use traced numerics. `may_differ` is true if the
     /// dump's engine may round differently than its profile states.
-    pub fn evaluating(self, may_differ: bool) -> Self {
+    pub(crate) fn evaluating(self, may_differ: bool) -> Self {
         Self { may_differ: Some(may_differ), ..self }
     }
 
     /// Returns true if operations are evaluated exactly.
-    pub fn is_evaluating(&self) -> bool {
+    pub(crate) fn is_evaluating(&self) -> bool {
         self.may_differ.is_some()
     }
 
@@ -268,7 +268,7 @@ impl<'d> LiveComparison<'d> {
     }
 
     /// Returns our engine's top tokens of a pass, if the dump lists its own.
-    pub fn own_ids(&self, pass: Option<usize>) -> Option<Tensor> {
+    pub(crate) fn own_ids(&self, pass: Option<usize>) -> Option<Tensor> {
         self.ranked.get(&pass?).map(|ranked| ranked.own.clone())
     }
 

@@ -14,9 +14,9 @@ use crate::view::View;
 #[derive(Clone, Debug)]
 pub struct ListedIds {
     /// The next tokens and the top tokens, each with the site of its log-probabilities.
-    pub picks: Vec<(Site, Picks)>,
+    pub(crate) picks: Vec<(Site, Picks)>,
     /// Temperature: the divisor of the logits.
-    pub temperature: f32,
+    pub(crate) temperature: f32,
     /// Site of the top ids, if the dump lists any.
     ids: Option<Site>,
     /// The rows for which top ids are listed.
@@ -28,7 +28,7 @@ impl ListedIds {
     ///
     /// # Errors
     /// If an array cannot be read, an id is outside the vocabulary, or a row lists an id twice.
-    pub fn of(held: &AlignedDump, logits: Site, vocabulary: usize) -> Result<Self> {
+    pub(crate) fn of(held: &AlignedDump, logits: Site, vocabulary: usize) -> Result<Self> {
         let at = |point| Site { point, ..logits };
         let pass = &held.passes()[logits.pass.unwrap_or(0)];
         let tokens = pass.tokens.len();
@@ -61,7 +61,7 @@ impl ListedIds {
 
     /// Ranks the listed top ids by our engine's logits `[T, V]`. Returns the ranking with the site of the
     /// ids.
-    pub fn ranked(&self, logits: &Tensor) -> Option<(Site, TopIds)> {
+    pub(crate) fn ranked(&self, logits: &Tensor) -> Option<(Site, TopIds)> {
         let (_, picks) = self.picks.iter().find(|(site, _)| site.point == Point::TopLogprobs)?;
         Some((self.ids?, TopIds::of(logits, picks, &self.rows)))
     }
@@ -100,12 +100,12 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
 
 /// The listed top ids, compared with our engine's own top ids.
 #[derive(Clone, Debug)]
-pub struct TopIds {
+pub(crate) struct TopIds {
     /// Our engine's top ids, `[T, k]`. Ids that the dump lists are in the dump's columns.
-    pub own: Tensor,
+    pub(crate) own: Tensor,
     /// The largest margin by which our engine prefers an unlisted token to a listed one. 0 if our top tokens
     /// are all listed.
-    pub margin: f64,
+    pub(crate) margin: f64,
     /// One entry per listed id: true if it has the row's largest logit, ties included.
     is_best: Vec<bool>,
 }
@@ -148,7 +148,7 @@ fn sorted(ids: &[u32]) -> Vec<u32> {
 }
 
 /// Compares the sets of top ids in rows, ignoring their order.
-pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
+pub(crate) fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
     let width = reference.width();
     let [one, other] = [candidate, reference].map(|view| {
         let all = view.to_vec();
@@ -160,7 +160,7 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
 }
 
 /// Compares the sets of chosen experts in these rows, ignoring their order.
-pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
+pub(crate) fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
     let (mut ours, mut theirs, mut places) = (Vec::new(), Vec::new(), Vec::new());
     let used = reference.width();
     let [one, other] = [candidate, reference].map(View::to_vec);
@@ -181,7 +181,7 @@ pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Me
 }
 
 /// Returns the column with a row's largest log-probability.
-pub fn likeliest(view: &View, row: usize) -> Option<usize> {
+pub(crate) fn likeliest(view: &View, row: usize) -> Option<usize> {
     let width = view.width();
     let values: Vec<f64> = (0..width).map(|column| view.get(row * width + column)).collect();
     let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -190,7 +190,7 @@ pub fn likeliest(view: &View, row: usize) -> Option<usize> {
 
 impl TopIds {
     /// Returns true if both sides have the same most likely token in a row.
-    pub fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
+    pub(crate) fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
         likeliest(dumped, row).and_then(|column| self.is_best.get(row * dumped.width() + column).copied())
     }
 }

@@ -22,18 +22,18 @@ mod tolerance;
 mod uniform_distribution;
 
 pub use budget::{Budget, SearchStep};
-pub use choice_margins::{DraftToken, Preference};
+pub(crate) use choice_margins::{DraftToken, Preference};
 pub use continuation_values::{ContinuationValues, InputPrecision};
-pub use dump_pair::DumpPair;
+pub(crate) use dump_pair::DumpPair;
 pub use engine_properties::EngineProperties;
 pub use live_comparison::LiveComparison;
-pub use logprobs::{ListedIds, TopIds};
+pub(crate) use logprobs::{ListedIds, TopIds};
 pub use rounding_evaluation::RoundingEvaluation;
 pub use rules::{EngineRounding, Gate, Mode, Role, Rules};
 pub use site_check::{ArrayComparison, SiteCheck, UnexplainedOperation, is_of_logits};
-pub use sketches::{measure_sketches, sketch_of};
+pub(crate) use sketches::{measure_sketches, sketch_of};
 pub use tolerance::{Tolerance, Tolerances};
-pub use uniform_distribution::UniformErrors;
+pub(crate) use uniform_distribution::UniformErrors;
 
 pub(crate) use budget::Deadline;
 pub(crate) use run_context::{ManifestStatement, RerunPart, RunContext};

@@ -15,23 +15,23 @@ pub struct RoundingEvaluation {
     /// The reference's errors.
     pub reference: EngineErrors,
     /// Number of evaluated values. The other values are bit-identical on both sides.
-    pub evaluated: usize,
+    pub(crate) evaluated: usize,
     /// Deviations of the dump's engine from its rounding profile, one short phrase each.
-    pub found: Vec<String>,
+    pub(crate) found: Vec<String>,
     /// Other deviations that would explain the values as well. Only deviations that an engine has in all
     /// layers or in none.
-    pub alternatives: Vec<String>,
+    pub(crate) alternatives: Vec<String>,
     /// For a norm after a sum in a 16-bit type: true if the dump's engine reads the sum before rounding.
     /// `None` if undetermined.
-    pub reads_unrounded: Option<bool>,
+    pub(crate) reads_unrounded: Option<bool>,
     /// True if the engine has fused kernels, which pass on values before rounding.
-    pub is_fused: bool,
+    pub(crate) is_fused: bool,
     /// True if the values deviate from the stated rounding by TF32 operands; in a dump that states TF32, by plain ones.
-    pub is_tf32: bool,
+    pub(crate) is_tf32: bool,
     /// True if the engine sums a product in parts, as several devices do, and rounds each part.
-    pub is_in_parts: bool,
+    pub(crate) is_in_parts: bool,
     /// The lengths of the tap's axes.
-    pub shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
 }
 
 impl RoundingEvaluation {
@@ -65,7 +65,7 @@ impl RoundingEvaluation {
     }
 
     /// Makes the alternative that starts with `choice` the found deviation, in place of the one that all layers share.
-    pub fn prefer(&mut self, choice: &str) {
+    pub(crate) fn prefer(&mut self, choice: &str) {
         let is_named = |told: &String| told.starts_with(choice);
         let is_shared = |told: &String| Profile::OF_ALL_LAYERS.iter().any(|shared| told.starts_with(shared));
         if self.found.iter().any(is_named) {
@@ -78,34 +78,34 @@ impl RoundingEvaluation {
     }
 
     /// Returns the number of values above their error bound, both sides together.
-    pub fn over(&self) -> usize {
+    pub(crate) fn over(&self) -> usize {
         self.candidate.over + self.reference.over
     }
 
     /// Returns the largest ratio of an error to its error bound.
-    pub fn bound_ratio(&self) -> f64 {
+    pub(crate) fn bound_ratio(&self) -> f64 {
         larger(self.candidate.bound_ratio, self.reference.bound_ratio)
     }
 
     /// Returns true if rounding explains both sides.
-    pub fn is_explained(&self) -> bool {
+    pub(crate) fn is_explained(&self) -> bool {
         self.sides().iter().all(|(_, side)| side.is_explained())
     }
 
     /// Describes the values that rounding does not explain. `None` if it explains all.
-    pub fn why(&self) -> Option<String> {
+    pub(crate) fn why(&self) -> Option<String> {
         let told: Vec<String> =
             self.sides().iter().filter_map(|(role, side)| self.told(*role, side)).collect();
         (!told.is_empty()).then(|| told.join("; "))
     }
 
     /// Returns the index of a value along each axis.
-    pub fn index(&self, flat: usize) -> Vec<usize> {
+    pub(crate) fn index(&self, flat: usize) -> Vec<usize> {
         unravel(flat, &self.shape)
     }
 
     /// Returns one side's errors.
-    pub fn side(&self, role: Role) -> &EngineErrors {
+    pub(crate) fn side(&self, role: Role) -> &EngineErrors {
         match role {
             Role::Candidate => &self.candidate,
             Role::Reference => &self.reference,

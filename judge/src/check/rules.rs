@@ -83,7 +83,7 @@ pub enum Role {
 
 impl Role {
     /// Returns the other role: reference for candidate, and candidate for reference.
-    pub fn other(self) -> Self {
+    pub(crate) fn other(self) -> Self {
         match self {
             Role::Candidate => Role::Reference,
             Role::Reference => Role::Candidate,

@@ -23,28 +23,28 @@ pub struct SiteCheck {
     /// The tap, the layer and the pass.
     pub site: Site,
     /// The positions that were compared, or should have been.
-    pub positions: Range<usize>,
+    pub(crate) positions: Range<usize>,
     /// The comparison. `None` if the site was not compared.
     pub found: Option<ArrayComparison>,
     /// A message about the missing values of a site that should have been compared.
-    pub missing: Option<String>,
+    pub(crate) missing: Option<String>,
     /// The compared rows, if a dump does not record all rows.
-    pub recorded: Option<RecordedRows>,
+    pub(crate) recorded: Option<RecordedRows>,
     /// Rounding evaluation of both sides, if evaluated.
-    pub explained: Option<RoundingEvaluation>,
+    pub(crate) explained: Option<RoundingEvaluation>,
     /// The errors that a uniform distribution would have instead of the candidate's.
-    pub uniform: Option<UniformErrors>,
+    pub(crate) uniform: Option<UniformErrors>,
     /// The margin of a choice: by which our logits prefer our token to the dump's (`argmax`), or tokens that
     /// one side does not list to listed ones (`top_ids`).
-    pub margin: Option<f64>,
+    pub(crate) margin: Option<f64>,
     /// The preference of the router for its choice of experts.
-    pub preference: Option<Preference>,
+    pub(crate) preference: Option<Preference>,
     /// The draft token of the pass for which our engine prefers another token by the largest margin.
-    pub draft: Option<DraftToken>,
+    pub(crate) draft: Option<DraftToken>,
     /// The distribution of errors, if requested.
-    pub distribution: Option<Distribution>,
+    pub(crate) distribution: Option<Distribution>,
     /// The operation of the dump's engine, if rounding does not explain it.
-    pub unexplained: Option<UnexplainedOperation>,
+    pub(crate) unexplained: Option<UnexplainedOperation>,
 }
 
 impl SiteCheck {
@@ -203,11 +203,11 @@ pub enum ArrayComparison {
 #[derive(Clone, Debug)]
 pub struct UnexplainedOperation {
     /// The site of the result.
-    pub site: Site,
+    pub(crate) site: Site,
     /// Our engine's result, traced with the operation and its inputs.
-    pub traced: Tensor,
+    pub(crate) traced: Tensor,
     /// The result of the dump's engine.
-    pub theirs: Vec<f64>,
+    pub(crate) theirs: Vec<f64>,
     /// Scale of each value, if the dump stores 8-bit values with scales.
     pub(crate) scales: Option<Vec<f64>>,
     pub(crate) stored: Option<Float>,
@@ -228,17 +228,17 @@ impl UnexplainedOperation {
     }
 
     /// Returns the indices of the values that rounding does not explain.
-    pub fn beyond(&self) -> Vec<usize> {
+    pub(crate) fn beyond(&self) -> Vec<usize> {
         self.with(&self.traced, exact::unexplained)
     }
 
     /// Returns the dump's values, with NaN for entries without meaning, such as masked scores.
-    pub fn meaningful(&self) -> Vec<f64> {
+    pub(crate) fn meaningful(&self) -> Vec<f64> {
         self.meaningful_or(f64::NAN)
     }
 
     /// Returns the dump's values, with `hidden` for entries without meaning, such as masked scores.
-    pub fn meaningful_or(&self, hidden: f64) -> Vec<f64> {
+    pub(crate) fn meaningful_or(&self, hidden: f64) -> Vec<f64> {
         let value = |(flat, &value)| if self.sees(flat) { value } else { hidden };
         self.theirs.iter().enumerate().map(value).collect()
     }

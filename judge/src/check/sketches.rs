@@ -21,7 +21,7 @@ const UNALIGNED_EXPERTS: &str = "sketches cannot be compared: the two dumps list
 
 /// Returns the sketch of values after rounding them to `stored`, the type that the other side had when it was
 /// sketched.
-pub fn sketch_of(point: Point, view: &View, stored: Option<DType>) -> View<'static> {
+pub(crate) fn sketch_of(point: Point, view: &View, stored: Option<DType>) -> View<'static> {
     match stored.filter(|&dtype| dtype != DType::F32).and_then(Float::of) {
         None => sketched(point, view),
         Some(float) => {
@@ -33,7 +33,7 @@ pub fn sketch_of(point: Point, view: &View, stored: Option<DType>) -> View<'stat
 
 /// Compares two sketches of `elements` values in all. An error is the estimated root mean square error per
 /// value of a row. Indices count rows and projections. Rows with equal checksums are identical.
-pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> Measurement {
+pub(crate) fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> Measurement {
     let rows = reference.rows();
     let per_row = elements / rows.max(1);
     let is_same = |row: usize| candidate.get(row * WIDTH) == reference.get(row * WIDTH);

@@ -40,7 +40,7 @@ pub struct Tolerance {
 impl Tolerance {
     /// Returns the tolerance for a difference of two values. A log-probability is a logit minus a mean over
     /// all logits, so |d log p| ≤ |dz| + mean |dz|.
-    pub fn twice(self) -> Self {
+    pub(crate) fn twice(self) -> Self {
         Self {
             max_abs: 2.0 * self.max_abs,
             mean_abs: self.mean_abs.map(|bound| 2.0 * bound),

@@ -12,20 +12,20 @@ const NEAR: f64 = 0.25;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UniformErrors {
     /// The errors of the uniform distribution.
-    pub errors: Errors,
+    pub(crate) errors: Errors,
     /// True if rounding explains these errors. False if not evaluated.
-    pub is_explained: bool,
+    pub(crate) is_explained: bool,
 }
 
 impl UniformErrors {
     /// The reason for a row in which a uniform distribution would pass, too.
-    pub const BLIND: &str = "blind: at this temperature a uniform distribution would pass too, so the row \
+    pub(crate) const BLIND: &str = "blind: at this temperature a uniform distribution would pass too, so the row \
         does not test the model; record logits, or probs at a lower temperature";
 
     /// Measures the errors of uniform probabilities over all tokens of a vocabulary against our engine's
     /// values. `None` if the site has no probabilities. `is_explained` is called with the uniform values, and
     /// only if their errors are small enough for rounding.
-    pub fn of(
+    pub(crate) fn of(
         site: Site,
         own: &View,
         vocabulary: usize,

@@ -120,13 +120,13 @@ impl Pass {
 
     /// Returns the index of the first pass that reaches position `end`. Uses a binary search, because a dump
     /// may have as many passes as tokens.
-    pub fn reaching(passes: &[Self], end: usize) -> Option<usize> {
+    pub(crate) fn reaching(passes: &[Self], end: usize) -> Option<usize> {
         let index = passes.partition_point(|pass| pass.end() < end);
         (index < passes.len()).then_some(index)
     }
 
     /// Returns the index of the pass that ends at `end`, if any.
-    pub fn ending(passes: &[Self], end: usize) -> Option<usize> {
+    pub(crate) fn ending(passes: &[Self], end: usize) -> Option<usize> {
         Self::reaching(passes, end).filter(|&index| passes[index].end() == end)
     }
 }
@@ -184,7 +184,7 @@ impl Manifest {
     }
 
     /// Returns the token at a position, from the passes, the prompt, or the continuation.
-    pub fn token_at(&self, position: usize) -> Option<u32> {
+    pub(crate) fn token_at(&self, position: usize) -> Option<u32> {
         let pass = position.checked_add(1).and_then(|end| Pass::reaching(&self.passes, end));
         let read = pass.and_then(|pass| {
             let pass = &self.passes[pass];

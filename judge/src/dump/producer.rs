@@ -81,7 +81,7 @@ impl Producer {
     }
 
     /// Returns true if the settings state TF32 products.
-    pub fn is_tf32(&self) -> bool {
+    pub(crate) fn is_tf32(&self) -> bool {
         let names = ["tf32", "tfloat32", "tensorfloat32"];
         self.stated_dtype().is_some_and(|stated| names.iter().any(|name| name.eq_ignore_ascii_case(stated)))
     }

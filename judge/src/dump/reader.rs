@@ -90,7 +90,7 @@ impl Dump {
     ///
     /// # Errors
     /// If the manifest violates the dump format, or a listed array is missing.
-    pub fn of_arrays(path: &Path, manifest: Manifest, arrays: TensorFile) -> Result<Self> {
+    pub(crate) fn of_arrays(path: &Path, manifest: Manifest, arrays: TensorFile) -> Result<Self> {
         manifest.check().map_err(|problem| Error::dump(path, problem))?;
         Self::new(path, manifest, Container::Safetensors(arrays), false)
     }
@@ -147,7 +147,7 @@ impl Dump {
     ///
     /// # Errors
     /// The errors of [`Dump::open_all`].
-    pub fn siblings(&self) -> Result<Vec<Self>> {
+    pub(crate) fn siblings(&self) -> Result<Vec<Self>> {
         let others = self.sequences.iter().filter(|other| other.sequence != self.manifest.sequence);
         let opened = others
             .map(|other| Self::new(&self.path, other.clone(), self.container.clone(), self.is_elsewhere));
@@ -229,7 +229,7 @@ impl Dump {
 
     /// Returns true if operations can start from a site. All values must be recorded, either in more than 8
     /// bits or as the engine computed with them.
-    pub fn starts_at(&self, site: Site) -> bool {
+    pub(crate) fn starts_at(&self, site: Site) -> bool {
         let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
         self.holds(site) && !self.row(site).is_some_and(is_coarse) && !self.lacks_keys(site)
     }
@@ -414,7 +414,7 @@ impl Dump {
     ///
     /// # Errors
     /// The errors of [`Dump::read`].
-    pub fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
+    pub(crate) fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
         let Some(&index) = self.rows.get(&site) else { return Ok(()) };
         let row = &self.manifest.tensors[index];
         for row in [Some(row.clone()), row.of_scale()].into_iter().flatten() {

@@ -26,9 +26,9 @@ pub(super) struct SequencePart {
 #[derive(Clone, Debug)]
 pub struct ForeignKeys {
     /// The values, with the tap's own axes.
-    pub values: View<'static>,
+    pub(crate) values: View<'static>,
     /// Sequence that owns each key. `None` for padding.
-    pub owners: Vec<Option<usize>>,
+    pub(crate) owners: Vec<Option<usize>>,
 }
 
 impl SequencePart {

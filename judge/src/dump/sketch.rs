@@ -7,12 +7,12 @@ use crate::view::View;
 
 /// Returns true if a tap can be sketched. Token ids need no sketch. Scores are excluded because their hidden
 /// entries are unknown; sketches of the attention weights show the same.
-pub fn is_sketched(point: Point) -> bool {
+pub(crate) fn is_sketched(point: Point) -> bool {
     point.kind() == ValueKind::Real && point != Point::AttnScores && !point.is_of_named_ids()
 }
 
 /// Returns the number of rows of a sketch: one per token, or one for a value that exists once per pass.
-pub fn rows(point: Point, shape: &[usize]) -> usize {
+pub(crate) fn rows(point: Point, shape: &[usize]) -> usize {
     match point.axes() {
         [TapAxis::Token | TapAxis::Key, ..] => shape.first().copied().unwrap_or(1),
         [TapAxis::Head, TapAxis::Token, ..] => shape.get(1).copied().unwrap_or(1),

@@ -26,10 +26,10 @@ pub struct TensorRow {
     pub tap: String,
     /// The path of a torch model's module, in place of a tap: the array is the module's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
+    pub(crate) module: Option<String>,
     /// The number of the module's call in the pass, from 0.
     #[serde(default, skip_serializing_if = "is_first")]
-    pub call: usize,
+    pub(crate) call: usize,
     /// The pass. Absent only for `generated`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<usize>,
@@ -44,7 +44,7 @@ pub struct TensorRow {
     pub file: String,
     /// True if the file contains a sketch of the array.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub sketch: bool,
+    pub(crate) sketch: bool,
     /// Axes of the array, if they differ from the tap's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
@@ -56,13 +56,13 @@ pub struct TensorRow {
     pub rows: Option<Vec<usize>>,
     /// The part of the stored array that belongs to this row, if not all (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of: Option<ArrayPart>,
+    pub(crate) of: Option<ArrayPart>,
     /// Type to which the values were rounded before they were stored in a larger type (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub computed: Option<String>,
+    pub(crate) computed: Option<String>,
     /// Scale of each 8-bit element (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale: Option<ElementScale>,
+    pub(crate) scale: Option<ElementScale>,
     /// Decimal step of log-probabilities that were rounded to decimals (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
@@ -103,7 +103,7 @@ impl ArrayPart {
     ///
     /// # Errors
     /// A message, if the part is outside the shape.
-    pub fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
+    pub(crate) fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
         let zeros = vec![0; self.shape.len()];
         let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
         let fits = [start, end].iter().all(|ends| ends.len() == self.shape.len());
@@ -146,7 +146,7 @@ impl TensorRow {
     ///
     /// # Errors
     /// If the row names no tap and no module.
-    pub fn point(&self) -> Result<Point, String> {
+    pub(crate) fn point(&self) -> Result<Point, String> {
         match &self.module {
             Some(path) => Ok(Point::Module(ModulePath::in_model(path, self.call)?.0)),
             None => self.tap.parse(),
@@ -208,12 +208,12 @@ impl TensorRow {
     }
 
     /// Sets the recorded rows of the pass.
-    pub fn of_rows(self, rows: &[usize]) -> Self {
+    pub(crate) fn of_rows(self, rows: &[usize]) -> Self {
         Self { rows: Some(rows.to_vec()), ..self }
     }
 
     /// Sets the decimal step: each log-probability may be off by half a step.
-    pub fn known_to(self, step: f64) -> Self {
+    pub(crate) fn known_to(self, step: f64) -> Self {
         Self { step: Some(step), is_shifted: true, ..self }
     }
 
@@ -291,7 +291,7 @@ impl TensorRow {
     }
 
     /// Returns true if the values are stored in 8 bits and the engine computed with the stored values.
-    pub fn is_computed_with(&self) -> bool {
+    pub(crate) fn is_computed_with(&self) -> bool {
         let dtype = self.dtype().ok().filter(|dtype| dtype.is_f8());
         dtype.is_some() && self.computed.as_deref().and_then(dtype_named) == dtype
     }
@@ -311,7 +311,7 @@ impl TensorRow {
     }
 
     /// Returns the shape of the array in the file.
-    pub fn stored_shape(&self, point: Point) -> Vec<usize> {
+    pub(crate) fn stored_shape(&self, point: Point) -> Vec<usize> {
         if self.sketch { vec![sketch::rows(point, &self.shape), WIDTH] } else { self.shape.clone() }
     }
 
@@ -343,7 +343,7 @@ impl TensorRow {
 
     /// Returns the axes: those stated in the row, else the tap's own. An extra leading axis of length 1 is a
     /// batch axis.
-    pub fn axes(&self) -> Result<Vec<TapAxis>, String> {
+    pub(crate) fn axes(&self) -> Result<Vec<TapAxis>, String> {
         let Some(names) = &self.axes else {
             let own = self.point()?.axes();
             let is_batch = self.shape.len() == own.len() + 1 && self.shape[0] == 1;

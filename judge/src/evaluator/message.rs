@@ -17,7 +17,7 @@ pub(super) const OUTPUT: &str = "the evaluator";
 /// A request, written as one line of JSON.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "request", rename_all = "lowercase")]
-pub enum EvaluatorRequest<'r> {
+pub(crate) enum EvaluatorRequest<'r> {
     /// Evaluates all recorded modules of a dump.
     Evaluate {
         /// Version of the protocol.
@@ -56,7 +56,7 @@ impl<'r> EvaluatorRequest<'r> {
 /// A message of the worker, without its arrays.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "message", rename_all = "lowercase")]
-pub enum EvaluatorAnswer {
+pub(crate) enum EvaluatorAnswer {
     /// The first message of an evaluation.
     Hello(WorkerFacts),
     /// Exact values of a module's output, or of a tap.
@@ -90,48 +90,48 @@ pub enum EvaluatorAnswer {
 
 /// The evaluating program, and its description of the model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct WorkerFacts {
+pub(crate) struct WorkerFacts {
     /// Version of the protocol.
-    pub protocol: u32,
+    pub(crate) protocol: u32,
     /// Version of torch.
-    pub torch: String,
+    pub(crate) torch: String,
     /// Version of transformers.
-    pub transformers: String,
+    pub(crate) transformers: String,
     /// Architecture: `model_type` of the configuration.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// Class of the model.
-    pub model_class: String,
+    pub(crate) model_class: String,
     /// File with the modelling code.
     #[serde(default)]
-    pub source: String,
+    pub(crate) source: String,
     /// Modules in the order of execution.
-    pub modules: Vec<ModuleFacts>,
+    pub(crate) modules: Vec<ModuleFacts>,
 }
 
 /// A module of the model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct ModuleFacts {
+pub(crate) struct ModuleFacts {
     /// Path, as in `model.named_modules()`.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 /// The output of a module in one call, or a tap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ValueName {
+pub(crate) struct ValueName {
     /// Path of the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
+    pub(crate) module: Option<String>,
     /// Number of the module's call in the pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call: Option<usize>,
+    pub(crate) call: Option<usize>,
     /// Name of the tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tap: Option<String>,
+    pub(crate) tap: Option<String>,
     /// Layer of the tap; omitted for a tap that exists once in a pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layer: Option<usize>,
+    pub(crate) layer: Option<usize>,
     /// Number of the pass.
-    pub pass: usize,
+    pub(crate) pass: usize,
 }
 
 impl ValueName {
@@ -167,22 +167,22 @@ impl From<&TensorRow> for ValueName {
 
 /// A value that was evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
-pub struct ExactOutput {
+pub(crate) struct ExactOutput {
     /// Its name.
     #[serde(flatten)]
-    pub value: ValueName,
+    pub(crate) value: ValueName,
     /// Kind of the values.
     #[serde(default)]
-    pub kind: OutputKind,
+    pub(crate) kind: OutputKind,
     /// True if the values depend on a choice that rounding can decide either way, such as the experts of a token.
     #[serde(default, rename = "tie")]
-    pub is_tie: bool,
+    pub(crate) is_tie: bool,
 }
 
 /// Kind of a module's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OutputKind {
+pub(crate) enum OutputKind {
     /// Real numbers.
     #[default]
     Real,
@@ -192,24 +192,24 @@ pub enum OutputKind {
 
 /// A change of the model that explains a wrong module.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct FoundCause {
+pub(crate) struct FoundCause {
     /// Description, a part of a sentence.
-    pub what: String,
+    pub(crate) what: String,
     /// Key of the configuration.
     #[serde(default)]
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
     /// The model's value.
     #[serde(default)]
-    pub expected: Option<String>,
+    pub(crate) expected: Option<String>,
     /// The candidate's value.
     #[serde(default)]
-    pub found: Option<String>,
+    pub(crate) found: Option<String>,
     /// File of the modelling code.
     #[serde(default)]
-    pub file: Option<String>,
+    pub(crate) file: Option<String>,
     /// Line in that file.
     #[serde(default)]
-    pub line: Option<usize>,
+    pub(crate) line: Option<usize>,
 }
 
 /// Returns the error for a message that violates the protocol.

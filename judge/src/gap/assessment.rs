@@ -55,23 +55,23 @@ pub struct GapAssessment {
     /// Counts of tokens and of invalid values.
     pub values: ValueCounts,
     /// Tokens in which logit errors are visible: other tokens have some probability.
-    pub informative: usize,
+    pub(crate) informative: usize,
     /// Tokens beyond the memory limit, left out of scale and patterns.
-    pub not_tested: usize,
+    pub(crate) not_tested: usize,
     /// Root mean square difference of the log-odds.
     pub scale: f64,
     /// Root mean square difference of the log-odds in the middle sequence.
-    pub typical_scale: f64,
+    pub(crate) typical_scale: f64,
     /// Largest scale that rounding gives in these types.
-    pub rounding_scale: Option<f64>,
+    pub(crate) rounding_scale: Option<f64>,
     /// Share of the squared differences that rounding explains.
     pub explained: f64,
     /// Effect on training.
     pub training: Option<TrainingEffect>,
     /// Scales by probability and position.
-    pub classes: Vec<TokenClass>,
+    pub(crate) classes: Vec<TokenClass>,
     /// Sequences with the largest scales: index, scale.
-    pub worst_sequences: Vec<(usize, f64)>,
+    pub(crate) worst_sequences: Vec<(usize, f64)>,
 }
 
 fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {

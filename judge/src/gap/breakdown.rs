@@ -11,17 +11,17 @@ const RANGES: usize = 5;
 
 /// A class of tokens with the scale of its differences.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TokenClass {
+pub(crate) struct TokenClass {
     /// Description, such as "p 0.50 to 0.90" or "positions 0 to 511".
-    pub tokens: String,
+    pub(crate) tokens: String,
     /// Number of tokens.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Root mean square difference of the log-odds.
-    pub scale: f64,
+    pub(crate) scale: f64,
     /// Mean difference of the log-probabilities, rollout - trainer.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Largest absolute difference of the log-probabilities.
-    pub max_abs: f64,
+    pub(crate) max_abs: f64,
 }
 
 /// Returns the classes of tokens by probability and by position.

@@ -7,11 +7,11 @@ pub(super) const LEAST_SIDE: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChangePoint {
     /// Index of the first group after the step.
-    pub at: usize,
+    pub(crate) at: usize,
     /// Root mean square before it.
-    pub before: f64,
+    pub(crate) before: f64,
     /// Root mean square after it.
-    pub after: f64,
+    pub(crate) after: f64,
 }
 
 impl ChangePoint {

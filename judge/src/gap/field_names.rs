@@ -19,7 +19,7 @@ impl PolicySide {
     }
 
     /// Returns the trainer for the rollout, and the rollout for the trainer.
-    pub fn other(self) -> Self {
+    pub(crate) fn other(self) -> Self {
         match self {
             Self::Rollout => Self::Trainer,
             Self::Trainer => Self::Rollout,
@@ -29,7 +29,7 @@ impl PolicySide {
     /// Returns the names of this side's log-probabilities, the most specific ones first.
     ///
     /// TRL 1.16.0, verl 0.9.1, OpenRLHF 0.11.2, NeMo-RL and slime of 2026.
-    pub fn logprobs(self) -> &'static [&'static str] {
+    pub(crate) fn logprobs(self) -> &'static [&'static str] {
         match self {
             Self::Rollout => &[
                 "rollout_logprobs",
@@ -78,7 +78,7 @@ pub enum SequenceField {
 
 impl SequenceField {
     /// All fields.
-    pub const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Tokens,
         Self::Prompt,
         Self::Completion,
@@ -92,7 +92,7 @@ impl SequenceField {
     ];
 
     /// Returns the names of the field: ours first, then those of the libraries.
-    pub fn names(self) -> &'static [&'static str] {
+    pub(crate) fn names(self) -> &'static [&'static str] {
         match self {
             Self::Tokens => &["tokens", "input_ids", "sequences"],
             Self::Prompt => &["prompt_ids", "prompts"],

@@ -10,7 +10,7 @@ pub struct GapFinding {
     /// Name of the cause or of the structure.
     pub cause: &'static str,
     /// One sentence with the numbers.
-    pub text: String,
+    pub(crate) text: String,
     /// Further values by name, such as the temperature.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub values: serde_json::Map<String, serde_json::Value>,
@@ -18,10 +18,10 @@ pub struct GapFinding {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sequences: Vec<usize>,
     /// Share of the squared differences at the finding's place.
-    pub share: f64,
+    pub(crate) share: f64,
     /// Fail, or inconclusive if a correct engine can cause it.
     #[serde(serialize_with = "verdict_name")]
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
 }
 
 fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {

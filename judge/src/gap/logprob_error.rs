@@ -15,16 +15,16 @@ const LEAST_REST: f64 = 6e-8;
 
 /// Error of a log-probability that does not depend on the other tokens.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct StorageError {
+pub(crate) struct StorageError {
     /// Absolute error.
-    pub absolute: f64,
+    pub(crate) absolute: f64,
     /// Error relative to the log-probability.
-    pub relative: f64,
+    pub(crate) relative: f64,
 }
 
 /// Scales differences so that rounding gives them one standard deviation.
 #[derive(Clone, Copy, Debug)]
-pub struct LogprobError {
+pub(crate) struct LogprobError {
     /// Standard deviation of the log-odds that is compared with the storage error.
     scale: f64,
     storage: StorageError,
@@ -47,17 +47,17 @@ impl LogprobError {
     }
 
     /// Returns the difference of the log-odds, less where storage errors dominate.
-    pub fn scaled(&self, token: &ScoredToken) -> f64 {
+    pub(crate) fn scaled(&self, token: &ScoredToken) -> f64 {
         log_odds(token, self.storage.absolute) * self.share(token)
     }
 
     /// Returns true if logit errors are visible in a token: its storage error is smaller.
-    pub fn is_informative(&self, token: &ScoredToken) -> bool {
+    pub(crate) fn is_informative(&self, token: &ScoredToken) -> bool {
         self.share(token) > std::f64::consts::FRAC_1_SQRT_2
     }
 
     /// Returns the standard deviation of a difference of log-probabilities for logit noise of this size.
-    pub fn sigma(&self, token: &ScoredToken, scale: f64) -> f64 {
+    pub(crate) fn sigma(&self, token: &ScoredToken, scale: f64) -> f64 {
         (scale * rest(token)).hypot(self.storage(token))
     }
 
@@ -73,29 +73,29 @@ impl LogprobError {
 
 /// Returns the difference of the log-odds, rollout - trainer. `least` is the smallest visible probability of all
 /// other tokens.
-pub fn log_odds(token: &ScoredToken, least: f64) -> f64 {
+pub(crate) fn log_odds(token: &ScoredToken, least: f64) -> f64 {
     log_odds_of(token.rollout, least) - log_odds_of(token.trainer, least)
 }
 
 /// Returns log(p / (1 - p)), with 1 - p of at least `least`.
-pub fn log_odds_of(logprob: f32, least: f64) -> f64 {
+pub(crate) fn log_odds_of(logprob: f32, least: f64) -> f64 {
     let logprob = f64::from(logprob).min(0.0);
     logprob - (-logprob.exp_m1()).max(least.max(LEAST_REST)).ln()
 }
 
 /// Returns the total probability of all other tokens, on the side where it is larger.
-pub fn rest(token: &ScoredToken) -> f64 {
+pub(crate) fn rest(token: &ScoredToken) -> f64 {
     let least = f64::from(token.rollout.min(token.trainer)).min(0.0);
     (-least.exp_m1()).max(LEAST_REST)
 }
 
 /// Returns the median; 0 for no values.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
 /// Returns a quantile; 0 for no values.
-pub fn quantile(values: &mut [f64], share: f64) -> f64 {
+pub(crate) fn quantile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return 0.0;
     }
@@ -108,7 +108,7 @@ impl StorageError {
     pub const F32: Self = Self { absolute: F32_ERROR, relative: 1.2e-7 };
 
     /// Returns both errors together.
-    pub fn with(self, other: Self) -> Self {
+    pub(crate) fn with(self, other: Self) -> Self {
         Self { absolute: self.absolute.hypot(other.absolute), relative: self.relative.hypot(other.relative) }
     }
 }

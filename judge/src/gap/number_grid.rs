@@ -9,7 +9,7 @@ const LEAST: usize = 16;
 
 /// The set of numbers that a side's log-probabilities are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum NumberGrid {
+pub(crate) enum NumberGrid {
     /// Multiples of a power of ten.
     Decimals(u32),
     /// Numbers of bf16; the smallest one that is not 0.
@@ -20,7 +20,7 @@ pub enum NumberGrid {
 
 impl NumberGrid {
     /// Returns the coarsest grid on which all values are. `None` if they have the digits of f32.
-    pub fn of(values: impl Iterator<Item = f32>) -> Option<Self> {
+    pub(crate) fn of(values: impl Iterator<Item = f32>) -> Option<Self> {
         let mut values: Vec<f32> = values.filter(|value| *value != 0.0).take(MOST).collect();
         values.sort_by(f32::total_cmp);
         values.dedup();
@@ -40,7 +40,7 @@ impl NumberGrid {
     }
 
     /// Returns the error of rounding to the grid.
-    pub fn error(self) -> StorageError {
+    pub(crate) fn error(self) -> StorageError {
         match self {
             Self::Decimals(digits) => {
                 StorageError { absolute: 0.29 * 10f64.powi(-(digits as i32)), relative: 0.0 }
@@ -51,7 +51,7 @@ impl NumberGrid {
     }
 
     /// Describes the grid.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Decimals(1) => "1 decimal".to_owned(),
             Self::Decimals(digits) => format!("{digits} decimals"),

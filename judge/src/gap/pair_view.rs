@@ -8,14 +8,14 @@ use super::token_sample::{SampleSequence, ScoredToken, TokenSample};
 
 /// A sample of tokens, their scaled differences, and the size of rounding.
 pub(super) struct PairView<'s> {
-    pub sample: &'s TokenSample,
-    pub error: LogprobError,
+    pub(crate) sample: &'s TokenSample,
+    pub(crate) error: LogprobError,
     /// Size of rounding in the stated types.
-    pub scale: Option<LogOddsScale>,
+    pub(crate) scale: Option<LogOddsScale>,
     /// Scaled difference of each token.
-    pub scaled: Vec<f64>,
+    pub(crate) scaled: Vec<f64>,
     /// Root mean square of the scaled differences of the middle sequence.
-    pub typical: f64,
+    pub(crate) typical: f64,
 }
 
 impl<'s> PairView<'s> {

@@ -4,35 +4,35 @@
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceRecord {
     /// Token ids; empty if the file has none.
-    pub tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     /// Log-probability of each token. NaN marks a token that is not scored.
-    pub logprobs: Vec<f64>,
+    pub(crate) logprobs: Vec<f64>,
     /// Number of tokens of the prompt, if stated.
-    pub prompt_length: Option<usize>,
+    pub(crate) prompt_length: Option<usize>,
     /// Stated divisor of the logits.
-    pub temperature: Option<f64>,
+    pub(crate) temperature: Option<f64>,
     /// Stated training step of the weights.
-    pub version: Option<i64>,
+    pub(crate) version: Option<i64>,
     /// Stated type of the arithmetic.
-    pub dtype: Option<String>,
+    pub(crate) dtype: Option<String>,
     /// Number of scored tokens whose log-probability is NaN.
-    pub nan: usize,
+    pub(crate) nan: usize,
 }
 
 /// The fields of a sequence as a file states them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StatedSequence {
-    pub tokens: Option<Vec<u32>>,
-    pub prompt: Option<Vec<u32>>,
-    pub completion: Option<Vec<u32>>,
+    pub(crate) tokens: Option<Vec<u32>>,
+    pub(crate) prompt: Option<Vec<u32>>,
+    pub(crate) completion: Option<Vec<u32>>,
     /// `None` is a token that is not scored.
-    pub logprobs: Vec<Option<f64>>,
-    pub mask: Option<Vec<bool>>,
-    pub prompt_length: Option<usize>,
-    pub completion_length: Option<usize>,
-    pub temperature: Option<f64>,
-    pub version: Option<i64>,
-    pub dtype: Option<String>,
+    pub(crate) logprobs: Vec<Option<f64>>,
+    pub(crate) mask: Option<Vec<bool>>,
+    pub(crate) prompt_length: Option<usize>,
+    pub(crate) completion_length: Option<usize>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) version: Option<i64>,
+    pub(crate) dtype: Option<String>,
 }
 
 /// The problem with a field of a sequence: its name, and the value with the expected one.

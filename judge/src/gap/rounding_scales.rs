@@ -13,9 +13,9 @@ const EXCESS: f64 = 10.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogOddsScale {
     /// The largest scale that rounding is known to give, with a margin.
-    pub largest: f64,
+    pub(crate) largest: f64,
     /// The scale above which rounding cannot explain the differences.
-    pub excess: f64,
+    pub(crate) excess: f64,
 }
 
 #[derive(Deserialize)]
@@ -43,7 +43,7 @@ impl LogOddsScale {
     }
 
     /// Returns the scale for two sides: the scale of the coarser type.
-    pub fn of_both(one: Self, other: Self) -> Self {
+    pub(crate) fn of_both(one: Self, other: Self) -> Self {
         if one.largest >= other.largest { one } else { other }
     }
 

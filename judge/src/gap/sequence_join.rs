@@ -40,7 +40,7 @@ pub struct JoinCounts {
     /// Sequences of the rollout without a partner.
     pub only_rollout: usize,
     /// Sequences of the trainer without a partner.
-    pub only_trainer: usize,
+    pub(crate) only_trainer: usize,
     /// Pairs whose sequences have different indices in the two files.
     pub at_other_index: usize,
 }
@@ -87,7 +87,7 @@ impl SequenceJoin {
     }
 
     /// Returns the sequences without a partner. Valid after the last pair.
-    pub fn counts(&self) -> JoinCounts {
+    pub(crate) fn counts(&self) -> JoinCounts {
         let left = |side: usize| self.waiting[side].values().map(VecDeque::len).sum();
         JoinCounts { only_rollout: left(0), only_trainer: left(1), ..self.counts }
     }

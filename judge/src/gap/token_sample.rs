@@ -11,51 +11,51 @@ const MOST_SEQUENCES: usize = 1_000_000;
 
 /// A compared token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ScoredToken {
+pub(crate) struct ScoredToken {
     /// Log-probability of the rollout.
-    pub rollout: f32,
+    pub(crate) rollout: f32,
     /// Log-probability of the trainer.
-    pub trainer: f32,
+    pub(crate) trainer: f32,
     /// Position in the sequence.
-    pub position: u32,
+    pub(crate) position: u32,
     /// Token id.
-    pub id: u32,
+    pub(crate) id: u32,
 }
 
 impl ScoredToken {
     /// Returns rollout - trainer.
-    pub fn delta(&self) -> f64 {
+    pub(crate) fn delta(&self) -> f64 {
         f64::from(self.rollout) - f64::from(self.trainer)
     }
 
     /// Returns the mean of both log-probabilities.
-    pub fn logprob(&self) -> f64 {
+    pub(crate) fn logprob(&self) -> f64 {
         0.5 * (f64::from(self.rollout) + f64::from(self.trainer))
     }
 }
 
 /// A sequence of the sample.
 #[derive(Clone, Debug)]
-pub struct SampleSequence {
+pub(crate) struct SampleSequence {
     /// Index in the rollout's file.
-    pub index: usize,
+    pub(crate) index: usize,
     /// Tokens of the sequence.
-    pub tokens: Range<usize>,
+    pub(crate) tokens: Range<usize>,
     /// Stated training steps of the weights.
-    pub versions: [Option<i64>; 2],
+    pub(crate) versions: [Option<i64>; 2],
     /// Stated divisors of the logits.
-    pub temperatures: [Option<f64>; 2],
+    pub(crate) temperatures: [Option<f64>; 2],
 }
 
 /// The compared tokens, up to a limit of memory.
 #[derive(Clone, Debug, Default)]
-pub struct TokenSample {
+pub(crate) struct TokenSample {
     /// Tokens that both sides score.
-    pub tokens: Vec<ScoredToken>,
+    pub(crate) tokens: Vec<ScoredToken>,
     /// Sequences with at least one token that both sides score.
-    pub sequences: Vec<SampleSequence>,
+    pub(crate) sequences: Vec<SampleSequence>,
     /// Number of tokens that did not fit.
-    pub left_out: usize,
+    pub(crate) left_out: usize,
 }
 
 impl TokenSample {
@@ -90,7 +90,7 @@ impl TokenSample {
     }
 
     /// Returns the tokens of a sequence.
-    pub fn of(&self, sequence: &SampleSequence) -> &[ScoredToken] {
+    pub(crate) fn of(&self, sequence: &SampleSequence) -> &[ScoredToken] {
         &self.tokens[sequence.tokens.clone()]
     }
 }

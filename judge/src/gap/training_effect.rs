@@ -20,23 +20,23 @@ pub(super) struct RatioSums {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TrainingEffect {
     /// Ratios farther than this from 1 are clipped.
-    pub clip: f64,
+    pub(crate) clip: f64,
     /// Share of the tokens whose ratio is clipped.
-    pub clip_fraction: f64,
+    pub(crate) clip_fraction: f64,
     /// Mean ratio; 1 if the tokens were sampled from the rollout's probabilities.
-    pub mean_ratio: f64,
+    pub(crate) mean_ratio: f64,
     /// Effective sample size of the ratios, as a share of the tokens.
-    pub effective_sample_size: f64,
+    pub(crate) effective_sample_size: f64,
     /// Mean of log p(rollout) - log p(trainer).
-    pub kl_k1: f64,
+    pub(crate) kl_k1: f64,
     /// Mean of ratio - 1 - log ratio.
-    pub kl_k3: f64,
+    pub(crate) kl_k3: f64,
     /// Part of `kl_k3` that rounding explains.
-    pub kl_k3_rounding: f64,
+    pub(crate) kl_k3_rounding: f64,
     /// Mean absolute difference of the log-probabilities.
-    pub mean_abs: f64,
+    pub(crate) mean_abs: f64,
     /// Largest absolute difference.
-    pub max_abs: f64,
+    pub(crate) max_abs: f64,
 }
 
 impl RatioSums {

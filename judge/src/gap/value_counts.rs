@@ -13,19 +13,19 @@ pub struct ValueCounts {
     /// Tokens that both sides score.
     pub compared: usize,
     /// Tokens before the prompt's end that both sides score, which are not compared.
-    pub prompt: usize,
+    pub(crate) prompt: usize,
     /// Tokens that only one side scores: the rollout, the trainer.
-    pub only: [usize; 2],
+    pub(crate) only: [usize; 2],
     /// Scored tokens that are NaN.
-    pub nan: [usize; 2],
+    pub(crate) nan: [usize; 2],
     /// Scored tokens with an infinite value.
-    pub infinite: [usize; 2],
+    pub(crate) infinite: [usize; 2],
     /// Scored tokens above 0.
-    pub positive: [usize; 2],
+    pub(crate) positive: [usize; 2],
     /// Scored tokens that are exactly 0.
-    pub zero: [usize; 2],
+    pub(crate) zero: [usize; 2],
     /// Tokens whose two values are identical.
-    pub identical: usize,
+    pub(crate) identical: usize,
     #[serde(skip)]
     range: [Option<(f64, f64)>; 2],
 }

@@ -10,47 +10,47 @@ use crate::view::orders;
 /// One axis that the array and the tap have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StridedTapAxis {
-    pub axis: TapAxis,
-    pub length: usize,
+    pub(crate) axis: TapAxis,
+    pub(crate) length: usize,
     /// Stride in the array, in elements.
-    pub theirs: usize,
+    pub(crate) theirs: usize,
     /// Stride in the tap, in elements.
-    pub ours: usize,
+    pub(crate) ours: usize,
 }
 
 /// The layout of a tap in an array.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ArrayLayout {
     /// The axes, outermost first, in the array's order.
-    pub axes: Vec<StridedTapAxis>,
+    pub(crate) axes: Vec<StridedTapAxis>,
     /// Offset of the first value in the array, in elements.
-    pub theirs: usize,
+    pub(crate) theirs: usize,
     /// Offset of the first value in the tap, in elements.
-    pub ours: usize,
+    pub(crate) ours: usize,
     /// First token (or key) and number of tokens, if the array has only some.
-    pub rows: Option<(usize, usize)>,
+    pub(crate) rows: Option<(usize, usize)>,
     /// RoPE pairing of the array's heads, if it differs from the model's.
-    pub pairing: Option<RopePairing>,
+    pub(crate) pairing: Option<RopePairing>,
     /// Part of a fused array that is the tap; `None` if the whole array is the tap.
-    pub part: Option<FusedPart>,
+    pub(crate) part: Option<FusedPart>,
 }
 
 /// The part of a fused array that is one tap.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FusedPart {
-    pub of: ArrayPart,
-    pub axes: Vec<TapAxis>,
+    pub(crate) of: ArrayPart,
+    pub(crate) axes: Vec<TapAxis>,
 }
 
 impl ArrayLayout {
     /// Returns the number of values.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.axes.iter().map(|axis| axis.length).product()
     }
 
     /// Returns the offsets of a value in the array and in the tap, with its token and key counted from the
     /// layout's first.
-    pub fn at(&self, flat: usize) -> ValueIndices {
+    pub(crate) fn at(&self, flat: usize) -> ValueIndices {
         let mut at = ValueIndices { theirs: self.theirs, ours: self.ours, token: 0, key: None };
         let mut rest = flat;
         for axis in self.axes.iter().rev() {
@@ -69,7 +69,7 @@ impl ArrayLayout {
 
     /// Returns the three groups of a value: its row (token, or key in a cache), its position within the row,
     /// and its vector along the tap's last axis.
-    pub fn groups(&self, at: ValueIndices) -> [usize; 3] {
+    pub(crate) fn groups(&self, at: ValueIndices) -> [usize; 3] {
         let along = |axis: TapAxis| self.axes.iter().find(|one| one.axis == axis).map(|one| one.ours);
         let (row, stride) = match (along(TapAxis::Token), along(TapAxis::Key)) {
             (Some(stride), _) => (at.token, stride),
@@ -83,12 +83,12 @@ impl ArrayLayout {
     }
 
     /// Returns true if the axes are in the tap's own order.
-    pub fn is_in_order(&self) -> bool {
+    pub(crate) fn is_in_order(&self) -> bool {
         self.axes.windows(2).all(|two| two[0].ours >= two[1].ours)
     }
 
     /// Returns the axes in the array's order, with the two halves of a rotated head merged into one axis.
-    pub fn order(&self) -> Vec<(TapAxis, usize)> {
+    pub(crate) fn order(&self) -> Vec<(TapAxis, usize)> {
         let mut order: Vec<(TapAxis, usize)> = Vec::new();
         for one in &self.axes {
             match order.last_mut() {
@@ -103,10 +103,10 @@ impl ArrayLayout {
 /// Indices of one value: its offsets in the array and in the tap, its token and its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueIndices {
-    pub theirs: usize,
-    pub ours: usize,
-    pub token: usize,
-    pub key: Option<usize>,
+    pub(crate) theirs: usize,
+    pub(crate) ours: usize,
+    pub(crate) token: usize,
+    pub(crate) key: Option<usize>,
 }
 
 /// Axes of a tap without those of length 1, the offset of the first value, and first row and row count if

@@ -34,7 +34,7 @@ pub(super) struct Assignment {
 }
 
 impl Assignment {
-    pub fn of(arrays: &[FileArray], mut found: Vec<Vec<SiteMatch>>) -> Self {
+    pub(crate) fn of(arrays: &[FileArray], mut found: Vec<Vec<SiteMatch>>) -> Self {
         for (array, found) in arrays.iter().zip(&mut found) {
             sort(found, &array.name);
         }
@@ -43,13 +43,13 @@ impl Assignment {
     }
 
     /// Returns the number of arrays that only rounding separates from a site.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.own.iter().filter(|own| own.first().is_some_and(SiteMatch::is_honest)).count()
     }
 
     /// Returns the assumptions for the next run: each site that no array matches within rounding, with the
     /// array that is nearest to it.
-    pub fn presumed(&self) -> HashMap<Site, (usize, SiteMatch)> {
+    pub(crate) fn presumed(&self) -> HashMap<Site, (usize, SiteMatch)> {
         let one = |(index, own): (usize, &Vec<SiteMatch>)| match own.as_slice() {
             [one] if !one.is_honest() => Some((one.site, (index, one.clone()))),
             _ => None,
@@ -73,13 +73,13 @@ impl Assignment {
     }
 
     /// Returns true for each array not yet assigned to a tap.
-    pub fn open(&self) -> Vec<bool> {
+    pub(crate) fn open(&self) -> Vec<bool> {
         (0..self.own.len()).map(|index| self.is_open(index)).collect()
     }
 
     /// Accepts an assumed array if the run with this assumption made other arrays match. Returns true if
     /// accepted.
-    pub fn takes(
+    pub(crate) fn takes(
         &mut self,
         arrays: &[FileArray],
         found: Vec<Vec<SiteMatch>>,
@@ -102,7 +102,7 @@ impl Assignment {
     }
 
     /// Returns true if the array was identified by later values instead of by its own values.
-    pub fn was_supposed(&self, index: usize) -> bool {
+    pub(crate) fn was_supposed(&self, index: usize) -> bool {
         self.supposed.contains(&index)
     }
 
@@ -154,7 +154,7 @@ impl Assignment {
     }
 
     /// Returns the arrays with an uncertain site, and that site.
-    pub fn guesses(&self, sizes: &AxisSizes) -> Vec<(usize, SiteMatch)> {
+    pub(crate) fn guesses(&self, sizes: &AxisSizes) -> Vec<(usize, SiteMatch)> {
         let guess = |index: usize| match self.own[index].as_slice() {
             [one] if !self.is_certain(index, one, sizes) => Some((index, one.clone())),
             _ => None,
@@ -163,12 +163,12 @@ impl Assignment {
     }
 
     /// Marks a guess as certain, because later values match only with this guess.
-    pub fn confirm(&mut self, index: usize) {
+    pub(crate) fn confirm(&mut self, index: usize) {
         self.supposed.insert(index);
     }
 
     /// Returns the number of arrays, except `but`, that match their assigned sites in a run.
-    pub fn count_as_found(&self, found: &[Vec<SiteMatch>], but: usize) -> usize {
+    pub(crate) fn count_as_found(&self, found: &[Vec<SiteMatch>], but: usize) -> usize {
         let is_there = |(index, own): (usize, &Vec<SiteMatch>)| {
             let at = |site: Site| found[index].iter().any(|one| one.site == site && one.is_honest());
             index != but && own.first().is_some_and(|one| one.is_honest() && at(one.site))

@@ -24,29 +24,29 @@ pub(super) const HONEST: f64 = 0.05;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TapDistance {
     /// Relative L2 error after scaling.
-    pub rel_l2: f64,
+    pub(crate) rel_l2: f64,
     /// Factor from the tap's values to the array's.
-    pub scale: f64,
+    pub(crate) scale: f64,
     /// True if the error has no pattern, like rounding errors. A factor or an offset on a row, a channel or a
     /// head is a pattern.
-    pub is_noise: bool,
+    pub(crate) is_noise: bool,
 }
 
 impl TapDistance {
     /// Returns true if rounding explains the error: it is tiny, or it is as small as coarse arithmetic makes
     /// it and has no pattern.
-    pub fn is_honest(&self) -> bool {
+    pub(crate) fn is_honest(&self) -> bool {
         self.rel_l2 <= ROUNDED || self.rel_l2 < HONEST && self.is_noise
     }
 }
 
 /// An array and a tap to compare.
 pub(super) struct ArrayAndTap<'s> {
-    pub theirs: &'s [f32],
-    pub ours: &'s [f32],
-    pub point: Point,
+    pub(crate) theirs: &'s [f32],
+    pub(crate) ours: &'s [f32],
+    pub(crate) point: Point,
     /// Size of the sliding attention window, in positions.
-    pub window: Option<usize>,
+    pub(crate) window: Option<usize>,
 }
 
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl ArrayAndTap<'_> {
     }
 
     /// Returns the distance of the array to the tap; `None` if they are unrelated.
-    pub fn nearness(&self, way: &ArrayLayout) -> Option<TapDistance> {
+    pub(crate) fn nearness(&self, way: &ArrayLayout) -> Option<TapDistance> {
         let len = way.len();
         if len > SAMPLED {
             let mut sums = ProductSums::default();
@@ -125,7 +125,7 @@ impl ArrayAndTap<'_> {
     }
 
     /// Returns the tap's values, replaced by the array's values where the array has them.
-    pub fn replaced(&self, way: &ArrayLayout, scale: f64) -> Vec<f32> {
+    pub(crate) fn replaced(&self, way: &ArrayLayout, scale: f64) -> Vec<f32> {
         let mut values = self.ours.to_vec();
         for at in (0..way.len()).map(|flat| way.at(flat)) {
             let theirs = f64::from(self.theirs[at.theirs]) / scale;

@@ -14,22 +14,22 @@ const REMEMBERED: usize = 24;
 
 /// A named array of a file, with its values.
 pub(super) struct FileArray {
-    pub name: String,
-    pub shape: Vec<usize>,
-    pub values: Vec<f32>,
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
 }
 
 /// A possible site of an array.
 #[derive(Clone, Debug)]
 pub(super) struct SiteMatch {
-    pub site: Site,
-    pub near: TapDistance,
-    pub way: ArrayLayout,
+    pub(crate) site: Site,
+    pub(crate) near: TapDistance,
+    pub(crate) way: ArrayLayout,
 }
 
 impl SiteMatch {
     /// Returns true if rounding explains the difference between the array and the site.
-    pub fn is_honest(&self) -> bool {
+    pub(crate) fn is_honest(&self) -> bool {
         self.near.is_honest()
     }
 }
@@ -37,18 +37,18 @@ impl SiteMatch {
 /// A tap on our run that looks for the arrays. The run continues with the file's values wherever they were
 /// found, so that later operations have the same inputs as the file.
 pub(super) struct Finder<'f> {
-    pub arrays: &'f [FileArray],
-    pub sizes: AxisSizes,
+    pub(crate) arrays: &'f [FileArray],
+    pub(crate) sizes: AxisSizes,
     /// Sliding attention window of each layer, in positions; `None` for full attention.
-    pub windows: Vec<Option<usize>>,
+    pub(crate) windows: Vec<Option<usize>>,
     /// Arrays assumed at sites that they do not match within rounding.
-    pub presumed: &'f HashMap<Site, (usize, SiteMatch)>,
+    pub(crate) presumed: &'f HashMap<Site, (usize, SiteMatch)>,
     /// True for each array that is not yet assigned to a tap.
-    pub open: Vec<bool>,
+    pub(crate) open: Vec<bool>,
     /// Possible sites of each array.
-    pub found: Vec<Vec<SiteMatch>>,
+    pub(crate) found: Vec<Vec<SiteMatch>>,
     /// All sites with their shapes.
-    pub seen: Vec<(Site, Vec<usize>)>,
+    pub(crate) seen: Vec<(Site, Vec<usize>)>,
 }
 
 impl Finder<'_> {

@@ -26,7 +26,7 @@ pub(super) struct Residual {
 
 impl Residual {
     /// Adds the error of one value. `keys` are its row, its channel and its vector along the last axis.
-    pub fn add(&mut self, keys: [usize; 3], error: f64, ours: f64) {
+    pub(crate) fn add(&mut self, keys: [usize; 3], error: f64, ours: f64) {
         self.squared += error * error;
         self.count += 1.0;
         for (groups, key) in self.groups.iter_mut().zip(keys) {
@@ -40,7 +40,7 @@ impl Residual {
 
     /// Returns true if no factor and no offset per row, channel or vector explains half of the error. Returns
     /// false if there are too few values to decide.
-    pub fn is_noise(&self) -> bool {
+    pub(crate) fn is_noise(&self) -> bool {
         let factor = |group: &ResidualGroup| (group.error_ours, group.ours);
         let offset = |group: &ResidualGroup| (group.error, group.count);
         self.groups.iter().all(|groups| self.is_left_by(groups, factor) && self.is_left_by(groups, offset))

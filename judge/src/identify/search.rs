@@ -22,10 +22,10 @@ const MOST_GUESSES: usize = 64;
 
 /// The data for a search.
 pub(super) struct Search<'s> {
-    pub numbers: &'s [FileArray],
-    pub model: &'s dyn Model,
-    pub numerics: &'s dyn Numerics,
-    pub script: &'s RunInput,
+    pub(crate) numbers: &'s [FileArray],
+    pub(crate) model: &'s dyn Model,
+    pub(crate) numerics: &'s dyn Numerics,
+    pub(crate) script: &'s RunInput,
 }
 
 /// Sites whose values are taken from an array: the array's index, and the match.

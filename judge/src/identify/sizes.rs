@@ -6,17 +6,17 @@ use crate::tensor::RopePairing;
 /// Model sizes that determine how an axis can be split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AxisSizes {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
     /// RoPE pairing of the model.
-    pub pairing: Option<RopePairing>,
+    pub(crate) pairing: Option<RopePairing>,
     /// Square roots of the head size and of the hidden size.
     roots: [f64; 2],
 }
 
 impl AxisSizes {
-    pub fn of(dimensions: &Dimensions) -> Self {
+    pub(crate) fn of(dimensions: &Dimensions) -> Self {
         let Dimensions { n_heads: heads, head_dim, rope_pairing: pairing, .. } = *dimensions;
         let roots = [head_dim, dimensions.hidden_size].map(|size| (size as f64).sqrt());
         Self { heads, kv_heads: dimensions.kv_heads(), head_dim, pairing, roots }
@@ -24,7 +24,7 @@ impl AxisSizes {
 
     /// Returns true if an engine may apply this factor before or after it saves a value: the square root of a
     /// model size, or a power of two. Dividing by any other factor in a map would hide a fault.
-    pub fn is_meant(&self, scale: f64) -> bool {
+    pub(crate) fn is_meant(&self, scale: f64) -> bool {
         const WITHIN: f64 = 5e-3;
         let is_near = |known: f64| (scale / known - 1.0).abs() < WITHIN;
         let is_root = self.roots.into_iter().any(|root| is_near(root) || is_near(1.0 / root));

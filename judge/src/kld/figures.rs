@@ -23,7 +23,7 @@ pub struct Estimate {
     /// The mean over all tokens.
     pub value: f64,
     /// Standard error under the assumption that tokens are independent, as in llama-perplexity.
-    pub as_if_independent: f64,
+    pub(crate) as_if_independent: f64,
     /// 95 % confidence interval by chunk; `None` for a single chunk.
     pub interval: Option<[f64; 2]>,
 }
@@ -34,34 +34,34 @@ pub struct TokenStatistics {
     /// Mean over tokens, with its uncertainty.
     pub mean: Estimate,
     /// The median. For an even number of tokens: the mean of the two middle values.
-    pub median: f64,
+    pub(crate) median: f64,
     /// Maximum, percentiles and minimum, in descending order, as (percent, value).
-    pub percentiles: Vec<(f64, f64)>,
+    pub(crate) percentiles: Vec<(f64, f64)>,
 }
 
 /// The figures of llama-perplexity's table, with intervals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KldFigures {
     /// Perplexity of Q.
-    pub ppl: Estimate,
+    pub(crate) ppl: Estimate,
     /// Perplexity of the base.
-    pub ppl_base: Estimate,
+    pub(crate) ppl_base: Estimate,
     /// Correlation of the -log p of both sides.
-    pub correlation: f64,
+    pub(crate) correlation: f64,
     /// ln(PPL(other)/PPL(base)).
-    pub ln_ratio: Estimate,
+    pub(crate) ln_ratio: Estimate,
     /// PPL(other)/PPL(base).
-    pub ratio: Estimate,
+    pub(crate) ratio: Estimate,
     /// PPL(other) - PPL(base). No interval, since it is not a mean over tokens.
-    pub difference: Estimate,
+    pub(crate) difference: Estimate,
     /// KL(base‖other), nats.
     pub kld: TokenStatistics,
     /// Difference in the probability of the next token, as a fraction.
-    pub p_diff: TokenStatistics,
+    pub(crate) p_diff: TokenStatistics,
     /// Root mean square of the probability difference.
-    pub p_diff_rms: Estimate,
+    pub(crate) p_diff_rms: Estimate,
     /// Share of tokens at which both sides have the same top token, as a fraction.
-    pub same_top: Estimate,
+    pub(crate) same_top: Estimate,
 }
 
 const KLD_PERCENTS: [f64; 10] = [100.0, 99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1, 0.0];
@@ -134,7 +134,7 @@ impl Estimate {
 
 impl TokenDivergences {
     /// Adds the tokens of a chunk.
-    pub fn add(&mut self, chunk: Vec<PredictionDifference>) {
+    pub(crate) fn add(&mut self, chunk: Vec<PredictionDifference>) {
         self.chunks.push(chunk);
     }
 

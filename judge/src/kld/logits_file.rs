@@ -72,7 +72,7 @@ impl LogitsFile {
     }
 
     /// Returns true if bytes start like a log-probability file.
-    pub fn is_start(bytes: &[u8]) -> bool {
+    pub(crate) fn is_start(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
@@ -131,7 +131,7 @@ impl LogitsFile {
     }
 
     /// Returns the vocabulary size.
-    pub fn n_vocab(&self) -> usize {
+    pub(crate) fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 

@@ -30,7 +30,7 @@ pub struct Perplexity {
 
 impl Perplexity {
     /// Adds a token by its -log p.
-    pub fn add(&mut self, nll: f32) {
+    pub(crate) fn add(&mut self, nll: f32) {
         let nll = f64::from(nll);
         self.sum += nll;
         self.squares += nll * nll;

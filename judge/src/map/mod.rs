@@ -20,8 +20,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use mapped_dump::{MapContext, MappedDump};
-pub use pattern::NamePattern;
-pub use rule::{FusedForm, Names, RuleDefinition};
+pub(crate) use pattern::NamePattern;
+pub(crate) use rule::{FusedForm, Names, RuleDefinition};
 pub use shape::{HeadSizes, is_plain};
 
 use crate::architecture::family;
@@ -106,9 +106,9 @@ pub enum TokensDefinition {
 #[serde(deny_unknown_fields)]
 pub struct ArchitecturePattern {
     /// Name pattern of the array.
-    pub name: String,
+    pub(crate) name: String,
     /// Architecture of a model with such an array.
-    pub architecture: String,
+    pub(crate) architecture: String,
 }
 
 /// Names of a tool, and the names that the rules and `ignore` use for them.
@@ -116,18 +116,18 @@ pub struct ArchitecturePattern {
 #[serde(deny_unknown_fields)]
 pub struct RenameDefinition {
     /// Name pattern; `{module}` is any text, `{class}` text without a dot.
-    pub name: String,
+    pub(crate) name: String,
     /// The new name, with `{module}`.
-    pub to: String,
+    pub(crate) to: String,
 }
 
 /// A name map that was read and validated.
 #[derive(Clone, Debug)]
 pub struct NameMap {
     /// Name of a shipped map, or a path.
-    pub name: String,
+    pub(crate) name: String,
     /// True for a shipped map.
-    pub is_shipped: bool,
+    pub(crate) is_shipped: bool,
     written: MapDefinition,
     sizes: HeadSizes,
     rules: Vec<MapRule>,

@@ -7,17 +7,17 @@ use crate::format::EscapedText;
 /// A name with fields for numbers: `model.layers.{layer}.mlp`. `*` matches anything, `(a|b)` one of the two,
 /// `\` escapes the next character.
 #[derive(Clone, Debug)]
-pub struct NamePattern {
+pub(crate) struct NamePattern {
     expression: Regex,
 }
 
 /// The numbers that a pattern's fields found in a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NameNumbers {
+pub(crate) struct NameNumbers {
     /// Layer number in the array name, if the pattern has `{layer}`.
-    pub layer: Option<usize>,
+    pub(crate) layer: Option<usize>,
     /// Pass number in the array name, if the pattern has `{pass}`.
-    pub pass: Option<usize>,
+    pub(crate) pass: Option<usize>,
 }
 
 impl NamePattern {
@@ -25,7 +25,7 @@ impl NamePattern {
     ///
     /// # Errors
     /// If the pattern is invalid; the message describes the problem.
-    pub fn new(written: &str) -> Result<Self, String> {
+    pub(crate) fn new(written: &str) -> Result<Self, String> {
         Self::with_fields(written, &[])
     }
 
@@ -75,7 +75,7 @@ impl NamePattern {
     }
 
     /// Returns the pattern that matches exactly this name.
-    pub fn literal(name: &str) -> String {
+    pub(crate) fn literal(name: &str) -> String {
         name.chars().fold(String::new(), |mut pattern, character| {
             if r"*(|){}\".contains(character) {
                 pattern.push('\\');
@@ -86,7 +86,7 @@ impl NamePattern {
     }
 
     /// Returns the numbers in a name; `None` if the name does not match the pattern.
-    pub fn of(&self, name: &str) -> Option<NameNumbers> {
+    pub(crate) fn of(&self, name: &str) -> Option<NameNumbers> {
         let found = self.expression.captures(name)?;
         let number = |key| found.name(key).map(|digits| digits.as_str().parse::<usize>());
         let (layer, pass) = (number("layer").transpose().ok()?, number("pass").transpose().ok()?);
@@ -104,9 +104,9 @@ pub(super) struct RenamePattern {
 /// A name as the rules see it.
 pub(super) struct RenamedArray {
     /// The name.
-    pub name: String,
+    pub(crate) name: String,
     /// Pass number in the original name, if its pattern has `{pass}`.
-    pub pass: Option<usize>,
+    pub(crate) pass: Option<usize>,
 }
 
 impl RenamePattern {

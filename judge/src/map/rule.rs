@@ -13,58 +13,58 @@ use crate::weight::DType;
 #[serde(deny_unknown_fields)]
 pub struct RuleDefinition {
     /// Name pattern of the arrays, or several patterns.
-    pub name: Names,
+    pub(crate) name: Names,
     /// Name of the tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tap: Option<String>,
+    pub(crate) tap: Option<String>,
     /// Taps that are fused in one array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fused: Option<Vec<String>>,
+    pub(crate) fused: Option<Vec<String>>,
     /// Layout of the fused taps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub form: Option<FusedForm>,
+    pub(crate) form: Option<FusedForm>,
     /// Axes of the array, if they differ from the default. For stacked taps: the axes of one tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub axes: Option<Vec<String>>,
+    pub(crate) axes: Option<Vec<String>>,
     /// The layer, if the array name does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layer: Option<usize>,
+    pub(crate) layer: Option<usize>,
     /// True if the layer is the model's last one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub last_layer: bool,
+    pub(crate) last_layer: bool,
     /// The pass, if the array name does not contain it; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pass: Option<usize>,
+    pub(crate) pass: Option<usize>,
     /// Number to add to the layer in the array name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<isize>,
+    pub(crate) offset: Option<isize>,
     /// Rows of the pass that the array has, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rows: Option<Vec<usize>>,
+    pub(crate) rows: Option<Vec<usize>>,
     /// Part of the array that is the tap, as in a dump's manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of: Option<ArrayPart>,
+    pub(crate) of: Option<ArrayPart>,
     /// Factor from the array's values to the tap's values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale: Option<f64>,
+    pub(crate) scale: Option<f64>,
     /// Type of the stored bits, such as `bf16` for 16-bit integers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dtype: Option<String>,
+    pub(crate) dtype: Option<String>,
     /// Type to which values were rounded before they were stored in a larger type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub computed: Option<String>,
+    pub(crate) computed: Option<String>,
     /// True if the array has padding after the keys of the pass.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub padded: bool,
+    pub(crate) padded: bool,
     /// Architectures that the rule applies to; all if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architectures: Option<Vec<String>>,
+    pub(crate) architectures: Option<Vec<String>>,
 }
 
 /// One pattern, or several.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
-pub enum Names {
+pub(crate) enum Names {
     /// One pattern.
     One(String),
     /// Several patterns.
@@ -80,7 +80,7 @@ impl Default for Names {
 /// The layout of several taps in one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum FusedForm {
+pub(crate) enum FusedForm {
     /// In each row, all values of one tap, followed by all values of the next.
     #[default]
     Beside,
@@ -149,7 +149,7 @@ fn form_of(written: &RuleDefinition, taps: &[Point]) -> Result<Option<FusedForm>
 
 /// A rule of a name map that was validated.
 #[derive(Clone, Debug)]
-pub struct MapRule {
+pub(crate) struct MapRule {
     patterns: Vec<NamePattern>,
     /// The taps of the rule: one, or several fused in one array.
     pub(super) taps: Vec<Point>,

@@ -40,19 +40,19 @@ impl HeadSizes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PassExtent {
     /// Number of tokens of the pass.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
     /// Number of positions that attention sees, including earlier passes.
-    pub seen: usize,
-    pub sizes: HeadSizes,
+    pub(crate) seen: usize,
+    pub(crate) sizes: HeadSizes,
 }
 
 /// The part of a stored array that is a tap.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TapPart {
-    pub of: Option<ArrayPart>,
-    pub shape: Vec<usize>,
-    pub axes: Option<Vec<TapAxis>>,
-    pub rows: Option<Vec<usize>>,
+    pub(crate) of: Option<ArrayPart>,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) axes: Option<Vec<TapAxis>>,
+    pub(crate) rows: Option<Vec<usize>>,
 }
 
 /// Returns the axis orders in which engines store a tap, most likely first. For a tap with heads, `Hidden`

@@ -13,8 +13,8 @@ const SEQUENCES: &str = "sequences";
 
 /// The input tokens, and the name of the array that contains them.
 pub(super) struct MapTokens {
-    pub ids: Vec<u32>,
-    pub array: Option<String>,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) array: Option<String>,
 }
 
 impl MapTokens {

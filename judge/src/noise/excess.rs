@@ -16,7 +16,7 @@ pub(crate) const FAR: f64 = 4.0;
 
 /// A statistic of a site's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Statistic {
+pub(crate) enum Statistic {
     /// The largest error among values of similar size.
     Largest,
     /// The root mean square error of values of similar size.
@@ -35,7 +35,7 @@ pub enum Statistic {
 
 impl Statistic {
     /// All statistics.
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Largest,
         Self::Size,
         Self::Row,
@@ -46,7 +46,7 @@ impl Statistic {
     ];
 
     /// Returns the statistic's name in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Largest => "largest",
             Self::Size => "size",
@@ -76,11 +76,11 @@ impl Statistic {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Excess {
     /// The statistic with the largest ratio.
-    pub statistic: Statistic,
+    pub(crate) statistic: Statistic,
     /// The statistic of the site's errors.
-    pub error: f64,
+    pub(crate) error: f64,
     /// The statistic of the perturbed runs.
-    pub noise: f64,
+    pub(crate) noise: f64,
     /// The error relative to the largest error expected in one more perturbed run. Up to 1, rounding explains
     /// the error; from [`Excess::FAR`] on, it does not.
     pub ratio: f64,
@@ -101,11 +101,15 @@ const TIMES_DIVERGENCE: f64 = 2.0;
 
 impl Excess {
     /// Ratio from which no rounding explains an error.
-    pub const FAR: f64 = FAR / NEAR;
+    pub(crate) const FAR: f64 = FAR / NEAR;
 
     /// Compares the errors of a site with the perturbed runs' errors at the site, and at the same tap and
     /// layer in all passes.
-    pub fn of(errors: &Distribution, noise: &PerturbedErrors, all_passes: &PerturbedErrors) -> Option<Self> {
+    pub(crate) fn of(
+        errors: &Distribution,
+        noise: &PerturbedErrors,
+        all_passes: &PerturbedErrors,
+    ) -> Option<Self> {
         let all = [
             of_classes(errors, &all_passes.distribution),
             of_rows(errors, noise, all_passes),
@@ -147,19 +151,19 @@ impl Excess {
 
 /// The errors of the perturbed runs at one site.
 #[derive(Clone, Debug, Default)]
-pub struct PerturbedErrors {
+pub(crate) struct PerturbedErrors {
     /// The distribution. Size classes contain the values of all runs; every other statistic is its maximum
     /// over the runs.
-    pub distribution: Distribution,
+    pub(crate) distribution: Distribution,
     /// The largest absolute error.
-    pub max_abs: f64,
+    pub(crate) max_abs: f64,
     /// The number of runs.
-    pub runs: usize,
+    pub(crate) runs: usize,
 }
 
 impl PerturbedErrors {
     /// Adds one more perturbed run of the same site.
-    pub fn add(&mut self, run: &Distribution, max_abs: f64) {
+    pub(crate) fn add(&mut self, run: &Distribution, max_abs: f64) {
         let all = &mut self.distribution;
         all.classes.iter_mut().zip(run.classes).for_each(|(all, of_run)| *all = all.and(of_run));
         keep_largest(&mut all.rows, &run.rows);
@@ -170,7 +174,7 @@ impl PerturbedErrors {
     }
 
     /// Adds the rows of another pass.
-    pub fn join(&mut self, pass: &Self) {
+    pub(crate) fn join(&mut self, pass: &Self) {
         let (all, of_pass) = (&mut self.distribution, &pass.distribution);
         all.classes.iter_mut().zip(of_pass.classes).for_each(|(all, of_pass)| *all = all.and(of_pass));
         all.rows.extend(&of_pass.rows);

@@ -24,7 +24,7 @@ pub(crate) struct LogprobNoise {
 impl LogprobNoise {
     /// Stores the first run's logits, `[T, V]`, and measures later runs against them. `rows` are the recorded
     /// rows.
-    pub fn look_at(&mut self, site: Site, logits: &Tensor, rows: Option<&[usize]>) {
+    pub(crate) fn look_at(&mut self, site: Site, logits: &Tensor, rows: Option<&[usize]>) {
         let rows = rows.map_or_else(|| (0..logits.rows()).collect(), <[usize]>::to_vec);
         if rows.len() > FEW {
             return;
@@ -43,7 +43,7 @@ impl LogprobNoise {
 
     /// Computes perturbed log-probabilities from the noise of the logits: d log p = (1 - p)·(dz - dz of the
     /// others).
-    pub fn of(&self, site: Site, still: &Tensor) -> Option<Tensor> {
+    pub(crate) fn of(&self, site: Site, still: &Tensor) -> Option<Tensor> {
         let moved = self.moved.get(&site)?;
         let mut values = still.data().to_vec();
         for &(row, sigma) in moved {

@@ -20,7 +20,7 @@ pub struct NoiseFloor {
 
 impl NoiseFloor {
     /// Returns the larger of two noise floors, statistic by statistic.
-    pub fn or(self, moved: &Errors) -> Self {
+    pub(crate) fn or(self, moved: &Errors) -> Self {
         Self {
             max_scaled: self.max_scaled.max(moved.max_scaled),
             rel_l2: self.rel_l2.max(moved.rel_l2),
@@ -30,18 +30,18 @@ impl NoiseFloor {
 
     /// Returns true if rounding may have caused the error: neither its largest element nor the whole error is
     /// far above the noise floor.
-    pub fn explains(&self, error: &Errors) -> bool {
+    pub(crate) fn explains(&self, error: &Errors) -> bool {
         self.holds(error, Self::FAR)
     }
 
     /// Returns true if the error is as small as the noise floor predicts.
-    pub fn is_near(&self, error: &Errors) -> bool {
+    pub(crate) fn is_near(&self, error: &Errors) -> bool {
         self.holds(error, Self::NEAR)
     }
 
     /// Returns true if all zeros would be within the noise floor too, so a small error is no evidence. Log-probabilities
     /// near zero are meaningful (nearly certain tokens): there, `NEAR` times the noise floor must also be at least 1 nat.
-    pub fn is_blind_at(&self, point: Point) -> bool {
+    pub(crate) fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)
     }
@@ -54,7 +54,7 @@ impl NoiseFloor {
     pub const NEAR: f64 = excess::NEAR;
 
     /// Returns the ratio of the error to [`Self::NEAR`] times the noise floor. Up to 1, rounding explains the error.
-    pub fn bound_ratio(&self, error: &Errors) -> f64 {
+    pub(crate) fn bound_ratio(&self, error: &Errors) -> f64 {
         let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
     }

@@ -68,7 +68,7 @@ impl Cost {
     }
 
     /// Returns the bytes of weights and dump values.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.weights_bytes + self.dump_bytes
     }
 

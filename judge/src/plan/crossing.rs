@@ -5,16 +5,16 @@ use crate::model::Model;
 
 /// A pass in which the model must evaluate its sequence again from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crossing {
+pub(crate) struct Crossing {
     /// Longest sequence that uses the short factors, in tokens.
-    pub within: usize,
+    pub(crate) within: usize,
     /// Index of the pass; one after the dump's last pass if its continuation crosses the limit.
-    pub pass: usize,
+    pub(crate) pass: usize,
 }
 
 impl Crossing {
     /// Returns the crossing of a dump's passes or of its continuation, if any.
-    pub fn of(model: &dyn Model, manifest: &Manifest) -> Option<Self> {
+    pub(crate) fn of(model: &dyn Model, manifest: &Manifest) -> Option<Self> {
         let (within, passes) = (model.rereads_beyond()?, &manifest.passes);
         let crosses = |pass: &Pass| (1..=within).contains(&pass.position) && pass.end() > within;
         if let Some(pass) = passes.iter().position(crosses) {
@@ -26,7 +26,7 @@ impl Crossing {
     }
 
     /// Returns true if the crossing is in a recorded pass of the dump.
-    pub fn is_held(&self, manifest: &Manifest) -> bool {
+    pub(crate) fn is_held(&self, manifest: &Manifest) -> bool {
         self.pass < manifest.passes.len()
     }
 }

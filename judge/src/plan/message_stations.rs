@@ -13,7 +13,7 @@ use crate::weight::DType;
 /// A range of neighbouring stations of a model that one dump covers. Station 0 is the embeddings, station 1
 /// is layer 0, and the head is the last station.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessageStations {
+pub(crate) struct MessageStations {
     /// First station of each unit, followed by the end of the last unit.
     bounds: Vec<usize>,
     n_layers: usize,
@@ -27,7 +27,7 @@ impl MessageStations {
     /// # Errors
     /// If the dump lacks the input of its first layer or of the layer after its last one; the message
     /// describes the problem.
-    pub fn of(dump: &Dump, n_layers: usize, computed: DType, is_first: bool) -> Result<Self, String> {
+    pub(crate) fn of(dump: &Dump, n_layers: usize, computed: DType, is_first: bool) -> Result<Self, String> {
         let mut sites: Vec<(usize, Site)> = Vec::new();
         for row in &dump.manifest.tensors {
             let site = row.site()?;
@@ -55,23 +55,23 @@ impl MessageStations {
     }
 
     /// Returns the stations of each unit, selected or not.
-    pub fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
         self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
     }
 
     /// Returns true if a site is in these stations.
-    pub fn lies_in(&self, site: Site, stations: &Range<usize>) -> bool {
+    pub(crate) fn lies_in(&self, site: Site, stations: &Range<usize>) -> bool {
         station(site, self.n_layers).is_ok_and(|station| stations.contains(&station))
     }
 
     /// Returns the layers at whose inputs the units begin or end. The head counts as one more layer.
-    pub fn edges(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn edges(&self) -> impl Iterator<Item = usize> {
         let inner = |bound: &usize| (1..stations(self.n_layers)).contains(bound);
         self.bounds.iter().copied().filter(inner).map(|bound| bound - 1)
     }
 
     /// Returns true if the dump covers the head.
-    pub fn has_head(&self) -> bool {
+    pub(crate) fn has_head(&self) -> bool {
         self.bounds.last() == Some(&stations(self.n_layers))
     }
 
@@ -91,7 +91,7 @@ impl fmt::Display for MessageStations {
 }
 
 /// Returns all units of a comparison from the received messages. A gap between two messages becomes one unit.
-pub fn units_of<'p>(
+pub(crate) fn units_of<'p>(
     portions: impl IntoIterator<Item = &'p MessageStations>,
     n_layers: usize,
     manifest: &Manifest,

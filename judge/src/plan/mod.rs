@@ -9,8 +9,8 @@ mod shard_environment;
 mod unit;
 
 pub use cost::{Cost, Limit};
-pub use crossing::Crossing;
-pub use message_stations::{MessageStations, units_of};
+pub(crate) use crossing::Crossing;
+pub(crate) use message_stations::{MessageStations, units_of};
 pub use shard::{Shard, shards};
 pub use shard_environment::from_environment;
 pub use unit::{Unit, input_of, units, unread};

@@ -48,7 +48,7 @@ impl Unit {
 
     /// Returns true if a site is judged in this unit, for a model with `n_layers` layers. Sites of higher
     /// layers count as the last layer.
-    pub fn contains(&self, site: Site, n_layers: usize) -> bool {
+    pub(crate) fn contains(&self, site: Site, n_layers: usize) -> bool {
         let Unit::Part { embed, layers, head, ends } = self else {
             return *self == Unit::Whole || site.point == Point::Generated;
         };
@@ -61,7 +61,7 @@ impl Unit {
     }
 
     /// Returns true if the unit judges the choice of tokens.
-    pub fn has_choices(&self, selection: &Selection) -> bool {
+    pub(crate) fn has_choices(&self, selection: &Selection) -> bool {
         match self {
             Unit::Whole => true,
             Unit::Part { head, .. } => *head,

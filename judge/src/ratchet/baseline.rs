@@ -25,24 +25,24 @@ pub struct Baseline {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DumpEntry {
-    pub name: String,
-    pub model: String,
-    pub sha256: Option<String>,
+    pub(crate) name: String,
+    pub(crate) model: String,
+    pub(crate) sha256: Option<String>,
     /// Criterion and mode; missing in version 1 of the file.
-    pub judged: Option<String>,
+    pub(crate) judged: Option<String>,
     /// Sites that must be compared.
-    pub compared: Vec<ComparedSites>,
+    pub(crate) compared: Vec<ComparedSites>,
     /// Sites that must be bit-identical.
     #[serde(default)]
-    pub identical: Vec<SiteBlock>,
+    pub(crate) identical: Vec<SiteBlock>,
 }
 
 /// A block of sites with the number of values at each site, if known.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "FileBlock")]
 pub(super) struct ComparedSites {
-    pub block: SiteBlock,
-    pub values: Option<ValueCount>,
+    pub(crate) block: SiteBlock,
+    pub(crate) values: Option<ValueCount>,
 }
 
 /// Number of values of a block of sites.
@@ -56,7 +56,7 @@ pub(super) enum ValueCount {
 
 impl ComparedSites {
     /// Returns all compared sites of a dump.
-    pub fn of(dump: &RecordedDump) -> Vec<Self> {
+    pub(crate) fn of(dump: &RecordedDump) -> Vec<Self> {
         let mut counts: Vec<Option<u64>> = Vec::new();
         for count in dump.rows.iter().map(RecordedRow::counted) {
             if !counts.contains(&count) {
@@ -85,19 +85,19 @@ impl TryFrom<FileBlock> for ComparedSites {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "FileGroup")]
 pub(super) struct WaiverGroup {
-    pub said: Waiver,
-    pub rows: Vec<WaivedFailure>,
+    pub(crate) said: Waiver,
+    pub(crate) rows: Vec<WaivedFailure>,
 }
 
 /// A waived failure: one tap in some layers and passes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "FileEntry")]
 pub(super) struct WaivedFailure {
-    pub dump: String,
-    pub block: SiteBlock,
-    pub cause: Option<String>,
+    pub(crate) dump: String,
+    pub(crate) block: SiteBlock,
+    pub(crate) cause: Option<String>,
     /// Largest figures of the failure at these sites.
-    pub size: FailureSize,
+    pub(crate) size: FailureSize,
 }
 
 /// Placeholder for a reason that a person has to write.
@@ -257,7 +257,7 @@ impl TryFrom<FileGroup> for WaiverGroup {
 impl WaiverGroup {
     /// Returns the reason why this group is not in force on the day `today`, such as an expired date; `None`
     /// if it is in force.
-    pub fn is_not_in_force(&self, today: &str) -> Option<String> {
+    pub(crate) fn is_not_in_force(&self, today: &str) -> Option<String> {
         let Waiver { reason, link, expires } = &self.said;
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;
         match () {

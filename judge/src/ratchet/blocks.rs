@@ -15,23 +15,23 @@ type NumberSet = BTreeSet<Option<usize>>;
 /// run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "FileBlock")]
-pub struct SiteBlock {
-    pub taps: Vec<Point>,
-    pub layers: Option<Ranges>,
-    pub passes: Option<Ranges>,
+pub(crate) struct SiteBlock {
+    pub(crate) taps: Vec<Point>,
+    pub(crate) layers: Option<Ranges>,
+    pub(crate) passes: Option<Ranges>,
 }
 
 /// A block in a baseline file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileBlock {
+pub(crate) struct FileBlock {
     taps: String,
     layers: Option<String>,
     passes: Option<String>,
     /// Number of values at each site.
-    pub each: Option<u64>,
+    pub(crate) each: Option<u64>,
     /// Number of values at all sites together, in version 1 of the file.
-    pub values: Option<u64>,
+    pub(crate) values: Option<u64>,
 }
 
 impl TryFrom<FileBlock> for SiteBlock {
@@ -70,19 +70,19 @@ impl SiteBlock {
     }
 
     /// Returns true if the block contains the site of a row.
-    pub fn contains(&self, row: &RecordedRow) -> bool {
+    pub(crate) fn contains(&self, row: &RecordedRow) -> bool {
         self.is_beside(row) && is_in(&self.passes, row.site.pass)
     }
 
     /// Returns true if the block contains the tap and layer of a row, in any pass.
-    pub fn is_beside(&self, row: &RecordedRow) -> bool {
+    pub(crate) fn is_beside(&self, row: &RecordedRow) -> bool {
         is_in(&self.layers, row.site.layer)
             && self.passes.is_some() == row.site.pass.is_some()
             && self.taps.contains(&row.site.point)
     }
 
     /// Returns all sites of the block.
-    pub fn sites(&self) -> impl Iterator<Item = Site> {
+    pub(crate) fn sites(&self) -> impl Iterator<Item = Site> {
         let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
             match ranges {
                 None => vec![None],
@@ -101,12 +101,12 @@ impl SiteBlock {
     }
 
     /// Returns the names of the taps, separated by spaces.
-    pub fn tap_names(&self) -> String {
+    pub(crate) fn tap_names(&self) -> String {
         self.taps.iter().map(|tap| tap.name()).collect::<Vec<_>>().join(" ")
     }
 
     /// Groups sites into as few blocks as possible, in the order of their taps.
-    pub fn of(sites: impl IntoIterator<Item = Site>) -> Vec<Self> {
+    pub(crate) fn of(sites: impl IntoIterator<Item = Site>) -> Vec<Self> {
         let mut order: Vec<Point> = Vec::new();
         let mut passes: BTreeMap<(usize, Option<usize>), NumberSet> = BTreeMap::new();
         for Site { point, layer, pass } in sites {

@@ -40,26 +40,26 @@ pub struct Change {
     /// Kind of change: `verdict`, `coverage`, `judged`, `cause`, `size`, `bound_ratio`, `bits`, `check`.
     pub what: &'static str,
     /// Name of the dump, or the subject of a server check.
-    pub dump: String,
+    pub(crate) dump: String,
     /// The site; `None` for a change of the whole dump.
-    pub site: Option<Site>,
+    pub(crate) site: Option<Site>,
     /// Old and new value, as text.
     pub said: [String; 2],
     /// Reason for the change, if known.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// Differences between two reports.
 #[derive(Clone, Debug)]
 pub struct Diff {
     /// Version, command and verdict of each report, older first.
-    pub of: [([String; 2], Verdict); 2],
+    pub(crate) of: [([String; 2], Verdict); 2],
     /// Changes in the order of the new report, followed by missing sites.
     pub changes: Vec<Change>,
     /// Number of sites and server checks that are in both reports.
     pub compared: usize,
     /// Notes that are not changes.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Diff {

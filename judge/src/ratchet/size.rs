@@ -15,14 +15,14 @@ const MOVED: f64 = 1.0 / 128.0;
 
 impl FailureSize {
     /// Returns true if a row is so close to its error bound that it may pass in another build.
-    pub fn is_just_beyond(row: &RecordedRow) -> bool {
+    pub(crate) fn is_just_beyond(row: &RecordedRow) -> bool {
         let over = row.size.over.map(|_| 0);
         let within = Self { bound_ratio: Some(RADIUS), over, sigmas: Some(BIAS), ..row.size };
         within.outgrown_by(row).is_none()
     }
 
     /// Returns the larger of each figure.
-    pub fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         Self {
             bound_ratio: most(self.bound_ratio, other.bound_ratio),
             rel_l2: most(self.rel_l2, other.rel_l2),
@@ -33,7 +33,7 @@ impl FailureSize {
     }
 
     /// Returns a message if a row is worse than any build of this failure is expected to be.
-    pub fn outgrown_by(&self, row: &RecordedRow) -> Option<String> {
+    pub(crate) fn outgrown_by(&self, row: &RecordedRow) -> Option<String> {
         let now = row.size;
         let is_judged_alike = self.bound_ratio.is_some() == now.bound_ratio.is_some()
             && self.over.is_some() == now.over.is_some();
@@ -76,7 +76,7 @@ impl FailureSize {
 
     /// Returns the figures to write: `known`, unless they shrank by more than the variation between builds.
     /// So the file does not change with every low bit. `noise` are the noise figures of the rows.
-    pub fn kept_as(self, known: Self, noise: [f64; 2]) -> Self {
+    pub(crate) fn kept_as(self, known: Self, noise: [f64; 2]) -> Self {
         let keep = |known: Option<f64>, now: Option<f64>, most: fn(f64, f64) -> f64, unit| match (known, now)
         {
             (Some(known), Some(now)) if now <= known && known <= most(now, unit) => Some(known),

@@ -23,7 +23,7 @@ pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
 }
 
 /// Returns a remedy for an undetermined comparison; empty if none is known.
-pub fn remedy(result: &Comparison) -> String {
+pub(crate) fn remedy(result: &Comparison) -> String {
     let outcome = &result.outcome;
     let Some(row) = text::in_doubt(outcome) else { return remedy_of_gaps(result) };
     let is_mixture = outcome.rows.iter().any(|row| row.site.point.is_of_experts());

@@ -8,24 +8,24 @@ use crate::verdict::{CheckpointSummary, Outcome, SiteResult, Verdict};
 /// Results of a checkpoint: at its first divergence if the engines diverge there first, otherwise at its
 /// worst site.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CheckpointLine {
-    pub checkpoint: Checkpoint,
-    pub verdict: Verdict,
+pub(crate) struct CheckpointLine {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) verdict: Verdict,
     /// True for the checkpoint of the first divergence.
-    pub is_culprit: bool,
+    pub(crate) is_culprit: bool,
     /// The site whose name is printed; `None` if nothing was compared.
-    pub site: Option<Site>,
+    pub(crate) site: Option<Site>,
     /// Spec tolerance of the largest absolute error at the site.
-    pub tolerance: Option<f64>,
-    pub local: Option<Errors>,
-    pub bound_ratio: Option<f64>,
-    pub over: Option<usize>,
-    pub accumulated: Option<Errors>,
+    pub(crate) tolerance: Option<f64>,
+    pub(crate) local: Option<Errors>,
+    pub(crate) bound_ratio: Option<f64>,
+    pub(crate) over: Option<usize>,
+    pub(crate) accumulated: Option<Errors>,
 }
 
 impl CheckpointLine {
     /// Returns the lines of a dump, in the order of the checkpoints.
-    pub fn of(outcome: &Outcome, checkpoints: &[Checkpoint]) -> Vec<Self> {
+    pub(crate) fn of(outcome: &Outcome, checkpoints: &[Checkpoint]) -> Vec<Self> {
         let first = outcome.first_divergence();
         let line = |summary: CheckpointSummary<'_>| match first
             .filter(|row| row.checkpoint() == summary.checkpoint)
@@ -50,7 +50,7 @@ impl CheckpointLine {
     }
 
     /// Returns the line of a checkpoint's worst site.
-    pub fn worst(summary: &CheckpointSummary<'_>) -> Self {
+    pub(crate) fn worst(summary: &CheckpointSummary<'_>) -> Self {
         Self {
             checkpoint: summary.checkpoint,
             verdict: summary.verdict,
@@ -65,17 +65,17 @@ impl CheckpointLine {
     }
 
     /// Returns the errors that the checkpoint is judged by: local errors, or accumulated errors if only those were measured.
-    pub fn errors(&self) -> Option<Errors> {
+    pub(crate) fn errors(&self) -> Option<Errors> {
         self.local.or(self.accumulated)
     }
 
     /// Returns true if the values are token ids, which are either equal or different.
-    pub fn is_of_tokens(&self) -> bool {
+    pub(crate) fn is_of_tokens(&self) -> bool {
         self.site.is_some_and(|site| site.point.kind() == ValueKind::Token)
     }
 
     /// Returns the worse of two lines for the same checkpoint, figure by figure.
-    pub fn worse(self, other: Self) -> Self {
+    pub(crate) fn worse(self, other: Self) -> Self {
         // Local and accumulated errors are not comparable: if both verdicts are equal, the site with a local
         // error is named.
         let severity = |line: &Self| {

@@ -37,7 +37,7 @@ const OF_NO_EFFECT: [&str; 9] = [
 ];
 
 /// Returns true if two commands differ only in the order and spelling of options, and in the output path.
-pub fn same_command(one: &[String], other: &[String]) -> bool {
+pub(crate) fn same_command(one: &[String], other: &[String]) -> bool {
     CommandRequest::of(one) == CommandRequest::of(other)
 }
 

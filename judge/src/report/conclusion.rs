@@ -10,7 +10,7 @@ use crate::report::{Comparison, Report, advice, likelihoods};
 use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Returns a verdict line for every dump, and a paragraph for each one that does not pass.
-pub fn lines(report: &Report, paint: TerminalStyle) -> Vec<String> {
+pub(crate) fn lines(report: &Report, paint: TerminalStyle) -> Vec<String> {
     if report.results.is_empty() {
         return verdicts(report, paint);
     }

@@ -20,7 +20,7 @@ enum Predicate {
 }
 
 /// Returns the lines before the table. `page` is the path of `report.html`, if it is written.
-pub fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
+pub(crate) fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<String> {
     let mut bad: Vec<&Comparison> =
         report.results.iter().filter(|result| !result.outcome.verdict.is_good()).collect();
     bad.sort_by_key(|result| std::cmp::Reverse(result.outcome.verdict));
@@ -45,7 +45,7 @@ pub fn lines(report: &Report, page: Option<&str>, paint: TerminalStyle) -> Vec<S
 
 /// Returns the reason for the verdict if it concerns no single dump: nothing that tests the model was
 /// compared, or the server's own checks failed.
-pub fn of_no_dump(report: &Report) -> Option<String> {
+pub(crate) fn of_no_dump(report: &Report) -> Option<String> {
     let of_server = || {
         let served = report.served.as_ref()?;
         let check = served.worst()?;
@@ -114,7 +114,7 @@ fn leading_causes(outcome: &Outcome) -> Vec<&Finding> {
 }
 
 /// Returns one sentence about a dump that does not pass: its faults, or why it could not be judged.
-pub fn sentence(outcome: &Outcome) -> String {
+pub(crate) fn sentence(outcome: &Outcome) -> String {
     let mut causes = leading_causes(outcome);
     causes.retain(|cause| is_asserted(cause));
     match (outcome.verdict, outcome.first_divergence()) {
@@ -210,7 +210,7 @@ pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
 }
 
 /// Returns the command that judges again with a supposed cause, if `--suppose` can express the cause.
-pub fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
+pub(crate) fn confirm_command(result: &Comparison, finding: &Finding) -> Option<String> {
     let cause = Some(finding).filter(|finding| finding.kind.is_cause())?;
     let confirmed = || result.outcome.confirmed_causes();
     // Causes that one run confirmed together are supposed together.

@@ -45,7 +45,7 @@ pub fn html(report: &Report) -> String {
 }
 
 /// Returns an HTML page for a run that ended with an error.
-pub fn refused(refusal: &RunFailure) -> String {
+pub(crate) fn refused(refusal: &RunFailure) -> String {
     page(ReportFile::from(refusal).json())
 }
 

@@ -28,7 +28,7 @@ pub fn junit(report: &Report) -> String {
 }
 
 /// Returns a run error as JUnit XML.
-pub fn refused(refusal: &RunFailure) -> String {
+pub(crate) fn refused(refusal: &RunFailure) -> String {
     let mut suite = timed(&refusal.name(), refusal.timing);
     let error = non_success(NonSuccessKind::Error, RunFailure::WORD, &refusal.error);
     suite.add_test_case(case(WHOLE, "xcheck", error));

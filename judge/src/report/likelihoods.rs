@@ -7,7 +7,7 @@ use crate::verdict::{Outcome, SiteResult};
 
 /// Returns lines such as "top_logprobs: max |Δ log p| 1.2e-7; KL(reference‖candidate) ≥ 3.1e-9 in the mean,
 /// 8.0e-9 at most; …".
-pub fn lines(outcome: &Outcome) -> Vec<String> {
+pub(crate) fn lines(outcome: &Outcome) -> Vec<String> {
     [Point::TokenLogprobs, Point::TopLogprobs].iter().filter_map(|&point| line(outcome, point)).collect()
 }
 

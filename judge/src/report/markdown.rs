@@ -79,7 +79,7 @@ fn is_long(outcome: &Outcome) -> bool {
 }
 
 /// Returns a run error as GitHub-flavoured Markdown.
-pub fn refused(refusal: &RunFailure) -> String {
+pub(crate) fn refused(refusal: &RunFailure) -> String {
     let error = escape(&text::fit(&refusal.error, MOST / 8));
     format!("# xcheck: {}\n\n{error}\n{}", RunFailure::WORD.to_uppercase(), called_as(&refusal.command))
 }

@@ -18,32 +18,32 @@ use crate::verdict::{Finding, SiteResult, Verdict};
 #[derive(Clone, Debug)]
 pub struct RecordedReport {
     /// Version and commit of the program that wrote the report, and its arguments.
-    pub told: [String; 2],
+    pub(crate) told: [String; 2],
     /// Overall verdict.
     pub verdict: Verdict,
     /// Recorded results of each dump.
-    pub dumps: Vec<RecordedDump>,
+    pub(crate) dumps: Vec<RecordedDump>,
     /// Results of a server's own checks.
-    pub checks: Vec<ServerCheck>,
+    pub(crate) checks: Vec<ServerCheck>,
 }
 
 /// Recorded results of one dump.
 #[derive(Clone, Debug)]
 pub struct RecordedDump {
     /// Name of the dump.
-    pub name: String,
+    pub(crate) name: String,
     /// Description of the model.
-    pub model: String,
+    pub(crate) model: String,
     /// SHA-256 of the model's weights, if known.
-    pub sha256: Option<String>,
+    pub(crate) sha256: Option<String>,
     /// Criterion and mode of the comparison.
-    pub judged: String,
+    pub(crate) judged: String,
     /// Verdict of the dump, from its rows and coverage.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Reason, if not a pass.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// All compared rows, in data-flow order.
-    pub rows: Vec<RecordedRow>,
+    pub(crate) rows: Vec<RecordedRow>,
 }
 
 /// Figures of a failure that another build with the same fault reproduces. A figure is `None` if it was not
@@ -51,53 +51,53 @@ pub struct RecordedDump {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FailureSize {
     /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
-    pub bound_ratio: Option<f64>,
+    pub(crate) bound_ratio: Option<f64>,
     /// Relative L2 error of all values together, if there are no error bounds per value. It distinguishes one wrong
     /// value from many.
-    pub rel_l2: Option<f64>,
+    pub(crate) rel_l2: Option<f64>,
     /// Largest error of a value relative to its size, if perturbed runs give the noise floor.
-    pub max_scaled: Option<f64>,
+    pub(crate) max_scaled: Option<f64>,
     /// Number of values above their error bound, summed over both sides.
-    pub over: Option<usize>,
+    pub(crate) over: Option<usize>,
     /// Largest bias, in sigmas.
-    pub sigmas: Option<f64>,
+    pub(crate) sigmas: Option<f64>,
 }
 
 /// Recorded results at one site.
 #[derive(Clone, Debug)]
 pub struct RecordedRow {
     /// The site.
-    pub site: Site,
+    pub(crate) site: Site,
     /// Number of compared values.
-    pub elements: u64,
+    pub(crate) elements: u64,
     /// Verdict of the row.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Reason, if not a pass.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Cause of a failure with its value; the name is the same in all builds.
-    pub cause: Option<String>,
+    pub(crate) cause: Option<String>,
     /// True if all compared values are bit-identical in the error that was judged.
-    pub is_identical: bool,
+    pub(crate) is_identical: bool,
     /// Size of the failure, or of the error if the row does not fail.
-    pub size: FailureSize,
+    pub(crate) size: FailureSize,
     /// True if `bound_ratio` is relative to a noise floor. The noise floor differs between builds, since few
     /// perturbed runs measure it.
-    pub is_measured: bool,
+    pub(crate) is_measured: bool,
     /// Largest values of `rel_l2` and `max_scaled` that rounding, or the tolerance that decides, can cause.
-    pub noise: [f64; 2],
+    pub(crate) noise: [f64; 2],
     /// Histogram of bound ratios: a power of two, and the number of values from there up to the next power.
-    pub sizes: Option<Vec<(i32, u64)>>,
+    pub(crate) sizes: Option<Vec<(i32, u64)>>,
 }
 
 impl RecordedRow {
     /// Returns the number of compared values, if it is the same in every run. It varies for top
     /// log-probabilities, because only tokens that both sides list are compared.
-    pub fn counted(&self) -> Option<u64> {
+    pub(crate) fn counted(&self) -> Option<u64> {
         (self.site.point != Point::TopLogprobs).then_some(self.elements)
     }
 
     /// Returns the number of values with at least this bound ratio; `None` if unknown.
-    pub fn off_by(&self, bound_ratio: f64) -> Option<u64> {
+    pub(crate) fn off_by(&self, bound_ratio: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
         Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= bound_ratio).map(|(_, count)| count).sum())
     }

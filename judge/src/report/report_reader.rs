@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<ReportContent> {
 }
 
 /// Reads a file with a parser of reports.
-pub fn of_file<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T> {
+pub(crate) fn of_file<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T> {
     let text = input::text(path)?;
     parse(&text).map_err(|problem| Error::BadContainer {
         file: path.to_owned(),
@@ -57,7 +57,7 @@ fn check_program(program: &Program) -> Result<(), String> {
 ///
 /// # Errors
 /// If the data of a shard is invalid, or the verdict is not that of the results.
-pub fn content(file: ReportFile) -> Result<ReportContent, String> {
+pub(crate) fn content(file: ReportFile) -> Result<ReportContent, String> {
     if let Some(error) = file.error {
         return Ok(ReportContent::Refused(error));
     }

@@ -12,7 +12,7 @@ use crate::verdict::{Outcome, SiteResult, Verdict};
 
 /// Worst result of a cell. Later variants are worse.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub enum ResultMark {
+pub(crate) enum ResultMark {
     /// Every value is bit-identical.
     Same,
     /// Rounding explains the difference, or it is a tie.
@@ -64,10 +64,10 @@ impl ResultMark {
 }
 
 /// Meaning of the characters of a map.
-pub const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: no data";
+pub(crate) const LEGEND: &str = "= same bits  . explained  k waived  ? undetermined  x fails  blank: no data";
 
 /// Worst result of every tap and layer, over all passes.
-pub struct ResultMap {
+pub(crate) struct ResultMap {
     /// Layers with results, in order, one per column.
     layers: Vec<usize>,
     taps: BTreeMap<Point, BTreeMap<usize, ResultMark>>,
@@ -75,7 +75,7 @@ pub struct ResultMap {
 }
 
 impl ResultMap {
-    pub fn of(outcome: &Outcome) -> Self {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
         let (mut taps, mut outside): (BTreeMap<_, BTreeMap<_, ResultMark>>, BTreeMap<_, ResultMark>) =
             Default::default();
         for row in &outcome.rows {
@@ -91,13 +91,13 @@ impl ResultMap {
     }
 
     /// Returns true if the map has layers.
-    pub fn has_layers(&self) -> bool {
+    pub(crate) fn has_layers(&self) -> bool {
         !self.layers.is_empty()
     }
 
     /// Returns the map in lines of at most `width` columns. If there are too many layers, several share a
     /// column, which shows the worst result.
-    pub fn lines(&self, width: usize, paint: TerminalStyle) -> Vec<String> {
+    pub(crate) fn lines(&self, width: usize, paint: TerminalStyle) -> Vec<String> {
         let points = self.taps.keys().chain(self.outside.keys());
         let label = points.map(|point| point.name().len()).fold("layer".len(), usize::max) + 2;
         let share = self.layers.len().div_ceil(width.saturating_sub(label).max(1)).max(1);

@@ -11,15 +11,15 @@ use crate::verdict::Verdict;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArchitectureSummary {
     /// The architecture's name.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// The names of the models.
-    pub models: BTreeSet<String>,
+    pub(crate) models: BTreeSet<String>,
     /// Number of dumps.
-    pub dumps: usize,
+    pub(crate) dumps: usize,
     /// Worst verdict.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Each compared checkpoint with its worst figures over all dumps.
-    pub checkpoints: Vec<CheckpointLine>,
+    pub(crate) checkpoints: Vec<CheckpointLine>,
 }
 
 impl ArchitectureSummary {
@@ -50,7 +50,7 @@ impl ArchitectureSummary {
     }
 
     /// Returns a title such as "llama  ·  3 dumps of tiny-llama2, tiny-llama3".
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let models = self.models.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let dumps = text::count(self.dumps, "dump");
         format!("{}  ·  {dumps} of {models}", self.architecture)
@@ -76,7 +76,7 @@ impl Report {
     }
 
     /// Returns one summary per architecture if the report is about several models.
-    pub fn rollup(&self) -> Vec<ArchitectureSummary> {
+    pub(crate) fn rollup(&self) -> Vec<ArchitectureSummary> {
         let models: BTreeSet<&str> = self.results.iter().map(|result| &*result.model.name).collect();
         if models.len() > 1 { self.by_architecture() } else { Vec::new() }
     }

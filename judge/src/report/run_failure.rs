@@ -17,7 +17,7 @@ pub struct RunFailure {
 
 impl RunFailure {
     /// Word shown in place of a verdict.
-    pub const WORD: &str = "error";
+    pub(crate) const WORD: &str = "error";
 
     /// Returns the subcommand without options, such as "xcheck run".
     pub(super) fn name(&self) -> String {

@@ -50,11 +50,16 @@ mod optional {
     use super::{Deserialize, EnumName, Serialize, Verdict};
     use serde::{Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(verdict: &Option<Verdict>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        verdict: &Option<Verdict>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         verdict.map(EnumName).serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Verdict>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Verdict>, D::Error> {
         Ok(Option::<EnumName<Verdict>>::deserialize(deserializer)?.map(|named| named.0))
     }
 }

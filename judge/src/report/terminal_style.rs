@@ -23,12 +23,12 @@ impl TerminalStyle {
     }
 
     /// Returns text in the style of titles.
-    pub fn strong(self, text: &str) -> String {
+    pub(crate) fn strong(self, text: &str) -> String {
         self.paint(Style::new().bold(), text)
     }
 
     /// Returns text in the style of secondary information.
-    pub fn faint(self, text: &str) -> String {
+    pub(crate) fn faint(self, text: &str) -> String {
         self.paint(Style::new().dimmed(), text)
     }
 

@@ -13,10 +13,10 @@ use crate::verdict::{Coverage, Finding, Outcome, SiteResult, Verdict, Waiver};
 pub const WIDTH: usize = 80;
 
 /// Placeholder for a missing figure.
-pub const NOTHING: &str = "-";
+pub(crate) const NOTHING: &str = "-";
 
 /// Formats an error figure with two digits. Further digits vary between compilers.
-pub fn figure(error: f64) -> String {
+pub(crate) fn figure(error: f64) -> String {
     match error {
         0.0 => "0".into(),
         error if error.is_finite() => format!("{error:.1e}"),
@@ -42,7 +42,7 @@ pub fn bound_ratio(bound_ratio: Option<f64>) -> String {
 
 /// Formats a cosine with its distance from 1, such as "1-3e-8" or "0.9312". "1" means that no difference is
 /// measurable.
-pub fn cosine(cosine: f64) -> String {
+pub(crate) fn cosine(cosine: f64) -> String {
     match 1.0 - cosine {
         gap if gap <= 0.0 => "1".into(),
         gap if gap < 0.01 => format!("1-{gap:.0e}"),
@@ -52,7 +52,7 @@ pub fn cosine(cosine: f64) -> String {
 }
 
 /// Formats the number of violations.
-pub fn over(count: Option<usize>) -> String {
+pub(crate) fn over(count: Option<usize>) -> String {
     match count {
         None => NOTHING.into(),
         Some(count) if count < 100_000 => count.to_string(),
@@ -61,18 +61,18 @@ pub fn over(count: Option<usize>) -> String {
 }
 
 /// Formats a tolerance with all given digits.
-pub fn bound(tolerance: f64) -> String {
+pub(crate) fn bound(tolerance: f64) -> String {
     if tolerance == 0.0 { "0".into() } else { format!("{tolerance:e}") }
 }
 
 /// Formats a tolerance for a narrow column.
-pub fn short_bound(tolerance: f64) -> String {
+pub(crate) fn short_bound(tolerance: f64) -> String {
     let exact = bound(tolerance);
     if exact.len() <= "1.2e-10".len() { exact } else { figure(tolerance) }
 }
 
 /// Formats a compared value with enough digits to distinguish it from the neighbouring numbers of its type.
-pub fn value(number: f64) -> String {
+pub(crate) fn value(number: f64) -> String {
     let plain = number == 0.0 || (1e-4..1e7).contains(&number.abs()) || !number.is_finite();
     let single = number as f32;
     match (f64::from(single) == number, plain) {
@@ -84,7 +84,7 @@ pub fn value(number: f64) -> String {
 }
 
 /// Formats a site in few characters, such as "attn_norm L2 p0". The tap's name is cut to fit `width`.
-pub fn short_place(site: Site, width: usize) -> String {
+pub(crate) fn short_place(site: Site, width: usize) -> String {
     let mut place = String::new();
     if let Some(layer) = site.layer {
         place += &format!(" L{layer}");
@@ -97,7 +97,7 @@ pub fn short_place(site: Site, width: usize) -> String {
 
 /// Returns a heading such as "first divergence from llama.cpp-q8_0", or for a candidate "first divergence of
 /// my-engine".
-pub fn heading(outcome: &Outcome, name: &str) -> String {
+pub(crate) fn heading(outcome: &Outcome, name: &str) -> String {
     match outcome.subject.role {
         Role::Reference => format!("first divergence from {name}"),
         Role::Candidate => format!("first divergence of {name}"),
@@ -105,7 +105,7 @@ pub fn heading(outcome: &Outcome, name: &str) -> String {
 }
 
 /// Formats the site of a row, such as "v, layer 2, pass 0 (positions 0-5)".
-pub fn site(row: &SiteResult) -> String {
+pub(crate) fn site(row: &SiteResult) -> String {
     let positions = &row.positions;
     match (row.site.pass, positions.len()) {
         (None, _) | (_, 0) => row.site.to_string(),
@@ -116,7 +116,7 @@ pub fn site(row: &SiteResult) -> String {
 
 /// Formats the site and index of a row's worst value, such as "v, layer 2, pass 0 (positions 0-5), index [3,
 /// 17]". The index is omitted for a single value.
-pub fn place(row: &SiteResult) -> String {
+pub(crate) fn place(row: &SiteResult) -> String {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
     match worst.filter(|worst| !worst.index.is_empty()) {
         Some(worst) => format!("{}, index {:?}", site(row), worst.index),
@@ -125,7 +125,7 @@ pub fn place(row: &SiteResult) -> String {
 }
 
 /// Describes the failure of a row: its error and the inputs of the operation, or otherwise the reason.
-pub fn fault(row: &SiteResult) -> String {
+pub(crate) fn fault(row: &SiteResult) -> String {
     let errors = row.judged().map(|found| found.errors);
     let [error, largest] = errors.map_or([f64::NAN; 2], |errors| [errors.past_neighbour, errors.max_abs]);
     let fails = row.verdict == Verdict::Fail;
@@ -146,7 +146,7 @@ pub fn fault(row: &SiteResult) -> String {
 
 /// Describes the exact value of a failing row, or the noise floor if that decides, with a label. Empty if
 /// neither decides.
-pub fn exactly(row: &SiteResult) -> (&'static str, String) {
+pub(crate) fn exactly(row: &SiteResult) -> (&'static str, String) {
     let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_by_accumulated();
     let name = if is_evaluated { "exactly" } else { "rounding" };
     match row.is_gated_by_tolerance() || row.bound_ratio().is_none() {
@@ -156,7 +156,7 @@ pub fn exactly(row: &SiteResult) -> (&'static str, String) {
 }
 
 /// Returns the label of a tolerance: one that decides the verdict, or one of a specification.
-pub fn bound_name(row: &SiteResult) -> &'static str {
+pub(crate) fn bound_name(row: &SiteResult) -> &'static str {
     if row.is_gated_by_tolerance() { "allowed" } else { "specified" }
 }
 
@@ -174,7 +174,7 @@ pub fn told(row: &SiteResult) -> String {
 }
 
 /// Returns the reason of a waiver and the failure.
-pub fn excused(row: &SiteResult) -> String {
+pub(crate) fn excused(row: &SiteResult) -> String {
     let said = row.known.as_ref();
     said.map_or_else(String::new, |Waiver { reason, link, expires }| {
         format!("{reason} ({link}, until {expires}); {}", told(row))
@@ -183,7 +183,7 @@ pub fn excused(row: &SiteResult) -> String {
 
 /// Formats the sites that a row was computed from, such as "attn_norm", "k_rope, v" or "block_out of layer
 /// 2".
-pub fn since(row: &SiteResult) -> String {
+pub(crate) fn since(row: &SiteResult) -> String {
     let start = |start: &Site| match start.layer.filter(|_| start.layer != row.site.layer) {
         Some(layer) => format!("{} of layer {layer}", start.point),
         None => start.point.to_string(),
@@ -196,7 +196,7 @@ pub fn since(row: &SiteResult) -> String {
 }
 
 /// Returns the explanation of a failure with its label. The site is omitted if it equals `told`.
-pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
+pub(crate) fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
     let name = if finding.kind.is_cause() { "cause" } else { "unclear" };
     match finding.site == told {
         true => (name, finding.what.clone()),
@@ -206,7 +206,7 @@ pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
 
 /// Formats a tolerance with its source, such as "1e-4 (Llama-2 specification, checkpoint 2)" or "1e-3, mean
 /// 1e-4, cosine at least 0.99 (BitNet specification)".
-pub fn allowed(row: &SiteResult) -> String {
+pub(crate) fn allowed(row: &SiteResult) -> String {
     let Tolerance { max_abs, mean_abs, min_cosine, source, .. } = &row.tolerance;
     let mean = mean_abs.map(|mean| format!(", mean {}", bound(mean))).unwrap_or_default();
     let cosine = min_cosine.map(|cosine| format!(", cosine at least {cosine}")).unwrap_or_default();
@@ -214,7 +214,7 @@ pub fn allowed(row: &SiteResult) -> String {
 }
 
 /// Formats the largest error of a checkpoint. Token ids are shown as equal or different.
-pub fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
+pub(crate) fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
     match errors {
         Some(errors) if shown.is_of_tokens() && errors.max_abs != 0.0 => "differs".into(),
         _ => measured(errors.map(|errors| errors.max_abs)),
@@ -222,7 +222,7 @@ pub fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
 }
 
 /// Formats the mean error and the cosine of a checkpoint; empty for token ids.
-pub fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
+pub(crate) fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
     match shown.errors().filter(|_| !shown.is_of_tokens()) {
         Some(errors) => [figure(errors.mean_abs), cosine(errors.cosine)],
         None => [NOTHING; 2].map(str::to_owned),
@@ -230,18 +230,18 @@ pub fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
 }
 
 /// Formats the producer and its version, such as "llama.cpp b1234".
-pub fn producer(outcome: &Outcome) -> String {
+pub(crate) fn producer(outcome: &Outcome) -> String {
     let producer = &outcome.subject.producer;
     clean(format!("{} {}", producer.name, producer.version).trim_end())
 }
 
 /// Returns the first undetermined row, in data-flow order.
-pub fn in_doubt(outcome: &Outcome) -> Option<&SiteResult> {
+pub(crate) fn in_doubt(outcome: &Outcome) -> Option<&SiteResult> {
     outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
 }
 
 /// Returns the phrase for taps without a failure.
-pub fn fine(outcome: &Outcome) -> &'static str {
+pub(crate) fn fine(outcome: &Outcome) -> &'static str {
     match outcome.subject.gate {
         Gate::Rounding => "explained by rounding",
         Gate::Tolerance => "within tolerance",
@@ -249,7 +249,7 @@ pub fn fine(outcome: &Outcome) -> &'static str {
 }
 
 /// Describes the coverage, such as "2 of 5 taps explained by rounding, 1 undetermined, 2 not compared".
-pub fn covered(outcome: &Outcome) -> String {
+pub(crate) fn covered(outcome: &Outcome) -> String {
     let [doubtful, known] = [Verdict::Inconclusive, Verdict::Known].map(|verdict| outcome.count(verdict));
     let good = outcome.rows.len() - doubtful - known - outcome.count(Verdict::Fail);
     let missing = outcome.coverage.taps_expected.saturating_sub(outcome.rows.len());
@@ -261,7 +261,7 @@ pub fn covered(outcome: &Outcome) -> String {
 }
 
 /// Returns a suffix such as "; 1 of 24 rows of 48 taps", for a dump without all rows.
-pub fn in_part(coverage: &Coverage) -> String {
+pub(crate) fn in_part(coverage: &Coverage) -> String {
     let Coverage { taps_in_part, rows, rows_expected, .. } = coverage;
     match taps_in_part {
         0 => String::new(),
@@ -271,7 +271,7 @@ pub fn in_part(coverage: &Coverage) -> String {
 
 /// Formats the share of identical values, such as "410 taps bit-identical, 99.98 % of the values". The share
 /// is rounded down, so 100 % means all values.
-pub fn identical(coverage: &Coverage) -> String {
+pub(crate) fn identical(coverage: &Coverage) -> String {
     let taps = count(coverage.taps_identical, "tap");
     let hundredths = coverage.elements_identical * 10_000 / coverage.elements.max(1);
     let share = match hundredths {
@@ -282,7 +282,7 @@ pub fn identical(coverage: &Coverage) -> String {
 }
 
 /// Formats a count with its noun, such as "1 tap" or "2 taps".
-pub fn count(number: usize, noun: &str) -> String {
+pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -13,7 +13,7 @@ pub struct PromptTokens {
 
 impl PromptTokens {
     /// Adds the token texts of another shard of the same comparison.
-    pub fn with(mut self, other: &Self) -> Self {
+    pub(crate) fn with(mut self, other: &Self) -> Self {
         self.texts.extend(other.texts.iter().map(|(&token, text)| (token, text.clone())));
         self
     }

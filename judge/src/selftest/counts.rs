@@ -67,9 +67,9 @@ pub struct CorrectCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRow {
     /// The kind of change, or "passes" and "heads" for a change of some passes or heads.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The family of the kind.
-    pub family: CauseFamily,
+    pub(crate) family: CauseFamily,
 }
 
 impl FaultRow {

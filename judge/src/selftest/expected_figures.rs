@@ -24,13 +24,13 @@ pub struct ExpectedFigures {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FigureRegression {
     /// Kind of change, or variant of a correct dump.
-    pub of: String,
+    pub(crate) of: String,
     /// Name of the figure, such as `detected`.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
     /// Value in this run.
-    pub found: usize,
+    pub(crate) found: usize,
     /// Expected value.
-    pub promised: usize,
+    pub(crate) promised: usize,
 }
 
 impl fmt::Display for FigureRegression {

@@ -62,7 +62,7 @@ pub struct MemoryDump {
 
 impl MemoryDump {
     /// Starts a dump with this form.
-    pub fn new(manifest: Manifest, form: DumpForm) -> Self {
+    pub(crate) fn new(manifest: Manifest, form: DumpForm) -> Self {
         Self { manifest, form, arrays: Vec::new() }
     }
 
@@ -70,7 +70,7 @@ impl MemoryDump {
     ///
     /// # Errors
     /// If the values violate the dump format.
-    pub fn finish(mut self, transcript: Transcript) -> Result<Dump> {
+    pub(crate) fn finish(mut self, transcript: Transcript) -> Result<Dump> {
         for tokens in transcript.passes {
             let position = self.manifest.passes.last().map_or(0, Pass::end);
             self.manifest.passes.push(Pass { position, tokens, temperature: None });

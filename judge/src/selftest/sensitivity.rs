@@ -42,7 +42,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds of faults.
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::AttentionScale,
         Self::DecodeOnly,
         Self::RopeTheta,
@@ -140,7 +140,7 @@ pub struct Sensitivity {
     /// a logit difference.
     pub lost_lead: f64,
     /// True if every value is within its error bound, so that no perturbed runs were needed.
-    pub is_within_bounds: bool,
+    pub(crate) is_within_bounds: bool,
 }
 
 impl Sensitivity {

@@ -63,7 +63,7 @@ pub struct ChangeEffect {
     /// Number of operations in the run that the change altered.
     pub stages: usize,
     /// First site whose values the change altered.
-    pub first: Option<Site>,
+    pub(crate) first: Option<Site>,
 }
 
 impl TestModel {

@@ -17,18 +17,18 @@ pub(crate) const MOST_PARTS: usize = 2;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     /// The search that found the cause.
-    pub sought: CauseSearch,
+    pub(crate) sought: CauseSearch,
     /// Sites that the cause explains, in data-flow order.
-    pub sites: Vec<Site>,
+    pub(crate) sites: Vec<Site>,
     /// The content of the cause.
-    pub told: CauseContent,
+    pub(crate) told: CauseContent,
     /// Kinds of causes that were tried and do not explain the sites.
-    pub excluded: Vec<String>,
+    pub(crate) excluded: Vec<String>,
 }
 
 /// The search that found a cause, in reporting order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CauseSearch {
+pub(crate) enum CauseSearch {
     /// Comparison of the prompt's tokens.
     Prompt,
     /// Search for NaN and infinity.
@@ -51,7 +51,7 @@ impl CauseSearch {
     ];
 
     /// Returns the search's name in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 
@@ -83,7 +83,7 @@ impl CauseSearch {
 
 /// The content of a cause: changes of operations, a misread dump, or a description.
 #[derive(Clone, Debug, PartialEq)]
-pub enum CauseContent {
+pub(crate) enum CauseContent {
     /// Alternative changes of operations, the most likely first. Each alternative explains the cause by
     /// itself.
     Changes(Vec<FittingChange>),
@@ -119,19 +119,19 @@ pub enum CauseContent {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FittingChange {
     /// The changes in the syntax of `--suppose`.
-    pub typed: String,
+    pub(crate) typed: String,
     /// The kind of the first change.
-    pub kind: CauseKind,
+    pub(crate) kind: CauseKind,
     /// The key of the setting in the model's configuration.
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
     /// The reference's value of the setting.
-    pub reference: Option<String>,
+    pub(crate) reference: Option<String>,
     /// The candidate's value of the setting.
-    pub candidate: Option<String>,
+    pub(crate) candidate: Option<String>,
     /// The description, one sentence without the sites.
-    pub what: String,
+    pub(crate) what: String,
     /// The recommended fix.
-    pub remedy: String,
+    pub(crate) remedy: String,
 }
 
 impl Cause {
@@ -146,7 +146,7 @@ impl Cause {
     }
 
     /// Makes a cause from a finding at a single site.
-    pub fn once(sought: CauseSearch, finding: Finding) -> Self {
+    pub(crate) fn once(sought: CauseSearch, finding: Finding) -> Self {
         Self::new(sought, vec![finding.site], CauseContent::Once(Box::new(finding)))
     }
 
@@ -265,7 +265,7 @@ fn of_stages([wrong, of]: [usize; 2]) -> String {
 
 /// Merges equal causes of all units, each with all its sites. `slides` holds one entry per layer: true if the
 /// layer has a sliding window.
-pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
+pub(crate) fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
     let mut all: Vec<Cause> = units.concat();
     all.sort_by_key(|cause| (cause.sought.rank(), cause.sites[0].flow_order()));
     if units.len() > 1 {

@@ -16,7 +16,11 @@ use crate::verdict::ties::refuse_ties_of_a_wrong_run;
 
 /// Makes one verdict from the results of the requested units. Stores the results in `basis`, whose own list of
 /// results must be empty.
-pub fn conclude(subject: ComparisonSubject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
+pub(crate) fn conclude(
+    subject: ComparisonSubject,
+    basis: Basis,
+    mut found: Vec<(usize, Evidence)>,
+) -> Outcome {
     found.sort_by_key(|(number, _)| *number);
     let mut rows: Vec<SiteResult> =
         found.iter_mut().flat_map(|(_, found)| std::mem::take(&mut found.rows)).collect();

@@ -16,55 +16,55 @@ pub(crate) const OUR_ENGINE: &str = "our engine";
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissingSite {
     /// The site.
-    pub site: Site,
+    pub(crate) site: Site,
     /// The reason, which names the site.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// The results of one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evidence {
     /// The unit that was compared.
-    pub unit: Unit,
+    pub(crate) unit: Unit,
     /// Compared values in data-flow order, each judged separately. Empty inside an
     /// [`Outcome`](crate::verdict::Outcome), which stores the rows itself.
-    pub rows: Vec<SiteResult>,
+    pub(crate) rows: Vec<SiteResult>,
     /// Number of sites that should have been compared.
-    pub expected: usize,
+    pub(crate) expected: usize,
     /// Missing sites in data-flow order.
-    pub missing: Vec<MissingSite>,
+    pub(crate) missing: Vec<MissingSite>,
     /// Reasons, apart from sites, why the unit cannot pass.
-    pub lacking: Vec<String>,
+    pub(crate) lacking: Vec<String>,
     /// The taps that each side has, by the side's name. Empty if nothing was run.
-    pub sides: Vec<(String, BTreeSet<Point>)>,
+    pub(crate) sides: Vec<(String, BTreeSet<Point>)>,
     /// Facts that change no verdict.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// 8-bit integer products of the dump's engine, if they explain most failing products.
-    pub integers: Option<IntegerProducts>,
+    pub(crate) integers: Option<IntegerProducts>,
     /// Causes of failing rows.
-    pub causes: Vec<Cause>,
+    pub(crate) causes: Vec<Cause>,
     /// Number of operations computed with a change from `--suppose`.
-    pub made: usize,
+    pub(crate) made: usize,
     /// SHA-256 of the dump's values at the start and the end of the unit. The end must match the next unit's
     /// start.
-    pub edges: [Option<String>; 2],
+    pub(crate) edges: [Option<String>; 2],
 }
 
 /// All data of a verdict except rows. The verdict can be made again when more units are done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Basis {
     /// The values selected for comparison.
-    pub selection: Selection,
+    pub(crate) selection: Selection,
     /// The requested units with their index in the plan.
     pub wanted: Vec<(usize, Unit)>,
     /// True if `wanted` contains all units of the plan.
-    pub is_whole: bool,
+    pub(crate) is_whole: bool,
     /// True if the dump's choices are known only from the tokens that it read.
     pub choices_are_read: bool,
     /// One entry per layer: true if the layer has a sliding window.
-    pub slides: Vec<bool>,
+    pub(crate) slides: Vec<bool>,
     /// The results by unit index, without rows.
-    pub evidence: Vec<(usize, Evidence)>,
+    pub(crate) evidence: Vec<(usize, Evidence)>,
 }
 
 impl Default for Basis {

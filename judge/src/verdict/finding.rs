@@ -63,7 +63,7 @@ pub fn changes_of<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Option
 
 impl Finding {
     /// Returns the changes, each in the syntax of `--suppose`. `None` if `--suppose` has no such change.
-    pub fn changes(&self) -> Option<impl Iterator<Item = &str>> {
+    pub(crate) fn changes(&self) -> Option<impl Iterator<Item = &str>> {
         Some(self.supposed.as_ref()?.split(AND))
     }
 

@@ -16,8 +16,8 @@ mod site_result;
 mod ties;
 mod unit_rows;
 
-pub use cause::{Cause, CauseContent, CauseSearch, FittingChange};
-pub use conclusion::conclude;
+pub(crate) use cause::{Cause, CauseContent, CauseSearch, FittingChange};
+pub(crate) use conclusion::conclude;
 pub use coverage::{NOT_RECORDED, once_each};
 pub use evidence::{Basis, Evidence, MissingSite};
 pub use finding::{Finding, changes_of};

@@ -85,19 +85,19 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct CheckpointSummary<'o> {
     /// The checkpoint.
-    pub checkpoint: Checkpoint,
+    pub(crate) checkpoint: Checkpoint,
     /// The worst verdict of the checkpoint's rows. Inconclusive if nothing was compared.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
-    pub worst: Option<&'o SiteResult>,
+    pub(crate) worst: Option<&'o SiteResult>,
     /// Accumulated error: each statistic at its worst row. `None` if not measured.
-    pub accumulated: Option<Errors>,
+    pub(crate) accumulated: Option<Errors>,
     /// Local error: each statistic at its worst row. `None` if not measured.
-    pub local: Option<Errors>,
+    pub(crate) local: Option<Errors>,
     /// Largest ratio of an error to its error bound. `None` if not measured.
-    pub bound_ratio: Option<f64>,
+    pub(crate) bound_ratio: Option<f64>,
     /// Number of values above their error bound. `None` if no operation was evaluated.
-    pub over: Option<usize>,
+    pub(crate) over: Option<usize>,
 }
 
 impl Outcome {
@@ -133,7 +133,7 @@ impl Outcome {
     }
 
     /// Returns true if the time limit ended the search for causes. A cause may exist that was not tried.
-    pub fn is_search_unfinished(&self) -> bool {
+    pub(crate) fn is_search_unfinished(&self) -> bool {
         self.findings.iter().any(|finding| finding.kind == CauseKind::Unfinished)
     }
 
@@ -160,7 +160,7 @@ impl Outcome {
     }
 
     /// Returns the rows before the first failing row, in data-flow order. All rows if none fails.
-    pub fn before_divergence(&self) -> &[SiteResult] {
+    pub(crate) fn before_divergence(&self) -> &[SiteResult] {
         let end = self.rows.iter().position(|row| row.verdict == Verdict::Fail);
         &self.rows[..end.unwrap_or(self.rows.len())]
     }
@@ -209,7 +209,7 @@ impl Outcome {
 
     /// Returns one summary per checkpoint. Omits inputs that were not compared, and for a known case every
     /// checkpoint that was not compared.
-    pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<CheckpointSummary<'_>> {
+    pub(crate) fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<CheckpointSummary<'_>> {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
         summaries
             .filter(|summary| {

@@ -196,7 +196,7 @@ impl SiteResult {
 
     /// Judges the accumulated error of a passing row. Rounding errors grow, but so does a fault that is too
     /// small to fail a single operation.
-    pub fn weigh_total(&mut self, floor: NoiseFloor, excess: Option<Excess>, may_hide_rounding: bool) {
+    pub(crate) fn weigh_total(&mut self, floor: NoiseFloor, excess: Option<Excess>, may_hide_rounding: bool) {
         let Some(errors) = self.accumulated.as_ref().map(|found| found.errors) else { return };
         let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
         if !floor.explains(&errors) || excess.is_some() {
@@ -219,7 +219,7 @@ impl SiteResult {
     }
 
     /// Returns true if the accumulated error is large relative to the values.
-    pub fn is_large_in_total(&self) -> bool {
+    pub(crate) fn is_large_in_total(&self) -> bool {
         let large = |accumulated: &Measurement| !(accumulated.errors.max_scaled <= suspicious(self.computed));
         self.verdict.is_good() && self.accumulated.as_ref().is_some_and(large)
     }
@@ -255,7 +255,7 @@ impl NoiseFloor {
 impl SiteResult {
     /// Judges top tokens that only one side lists. `margin` is the margin by which our engine prefers its
     /// own.
-    pub fn rank(&mut self, margin: f64, floor: &NoiseFloor, tolerance: f64) {
+    pub(crate) fn rank(&mut self, margin: f64, floor: &NoiseFloor, tolerance: f64) {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
         let what = format!(

@@ -65,15 +65,15 @@ pub struct SiteResult {
     /// Rounding evaluation of both sides, if evaluated.
     pub explained: Option<RoundingEvaluation>,
     /// The errors that a uniform distribution would have at this site.
-    pub uniform: Option<UniformErrors>,
+    pub(crate) uniform: Option<UniformErrors>,
     /// The tolerance from the table.
     pub tolerance: Tolerance,
     /// The compared rows, if the dump does not record all rows.
-    pub recorded: Option<RecordedRows>,
+    pub(crate) recorded: Option<RecordedRows>,
     /// Noise floor at this site, if measured.
     pub floor: Option<NoiseFloor>,
     /// Noise floor of the accumulated error, if that was judged too.
-    pub accumulated_floor: Option<NoiseFloor>,
+    pub(crate) accumulated_floor: Option<NoiseFloor>,
     /// The statistic that exceeds perturbed runs the most, if measured.
     pub excess: Option<Excess>,
     /// The judgement.
@@ -117,7 +117,7 @@ pub enum Doubt {
 
 impl Doubt {
     /// Returns the name in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Doubt::None => "none",
             Doubt::Large => "large",
@@ -166,7 +166,7 @@ impl SiteResult {
     }
 
     /// Returns the question that the noise floor decides or has decided.
-    pub fn doubt(&self) -> Doubt {
+    pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
     }
 
@@ -192,7 +192,7 @@ impl SiteResult {
 
     /// Returns true if the accumulated error decides the verdict: if no local error was measured, or the
     /// accumulated error fails the row. It also decides token choices that agree given the dump's own logits.
-    pub fn is_judged_by_accumulated(&self) -> bool {
+    pub(crate) fn is_judged_by_accumulated(&self) -> bool {
         let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
         let has_inherited = self.accumulated_floor.is_some() && self.verdict == Verdict::Fail;
         let is_right = |found: &Measurement| has_inherited || is_choice && found.is_identical();
@@ -200,7 +200,7 @@ impl SiteResult {
     }
 
     /// Returns the last compared position. `None` for a value of the whole run.
-    pub fn last_position(&self) -> Option<usize> {
+    pub(crate) fn last_position(&self) -> Option<usize> {
         let whole = self.positions.end.checked_sub(1).filter(|_| !self.positions.is_empty());
         self.recorded.map(|recorded| recorded.last_position).or(whole)
     }
@@ -211,18 +211,18 @@ impl SiteResult {
     }
 
     /// Returns true if a single operation separates the row from its inputs.
-    pub fn is_one_stage(&self) -> bool {
+    pub(crate) fn is_one_stage(&self) -> bool {
         self.is_one_stage && self.local.is_some()
     }
 
     /// Returns true if the tolerance table decides the verdict.
-    pub fn is_gated_by_tolerance(&self) -> bool {
+    pub(crate) fn is_gated_by_tolerance(&self) -> bool {
         self.gate == Gate::Tolerance
     }
 
     /// Returns true if rounding explains the row, evaluated from the inputs of its single operation. The
     /// accumulated error then shows nothing more.
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(RoundingEvaluation::is_explained);
         self.site.point.kind() == ValueKind::Token
             || (self.is_one_stage && self.local.is_some() && is_explained())
@@ -252,7 +252,7 @@ impl SiteResult {
 
     /// Returns the position from which errors of log-probabilities stay above the limit. `None` for a row
     /// that passes.
-    pub fn drift(&self) -> Option<usize> {
+    pub(crate) fn drift(&self) -> Option<usize> {
         let agreement = self.judged()?.agreement.as_ref().filter(|_| !self.verdict.is_good())?;
         let allowed = match self.floor {
             Some(floor) => NoiseFloor::NEAR * floor.max_abs,

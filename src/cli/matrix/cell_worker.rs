@@ -19,7 +19,7 @@ use crate::matrix::{
 };
 use crate::report::{self, ReportContent, ReportDir};
 /// Runs the cells of a matrix, or reads their cached reports.
-pub struct CellWorker<'w> {
+pub(crate) struct CellWorker<'w> {
     plan: &'w MatrixPlan,
     place: &'w MatrixFolder,
     is_fresh: bool,
@@ -35,7 +35,12 @@ impl<'w> CellWorker<'w> {
     ///
     /// # Errors
     /// If this program's file cannot be read; its hash is a part of every cell's key.
-    pub fn new(plan: &'w MatrixPlan, place: &'w MatrixFolder, is_fresh: bool, jobs: usize) -> Result<Self> {
+    pub(crate) fn new(
+        plan: &'w MatrixPlan,
+        place: &'w MatrixFolder,
+        is_fresh: bool,
+        jobs: usize,
+    ) -> Result<Self> {
         let here = Path::new("xcheck");
         let program = env::current_exe().map_err(Error::io("find", here))?;
         let children = ChildProcesses::new().map_err(Error::io("wait for signals of", here))?;
@@ -48,7 +53,7 @@ impl<'w> CellWorker<'w> {
     }
 
     /// Runs a cell. Errors are recorded as the result of the cell.
-    pub fn of(&self, cell: &'w MatrixCell) -> CellResult<'w> {
+    pub(crate) fn of(&self, cell: &'w MatrixCell) -> CellResult<'w> {
         let made = self.place.made(cell);
         let command = cell.command(&made.to_string_lossy());
         let mut done = CellResult {

@@ -16,7 +16,7 @@ const DUMPS: &str = "dumps";
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn of_command(words: &[String], inputs: &mut CellInputs) -> Result<()> {
+pub(crate) fn of_command(words: &[String], inputs: &mut CellInputs) -> Result<()> {
     words.iter().for_each(|word| inputs.say("word", word));
     named(&words[1..], inputs)?;
     for model in values(words, "--model", "-m") {
@@ -37,7 +37,7 @@ pub fn of_command(words: &[String], inputs: &mut CellInputs) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn of_make(make: &MakeCommand, inputs: &mut CellInputs) -> Result<()> {
+pub(crate) fn of_make(make: &MakeCommand, inputs: &mut CellInputs) -> Result<()> {
     make.words.iter().for_each(|word| inputs.say("word", word));
     named(&make.named, inputs)
 }
@@ -116,7 +116,7 @@ fn may_be_found(references: &[&str]) -> bool {
 ///
 /// # Errors
 /// If the command is not allowed; the message says why.
-pub fn check(words: &[String]) -> Result<(), String> {
+pub(crate) fn check(words: &[String]) -> Result<(), String> {
     const COMPARING: [&str; 5] = ["run", "check", "audit", "compare", "merge"];
     const TAKEN: [&str; 3] = ["--report", "--no-report", "--format"];
     let first = words.first().map(String::as_str).unwrap_or_default();
@@ -143,7 +143,7 @@ pub fn check(words: &[String]) -> Result<(), String> {
 }
 
 /// Ignores a failure to read a named file, since the command itself reports it.
-pub fn or_unknown(read: Result<()>, inputs: &mut CellInputs) {
+pub(crate) fn or_unknown(read: Result<()>, inputs: &mut CellInputs) {
     if let Err(error) = read {
         inputs.unknown(Error::to_string(&error));
     }

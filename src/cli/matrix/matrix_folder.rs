@@ -22,7 +22,7 @@ const SEAL: &str = "matrix.key";
 const MADE: &str = "made.key";
 
 /// The folder of a matrix, locked by one process at a time.
-pub struct MatrixFolder {
+pub(crate) struct MatrixFolder {
     folder: PathBuf,
     lock: File,
 }
@@ -33,7 +33,7 @@ impl MatrixFolder {
     ///
     /// # Errors
     /// If the folder is not writable.
-    pub fn open(folder: &Path) -> Result<Self> {
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let path = folder.join(LOCK);
         let lock = File::options().create(true).append(true).read(true).open(&path);
@@ -49,17 +49,17 @@ impl MatrixFolder {
     }
 
     /// Returns the folder's path as a command-line argument.
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.folder.display().to_string()
     }
 
     /// Returns the path of a cell's report.
-    pub fn report(&self, cell: &MatrixCell) -> PathBuf {
+    pub(crate) fn report(&self, cell: &MatrixCell) -> PathBuf {
         self.folder.join("cells").join(&cell.name)
     }
 
     /// Returns the folder that `make` writes for a cell.
-    pub fn made(&self, cell: &MatrixCell) -> PathBuf {
+    pub(crate) fn made(&self, cell: &MatrixCell) -> PathBuf {
         self.folder.join("made").join(&cell.name)
     }
 
@@ -68,7 +68,7 @@ impl MatrixFolder {
     ///
     /// # Errors
     /// If no more files can be opened.
-    pub fn stdin(&self) -> Result<Stdio> {
+    pub(crate) fn stdin(&self) -> Result<Stdio> {
         let path = self.folder.join(LOCK);
         Ok(self.lock.try_clone().map_err(Error::io("open", &path))?.into())
     }
@@ -77,14 +77,14 @@ impl MatrixFolder {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn write(&self, matrix: &ComparisonMatrix) -> Result<()> {
+    pub(crate) fn write(&self, matrix: &ComparisonMatrix) -> Result<()> {
         let texts = [json(matrix), markdown(matrix), html(matrix)];
         FILES.iter().zip(texts).try_for_each(|(name, text)| put(&self.folder.join(name), &text))
     }
 }
 
 /// Returns true if a folder has a finished report with this key, unchanged.
-pub fn is_known(folder: &Path, key: &str) -> bool {
+pub(crate) fn is_known(folder: &Path, key: &str) -> bool {
     let seal = fs::read_to_string(folder.join(SEAL)).ok();
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
 }
@@ -93,7 +93,7 @@ pub fn is_known(folder: &Path, key: &str) -> bool {
 ///
 /// # Errors
 /// If the key cannot be written.
-pub fn seal(folder: &Path, key: &str) -> Result<()> {
+pub(crate) fn seal(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(SEAL), &sealed(folder, key)?)
 }
 
@@ -101,7 +101,7 @@ pub fn seal(folder: &Path, key: &str) -> Result<()> {
 ///
 /// # Errors
 /// If the key cannot be removed.
-pub fn unseal(folder: &Path) -> Result<()> {
+pub(crate) fn unseal(folder: &Path) -> Result<()> {
     remove(&folder.join(SEAL))
 }
 
@@ -113,7 +113,7 @@ fn sealed(folder: &Path, key: &str) -> Result<String> {
 }
 
 /// Returns true if the report in `folder` judges a `make` output with this cache key.
-pub fn is_made(folder: &Path, key: &str) -> bool {
+pub(crate) fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }
 
@@ -121,7 +121,7 @@ pub fn is_made(folder: &Path, key: &str) -> bool {
 ///
 /// # Errors
 /// If the key cannot be written.
-pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
+pub(crate) fn keep_made(folder: &Path, key: &str) -> Result<()> {
     put(&folder.join(MADE), key)
 }
 
@@ -129,7 +129,7 @@ pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
 ///
 /// # Errors
 /// If the folder cannot be created or emptied.
-pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
+pub(crate) fn begin_making(folder: &Path, made: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     remove(&folder.join(MADE))?;
     if made.symlink_metadata().is_ok() {
@@ -139,7 +139,7 @@ pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
 }
 
 /// Returns the last lines of a program's output.
-pub fn last_words(log: &Path) -> String {
+pub(crate) fn last_words(log: &Path) -> String {
     const MOST: u64 = 2000;
     const LINES: usize = 5;
     let mut bytes = Vec::new();

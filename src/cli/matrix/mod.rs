@@ -30,7 +30,7 @@ use matrix_folder::MatrixFolder;
 #[command(after_long_help = "\
 The exit code is that of the worst cell; a known failure that fails as expected counts as a pass. \
 docs/how-to/matrix.md describes the fields of the file.")]
-pub struct MatrixArgs {
+pub(crate) struct MatrixArgs {
     /// TOML file: the axes, the command of a cell, and the known failures
     #[arg(value_name = "CELLS")]
     cells: PathBuf,
@@ -53,7 +53,7 @@ pub struct MatrixArgs {
 }
 
 /// Runs all cells and prints the table.
-pub fn run(args: &MatrixArgs) -> Result<Verdict> {
+pub(crate) fn run(args: &MatrixArgs) -> Result<Verdict> {
     let place = MatrixFolder::open(&args.folder())?;
     let plan = MatrixPlan::read(&args.cells)?;
     for cell in &plan.cells {

@@ -45,7 +45,7 @@ impl CloudBucket {
     ///
     /// # Errors
     /// If the environment has invalid or missing settings.
-    pub fn new(url: &Url) -> Result<Self> {
+    pub(crate) fn new(url: &Url) -> Result<Self> {
         let bucket = bucket_of(url.shown());
         let store = match url.scheme() {
             "s3" | "s3a" => amazon(bucket),

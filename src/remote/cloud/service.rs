@@ -36,7 +36,7 @@ const LONGEST_CODE: usize = 50;
 pub(super) struct RangeError(Arc<Mutex<Option<RequestFailure>>>);
 
 impl RangeError {
-    pub fn take(&self) -> Option<RequestFailure> {
+    pub(crate) fn take(&self) -> Option<RequestFailure> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -74,7 +74,7 @@ pub(super) fn source_of(error: &(dyn Error + 'static)) -> Option<String> {
 /// Makes HTTP connections for an object store. `variables` lists the environment variables for its credentials.
 #[derive(Debug)]
 pub(super) struct Connector {
-    pub variables: &'static str,
+    pub(crate) variables: &'static str,
 }
 
 impl HttpConnector for Connector {

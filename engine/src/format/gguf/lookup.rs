@@ -17,7 +17,7 @@ pub trait MetadataType<'a>: Sized {
 
 impl Gguf {
     /// Returns true if a key has an array of numbers or bools, such as one value for each layer.
-    pub fn is_array(&self, key: &str) -> bool {
+    pub(crate) fn is_array(&self, key: &str) -> bool {
         matches!(self.metadata.get(key), Some(GgufValue::Numbers(_) | GgufValue::Bools(_)))
     }
 

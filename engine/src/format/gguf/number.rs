@@ -74,7 +74,7 @@ numbers! {
 
 impl GgufNumber {
     /// Returns the value of an integer of any width.
-    pub fn integer(self) -> Option<i128> {
+    pub(crate) fn integer(self) -> Option<i128> {
         match self {
             GgufNumber::U8(value) => Some(value.into()),
             GgufNumber::I8(value) => Some(value.into()),
@@ -89,7 +89,7 @@ impl GgufNumber {
     }
 
     /// Returns the value of a floating-point number, if `f32` represents it exactly.
-    pub fn f32(self) -> Option<f32> {
+    pub(crate) fn f32(self) -> Option<f32> {
         match self {
             GgufNumber::F32(value) => Some(value),
             GgufNumber::F64(value) => Some(value as f32).filter(|&narrow| f64::from(narrow) == value),
@@ -112,7 +112,7 @@ impl NumberArray {
     }
 
     /// Returns the type of the numbers.
-    pub fn number_type(&self) -> NumberType {
+    pub(crate) fn number_type(&self) -> NumberType {
         self.number_type
     }
 
@@ -122,12 +122,12 @@ impl NumberArray {
     }
 
     /// Returns the number of elements.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.data.len() / self.number_type.width()
     }
 
     /// Returns true if there are no elements.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 }

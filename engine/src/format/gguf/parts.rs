@@ -22,7 +22,7 @@ pub struct PartName {
     /// Text before the index; it may contain folders.
     pub stem: String,
     /// Number of parts, 1 or more.
-    pub count: usize,
+    pub(crate) count: usize,
 }
 
 impl PartName {

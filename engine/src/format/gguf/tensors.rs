@@ -15,8 +15,8 @@ pub(super) const LEAST_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 /// Metadata that decides how tensors are read.
 #[derive(Clone, Copy)]
 pub(super) struct TensorContext {
-    pub alignment: u32,
-    pub origin: FileDialect,
+    pub(crate) alignment: u32,
+    pub(crate) origin: FileDialect,
 }
 
 /// A tensor description, checked as far as possible without the others.

@@ -22,9 +22,9 @@ const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and gener
 #[derive(Clone, Copy)]
 pub(super) struct FileDialect {
     /// True if this architecture has the ambiguous types only in the fork's files.
-    pub bitnet: bool,
+    pub(crate) bitnet: bool,
     /// `general.file_type`: the type of most tensors. The fork has its own numbers for it, too.
-    pub file_type: Option<u32>,
+    pub(crate) file_type: Option<u32>,
 }
 
 /// Returns the meaning of a type id.

@@ -133,7 +133,7 @@ impl StringArray {
     }
 
     /// Returns the number of strings.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 

@@ -7,9 +7,9 @@ use crate::weight::DType;
 
 /// Layout of a tensor, or of a tensor's scales.
 pub(super) struct TensorLayout {
-    pub name: String,
-    pub dtype: DType,
-    pub shape: Vec<usize>,
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
 }
 
 impl TensorLayout {

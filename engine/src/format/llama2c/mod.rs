@@ -17,7 +17,7 @@
 mod header;
 mod layout;
 
-pub use header::Llama2cHeader;
+pub(crate) use header::Llama2cHeader;
 
 use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::Result;

@@ -14,14 +14,14 @@ use crate::lazy_bytes::LazyBytes;
 
 /// An archive, and the top folder of its members.
 pub(super) struct Archive<'s> {
-    pub source: &'s FileBytes,
+    pub(crate) source: &'s FileBytes,
     zip: ZipArchive<Cursor<&'s [u8]>>,
     /// Top folder, with a trailing slash.
     folder: String,
 }
 
 impl<'s> Archive<'s> {
-    pub fn open(source: &'s FileBytes) -> Result<Self> {
+    pub(crate) fn open(source: &'s FileBytes) -> Result<Self> {
         let zip = ZipArchive::new(Cursor::new(&source.data[..])).map_err(|error| refuse(source, error))?;
         match folder(&zip) {
             Some(folder) => Ok(Self { source, zip, folder }),
@@ -30,7 +30,7 @@ impl<'s> Archive<'s> {
     }
 
     /// Returns an error for big-endian archives. torch converts their numbers; this reader does not.
-    pub fn refuse_big_endian(&mut self) -> Result<()> {
+    pub(crate) fn refuse_big_endian(&mut self) -> Result<()> {
         let Some(range) = self.find("byteorder")? else { return Ok(()) };
         match &self.source.data[range.clone()] {
             b"little" => Ok(()),
@@ -43,13 +43,13 @@ impl<'s> Archive<'s> {
     }
 
     /// Returns a member as a file. Offsets in messages count from the member's start, like those of pickletools.
-    pub fn source_of(&mut self, name: &str) -> Result<FileBytes> {
+    pub(crate) fn source_of(&mut self, name: &str) -> Result<FileBytes> {
         let path = format!("{}/{}{name}", self.source.path.display(), EscapedText(&self.folder));
         Ok(FileBytes { path: path.into(), data: self.member(name)? })
     }
 
     /// Returns the bytes of a member as a view of the file.
-    pub fn member(&mut self, name: &str) -> Result<LazyBytes> {
+    pub(crate) fn member(&mut self, name: &str) -> Result<LazyBytes> {
         let found = self.find(name)?;
         let range = found.ok_or_else(|| self.refuse_member(name, "is missing"))?;
         Ok(self.source.data.slice(range))

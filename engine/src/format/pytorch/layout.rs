@@ -22,13 +22,13 @@ pub(super) struct Layouts<'s> {
 }
 
 impl<'s> Layouts<'s> {
-    pub fn new(archive: Archive<'s>) -> Self {
+    pub(crate) fn new(archive: Archive<'s>) -> Self {
         let budget = archive.source.data.len();
         Self { archive, budget }
     }
 
     /// Returns a tensor's elements in row-major order: a view if the file stores them in that order, else a copy.
-    pub fn stored(
+    pub(crate) fn stored(
         &mut self,
         pickle: &FileBytes,
         name: EscapedText,

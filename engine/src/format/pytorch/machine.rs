@@ -46,7 +46,7 @@ pub(super) enum PicklePurpose {
 
 impl PicklePurpose {
     /// Returns what to save in place of an unknown class, for messages.
-    pub fn expected(self) -> &'static str {
+    pub(crate) fn expected(self) -> &'static str {
         match self {
             PicklePurpose::StateDict => {
                 "which a state dict of tensors does not need; xcheck never runs code from a pickle; save only \
@@ -62,7 +62,7 @@ impl PicklePurpose {
 
 pub(super) struct Machine<'p> {
     pub(super) purpose: PicklePurpose,
-    pub reader: Reader<'p>,
+    pub(crate) reader: Reader<'p>,
     stack: Vec<PickleValue<'p>>,
     /// Stack heights at the marks.
     marks: Vec<usize>,
@@ -71,8 +71,8 @@ pub(super) struct Machine<'p> {
     items: Vec<PickleValue<'p>>,
     pub(super) dicts: Vec<Vec<(PickleValue<'p>, PickleValue<'p>)>>,
     pub(super) lists: Vec<Vec<PickleValue<'p>>>,
-    pub storages: Vec<Storage<'p>>,
-    pub tensors: Vec<PickleTensor<'p>>,
+    pub(crate) storages: Vec<Storage<'p>>,
+    pub(crate) tensors: Vec<PickleTensor<'p>>,
     /// Values of NumPy: bytes, types and arrays.
     pub(super) numpy: NumpyValues,
     kept: usize,
@@ -143,7 +143,7 @@ impl<'p> Machine<'p> {
 
     // ---- the stack and the memo -------------------------------------------------------------------------
 
-    pub fn push(&mut self, value: PickleValue<'p>) -> Result<()> {
+    pub(crate) fn push(&mut self, value: PickleValue<'p>) -> Result<()> {
         refuse_more(&self.reader, self.stack.len(), MOST_STACKED)?;
         self.stack.push(value);
         Ok(())
@@ -155,12 +155,12 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 
-    pub fn pop(&mut self) -> Result<PickleValue<'p>> {
+    pub(crate) fn pop(&mut self) -> Result<PickleValue<'p>> {
         let top = self.below(1)?;
         Ok(self.stack.remove(top))
     }
 
-    pub fn top(&self) -> Result<PickleValue<'p>> {
+    pub(crate) fn top(&self) -> Result<PickleValue<'p>> {
         Ok(self.stack[self.below(1)?])
     }
 
@@ -191,7 +191,7 @@ impl<'p> Machine<'p> {
     }
 
     /// Counts values that are kept until the end; returns an error if there are too many.
-    pub fn keep(&mut self, count: usize) -> Result<()> {
+    pub(crate) fn keep(&mut self, count: usize) -> Result<()> {
         self.kept += count;
         refuse_more(&self.reader, self.kept, MOST_KEPT)
     }
@@ -206,12 +206,12 @@ impl<'p> Machine<'p> {
         self.push(PickleValue::Tuple { first, len: count })
     }
 
-    pub fn items(&self, value: PickleValue) -> Option<&[PickleValue<'p>]> {
+    pub(crate) fn items(&self, value: PickleValue) -> Option<&[PickleValue<'p>]> {
         let PickleValue::Tuple { first, len } = value else { return None };
         Some(&self.items[first..first + len])
     }
 
-    pub fn make_dict(&mut self) -> Result<()> {
+    pub(crate) fn make_dict(&mut self) -> Result<()> {
         self.keep(1)?;
         self.dicts.push(Vec::new());
         self.push(PickleValue::Dict(self.dicts.len() - 1))
@@ -223,7 +223,7 @@ impl<'p> Machine<'p> {
         self.push(PickleValue::List(self.lists.len() - 1))
     }
 
-    pub fn is_empty_dict(&self, value: PickleValue) -> bool {
+    pub(crate) fn is_empty_dict(&self, value: PickleValue) -> bool {
         matches!(value, PickleValue::Dict(dict) if self.dicts[dict].is_empty())
     }
 

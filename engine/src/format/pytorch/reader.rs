@@ -17,24 +17,24 @@ pub(super) struct Reader<'p> {
 }
 
 impl<'p> Reader<'p> {
-    pub fn new(pickle: &'p FileBytes) -> Self {
+    pub(crate) fn new(pickle: &'p FileBytes) -> Self {
         Self { cursor: Cursor::new(pickle), at: 0, opcode: Opcode::Proto }
     }
 
-    pub fn source(&self) -> &'p FileBytes {
+    pub(crate) fn source(&self) -> &'p FileBytes {
         self.cursor.source
     }
 
-    pub fn at(&self) -> usize {
+    pub(crate) fn at(&self) -> usize {
         self.at
     }
 
     /// Creates an error about the current opcode: "byte 7: TUPLE is …, expected …".
-    pub fn bad(&self, found: impl Display, expected: impl Display) -> Error {
+    pub(crate) fn bad(&self, found: impl Display, expected: impl Display) -> Error {
         self.source().bad(self.at, self.opcode.name(), found, expected)
     }
 
-    pub fn opcode(&mut self) -> Result<Opcode> {
+    pub(crate) fn opcode(&mut self) -> Result<Opcode> {
         self.at = self.cursor.at;
         let [byte] = self.cursor.array("an opcode")?;
         self.opcode = Opcode::of(byte).ok_or_else(|| {
@@ -45,7 +45,7 @@ impl<'p> Reader<'p> {
         Ok(self.opcode)
     }
 
-    pub fn protocol(&mut self) -> Result<()> {
+    pub(crate) fn protocol(&mut self) -> Result<()> {
         match self.cursor.array("the protocol")? {
             [2..=5] => Ok(()),
             [other] => Err(self.bad(other, "protocol 2 to 5")),
@@ -53,11 +53,11 @@ impl<'p> Reader<'p> {
     }
 
     /// Skips the length of a frame, which matters only when a pickle is read from a pipe.
-    pub fn frame(&mut self) -> Result<()> {
+    pub(crate) fn frame(&mut self) -> Result<()> {
         self.cursor.u64("the length of a frame").map(drop)
     }
 
-    pub fn int(&mut self) -> Result<i64> {
+    pub(crate) fn int(&mut self) -> Result<i64> {
         const WHAT: &str = "a whole number";
         match self.opcode {
             Opcode::Int1 => self.cursor.array(WHAT).map(u8::from_le_bytes).map(i64::from),
@@ -81,11 +81,11 @@ impl<'p> Reader<'p> {
     }
 
     /// Skips a float; tensors need none.
-    pub fn skip_float(&mut self) -> Result<()> {
+    pub(crate) fn skip_float(&mut self) -> Result<()> {
         self.cursor.take(8, "a float").map(drop)
     }
 
-    pub fn text(&mut self) -> Result<&'p str> {
+    pub(crate) fn text(&mut self) -> Result<&'p str> {
         const WHAT: &str = "the length of a string";
         let len = match self.opcode {
             Opcode::Text1 => self.cursor.array(WHAT).map(|[len]| u64::from(len))?,
@@ -97,7 +97,7 @@ impl<'p> Reader<'p> {
     }
 
     /// Reads raw bytes, as a range of the pickle.
-    pub fn bytes(&mut self) -> Result<Range<usize>> {
+    pub(crate) fn bytes(&mut self) -> Result<Range<usize>> {
         const WHAT: &str = "the length of bytes";
         let len = match self.opcode {
             Opcode::Bytes1 => self.cursor.array(WHAT).map(|[len]| u64::from(len))?,
@@ -110,7 +110,7 @@ impl<'p> Reader<'p> {
     }
 
     /// Reads an index into the memo.
-    pub fn index(&mut self) -> Result<u32> {
+    pub(crate) fn index(&mut self) -> Result<u32> {
         const WHAT: &str = "a memo index";
         match self.opcode {
             Opcode::Put1 | Opcode::Get1 => self.cursor.array(WHAT).map(|[index]| index.into()),
@@ -119,7 +119,7 @@ impl<'p> Reader<'p> {
     }
 
     /// Reads text up to a line feed.
-    pub fn line(&mut self) -> Result<&'p str> {
+    pub(crate) fn line(&mut self) -> Result<&'p str> {
         let rest = self.cursor.next(self.cursor.left());
         let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
         let line = self.cursor.take(len as u64, "a name")?;

@@ -32,7 +32,7 @@ pub(super) enum PickleValue<'p> {
 
 impl PickleValue<'_> {
     /// Returns its kind, for messages.
-    pub fn kind(self) -> &'static str {
+    pub(crate) fn kind(self) -> &'static str {
         match self {
             PickleValue::None => "None",
             PickleValue::Bool(_) => "a bool",
@@ -57,43 +57,43 @@ impl PickleValue<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Storage<'p> {
     /// Element type; `None` if each tensor has its own type and the storage counts bytes.
-    pub dtype: Option<DType>,
+    pub(crate) dtype: Option<DType>,
     /// Name below `data/`.
-    pub key: &'p str,
-    pub elements: usize,
+    pub(crate) key: &'p str,
+    pub(crate) elements: usize,
 }
 
 /// An axis of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StridedAxis {
     /// Number of entries.
-    pub size: usize,
+    pub(crate) size: usize,
     /// Number of storage elements that a step skips.
-    pub stride: usize,
+    pub(crate) stride: usize,
 }
 
 /// A tensor as described by the pickle, unchecked.
 #[derive(Clone, Debug)]
 pub(super) struct PickleTensor<'p> {
     /// Offset of the description in the pickle.
-    pub at: usize,
-    pub dtype: DType,
-    pub storage: Storage<'p>,
+    pub(crate) at: usize,
+    pub(crate) dtype: DType,
+    pub(crate) storage: Storage<'p>,
     /// Offset in the storage, in elements.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Axes, outermost first.
-    pub axes: Vec<StridedAxis>,
+    pub(crate) axes: Vec<StridedAxis>,
 }
 
 /// Bytes, types and arrays, as the pickle describes them.
 #[derive(Default)]
 pub(super) struct NumpyValues {
-    pub blobs: Vec<LazyBytes>,
-    pub types: Vec<DType>,
+    pub(crate) blobs: Vec<LazyBytes>,
+    pub(crate) types: Vec<DType>,
     /// Arrays; `None` until the pickle gives the values.
-    pub arrays: Vec<Option<StoredTensor>>,
+    pub(crate) arrays: Vec<Option<StoredTensor>>,
     /// Bytes that texts were encoded to.
-    pub encoded: usize,
+    pub(crate) encoded: usize,
 }
 
 /// Names that a pickle may reference. No function is called; the machine does the equivalent.
@@ -124,13 +124,13 @@ pub(super) enum Global {
 }
 
 impl Global {
-    pub fn of(module: &str, name: &str) -> Option<Self> {
+    pub(crate) fn of(module: &str, name: &str) -> Option<Self> {
         GLOBALS.iter().find(|(known, ..)| *known == (module, name)).map(|&(_, global)| global)
     }
 
     /// Returns the meaning of a name in a file of activations: besides tensors, it may contain the results of
     /// transformers, which are dicts, and its caches.
-    pub fn of_activations(module: &str, name: &str) -> Option<Self> {
+    pub(crate) fn of_activations(module: &str, name: &str) -> Option<Self> {
         let path: Vec<&str> = module.split('.').collect();
         match path[..] {
             ["transformers", "modeling_outputs"] | ["transformers", "generation", "utils"]

@@ -14,29 +14,29 @@ mod portable;
 mod x86_64;
 
 /// Number of independent sums of a dot product: one register of AVX-512, two of AVX2, four of NEON.
-pub const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Number of steps of [`LANES`] columns that are summed separately. Four rows and four tokens of so many steps fit in a
 /// first-level cache.
-pub const STEPS: usize = 64;
+pub(crate) const STEPS: usize = 64;
 
 /// Number of columns that are summed separately.
 pub const BLOCK: usize = STEPS * LANES;
 
 /// Number of rows on each side of a tile.
-pub const SIDE: usize = 4;
+pub(crate) const SIDE: usize = 4;
 
 /// [`LANES`] columns of [`SIDE`] rows, aligned so that no register load crosses a cache line, which would take twice as
 /// long.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-pub struct LaneColumns(pub [[f32; LANES]; SIDE]);
+pub(crate) struct LaneColumns(pub [[f32; LANES]; SIDE]);
 
 /// Maximum number of weight rows that are multiplied together.
 pub const PANEL: usize = 128;
 
 /// Products of a panel's rows with each of four rows of activations.
-pub type PanelSums = [[[f32; SIDE]; PANEL / SIDE]; SIDE];
+pub(crate) type PanelSums = [[[f32; SIDE]; PANEL / SIDE]; SIDE];
 
 /// Code that computes dot products.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +44,16 @@ pub struct Kernel {
     /// Required instructions.
     pub name: &'static str,
     /// Computes `Σ a[k] · b[k]` over at most one block.
-    pub block: fn(a: &[f32], b: &[f32]) -> f32,
+    pub(crate) block: fn(a: &[f32], b: &[f32]) -> f32,
     /// Multiplies groups of four weight rows with four rows of activations. Groups are `len` steps apart; as many steps
     /// are multiplied as the activations have.
-    pub tiles: fn(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums),
+    pub(crate) tiles:
+        fn(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums),
 }
 
 impl Kernel {
     /// Returns the fastest kernel of this machine.
-    pub fn fastest() -> Self {
+    pub(crate) fn fastest() -> Self {
         Self::all().next().unwrap_or(portable::KERNEL)
     }
 

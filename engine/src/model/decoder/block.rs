@@ -15,22 +15,22 @@ use crate::weight::Matrix;
 
 /// Options of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockShape {
+pub(crate) struct BlockShape {
     /// Norms of the halves.
-    pub norms: HalfNorms,
+    pub(crate) norms: HalfNorms,
     /// Norms of queries and keys.
-    pub qk_norm: QkNorm,
+    pub(crate) qk_norm: QkNorm,
     /// Join of the halves, if both read the block's input; `None` if the second half reads the sum after the first.
-    pub parallel: Option<ParallelHalves>,
+    pub(crate) parallel: Option<ParallelHalves>,
     /// Matrices of the feed-forward block.
-    pub ffn: FfnShape,
+    pub(crate) ffn: FfnShape,
     /// True if each head has a sink in softmax.
-    pub has_sinks: bool,
+    pub(crate) has_sinks: bool,
 }
 
 /// Norms of the two halves of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HalfNorms {
+pub(crate) enum HalfNorms {
     /// Before each half.
     Before,
     /// After each half, before it is added.
@@ -41,7 +41,7 @@ pub enum HalfNorms {
 
 /// Norms of queries and keys before RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNorm {
+pub(crate) enum QkNorm {
     /// None.
     Absent,
     /// RMSNorm of each head, with the same weight for all heads.
@@ -52,20 +52,20 @@ pub enum QkNorm {
 
 /// Halves that both read the block's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParallelHalves {
+pub(crate) struct ParallelHalves {
     /// True if the feed-forward block has a norm of its own; else it reads the norm before attention.
-    pub has_ffn_norm: bool,
+    pub(crate) has_ffn_norm: bool,
     /// Order of the additions in Hugging Face's and in llama.cpp's code.
-    pub orders: [ParallelOrder; 2],
+    pub(crate) orders: [ParallelOrder; 2],
     /// True if all models of the architecture have them; else a file states it.
-    pub is_always: bool,
+    pub(crate) is_always: bool,
     /// True for the order of llama.cpp.
-    pub is_gguf: bool,
+    pub(crate) is_gguf: bool,
 }
 
 /// Order in which a block's input and the outputs of its two halves are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParallelOrder {
+pub(crate) enum ParallelOrder {
     /// `x + (attention + feed-forward)`
     HalvesFirst,
     /// `(x + attention) + feed-forward`
@@ -76,7 +76,7 @@ pub enum ParallelOrder {
 
 /// Matrices of the feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FfnShape {
+pub(crate) enum FfnShape {
     /// Gate, up and down projections.
     Gated,
     /// Gate and up projections in one tensor, and the down projection.
@@ -87,7 +87,7 @@ pub enum FfnShape {
 
 impl BlockShape {
     /// Llama's block.
-    pub const LLAMA: Self = Self {
+    pub(crate) const LLAMA: Self = Self {
         norms: HalfNorms::Before,
         qk_norm: QkNorm::Absent,
         parallel: None,
@@ -97,35 +97,35 @@ impl BlockShape {
 }
 
 /// An architecture with a [`StandardBlock`].
-pub trait StandardFamily: Clone + Send + Sync + 'static {
+pub(crate) trait StandardFamily: Clone + Send + Sync + 'static {
     /// Constants and conventions of the architecture.
     const FAMILY: Family;
 }
 
 /// Weights of a block with options. Absent norms are `None`.
 #[derive(Clone, Debug)]
-pub struct StandardBlock<F> {
+pub(crate) struct StandardBlock<F> {
     /// `[d]`
-    pub attn_norm: Option<Norm>,
+    pub(crate) attn_norm: Option<Norm>,
     /// The matrices of attention.
-    pub attn: Projections,
+    pub(crate) attn: Projections,
     /// Norms of queries and of keys.
-    pub qk_norms: Option<[RmsNorm; 2]>,
+    pub(crate) qk_norms: Option<[RmsNorm; 2]>,
     /// `[H]`
-    pub sinks: Option<Vec<f32>>,
+    pub(crate) sinks: Option<Vec<f32>>,
     /// `[d]`
-    pub attn_post_norm: Option<Norm>,
+    pub(crate) attn_post_norm: Option<Norm>,
     /// Feed-forward half of the block.
-    pub ffn: FeedForwardHalf,
+    pub(crate) ffn: FeedForwardHalf,
     /// `[d]`
-    pub ffn_post_norm: Option<Norm>,
+    pub(crate) ffn_post_norm: Option<Norm>,
     family: std::marker::PhantomData<F>,
 }
 
 /// Feed-forward half of a block.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all layers of a model have the same variant")]
-pub enum FeedForwardHalf {
+pub(crate) enum FeedForwardHalf {
     /// One block for every token.
     Dense(FeedForward),
     /// A mixture of experts.

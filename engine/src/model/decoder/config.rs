@@ -22,9 +22,9 @@ pub struct DecoderConfig {
     /// Width of the residual stream, d.
     pub hidden_size: usize,
     /// Width of the feed-forward block, F.
-    pub ffn_size: usize,
+    pub(crate) ffn_size: usize,
     /// Number of transformer blocks.
-    pub n_layers: usize,
+    pub(crate) n_layers: usize,
     /// Number of query heads, H.
     pub n_heads: usize,
     /// Number of key and value heads, Hkv; each serves H / Hkv query heads.
@@ -34,7 +34,7 @@ pub struct DecoderConfig {
     /// Number of positions that the model was trained for.
     pub context_length: usize,
     /// Kind of the norms.
-    pub norm: NormKind,
+    pub(crate) norm: NormKind,
     /// Epsilon, added to the mean square or variance in every norm.
     pub norm_eps: f32,
     /// Gain of the norms in terms of this file's weights: the weight itself, or 1 + weight.
@@ -42,35 +42,35 @@ pub struct DecoderConfig {
     /// Factor of the embeddings, if any.
     pub embed_scale: Option<Multiplier>,
     /// Factor of both halves of a block before they are added to the residual stream, if any.
-    pub residual_scale: Option<f32>,
+    pub(crate) residual_scale: Option<f32>,
     /// Factor of the logits, if any.
-    pub logits_scale: Option<Multiplier>,
+    pub(crate) logits_scale: Option<Multiplier>,
     /// Soft cap of the scores, if any.
-    pub attn_cap: Option<f32>,
+    pub(crate) attn_cap: Option<f32>,
     /// Soft cap of the logits, if any.
-    pub logits_cap: Option<f32>,
+    pub(crate) logits_cap: Option<f32>,
     /// Rotary positions of all layers except those of `sliding`.
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
     /// Layers that do not rotate queries and keys; empty if all rotate.
-    pub unrotated: Vec<bool>,
+    pub(crate) unrotated: Vec<bool>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
     /// The nonlinearity of the feed-forward block.
     pub activation: Activation,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
-    pub shape: BlockShape,
+    pub(crate) shape: BlockShape,
     /// True if the vocabulary projection is the embedding table.
     pub tied_output: bool,
     /// BitNet's kind of linear layers, if a Hugging Face checkpoint has them.
-    pub linear_class: Option<LinearClass>,
+    pub(crate) linear_class: Option<LinearClass>,
     /// Matrices with a bias.
     pub biases: BiasFlags,
     /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
-    pub experts: Option<ExpertsConfig>,
+    pub(crate) experts: Option<ExpertsConfig>,
     /// True if the weights contain a merged LoRA adapter.
-    pub has_adapter: bool,
+    pub(crate) has_adapter: bool,
 }
 
 /// Flags of the matrices that have a bias.
@@ -88,13 +88,13 @@ pub struct BiasFlags {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Weighting of the chosen experts.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
-    pub shared_ffn_size: Option<usize>,
+    pub(crate) shared_ffn_size: Option<usize>,
     /// Clamped GLU of experts with biases, if they have one.
-    pub clamped: Option<ClampedGlu>,
+    pub(crate) clamped: Option<ClampedGlu>,
 }
 
 impl ExpertsConfig {
@@ -150,7 +150,7 @@ impl DecoderConfig {
     }
 
     /// Returns true if a layer applies RoPE.
-    pub fn rotates(&self, layer: usize) -> bool {
+    pub(crate) fn rotates(&self, layer: usize) -> bool {
         !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 

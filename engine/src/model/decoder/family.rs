@@ -13,78 +13,78 @@ use crate::tensor::RopePairing;
 /// Constants and conventions of an architecture, and defaults that its files omit.
 pub struct Family {
     /// Name in dumps and tolerances.
-    pub architecture: &'static str,
+    pub(crate) architecture: &'static str,
     /// Names in GGUF files.
-    pub gguf_names: &'static [&'static str],
+    pub(crate) gguf_names: &'static [&'static str],
     /// Values of `model_type` in a `config.json`.
-    pub model_types: &'static [&'static str],
+    pub(crate) model_types: &'static [&'static str],
     /// Layout of the q and k rows in its Hugging Face files.
-    pub pairing: RopePairing,
+    pub(crate) pairing: RopePairing,
     /// Layout of the q and k rows in its GGUF files.
-    pub gguf_pairing: RopePairing,
+    pub(crate) gguf_pairing: RopePairing,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
-    pub shape: BlockShape,
+    pub(crate) shape: BlockShape,
     /// Kind of its norms.
-    pub norm: NormKind,
+    pub(crate) norm: NormKind,
     /// Key of the norms' epsilon in `config.json`.
-    pub json_eps: &'static str,
+    pub(crate) json_eps: &'static str,
     /// Activation function of the feed-forward block.
-    pub activation: Activation,
+    pub(crate) activation: Activation,
     /// Names of activation functions that its `config.json` may state; `activation` if it states none.
-    pub hidden_acts: &'static [&'static str],
+    pub(crate) hidden_acts: &'static [&'static str],
     /// Activation functions that differ in GGUF files with certain architecture names.
-    pub gguf_activations: &'static [(&'static str, Activation)],
+    pub(crate) gguf_activations: &'static [(&'static str, Activation)],
     /// True if readers of its GGUF files use the embedding table as the head even if `output.weight` is present.
-    pub gguf_head_is_tied: bool,
+    pub(crate) gguf_head_is_tied: bool,
     /// True if its Hugging Face checkpoints may have BitNet's linear layers.
-    pub may_be_quantised: bool,
+    pub(crate) may_be_quantised: bool,
     /// Gain of the norms in terms of the weights in Hugging Face files: the weight itself, or 1 + weight.
-    pub gain: Gain,
+    pub(crate) gain: Gain,
     /// Matrices that may have a bias.
-    pub biases: BiasRules,
+    pub(crate) biases: BiasRules,
     /// Factor of its embeddings.
-    pub embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
+    pub(crate) embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// Factor of q·k, if no file states one.
-    pub attn_scale: fn(&DecoderConfig) -> AttentionScale,
+    pub(crate) attn_scale: fn(&DecoderConfig) -> AttentionScale,
     /// Keys of factors and soft caps in its files.
-    pub stated: &'static [NumberKey],
+    pub(crate) stated: &'static [NumberKey],
     /// Default sliding window, if some of its layers have one.
-    pub sliding: Option<SlidingDefaults>,
+    pub(crate) sliding: Option<SlidingDefaults>,
     /// Default interval of layers without RoPE.
-    pub unrotated_every: Option<usize>,
+    pub(crate) unrotated_every: Option<usize>,
     /// RoPE variants in its files in addition to Llama's.
-    pub rope: RopeExtras,
+    pub(crate) rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.
-    pub config_defaults: fn() -> Value,
+    pub(crate) config_defaults: fn() -> Value,
     /// Expert settings, if the architecture has experts.
-    pub experts: Option<ExpertFiles>,
+    pub(crate) experts: Option<ExpertFiles>,
     /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index; a name
     /// that ends in `=` has no `.weight`.
-    pub layer_names: &'static [(&'static str, &'static str)],
+    pub(crate) layer_names: &'static [(&'static str, &'static str)],
     /// Names of a layer's tensors in its GGUF files that differ from Llama's.
-    pub gguf_layer_names: &'static [(&'static str, &'static str)],
+    pub(crate) gguf_layer_names: &'static [(&'static str, &'static str)],
     /// Hugging Face names of the tensors outside of layers.
-    pub outer_names: OuterNames,
+    pub(crate) outer_names: OuterNames,
 }
 
 /// Hugging Face names of the tensors outside of layers.
 #[derive(Clone, Copy)]
 pub struct OuterNames {
     /// Prefix of the model's names in complete checkpoints.
-    pub prefix: &'static str,
+    pub(crate) prefix: &'static str,
     /// Prefix of the layers' names, after the model's prefix.
-    pub layers: &'static str,
+    pub(crate) layers: &'static str,
     /// The embedding table.
-    pub embedding: &'static str,
+    pub(crate) embedding: &'static str,
     /// The last norm.
-    pub norm: &'static str,
+    pub(crate) norm: &'static str,
     /// The vocabulary projection.
-    pub head: &'static str,
+    pub(crate) head: &'static str,
 }
 
 impl OuterNames {
     /// Llama's names.
-    pub const LLAMA: Self =
+    pub(crate) const LLAMA: Self =
         Self { prefix: "model.", layers: "layers", embedding: "embed_tokens", norm: "norm", head: "lm_head" };
 }
 
@@ -114,11 +114,11 @@ impl Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BiasRules {
     /// Queries, keys and values.
-    pub qkv: BiasRule,
+    pub(crate) qkv: BiasRule,
     /// Output projection of attention.
-    pub output: BiasRule,
+    pub(crate) output: BiasRule,
     /// Feed-forward block.
-    pub mlp: BiasRule,
+    pub(crate) mlp: BiasRule,
 }
 
 /// Rule for the biases of one kind of matrices.
@@ -134,10 +134,11 @@ pub enum BiasRule {
 
 impl BiasRules {
     /// No biases.
-    pub const NONE: Self = Self { qkv: BiasRule::Never, output: BiasRule::Never, mlp: BiasRule::Never };
+    pub(crate) const NONE: Self =
+        Self { qkv: BiasRule::Never, output: BiasRule::Never, mlp: BiasRule::Never };
 
     /// All biases, if the key is true.
-    pub const fn stated(key: &'static str) -> Self {
+    pub(crate) const fn stated(key: &'static str) -> Self {
         let rule = BiasRule::Stated(key);
         Self { qkv: rule, output: rule, mlp: rule }
     }
@@ -151,13 +152,13 @@ impl BiasRules {
 /// Keys of a factor or soft cap in model files, and where the configuration stores it.
 pub struct NumberKey {
     /// Key in `config.json`.
-    pub json: &'static str,
+    pub(crate) json: &'static str,
     /// Key in GGUF files, after the architecture's name.
-    pub gguf: &'static str,
+    pub(crate) gguf: &'static str,
     /// Default for files without the key; `None` leaves the option unset.
-    pub default: Option<f32>,
+    pub(crate) default: Option<f32>,
     /// Stores the value in the configuration.
-    pub set: fn(&mut DecoderConfig, f32),
+    pub(crate) set: fn(&mut DecoderConfig, f32),
 }
 
 impl NumberKey {
@@ -173,7 +174,7 @@ impl NumberKey {
 
 impl ExpertFiles {
     /// Mixtral's experts.
-    pub const MIXTRAL: Self = Self {
+    pub(crate) const MIXTRAL: Self = Self {
         ffn_size: ["intermediate_size", "feed_forward_length"],
         normalised: None,
         is_of_chosen: false,
@@ -188,37 +189,37 @@ impl ExpertFiles {
 #[derive(Clone, Copy)]
 pub struct ExpertFiles {
     /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
-    pub ffn_size: [&'static str; 2],
+    pub(crate) ffn_size: [&'static str; 2],
     /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
-    pub normalised: Option<&'static str>,
+    pub(crate) normalised: Option<&'static str>,
     /// True if softmax reads the logits of the chosen experts alone.
-    pub is_of_chosen: bool,
+    pub(crate) is_of_chosen: bool,
     /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
-    pub clamped: Option<ClampedGlu>,
+    pub(crate) clamped: Option<ClampedGlu>,
     /// True if llama.cpp divides the chosen experts' weights by their sum.
-    pub gguf_normalised: bool,
+    pub(crate) gguf_normalised: bool,
     /// Key of the shared expert's feed-forward size, in `config.json` and GGUF files, if there is a shared expert.
-    pub shared_ffn_size: Option<[&'static str; 2]>,
+    pub(crate) shared_ffn_size: Option<[&'static str; 2]>,
     /// True if the architecture's authors round the experts' weights to the activation type.
-    pub is_rounded: bool,
+    pub(crate) is_rounded: bool,
 }
 
 /// RoPE variants of an architecture.
 #[derive(Clone, Copy)]
 pub struct RopeExtras {
     /// Values that its authors round to the type of activations.
-    pub rounding: RopeRounding,
+    pub(crate) rounding: RopeRounding,
     /// True if only a part of each head may rotate.
-    pub may_be_partial: bool,
+    pub(crate) may_be_partial: bool,
     /// True if frequencies may be scaled by LongRoPE.
-    pub may_be_long: bool,
+    pub(crate) may_be_long: bool,
     /// Keys of the base and of the rotating part in files of transformers 4.
-    pub old_keys: [&'static str; 2],
+    pub(crate) old_keys: [&'static str; 2],
 }
 
 impl RopeExtras {
     /// Llama's RoPE only.
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         rounding: RopeRounding::Each,
         may_be_partial: false,
         may_be_long: false,
@@ -229,13 +230,13 @@ impl RopeExtras {
 /// Default sliding-window layers and their RoPE, for files without these keys.
 pub struct SlidingDefaults {
     /// Interval of layers with full attention; `None` if no layer has it.
-    pub full_every: Option<usize>,
+    pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
-    pub rope: SlidingRope,
+    pub(crate) rope: SlidingRope,
     /// True if only sliding-window layers rotate queries and keys, in a model whose files state a window.
-    pub rotates_alone: bool,
+    pub(crate) rotates_alone: bool,
     /// Returns true if llama.cpp computes a model with so many layers without the window that a GGUF file states.
-    pub is_off_in_gguf: fn(usize) -> bool,
+    pub(crate) is_off_in_gguf: fn(usize) -> bool,
 }
 
 /// RoPE of sliding-window layers.
@@ -255,7 +256,7 @@ pub enum SlidingRope {
 
 impl SlidingDefaults {
     /// Every layer slides if the file states a window.
-    pub const ALL: Self =
+    pub(crate) const ALL: Self =
         Self { full_every: None, rope: SlidingRope::Shared, rotates_alone: false, is_off_in_gguf: |_| false };
 }
 

@@ -29,7 +29,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
-    pub fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
+    pub(crate) fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
         let weight = self.weights.vector(&self.names.of_layer(name, self.layer), len)?;
         Ok(self.config.rms_norm(weight))
     }
@@ -38,7 +38,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::norm`].
-    pub fn any_norm(&mut self, name: &str, len: usize) -> Result<Norm> {
+    pub(crate) fn any_norm(&mut self, name: &str, len: usize) -> Result<Norm> {
         load_norm(self.weights, self.config, &self.names.of_layer(name, self.layer), len)
     }
 
@@ -46,7 +46,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
-    pub fn bias(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+    pub(crate) fn bias(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
 
@@ -54,7 +54,13 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`] and [`LayerWeights::bias`].
-    pub fn projection(&mut self, name: &str, has_bias: bool, rows: usize, cols: usize) -> Result<Projection> {
+    pub(crate) fn projection(
+        &mut self,
+        name: &str,
+        has_bias: bool,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Projection> {
         let weight = self.matrix(name, rows, cols)?;
         Ok(Projection { weight, bias: has_bias.then(|| self.bias(name, rows)).transpose()? })
     }
@@ -63,7 +69,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// If it is missing, has another shape, or its rows end inside a block.
-    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
     }
 
@@ -71,7 +77,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
-    pub fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
+    pub(crate) fn row(&mut self, name: &str, cols: usize) -> Result<Matrix> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.row(&tensor, cols),
@@ -83,7 +89,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// If the model has no experts.
-    pub fn experts(&self) -> Result<ExpertsConfig> {
+    pub(crate) fn experts(&self) -> Result<ExpertsConfig> {
         let hint = "every file of this architecture must state this key".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
         self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
@@ -93,7 +99,12 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
-    pub fn gates_and_ups(&mut self, count: usize, rows: usize, cols: usize) -> Result<[Vec<Matrix>; 2]> {
+    pub(crate) fn gates_and_ups(
+        &mut self,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<[Vec<Matrix>; 2]> {
         let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(|name| self.names.of_layer(name, self.layer));
         if gate != up {
             return Ok([
@@ -132,7 +143,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
-    pub fn expert_biases(&mut self, count: usize, rows: usize, cols: usize) -> Result<ExpertBiases> {
+    pub(crate) fn expert_biases(&mut self, count: usize, rows: usize, cols: usize) -> Result<ExpertBiases> {
         let router = self.bias("ffn_gate_inp", count)?;
         let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
             .map(|name| self.names.bias_of_layer(name, self.layer));
@@ -154,7 +165,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::norm`].
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.weights.vector(&self.names.of_layer(name, self.layer), len)
     }
 
@@ -163,7 +174,13 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
-    pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
+    pub(crate) fn of_experts(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Vec<Matrix>> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
@@ -190,7 +207,12 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`]; also if a code is invalid, or the factor is not one finite number.
-    pub fn ternary(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Option<Factor>)> {
+    pub(crate) fn ternary(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<(Matrix, Option<Factor>)> {
         let (matrix, scale) =
             (self.names.of_layer(name, self.layer), self.names.scale_of_layer(name, self.layer));
         let Some(class) = self.config.linear_class else {
@@ -212,7 +234,7 @@ impl LayerWeights<'_, '_> {
     ///
     /// # Errors
     /// See [`LayerWeights::projection`].
-    pub fn fused<const N: usize>(
+    pub(crate) fn fused<const N: usize>(
         &mut self,
         name: &str,
         has_bias: bool,
@@ -259,7 +281,7 @@ impl Projections {
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
-    pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+    pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, has_bias) = (c.hidden_size, c.biases.qkv);
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         let fused = [q_width, kv_width, kv_width];
@@ -281,7 +303,7 @@ impl FeedForward {
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
-    pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+    pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self { norm: Some(w.any_norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
     }
 
@@ -289,7 +311,7 @@ impl FeedForward {
     ///
     /// # Errors
     /// See [`FeedForward::load`].
-    pub fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+    pub(crate) fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, f, has_bias) = (c.hidden_size, c.ffn_size, c.biases.mlp);
         let (gate, up) = match c.shape.ffn {
             FfnShape::Gated => {

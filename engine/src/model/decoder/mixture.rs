@@ -16,34 +16,34 @@ use crate::weight::Matrix;
 #[derive(Clone, Debug)]
 pub struct Mixture {
     /// `[d]`
-    pub norm: RmsNorm,
+    pub(crate) norm: RmsNorm,
     /// `[E, d]`
     pub router: Matrix,
     /// `[F, d]` of each expert
-    pub gate: Vec<Matrix>,
+    pub(crate) gate: Vec<Matrix>,
     /// `[F, d]` of each expert
-    pub up: Vec<Matrix>,
+    pub(crate) up: Vec<Matrix>,
     /// `[d, F]` of each expert
-    pub down: Vec<Matrix>,
+    pub(crate) down: Vec<Matrix>,
     /// Choice and weighting of experts.
     pub routing: ExpertRouting,
     /// The shared expert, if there is one.
-    pub shared: Option<SharedExpert>,
+    pub(crate) shared: Option<SharedExpert>,
     /// Clamped GLU and biases, if there are any.
-    pub clamped: Option<(ClampedGlu, ExpertBiases)>,
+    pub(crate) clamped: Option<(ClampedGlu, ExpertBiases)>,
 }
 
 /// Biases of a router and of all experts.
 #[derive(Clone, Debug)]
-pub struct ExpertBiases {
+pub(crate) struct ExpertBiases {
     /// `[E]`
-    pub router: Vec<f32>,
+    pub(crate) router: Vec<f32>,
     /// `[E, F]`
-    pub gate: Matrix,
+    pub(crate) gate: Matrix,
     /// `[E, F]`
-    pub up: Matrix,
+    pub(crate) up: Matrix,
     /// `[E, d]`
-    pub down: Matrix,
+    pub(crate) down: Matrix,
 }
 
 impl Mixture {
@@ -51,7 +51,7 @@ impl Mixture {
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
-    pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+    pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let e = w.experts()?;
         let [gate, up] = w.gates_and_ups(e.count, c.ffn_size, c.hidden_size)?;
         let clamped = match e.clamped {
@@ -71,7 +71,7 @@ impl Mixture {
     }
 
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));
         let shared = self.shared.iter().flat_map(SharedExpert::matrices);
@@ -79,7 +79,7 @@ impl Mixture {
     }
 
     /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
-    pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+    pub(crate) fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, self.routing);
         let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
         let biases = self.clamped.as_ref().map(|(_, biases)| biases);

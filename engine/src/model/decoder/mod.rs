@@ -15,7 +15,7 @@ mod rope_json;
 mod shared_expert;
 mod yarn;
 
-pub use block::{
+pub(crate) use block::{
     BlockShape, FeedForwardHalf, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock,
     StandardFamily,
 };
@@ -25,9 +25,9 @@ pub use family::{
     SlidingRope, inverse_root_of_head_dim,
 };
 pub use load::LayerWeights;
-pub use mixture::{ExpertBiases, Mixture};
+pub(crate) use mixture::{ExpertBiases, Mixture};
 pub use norm::{Norm, NormKind};
-pub use shared_expert::SharedExpert;
+pub(crate) use shared_expert::SharedExpert;
 
 use std::ops::Range;
 
@@ -71,9 +71,9 @@ pub struct ForwardContext<'m> {
     /// Sizes and constants.
     pub c: &'m DecoderConfig,
     /// Rotations for the pass's positions; `None` for layers without RoPE.
-    pub rope: Option<RopeTable>,
+    pub(crate) rope: Option<RopeTable>,
     /// Attention mask.
-    pub mask: Mask,
+    pub(crate) mask: Mask,
 }
 
 /// A decoder: configuration and weights.
@@ -221,7 +221,7 @@ impl ForwardContext<'_> {
     }
 
     /// Computes attention with a sink in each head, `[H]`, if there are any.
-    pub fn attend_with_sinks(
+    pub(crate) fn attend_with_sinks(
         &self,
         q: &Tensor,
         k: Tensor,
@@ -240,7 +240,7 @@ impl ForwardContext<'_> {
     }
 
     /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
-    pub fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
+    pub(crate) fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
         match self.c.residual_scale {
             Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
             None => self.n.add(x, branch),
@@ -254,12 +254,12 @@ pub struct Projection {
     /// `[outputs, inputs]`
     pub weight: Matrix,
     /// `[outputs]`
-    pub bias: Option<Vec<f32>>,
+    pub(crate) bias: Option<Vec<f32>>,
 }
 
 impl Projection {
     /// Computes `x · wᵀ`, plus the bias if there is one: `[T, inputs]` to `[T, outputs]`.
-    pub fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+    pub(crate) fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         match &self.bias {
             Some(bias) => n.affine(x, &self.weight, bias),
             None => n.linear(x, &self.weight),
@@ -323,7 +323,7 @@ impl Projections {
     }
 
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let all =
             [("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)];
         all.map(|(name, projection)| (name, &projection.weight)).into()
@@ -345,7 +345,7 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let gate = self.gate.iter().map(|gate| ("ffn_gate", &gate.weight));
         gate.chain([("ffn_up", &self.up.weight), ("ffn_down", &self.down.weight)]).collect()
     }

@@ -44,7 +44,7 @@ pub enum Norm {
 
 impl Norm {
     /// Norms each row: `[T, d]`.
-    pub fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+    pub(crate) fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
         match self {
             Norm::Rms(norm) => n.rms_norm(x, norm),
             Norm::Layer(norm) => n.layer_norm(x, norm),

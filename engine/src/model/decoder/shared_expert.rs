@@ -10,15 +10,15 @@ use crate::weight::Matrix;
 /// A feed-forward block that every token uses in addition to its chosen experts, with a weight for each token. F =
 /// feed-forward size of the shared expert.
 #[derive(Clone, Debug)]
-pub struct SharedExpert {
+pub(crate) struct SharedExpert {
     /// `[F, d]`
-    pub gate: Matrix,
+    pub(crate) gate: Matrix,
     /// `[F, d]`
-    pub up: Matrix,
+    pub(crate) up: Matrix,
     /// `[d, F]`
-    pub down: Matrix,
+    pub(crate) down: Matrix,
     /// `[1, d]`, for the logit of the weight
-    pub weight: Matrix,
+    pub(crate) weight: Matrix,
 }
 
 impl SharedExpert {
@@ -26,7 +26,7 @@ impl SharedExpert {
     ///
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
-    pub fn load(c: &DecoderConfig, w: &mut LayerWeights, width: usize) -> Result<Self> {
+    pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights, width: usize) -> Result<Self> {
         Ok(Self {
             gate: w.matrix("ffn_gate_shexp", width, c.hidden_size)?,
             up: w.matrix("ffn_up_shexp", width, c.hidden_size)?,
@@ -36,7 +36,7 @@ impl SharedExpert {
     }
 
     /// Returns the matrices, with names for messages.
-    pub fn matrices(&self) -> [(&'static str, &Matrix); 4] {
+    pub(crate) fn matrices(&self) -> [(&'static str, &Matrix); 4] {
         [
             ("ffn_gate_shexp", &self.gate),
             ("ffn_up_shexp", &self.up),
@@ -47,7 +47,7 @@ impl SharedExpert {
 
     /// Adds the shared expert's share to the weighted sum over the chosen experts. `x` is the normed input: `[T, d]`
     /// twice, to `[T, d]`.
-    pub fn forward(&self, x: &Tensor, routed: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+    pub(crate) fn forward(&self, x: &Tensor, routed: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let gate = t.tap(SharedGate, n.linear(x, &self.gate));
         let up = t.tap(SharedUp, n.linear(x, &self.up));

@@ -8,7 +8,7 @@ use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup};
 
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
-pub enum ActivationScheme {
+pub(crate) enum ActivationScheme {
     /// 8-bit codes whose scales are computed from the values.
     Dynamic(ActivationCodes),
     /// A quantisation that is not supported.
@@ -90,7 +90,7 @@ impl ActivationScheme {
     ///
     /// # Errors
     /// Names the key that asks for another scheme.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self {
             ActivationScheme::Dynamic(_) => Ok(()),
             ActivationScheme::Unsupported { file, key, found, expected } => {

@@ -27,7 +27,7 @@ pub(super) struct ScaleGrid {
 
 impl ScaleGroup {
     /// Returns the name for notes.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             ScaleGroup::Tensor => "one scale".to_owned(),
             ScaleGroup::Channel => "one scale per output".to_owned(),
@@ -37,7 +37,7 @@ impl ScaleGroup {
     }
 
     /// Returns the grid for a matrix of `rows` outputs and `cols` inputs; both and the group are not empty.
-    pub fn grid(self, rows: usize, cols: usize) -> ScaleGrid {
+    pub(crate) fn grid(self, rows: usize, cols: usize) -> ScaleGrid {
         let block = match self {
             ScaleGroup::Tensor => [rows, cols],
             ScaleGroup::Channel => [1, cols],
@@ -50,17 +50,17 @@ impl ScaleGroup {
 
 impl ScaleGrid {
     /// Returns the number of scales along outputs and inputs.
-    pub fn shape(&self) -> [usize; 2] {
+    pub(crate) fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
     /// Returns the index of the scale of an element.
-    pub fn at(&self, row: usize, col: usize) -> usize {
+    pub(crate) fn at(&self, row: usize, col: usize) -> usize {
         row / self.block[0] * self.shape[1] + col / self.block[1]
     }
 
     /// Returns the scale at an index, in a reading.
-    pub fn scale(&self, scales: &[f32], at: usize, reading: WeightReading) -> f32 {
+    pub(crate) fn scale(&self, scales: &[f32], at: usize, reading: WeightReading) -> f32 {
         let [rows, cols] = self.shape;
         match reading {
             WeightReading::InverseScales => 1.0 / scales[at],
@@ -75,7 +75,7 @@ impl ScaleGrid {
     ///
     /// # Errors
     /// If the tensor is missing, has another type or shape, or contains infinity or NaN.
-    pub fn scales(&self, module: &ModuleTensors, tensor: &str, types: &[DType]) -> Result<Vec<f32>> {
+    pub(crate) fn scales(&self, module: &ModuleTensors, tensor: &str, types: &[DType]) -> Result<Vec<f32>> {
         let stored = module.require(tensor, types)?;
         let is_single = self.shape == [1, 1] && stored.elements() == 1;
         let is_column = self.shape[1] == 1 && stored.shape == [self.shape[0]];

@@ -17,9 +17,9 @@ const ORDER: [u32; CODES] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// AWQ with 4 bits.
 pub(super) struct Awq {
     /// Number of inputs that share a scale; `None` for all.
-    pub group: Option<usize>,
+    pub(crate) group: Option<usize>,
     /// Type that scales are rounded to before they are used.
-    pub scales: Option<DType>,
+    pub(crate) scales: Option<DType>,
 }
 
 impl WeightFormat for Awq {

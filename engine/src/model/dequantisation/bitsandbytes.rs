@@ -11,7 +11,7 @@ use crate::weight::DType;
 /// Weights of 4 bits.
 pub(super) struct FourBits {
     /// True for `nf4`, false for `fp4`.
-    pub is_nf4: bool,
+    pub(crate) is_nf4: bool,
 }
 
 /// Settings of a weight, stored as JSON in a tensor.

@@ -14,17 +14,17 @@ pub(super) struct PackedCodes<'f> {
 
 impl<'f> PackedCodes<'f> {
     /// Creates codes whose lines of words are rows of `width` words.
-    pub fn along_rows(bytes: &'f [u8], width: usize, bits: usize) -> Self {
+    pub(crate) fn along_rows(bytes: &'f [u8], width: usize, bits: usize) -> Self {
         Self { bytes, width, bits, is_vertical: false }
     }
 
     /// Creates codes whose lines of words are the columns of an array with rows of `width` words.
-    pub fn along_columns(bytes: &'f [u8], width: usize, bits: usize) -> Self {
+    pub(crate) fn along_columns(bytes: &'f [u8], width: usize, bits: usize) -> Self {
         Self { bytes, width, bits, is_vertical: true }
     }
 
     /// Returns the code at an index of a line.
-    pub fn get(&self, line: usize, index: usize) -> u32 {
+    pub(crate) fn get(&self, line: usize, index: usize) -> u32 {
         let first = index * self.bits;
         let (word, shift) = (first / 32, first % 32);
         let low = u64::from(self.word(line, word)) >> shift;
@@ -36,7 +36,7 @@ impl<'f> PackedCodes<'f> {
     }
 
     /// Returns a word of a line.
-    pub fn word(&self, line: usize, word: usize) -> u32 {
+    pub(crate) fn word(&self, line: usize, word: usize) -> u32 {
         let at = if self.is_vertical { word * self.width + line } else { line * self.width + word };
         word_at(self.bytes, at)
     }

@@ -11,20 +11,20 @@ use crate::weight::DType;
 /// Weights of one byte.
 pub(super) struct DenseWeights {
     /// Names of the tensors.
-    pub tensors: DenseTensors,
-    pub group: ScaleGroup,
+    pub(crate) tensors: DenseTensors,
+    pub(crate) group: ScaleGroup,
     /// True if scales are powers of two, stored as exponents in bytes.
-    pub has_exponents: bool,
+    pub(crate) has_exponents: bool,
 }
 
 /// Names of the tensors of a weight, after the module's name.
 #[derive(Clone, Copy)]
 pub(super) struct DenseTensors {
-    pub scale: &'static str,
-    pub weight: &'static str,
-    pub zero_point: &'static str,
+    pub(crate) scale: &'static str,
+    pub(crate) weight: &'static str,
+    pub(crate) zero_point: &'static str,
     /// All names, also of tensors that are not needed. The scale's is the first.
-    pub all: &'static [&'static str],
+    pub(crate) all: &'static [&'static str],
 }
 
 impl WeightFormat for DenseWeights {

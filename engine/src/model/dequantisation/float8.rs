@@ -14,10 +14,10 @@ pub(super) const TYPES: &[DType] = &[DType::F8_E4M3, DType::F8_E5M2];
 /// Weights of 8-bit floats.
 pub(super) struct Float8Weights {
     /// Name of the scales, and of the other tensors.
-    pub tensors: &'static [&'static str],
-    pub group: ScaleGroup,
+    pub(crate) tensors: &'static [&'static str],
+    pub(crate) group: ScaleGroup,
     /// True if scales are powers of two, stored as exponents in bytes.
-    pub has_exponents: bool,
+    pub(crate) has_exponents: bool,
 }
 
 /// Tensors of transformers' `fp8`.

@@ -11,15 +11,15 @@ use crate::weight::{DType, StoredTensor};
 /// GPTQ with 2, 3, 4 or 8 bits.
 pub(super) struct Gptq {
     /// Number of bits of a code.
-    pub bits: usize,
+    pub(crate) bits: usize,
     /// Number of inputs that share a scale; `None` for all.
-    pub group: Option<usize>,
+    pub(crate) group: Option<usize>,
     /// True for `checkpoint_format` "gptq": stored zero points are smaller by one than the zero points.
-    pub is_v1: bool,
+    pub(crate) is_v1: bool,
     /// True if inputs are assigned to groups by `g_idx`, which must exist.
-    pub by_activation: bool,
+    pub(crate) by_activation: bool,
     /// Type that scales are rounded to before they are used.
-    pub scales: Option<DType>,
+    pub(crate) scales: Option<DType>,
 }
 
 impl WeightFormat for Gptq {

@@ -10,9 +10,9 @@ use crate::weight::DType;
 
 /// Codes of MLX's affine mode.
 pub(super) struct Mlx {
-    pub bits: usize,
+    pub(crate) bits: usize,
     /// Number of inputs that share a scale.
-    pub group: usize,
+    pub(crate) group: usize,
 }
 
 impl WeightFormat for Mlx {

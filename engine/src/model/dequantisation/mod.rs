@@ -23,10 +23,10 @@ mod verification;
 mod weight_matrix;
 mod weight_reading;
 
-pub use activations::ActivationScheme;
+pub(crate) use activations::ActivationScheme;
 pub use verification::{WeightFinding, WeightFit};
-pub use weight_matrix::WeightMatrix;
-pub use weight_reading::WeightReading;
+pub(crate) use weight_matrix::WeightMatrix;
+pub(crate) use weight_reading::WeightReading;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -91,7 +91,7 @@ impl Dequantisation {
     ///
     /// # Errors
     /// Names the key that asks for another quantisation.
-    pub fn check_activations(&self) -> Result<()> {
+    pub(crate) fn check_activations(&self) -> Result<()> {
         self.groups
             .iter()
             .filter_map(|group| group.activations.as_ref())
@@ -99,7 +99,7 @@ impl Dequantisation {
     }
 
     /// Returns true if engines may quantise activations before products with quantised weights.
-    pub fn quantises_activations(&self) -> bool {
+    pub(crate) fn quantises_activations(&self) -> bool {
         self.groups.iter().any(|group| group.activations.is_some())
     }
 
@@ -107,7 +107,7 @@ impl Dequantisation {
     ///
     /// # Errors
     /// If the tensors of a module contradict the configuration or each other.
-    pub fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
+    pub(crate) fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
         let mut weights = BTreeMap::new();
         for (index, group) in self.groups.iter().enumerate() {
             let ending = format!(".{}", group.format.tensors()[0]);

@@ -35,26 +35,26 @@ pub(super) enum ModulePattern {
 /// Modules that a checkpoint quantises.
 pub(super) struct ModuleFilter {
     /// Key of the list of unquantised modules.
-    pub key: &'static str,
+    pub(crate) key: &'static str,
     /// Unquantised modules, with the text of each pattern.
-    pub excluded: Vec<(String, ModulePattern)>,
+    pub(crate) excluded: Vec<(String, ModulePattern)>,
     /// Texts in the names of modules that some libraries leave unquantised.
-    pub maybe_excluded: Vec<String>,
+    pub(crate) maybe_excluded: Vec<String>,
     /// Modules of each format group.
-    pub groups: Vec<Vec<ModulePattern>>,
+    pub(crate) groups: Vec<Vec<ModulePattern>>,
     /// True if modules without quantised tensors are unquantised, whatever the configuration says.
-    pub follows_file: bool,
+    pub(crate) follows_file: bool,
 }
 
 impl ModuleFilter {
     /// Creates the filter of one group with all linear layers and embedding tables.
-    pub fn all(key: &'static str) -> Self {
+    pub(crate) fn all(key: &'static str) -> Self {
         let groups = vec![vec![ModulePattern::Linear, ModulePattern::Embedding]];
         Self { key, excluded: Vec::new(), maybe_excluded: Vec::new(), groups, follows_file: false }
     }
 
     /// Returns the key of the list of unquantised modules.
-    pub fn key_path(&self) -> String {
+    pub(crate) fn key_path(&self) -> String {
         format!("quantization_config.{}", self.key)
     }
 
@@ -63,7 +63,7 @@ impl ModuleFilter {
     ///
     /// # Errors
     /// If an entry is not a text or not a regular expression.
-    pub fn exclude_listed(&mut self, config: &Config, key: &str) -> Result<()> {
+    pub(crate) fn exclude_listed(&mut self, config: &Config, key: &str) -> Result<()> {
         for text in config.texts(key)? {
             let pattern = format!(r"\A(?:{text})(?:(?<=\.)|(?=\.|\z))");
             let regex = regex(config, key, text, &pattern)?;
@@ -74,7 +74,7 @@ impl ModuleFilter {
     }
 
     /// Returns the conversion of a module.
-    pub fn conversion(&self, module: &str) -> Conversion {
+    pub(crate) fn conversion(&self, module: &str) -> Conversion {
         if let Some((text, _)) = self.excluded.iter().find(|(_, pattern)| pattern.matches(module)) {
             return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path()));
         }
@@ -95,7 +95,7 @@ impl ModulePattern {
     ///
     /// # Errors
     /// If it is not a regular expression.
-    pub fn compressed_tensors(config: &Config, key: &str, text: &str) -> Result<Self> {
+    pub(crate) fn compressed_tensors(config: &Config, key: &str, text: &str) -> Result<Self> {
         Ok(match (text.strip_prefix("re:"), text) {
             (Some(pattern), _) => {
                 Self::Regex(Box::new(regex(config, key, text, &format!(r"\A(?:{pattern})"))?))

@@ -11,21 +11,21 @@ pub(super) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// The tensors of one module of a file.
 #[derive(Clone, Copy)]
 pub(super) struct ModuleTensors<'f> {
-    pub file: &'f TensorFile,
+    pub(crate) file: &'f TensorFile,
     /// Name of the module.
-    pub module: &'f str,
+    pub(crate) module: &'f str,
     /// Name of the tensor that errors are about, after the module's name.
-    pub main: &'static str,
+    pub(crate) main: &'static str,
 }
 
 impl<'f> ModuleTensors<'f> {
     /// Returns a tensor of the module, if it exists.
-    pub fn get(&self, tensor: &str) -> Option<&'f StoredTensor> {
+    pub(crate) fn get(&self, tensor: &str) -> Option<&'f StoredTensor> {
         self.file.get(&self.name(tensor))
     }
 
     /// Returns a tensor of one of these types, of any shape.
-    pub fn require(&self, tensor: &str, types: &[DType]) -> Result<&'f StoredTensor> {
+    pub(crate) fn require(&self, tensor: &str, types: &[DType]) -> Result<&'f StoredTensor> {
         let stored = self
             .get(tensor)
             .ok_or_else(|| self.bad(format!("'{}' is missing; get the file again", self.name(tensor))))?;
@@ -43,7 +43,7 @@ impl<'f> ModuleTensors<'f> {
     }
 
     /// Returns a tensor of one of these types with this shape.
-    pub fn shaped(&self, tensor: &str, types: &[DType], shape: &[usize]) -> Result<&'f StoredTensor> {
+    pub(crate) fn shaped(&self, tensor: &str, types: &[DType], shape: &[usize]) -> Result<&'f StoredTensor> {
         let stored = self.require(tensor, types)?;
         if stored.shape == shape {
             return Ok(stored);
@@ -54,7 +54,7 @@ impl<'f> ModuleTensors<'f> {
     }
 
     /// Returns the rows and columns of a tensor of one of these types.
-    pub fn matrix(&self, tensor: &str, types: &[DType]) -> Result<(&'f StoredTensor, [usize; 2])> {
+    pub(crate) fn matrix(&self, tensor: &str, types: &[DType]) -> Result<(&'f StoredTensor, [usize; 2])> {
         let stored = self.require(tensor, types)?;
         match stored.shape.as_slice() {
             &[rows, cols] if rows > 0 && cols > 0 => Ok((stored, [rows, cols])),
@@ -66,13 +66,13 @@ impl<'f> ModuleTensors<'f> {
     ///
     /// # Errors
     /// If it is missing, has another type or shape, or contains infinity or NaN.
-    pub fn numbers(&self, tensor: &str, types: &[DType], shape: &[usize]) -> Result<Vec<f32>> {
+    pub(crate) fn numbers(&self, tensor: &str, types: &[DType], shape: &[usize]) -> Result<Vec<f32>> {
         let stored = self.shaped(tensor, types, shape)?;
         self.finite(tensor, stored)
     }
 
     /// Returns the only value of a tensor.
-    pub fn number(&self, tensor: &str, types: &[DType]) -> Result<f32> {
+    pub(crate) fn number(&self, tensor: &str, types: &[DType]) -> Result<f32> {
         let stored = self.require(tensor, types)?;
         match stored.elements() {
             1 => Ok(self.finite(tensor, stored)?[0]),
@@ -81,7 +81,7 @@ impl<'f> ModuleTensors<'f> {
     }
 
     /// Returns the values of a stored tensor, which must be finite.
-    pub fn finite(&self, tensor: &str, stored: &StoredTensor) -> Result<Vec<f32>> {
+    pub(crate) fn finite(&self, tensor: &str, stored: &StoredTensor) -> Result<Vec<f32>> {
         let (file, name, dtype) = (self.file.path(), self.name(tensor), stored.dtype);
         let Some(view) = View::stored(&[stored.elements()], dtype, stored.data.clone()) else {
             return Err(unpackable(self.file, &name, dtype, "its values are not plain numbers".to_owned()));
@@ -98,12 +98,12 @@ impl<'f> ModuleTensors<'f> {
     }
 
     /// Returns the full name of a tensor.
-    pub fn name(&self, tensor: &str) -> String {
+    pub(crate) fn name(&self, tensor: &str) -> String {
         format!("{}.{tensor}", self.module)
     }
 
     /// Returns an error about the module's main tensor.
-    pub fn bad(&self, problem: String) -> Error {
+    pub(crate) fn bad(&self, problem: String) -> Error {
         let dtype = self.get(self.main).map_or(DType::U8, |tensor| tensor.dtype);
         unpackable(self.file, &self.name(self.main), dtype, problem)
     }

@@ -9,25 +9,25 @@ use crate::weight::{DType, StoredTensor};
 const ROWS: usize = 32;
 
 /// A quantised weight, `[rows, cols]`, as a function from row and column to the decoded value.
-pub struct WeightMatrix<'f> {
+pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
-    pub dtype: DType,
+    pub(crate) dtype: DType,
     /// Number of outputs.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Number of inputs.
-    pub cols: usize,
+    pub(crate) cols: usize,
     /// Decodes the element at a row and a column.
-    pub value: Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>,
+    pub(crate) value: Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>,
 }
 
 impl WeightMatrix<'_> {
     /// Returns the size of the decoded matrix.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.rows * self.cols * self.dtype.block_bytes()
     }
 
     /// Decodes all elements.
-    pub fn decoded(&self) -> StoredTensor {
+    pub(crate) fn decoded(&self) -> StoredTensor {
         let row_bytes = self.cols * self.dtype.block_bytes();
         let mut data = vec![0; self.rows * row_bytes];
         parallel::chunks(&mut data, (ROWS * row_bytes).max(1), ROWS * self.cols * 4, |chunk, out| {

@@ -15,19 +15,19 @@ use crate::tensor::Tensor;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// Size of the vocabulary, V.
-    pub vocab_size: usize,
+    pub(crate) vocab_size: usize,
     /// Width of the residual stream, d.
-    pub hidden_size: usize,
+    pub(crate) hidden_size: usize,
     /// Width of the feed-forward block, F: 4 d unless stated.
-    pub ffn_size: usize,
+    pub(crate) ffn_size: usize,
     /// Number of transformer blocks.
-    pub n_layers: usize,
+    pub(crate) n_layers: usize,
     /// Number of heads, H.
-    pub n_heads: usize,
+    pub(crate) n_heads: usize,
     /// Number of position embeddings.
-    pub context_length: usize,
+    pub(crate) context_length: usize,
     /// Epsilon, added to the variance in every LayerNorm.
-    pub norm_eps: f32,
+    pub(crate) norm_eps: f32,
     /// The nonlinearity of the feed-forward block.
     pub activation: Activation,
 }
@@ -41,7 +41,7 @@ const ACTIVATIONS: [(&str, Activation); 3] = [
 
 impl Gpt2Config {
     /// Returns the number of values in one head, D.
-    pub fn head_dim(&self) -> usize {
+    pub(crate) fn head_dim(&self) -> usize {
         self.hidden_size / self.n_heads
     }
 

@@ -4,7 +4,7 @@
 mod config;
 mod load;
 
-pub use config::Gpt2Config;
+pub(crate) use config::Gpt2Config;
 
 use std::ops::Range;
 
@@ -27,13 +27,13 @@ pub struct Gpt2 {
     /// Sizes and constants.
     pub config: Gpt2Config,
     /// `[V, d]`
-    pub token_embd: Matrix,
+    pub(crate) token_embd: Matrix,
     /// `[context length, d]`
     pub position_embd: Matrix,
     /// The transformer blocks, in order.
     pub layers: Vec<Gpt2Block>,
     /// `[d]`
-    pub output_norm: LayerNorm,
+    pub(crate) output_norm: LayerNorm,
     /// `[V, d]`
     pub output: Matrix,
 }
@@ -42,7 +42,7 @@ pub struct Gpt2 {
 #[derive(Clone, Debug)]
 pub struct Gpt2Block {
     /// `[d]`
-    pub attn_norm: LayerNorm,
+    pub(crate) attn_norm: LayerNorm,
     /// `[d, d]`
     pub q: AffineMatrix,
     /// `[d, d]`
@@ -52,7 +52,7 @@ pub struct Gpt2Block {
     /// `[d, d]`
     pub attn_output: AffineMatrix,
     /// `[d]`
-    pub ffn_norm: LayerNorm,
+    pub(crate) ffn_norm: LayerNorm,
     /// `[F, d]`
     pub ffn_up: AffineMatrix,
     /// `[d, F]`

@@ -11,13 +11,13 @@ use crate::ops::activation::{Activation, CUBIC, ClampedGlu, QUICK, SQRT_2_OVER_P
 use crate::tensor::Tensor;
 
 /// A nonlinearity: `activation(x)`, or `activation(x) · up`.
-pub struct Nonlinearity {
+pub(crate) struct Nonlinearity {
     /// Input of the nonlinearity: the gate, if there is one.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// Up projection that the result is multiplied by.
-    pub up: Option<Tensor>,
+    pub(crate) up: Option<Tensor>,
     /// The nonlinearity.
-    pub activation: Activation,
+    pub(crate) activation: Activation,
 }
 
 impl Operation for Nonlinearity {
@@ -88,13 +88,13 @@ impl Nonlinearity {
 }
 
 /// A clamped GLU of recorded or computed projections.
-pub struct ClampedGating {
+pub(crate) struct ClampedGating {
     /// Gate projection.
-    pub gate: Tensor,
+    pub(crate) gate: Tensor,
     /// Up projection.
-    pub up: Tensor,
+    pub(crate) up: Tensor,
     /// Factor and limit.
-    pub glu: ClampedGlu,
+    pub(crate) glu: ClampedGlu,
 }
 
 impl Operation for ClampedGating {

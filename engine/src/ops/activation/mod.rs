@@ -1,8 +1,8 @@
 //! Activation functions of the feed-forward block: `activation(x)`, or `activation(gate) · up` in GLU variants (Shazeer,
 //! 2020), elementwise.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl Activation {
     ];
 
     /// Replaces this form of GELU by `form`; returns `false` and changes nothing if this function is not a GELU.
-    pub fn replace_gelu(&mut self, form: Activation) -> bool {
+    pub(crate) fn replace_gelu(&mut self, form: Activation) -> bool {
         use Activation::{Relu, Sigmoid, Silu, SquaredRelu, Tanh};
         let is_gelu = !matches!(self, Silu | SquaredRelu | Relu | Tanh | Sigmoid);
         if is_gelu {
@@ -63,7 +63,7 @@ impl Activation {
     }
 
     /// Applies the function to each value of `x`, in `f32`.
-    pub fn of(self, x: &Tensor) -> Tensor {
+    pub(crate) fn of(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Silu => piecewise(x, silu),
             _ => x.clone().map(|x| self.at(x)),
@@ -96,7 +96,7 @@ pub struct ClampedGlu {
 
 impl ClampedGlu {
     /// Computes it as ggml does, in `f32`.
-    pub fn of(self, gate: &Tensor, up: &Tensor) -> Tensor {
+    pub(crate) fn of(self, gate: &Tensor, up: &Tensor) -> Tensor {
         zip(gate, up, |gate, up| {
             let (gate, up) = self.clamped(gate, up);
             gate / (1.0 + (self.alpha * -gate).exp()) * (up + 1.0)
@@ -104,7 +104,7 @@ impl ClampedGlu {
     }
 
     /// Clamps a gate and an up projection. NaN stays NaN, as in torch.
-    pub fn clamped(self, gate: f32, up: f32) -> (f32, f32) {
+    pub(crate) fn clamped(self, gate: f32, up: f32) -> (f32, f32) {
         (if gate > self.limit { self.limit } else { gate }, up.clamp(-self.limit, self.limit))
     }
 }
@@ -132,13 +132,13 @@ fn silu(x: &[f32], out: &mut [f32]) {
 }
 
 /// Factor in the logistic form of GELU.
-pub const QUICK: f32 = 1.702;
+pub(crate) const QUICK: f32 = 1.702;
 
 /// √(2/π)
-pub const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+pub(crate) const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 
 /// Coefficient of the cubic term in the tanh form.
-pub const CUBIC: f32 = 0.044_715;
+pub(crate) const CUBIC: f32 = 0.044_715;
 
 /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`
 fn gelu_tanh(x: f32) -> f32 {

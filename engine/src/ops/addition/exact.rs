@@ -6,11 +6,11 @@ use crate::exact::{Choice, ExactValue, Float, Operation, Profile, is_given};
 use crate::tensor::Tensor;
 
 /// `a + b`.
-pub struct Addition {
+pub(crate) struct Addition {
     /// First summand.
-    pub a: Tensor,
+    pub(crate) a: Tensor,
     /// Second summand.
-    pub b: Tensor,
+    pub(crate) b: Tensor,
 }
 
 impl Operation for Addition {

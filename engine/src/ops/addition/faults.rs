@@ -1,6 +1,6 @@
 //! Changes of the residual stream: what each addition adds.
 
-pub mod stream;
+pub(crate) mod stream;
 
 use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};

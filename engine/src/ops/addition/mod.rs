@@ -1,7 +1,7 @@
 //! Addition: `a + b`, elementwise, for the residual stream (He et al., 2016) and learned positions.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use crate::kernels::elementwise::zip;
 use crate::tensor::Tensor;
@@ -10,6 +10,6 @@ use crate::tensor::Tensor;
 ///
 /// # Panics
 /// If the shapes differ.
-pub fn add(a: &Tensor, b: &Tensor) -> Tensor {
+pub(crate) fn add(a: &Tensor, b: &Tensor) -> Tensor {
     zip(a, b, |a, b| a + b)
 }

@@ -17,15 +17,15 @@ use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// Attention scores, `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
-pub struct Scores {
+pub(crate) struct Scores {
     /// `[T, H, D]`
-    pub q: Tensor,
+    pub(crate) q: Tensor,
     /// `[S, Hkv, D]`
-    pub k: Tensor,
+    pub(crate) k: Tensor,
     /// Factor of q·k.
-    pub scale: AttentionScale,
+    pub(crate) scale: AttentionScale,
     /// Type of the cache. Queries are quantised for products with blocks.
-    pub cache: DType,
+    pub(crate) cache: DType,
 }
 
 impl Operation for Scores {
@@ -246,13 +246,13 @@ fn is_cut(profile: &Profile) -> bool {
 }
 
 /// Softmax over the keys that a token sees: `[H, T, S]`.
-pub struct Softmax {
+pub(crate) struct Softmax {
     /// `[H, T, S]`
-    pub scores: Tensor,
+    pub(crate) scores: Tensor,
     /// Attention mask.
-    pub mask: Mask,
+    pub(crate) mask: Mask,
     /// Sink of each head, if there are any: `[H]`.
-    pub sinks: Option<Vec<f32>>,
+    pub(crate) sinks: Option<Vec<f32>>,
 }
 
 impl Operation for Softmax {
@@ -354,11 +354,11 @@ fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], we
 }
 
 /// The weighted sum of values, with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
-pub struct AttentionContext {
+pub(crate) struct AttentionContext {
     /// `[H, T, S]`
-    pub weights: Tensor,
+    pub(crate) weights: Tensor,
     /// `[S, Hkv, D]`
-    pub v: Tensor,
+    pub(crate) v: Tensor,
 }
 
 impl Operation for AttentionContext {

@@ -6,8 +6,8 @@
 //!
 //! With grouped queries (Ainslie et al., 2023), query head `h` reads key-value head `h / (H / Hkv)`.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub struct Mask {
 
 impl Mask {
     /// Mask that shows every key to every query.
-    pub const NONE: Self = Self { position: usize::MAX / 2, window: None };
+    pub(crate) const NONE: Self = Self { position: usize::MAX / 2, window: None };
 
     /// Returns the indices of the keys that a token of the pass sees: itself and earlier ones within the window.
     pub fn visible(self, token: usize, keys: usize) -> Range<usize> {
@@ -72,7 +72,7 @@ pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
 }
 
 /// Computes `score(query, key)` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
-pub fn scores_by(q: &Tensor, k: &Tensor, score: impl Fn(&[f32], &[f32]) -> f32 + Sync) -> Tensor {
+pub(crate) fn scores_by(q: &Tensor, k: &Tensor, score: impl Fn(&[f32], &[f32]) -> f32 + Sync) -> Tensor {
     let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
     let group = heads / k.shape()[1];
     per_head_and_token(heads, tokens, keys, |head, token, out| {
@@ -90,7 +90,7 @@ pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
 
 /// Computes masked softmax with a sink in each head, `[H]`: a logit that counts in the sum and has no weight (Xiao et al.,
 /// 2023). `round` rounds the distances from the largest logit.
-pub fn softmax_with_sinks(
+pub(crate) fn softmax_with_sinks(
     scores: &Tensor,
     mask: Mask,
     sinks: &[f32],
@@ -110,7 +110,7 @@ pub fn softmax_with_sinks(
 }
 
 /// Computes masked softmax with another function for a row.
-pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
+pub(crate) fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let row = &scores.row(head)[token * keys..][..keys];
@@ -142,7 +142,7 @@ pub fn softmax_row(row: &[f32], out: &mut [f32]) {
 
 /// Returns the largest value, ignoring NaN.
 #[inline(always)]
-pub fn largest(row: &[f32]) -> f32 {
+pub(crate) fn largest(row: &[f32]) -> f32 {
     let (steps, rest) = row.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for step in steps {
@@ -197,7 +197,7 @@ fn in_parts<T>(all: Vec<T>, len: usize) -> impl Iterator<Item = Vec<T>> {
 }
 
 /// Returns the number of keys up to the last one with a weight in any row of `keys` weights; at least one.
-pub fn seen(weights: &[f32], keys: usize) -> usize {
+pub(crate) fn seen(weights: &[f32], keys: usize) -> usize {
     let last = |row: &[f32]| row.iter().rposition(|&weight| weight != 0.0).map_or(1, |last| last + 1);
     weights.chunks(keys).map(last).max().unwrap_or(keys)
 }
@@ -224,7 +224,7 @@ fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
 /// Computes `Σ weights[key] · values[key]` in `N` lanes of keys. The rows of `values` are `stride` apart and as long as
 /// `out`. `place` permutes the lanes, which are then added by halves: lanes N/2 apart first, then N/4, and so on.
 #[inline(always)]
-pub fn add_in_lanes<const N: usize>(
+pub(crate) fn add_in_lanes<const N: usize>(
     place: impl Fn(usize) -> usize,
     weights: &[f32],
     values: &[f32],
@@ -247,7 +247,7 @@ pub fn add_in_lanes<const N: usize>(
 
 /// Computes `W` columns, lane by lane, so that their sums stay in registers.
 #[inline(always)]
-pub fn columns<const N: usize, const W: usize>(
+pub(crate) fn columns<const N: usize, const W: usize>(
     place: &impl Fn(usize) -> usize,
     weights: &[f32],
     values: &[f32],
@@ -282,7 +282,7 @@ pub fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
 }
 
 /// Creates `[H, T, S]`: calls `fill(head, token, row)` for each row of keys, in parallel.
-pub fn per_head_and_token(
+pub(crate) fn per_head_and_token(
     heads: usize,
     tokens: usize,
     keys: usize,

@@ -9,11 +9,11 @@ use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// New key or value rows, rounded to the cache's type.
-pub struct CachedRows {
+pub(crate) struct CachedRows {
     /// The new rows.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// Type that they are rounded to.
-    pub cache: Float,
+    pub(crate) cache: Float,
 }
 
 impl Operation for CachedRows {
@@ -31,11 +31,11 @@ impl Operation for CachedRows {
 }
 
 /// New key or value rows, quantised to an int8 cache or a cache of blocks.
-pub struct CachedCodes {
+pub(crate) struct CachedCodes {
     /// The new rows, `[T, Hkv, D]`.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// Type of the cache.
-    pub cache: DType,
+    pub(crate) cache: DType,
 }
 
 impl Operation for CachedCodes {

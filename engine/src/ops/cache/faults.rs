@@ -1,6 +1,6 @@
 //! Changes of the KV cache: rows written at the wrong index, and rows of another position or pass.
 
-pub mod scale;
+pub(crate) mod scale;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, index_range};
 use crate::checkpoint::Point;

@@ -4,5 +4,5 @@
 //! The type is a property of the numerics ([`Numerics::to_cache`](crate::numerics::Numerics::to_cache)), so this folder
 //! has no definition. The rows are kept by the model ([`KvLayer`](crate::model::KvLayer)).
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;

@@ -7,11 +7,11 @@ use crate::quant::{self, decode_matrix_row};
 use crate::weight::Matrix;
 
 /// Rows looked up in an embedding table.
-pub struct EmbeddingLookup {
+pub(crate) struct EmbeddingLookup {
     /// `[V, d]`
-    pub table: Matrix,
+    pub(crate) table: Matrix,
     /// Token ids of the rows.
-    pub tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
 }
 
 impl Operation for EmbeddingLookup {

@@ -1,7 +1,7 @@
 //! Embedding: the row of each token in a table, `[V, d]` and T token ids to `[T, d]`.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
@@ -11,7 +11,7 @@ use crate::weight::Matrix;
 ///
 /// # Panics
 /// If a token id is not below the number of rows.
-pub fn embed(table: &Matrix, tokens: &[u32]) -> Tensor {
+pub(crate) fn embed(table: &Matrix, tokens: &[u32]) -> Tensor {
     Tensor::from_rows(tokens.len(), table.cols, |token, out| {
         decode_matrix_row(table, tokens[token] as usize, out);
     })

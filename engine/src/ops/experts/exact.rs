@@ -17,13 +17,13 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-pub struct ExpertWeights {
+pub(crate) struct ExpertWeights {
     /// `[T, E]`
-    pub logits: Tensor,
+    pub(crate) logits: Tensor,
     /// `[T, k]`, ascending
-    pub chosen: Tensor,
+    pub(crate) chosen: Tensor,
     /// Routing rules.
-    pub routing: ExpertRouting,
+    pub(crate) routing: ExpertRouting,
 }
 
 impl Operation for ExpertWeights {
@@ -66,13 +66,13 @@ impl Operation for ExpertWeights {
 }
 
 /// Products with the matrices of the chosen experts: `[T, cols]` or `[T, k, cols]` to `[T, k, rows]`.
-pub struct ExpertProducts {
+pub(crate) struct ExpertProducts {
     /// `[T, cols]`, or `[T, k, cols]`: each chosen expert's own activations
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// `[rows, cols]` of each expert
-    pub w: Vec<Matrix>,
+    pub(crate) w: Vec<Matrix>,
     /// `[T, k]`, ascending
-    pub chosen: Tensor,
+    pub(crate) chosen: Tensor,
 }
 
 impl Operation for ExpertProducts {
@@ -139,11 +139,11 @@ impl ExpertProducts {
 }
 
 /// The weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
-pub struct ExpertMixture {
+pub(crate) struct ExpertMixture {
     /// `[T, k, d]`
-    pub outputs: Tensor,
+    pub(crate) outputs: Tensor,
     /// `[T, k]`
-    pub weights: Tensor,
+    pub(crate) weights: Tensor,
 }
 
 impl Operation for ExpertMixture {

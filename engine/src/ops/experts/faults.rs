@@ -1,6 +1,6 @@
 //! Changes of mixtures of experts: number of chosen experts, routing weights, and expert matrices.
 
-pub mod mixture;
+pub(crate) mod mixture;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;

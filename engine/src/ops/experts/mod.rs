@@ -4,8 +4,8 @@
 //! T = tokens, E = experts, k = experts that each token chooses. A token's experts are in ascending index order,
 //! whatever order an engine finds them in, so that engines can be compared.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -16,17 +16,17 @@ pub struct ExpertRouting {
     /// Number of experts per token.
     pub used: usize,
     /// True if the weights are divided by their sum.
-    pub is_normalised: bool,
+    pub(crate) is_normalised: bool,
     /// True if softmax reads the logits of the chosen experts alone. The values are those of weights divided by their
     /// sum, in other roundings.
-    pub is_of_chosen: bool,
+    pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
-    pub is_rounded: bool,
+    pub(crate) is_rounded: bool,
 }
 
 /// Order in which the outputs of the chosen experts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertOrder {
+pub(crate) enum ExpertOrder {
     /// Order of the experts' indices.
     Numbers,
     /// Largest weight first; equal weights by ascending index.
@@ -35,7 +35,7 @@ pub enum ExpertOrder {
 
 impl ExpertOrder {
     /// Returns the indices of a row of weights in this order.
-    pub fn of(self, weights: &[f32]) -> Vec<usize> {
+    pub(crate) fn of(self, weights: &[f32]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..weights.len()).collect();
         if self == ExpertOrder::Weights {
             order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
@@ -45,7 +45,7 @@ impl ExpertOrder {
 }
 
 /// Chooses the `used` likeliest experts of each token, lowest indices first on ties: `[T, E]` to `[T, k]`, ascending.
-pub fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
+pub(crate) fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
     let of_token = |token: usize| {
         let mut chosen = ExpertOrder::Weights.of(likelihoods.row(token));
         chosen.truncate(used);
@@ -56,7 +56,7 @@ pub fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
 }
 
 /// Returns the likelihoods of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-pub fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
+pub(crate) fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
     let of_token = |token: usize| {
         let all = likelihoods.row(token);
         chosen.row(token).iter().map(move |&expert| all[expert as usize])
@@ -65,7 +65,7 @@ pub fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
 }
 
 /// Divides each row by its `sum`.
-pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
+pub(crate) fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     let (shape, width) = (weights.shape().to_vec(), weights.row_len());
     let mut data = weights.into_data();
     for row in data.chunks_mut(width) {
@@ -76,7 +76,7 @@ pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
 }
 
 /// Returns the entries of `[T, k]` by chosen expert, in order.
-pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
+pub(crate) fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     let mut entries: Vec<(usize, usize)> =
         chosen.data().iter().enumerate().map(|(entry, &expert)| (expert as usize, entry)).collect();
     entries.sort_unstable();
@@ -86,7 +86,7 @@ pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
 
 /// Applies the chosen experts to each token: `[T, d]`, or `[T, k, d]` with an input for each expert, to `[T, k,
 /// outputs]`. `product` multiplies rows by the matrix of an expert.
-pub fn routed(
+pub(crate) fn routed(
     x: &Tensor,
     chosen: &Tensor,
     outputs: usize,
@@ -107,14 +107,14 @@ pub fn routed(
 }
 
 /// Returns the row of `x` for each entry of `[T, k]`: the entry's own row, or its token's row.
-pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
+pub(crate) fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
     let per_row = if x.shape().len() == 3 { 1 } else { used };
     move |entry| entry / per_row
 }
 
 /// Computes the weighted sum over the chosen experts, and rounds each product and each partial sum: `[T, k, d]`, `[T,
 /// k]` to `[T, d]`.
-pub fn mixed(
+pub(crate) fn mixed(
     outputs: &Tensor,
     weights: &Tensor,
     order: ExpertOrder,

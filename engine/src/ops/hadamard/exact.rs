@@ -7,11 +7,11 @@ use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::tensor::Tensor;
 
 /// Hadamard transform of each `len` neighbouring values.
-pub struct HadamardTransform {
+pub(crate) struct HadamardTransform {
     /// Transformed value.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// Number of values that are transformed together, a power of two.
-    pub len: usize,
+    pub(crate) len: usize,
 }
 
 impl Operation for HadamardTransform {

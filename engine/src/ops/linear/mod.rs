@@ -3,7 +3,7 @@
 //! The definition is a product in `f32` with decoded weights, in the summation order of [`dot`](crate::kernels::dot).
 
 pub mod exact;
-pub mod faults;
+pub(crate) mod faults;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -18,7 +18,7 @@ use crate::weight::{DType, Matrix};
 ///
 /// # Panics
 /// If the rows of `x` are not as long as those of `w`.
-pub fn linear(x: &Tensor, w: &Matrix) -> Tensor {
+pub(crate) fn linear(x: &Tensor, w: &Matrix) -> Tensor {
     product(StridedRows::rows_of(x), &DecodedRows::new(w, DType::F32))
 }
 

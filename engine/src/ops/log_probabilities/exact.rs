@@ -8,13 +8,13 @@ use crate::parallel;
 use crate::tensor::Tensor;
 
 /// log softmax(logits / temperature) at some ids of each row, always in `f32`.
-pub struct LogProbabilities {
+pub(crate) struct LogProbabilities {
     /// `[T, V]`
-    pub logits: Tensor,
+    pub(crate) logits: Tensor,
     /// Token ids of each row.
-    pub picks: Picks,
+    pub(crate) picks: Picks,
     /// Divisor of the logits.
-    pub temperature: f32,
+    pub(crate) temperature: f32,
 }
 
 impl Operation for LogProbabilities {

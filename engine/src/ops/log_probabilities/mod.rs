@@ -1,7 +1,7 @@
 //! Log-probabilities of tokens: log softmax(logits / temperature), `[T, V]` to the shape of the [`Picks`].
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 /// Vocabulary tokens to look up in each row of logits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use crate::ops::attention::exact::softmax;
 use crate::tensor::Tensor;
 
 /// The last row of logits.
-pub struct LastRow {
+pub(crate) struct LastRow {
     /// `[T, V]`
-    pub logits: Tensor,
+    pub(crate) logits: Tensor,
 }
 
 impl Operation for LastRow {
@@ -25,11 +25,11 @@ impl Operation for LastRow {
 }
 
 /// softmax(logits / temperature) of one row, always in `f32`.
-pub struct Probabilities {
+pub(crate) struct Probabilities {
     /// `[V]`
-    pub logits: Tensor,
+    pub(crate) logits: Tensor,
     /// Divisor of the logits.
-    pub temperature: f32,
+    pub(crate) temperature: f32,
 }
 
 impl Operation for Probabilities {

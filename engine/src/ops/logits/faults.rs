@@ -1,6 +1,6 @@
 //! Changes of the sampled row of logits, and of probabilities.
 
-pub mod penalties;
+pub(crate) mod penalties;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext};
 use crate::checkpoint::Point;

@@ -1,7 +1,7 @@
 //! Logits: their last row, `[T, V]` to `[1, V]`, and its probabilities, softmax(logits / temperature).
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use crate::parallel;
 

@@ -17,11 +17,11 @@ use crate::parallel;
 use crate::tensor::{Tensor, ValueOrigin};
 
 /// RMSNorm along the last axis.
-pub struct RmsNormalisation {
+pub(crate) struct RmsNormalisation {
     /// Rows, in a tensor with any number of axes.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// The weight, epsilon and gain.
-    pub norm: RmsNorm,
+    pub(crate) norm: RmsNorm,
 }
 
 impl Operation for RmsNormalisation {
@@ -208,9 +208,9 @@ fn spread(x: &InputValues, values: &[f64]) -> f64 {
 /// LayerNorm along the last axis.
 pub struct LayerNormalisation {
     /// Rows.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// The weight, bias and epsilon.
-    pub norm: LayerNorm,
+    pub(crate) norm: LayerNorm,
 }
 
 impl Operation for LayerNormalisation {

@@ -4,7 +4,7 @@
 //! - LayerNorm (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) · weight + bias`
 
 pub mod exact;
-pub mod faults;
+pub(crate) mod faults;
 
 use crate::kernels::elementwise::per_column;
 use crate::tensor::Tensor;
@@ -33,14 +33,14 @@ pub enum Gain {
 
 impl RmsNorm {
     /// Returns the gains of the normed row: `[d]`.
-    pub fn gains(&self) -> impl Iterator<Item = f32> {
+    pub(crate) fn gains(&self) -> impl Iterator<Item = f32> {
         self.weight.iter().map(|&weight| self.gain.of(weight))
     }
 }
 
 impl Gain {
     /// Returns the factor that a weight stands for.
-    pub fn of(self, weight: f32) -> f32 {
+    pub(crate) fn of(self, weight: f32) -> f32 {
         match self {
             Gain::Weight | Gain::WeightFirst => weight,
             Gain::OnePlusWeight => 1.0 + weight,
@@ -63,7 +63,7 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Multiplies standardised rows by the weight and adds the bias: two roundings.
-    pub fn scaled(&self, standardised: Tensor) -> Tensor {
+    pub(crate) fn scaled(&self, standardised: Tensor) -> Tensor {
         let gains = self.weight.iter().map(|&weight| self.gain.of(weight));
         let weighted = per_column(standardised, gains, |x, gain| x * gain);
         per_column(weighted, self.bias.iter().copied(), |x, bias| x + bias)
@@ -74,7 +74,7 @@ impl LayerNorm {
 /// D]`.
 ///
 /// Squares are summed in `f64`, as in ggml; the rest is `f32`.
-pub fn rms_normed(x: &Tensor, width: usize, eps: f32) -> Tensor {
+pub(crate) fn rms_normed(x: &Tensor, width: usize, eps: f32) -> Tensor {
     per_row(x, width, |x, out| {
         let scale = 1.0 / (mean_square(x) + eps).sqrt();
         out.iter_mut().zip(x).for_each(|(out, x)| *out = x * scale);
@@ -85,7 +85,7 @@ pub fn rms_normed(x: &Tensor, width: usize, eps: f32) -> Tensor {
 ///
 /// `mean` computes the average of a row, `mean_square` the average square of its deviations. (The variance is the
 /// biased one.)
-pub fn standardised(
+pub(crate) fn standardised(
     x: &Tensor,
     width: usize,
     eps: f32,
@@ -101,19 +101,19 @@ pub fn standardised(
 }
 
 /// Returns the mean, summed in `f64`.
-pub fn mean(values: &[f32]) -> f32 {
+pub(crate) fn mean(values: &[f32]) -> f32 {
     let sum: f64 = values.iter().map(|&value| f64::from(value)).sum();
     (sum / values.len() as f64) as f32
 }
 
 /// Returns the mean square; squares are `f32`, summed in `f64`.
-pub fn mean_square(values: &[f32]) -> f32 {
+pub(crate) fn mean_square(values: &[f32]) -> f32 {
     let sum: f64 = values.iter().map(|&value| f64::from(value * value)).sum();
     (sum / values.len() as f64) as f32
 }
 
 /// Applies `norm` to each row of `width` values, rows in parallel, and keeps the shape.
-pub fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
+pub(crate) fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let rows = x.data().len() / width;
     let normed = Tensor::from_rows(rows, width, |row, out| norm(&x.data()[row * width..][..width], out));
     normed.reshaped(x.shape())

@@ -17,9 +17,9 @@ pub struct Rotary {
     /// `[T, H, D]`
     pub x: Tensor,
     /// The angles and the pairing.
-    pub rope: Rope,
+    pub(crate) rope: Rope,
     /// Positions of the tokens.
-    pub positions: Range<usize>,
+    pub(crate) positions: Range<usize>,
 }
 
 impl Operation for Rotary {

@@ -4,7 +4,7 @@
 //! p · theta^(-2i / width)`, if the frequencies are not scaled. `[T, H, D]` to `[T, H, D]`.
 
 pub mod exact;
-pub mod faults;
+pub(crate) mod faults;
 pub mod yarn;
 
 use std::ops::Range;
@@ -114,7 +114,7 @@ impl Rope {
     }
 
     /// Returns a pair's scaled frequency in `f64`, by the formula.
-    pub fn exact_frequency(&self, pair: usize) -> f64 {
+    pub(crate) fn exact_frequency(&self, pair: usize) -> f64 {
         let unscaled = f64::from(self.theta).powf(-2.0 * pair as f64 / self.width as f64);
         match &self.scaling {
             RopeScaling::None => unscaled,
@@ -151,7 +151,7 @@ impl Rope {
     }
 
     /// Returns the factor of cosines and sines.
-    pub fn magnitude(&self) -> f32 {
+    pub(crate) fn magnitude(&self) -> f32 {
         match self.scaling {
             RopeScaling::Long { magnitude, .. } | RopeScaling::Stretched { magnitude, .. } => magnitude,
             RopeScaling::Yarn(yarn) => yarn.magnitude(),
@@ -160,7 +160,7 @@ impl Rope {
     }
 
     /// Returns the factor of cosines and sines as llama.cpp computes it.
-    pub fn ggml_magnitude(&self) -> f32 {
+    pub(crate) fn ggml_magnitude(&self) -> f32 {
         match self.scaling {
             RopeScaling::Yarn(yarn) => yarn.ggml_magnitude(),
             _ => self.magnitude(),
@@ -168,7 +168,7 @@ impl Rope {
     }
 
     /// Returns the factor of cosines and sines, and the number of roundings that it and its product take.
-    pub fn exact_magnitude(&self) -> (f64, f64) {
+    pub(crate) fn exact_magnitude(&self) -> (f64, f64) {
         match &self.scaling {
             RopeScaling::Yarn(yarn) => (yarn.exact_magnitude(), yarn.magnitude_roundings()),
             _ if self.magnitude() == 1.0 => (1.0, 0.0),
@@ -177,7 +177,7 @@ impl Rope {
     }
 
     /// Returns the relative error of a pair's angle that YaRN's mixing causes, in roundings of the scaled angle.
-    pub fn mixing_steps(&self, pair: usize) -> f64 {
+    pub(crate) fn mixing_steps(&self, pair: usize) -> f64 {
         match &self.scaling {
             RopeScaling::Yarn(yarn) => yarn.mixing_steps(self.theta, self.width, pair),
             _ => 0.0,
@@ -185,7 +185,7 @@ impl Rope {
     }
 
     /// Returns the longest sequence for LongRoPE's short factors, if the long factors differ.
-    pub fn long_beyond(&self) -> Option<usize> {
+    pub(crate) fn long_beyond(&self) -> Option<usize> {
         match &self.scaling {
             RopeScaling::Long { short, long, original_context, .. } => {
                 (short != long).then_some(*original_context)
@@ -231,7 +231,7 @@ pub struct RopeTable {
 
 impl RopeTable {
     /// Computes the table; `angles(rope, position, out)` writes the angle of each pair in radians.
-    pub fn new(
+    pub(crate) fn new(
         rope: &Rope,
         positions: Range<usize>,
         angles: impl Fn(&Rope, usize, &mut [f32]) + Sync,
@@ -240,7 +240,7 @@ impl RopeTable {
     }
 
     /// Computes the table with another factor of cosines and sines.
-    pub fn with_magnitude(
+    pub(crate) fn with_magnitude(
         rope: &Rope,
         positions: Range<usize>,
         angles: impl Fn(&Rope, usize, &mut [f32]) + Sync,
@@ -254,27 +254,27 @@ impl RopeTable {
     }
 
     /// Returns the settings that the table was made for.
-    pub fn rope(&self) -> &Rope {
+    pub(crate) fn rope(&self) -> &Rope {
         &self.rope
     }
 
     /// Returns the positions of the table's rows.
-    pub fn positions(&self) -> Range<usize> {
+    pub(crate) fn positions(&self) -> Range<usize> {
         self.positions.clone()
     }
 
     /// Returns the largest angle of the table: that of the first pair, which rotates by one radian per position.
-    pub fn largest_angle(&self) -> f64 {
+    pub(crate) fn largest_angle(&self) -> f64 {
         self.positions.end.saturating_sub(1) as f64
     }
 
     /// Applies `round` to each cosine and sine.
-    pub fn rounded(self, round: impl Fn(f32) -> f32 + Sync) -> Self {
+    pub(crate) fn rounded(self, round: impl Fn(f32) -> f32 + Sync) -> Self {
         Self { cos: self.cos.map(&round), sin: self.sin.map(&round), ..self }
     }
 
     /// Rotates each head of `x` (`[T, H, D]`) by its token's angles; `round` is applied to every product and sum.
-    pub fn rotate(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
+    pub(crate) fn rotate(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
         self.per_token(x, |heads, x, angles, out| {
             turn(heads, x, angles, out, |[x, y], [cos, sin]| {
                 [round(round(x * cos) - round(y * sin)), round(round(x * sin) + round(y * cos))]
@@ -284,7 +284,7 @@ impl RopeTable {
 
     /// Rotates with fused multiply-adds: the product with the pair's first value is fused, as in gcc's code for ggml's
     /// loop.
-    pub fn rotate_fused(&self, x: &Tensor) -> Tensor {
+    pub(crate) fn rotate_fused(&self, x: &Tensor) -> Tensor {
         self.per_token(x, turn_fused)
     }
 
@@ -341,14 +341,14 @@ fn turn(
 }
 
 /// Computes each angle as `position · frequency`, as transformers does.
-pub fn direct_angles(rope: &Rope, position: usize, out: &mut [f32]) {
+pub(crate) fn direct_angles(rope: &Rope, position: usize, out: &mut [f32]) {
     for (pair, angle) in out.iter_mut().enumerate() {
         *angle = position as f32 * rope.frequency(pair);
     }
 }
 
 /// Computes angles by repeated multiplication with `theta^(-2 / width)` in `f32`, then scales them, as ggml does.
-pub fn iterated_angles(rope: &Rope, position: usize, out: &mut [f32]) {
+pub(crate) fn iterated_angles(rope: &Rope, position: usize, out: &mut [f32]) {
     let step = rope.theta.powf(-2.0 / rope.width as f32);
     let mut next = position as f32;
     for (pair, angle) in out.iter_mut().enumerate() {

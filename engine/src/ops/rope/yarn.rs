@@ -15,33 +15,33 @@ pub struct Yarn {
     /// Divisor of low frequencies, 1 or more.
     pub factor: f32,
     /// Original context: number of positions of the first training.
-    pub original_context: f32,
+    pub(crate) original_context: f32,
     /// Frequencies that turn more often than this within the original context are kept.
-    pub beta_fast: f32,
+    pub(crate) beta_fast: f32,
     /// Frequencies that turn less often than this within the original context are divided by the factor.
-    pub beta_slow: f32,
+    pub(crate) beta_slow: f32,
     /// True if both ends of the ramp are rounded outwards to whole pairs.
-    pub truncates: bool,
+    pub(crate) truncates: bool,
     /// Factor of cosines and sines.
-    pub magnitude: YarnMagnitude,
+    pub(crate) magnitude: YarnMagnitude,
 }
 
 /// YaRN's factor of cosines and sines, as files state it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct YarnMagnitude {
+pub(crate) struct YarnMagnitude {
     /// The factor, if the file states it.
-    pub stated: Option<f32>,
+    pub(crate) stated: Option<f32>,
     /// Weight of the logarithm in `1 + 0.1 · weight · ln factor`, for a file that does not state the factor.
-    pub mscale: f32,
+    pub(crate) mscale: f32,
     /// The same weight in a divisor of that number; 0 for no divisor.
-    pub mscale_all_dim: f32,
+    pub(crate) mscale_all_dim: f32,
     /// A further factor.
-    pub times: f32,
+    pub(crate) times: f32,
 }
 
 impl YarnMagnitude {
     /// The paper's factor, `1 + 0.1 ln factor`.
-    pub const DEFAULT: Self = Self { stated: None, mscale: 1.0, mscale_all_dim: 0.0, times: 1.0 };
+    pub(crate) const DEFAULT: Self = Self { stated: None, mscale: 1.0, mscale_all_dim: 0.0, times: 1.0 };
 }
 
 impl Yarn {
@@ -58,12 +58,12 @@ impl Yarn {
     }
 
     /// Returns the same scaling with a stated factor of cosines and sines.
-    pub fn with_magnitude(self, magnitude: f32) -> Self {
+    pub(crate) fn with_magnitude(self, magnitude: f32) -> Self {
         Self { magnitude: YarnMagnitude { stated: Some(magnitude), ..YarnMagnitude::DEFAULT }, ..self }
     }
 
     /// Returns the setting that is out of range, its value and what is expected, if any.
-    pub fn bad_setting(&self) -> Option<(&'static str, f32, &'static str)> {
+    pub(crate) fn bad_setting(&self) -> Option<(&'static str, f32, &'static str)> {
         let is_positive = |number: f32| number > 0.0 && number.is_finite();
         let settings = [
             ("YaRN factor", self.factor, self.factor >= 1.0 && self.factor.is_finite(), "1 or more"),
@@ -87,7 +87,7 @@ impl Yarn {
     }
 
     /// Returns the factor of cosines and sines.
-    pub fn exact_magnitude(&self) -> f64 {
+    pub(crate) fn exact_magnitude(&self) -> f64 {
         let YarnMagnitude { stated, mscale, mscale_all_dim, times } = self.magnitude;
         let by = |weight: f32| 1.0 + 0.1 * f64::from(weight) * f64::from(self.factor).ln();
         stated.map_or(by(mscale) / by(mscale_all_dim), f64::from) * f64::from(times)
@@ -100,7 +100,7 @@ impl Yarn {
 
     /// Returns the factor of cosines and sines as llama.cpp computes it. The context divides by the factor that the
     /// kernel multiplies with, whose sum the compiler fuses.
-    pub fn ggml_magnitude(&self) -> f32 {
+    pub(crate) fn ggml_magnitude(&self) -> f32 {
         let freq_scale = 1.0 / self.factor;
         let log = (1.0 / freq_scale).ln();
         let YarnMagnitude { stated, mscale, mscale_all_dim, times } = self.magnitude;
@@ -114,7 +114,7 @@ impl Yarn {
 
     /// Returns the number of roundings of the factor of cosines and sines and its product. Engines may compute a factor
     /// that is not stated from logarithms in `f32`, also one that is 1.
-    pub fn magnitude_roundings(&self) -> f64 {
+    pub(crate) fn magnitude_roundings(&self) -> f64 {
         match self.magnitude.stated {
             None => 8.0,
             Some(_) if self.exact_magnitude() == 1.0 => 0.0,
@@ -136,7 +136,7 @@ impl Yarn {
     }
 
     /// Returns true if the ramp rises. If it does not, engines compute different frequencies.
-    pub fn has_ramp(&self, theta: f32, width: usize) -> bool {
+    pub(crate) fn has_ramp(&self, theta: f32, width: usize) -> bool {
         let [low, high] = self.ramp(theta, width);
         low < high
     }
@@ -148,12 +148,12 @@ impl Yarn {
     }
 
     /// Returns the part of a pair's frequency that is divided by the factor, from 0 to 1.
-    pub fn exact_part(&self, theta: f32, width: usize, pair: usize) -> f64 {
+    pub(crate) fn exact_part(&self, theta: f32, width: usize, pair: usize) -> f64 {
         self.place(theta, width, pair).clamp(0.0, 1.0)
     }
 
     /// Returns the relative error of a pair's frequency that mixing causes, in roundings of the frequency.
-    pub fn mixing_steps(&self, theta: f32, width: usize, pair: usize) -> f64 {
+    pub(crate) fn mixing_steps(&self, theta: f32, width: usize, pair: usize) -> f64 {
         let [low, high] = self.ramp(theta, width);
         // Whole pairs have no rounding error. Otherwise that of the first pair is divided by the ramp's width.
         let of_ramp = if self.truncates { 0.0 } else { low / (high - low) };
@@ -174,14 +174,14 @@ impl Yarn {
 
     /// Returns a pair's frequency from `power`, the inverse of its unscaled frequency, with each step in `f32` as in
     /// transformers.
-    pub fn frequency(&self, power: f32, theta: f32, width: usize, pair: usize) -> f32 {
+    pub(crate) fn frequency(&self, power: f32, theta: f32, width: usize, pair: usize) -> f32 {
         let [low, high] = self.ramp(theta, width);
         let kept = 1.0 - ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
         1.0 / (self.factor * power) * (1.0 - kept) + 1.0 / power * kept
     }
 
     /// Returns a pair's angle from its unscaled angle as ggml does, with a fused sum.
-    pub fn ggml_angle(&self, angle: f32, theta: f32, width: usize, pair: usize) -> f32 {
+    pub(crate) fn ggml_angle(&self, angle: f32, theta: f32, width: usize, pair: usize) -> f32 {
         let [low, high] = self.ramp(theta, width).map(|end| end as f32);
         let kept = 1.0 - ((pair as f32 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
         let divided = 1.0 / self.factor * angle;

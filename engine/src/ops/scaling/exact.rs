@@ -10,11 +10,11 @@ use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 
 /// Multiplies or divides each value by a number.
-pub struct Scaling {
+pub(crate) struct Scaling {
     /// Scaled value.
-    pub x: Tensor,
+    pub(crate) x: Tensor,
     /// Number that the values are multiplied or divided by.
-    pub by: Multiplier,
+    pub(crate) by: Multiplier,
 }
 
 impl Operation for Scaling {

@@ -2,7 +2,7 @@
 //!
 //! Mistakes of a factor belong to the operation whose result it scales, so this folder has no `faults.rs`.
 
-pub mod exact;
+pub(crate) mod exact;
 
 /// A factor, and how it is rounded if activations have a short type.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,7 +17,7 @@ pub enum Multiplier {
 
 impl Multiplier {
     /// Returns the total factor.
-    pub fn factor(self) -> f32 {
+    pub(crate) fn factor(self) -> f32 {
         match self {
             Multiplier::Element(factor) | Multiplier::Number(factor) => factor,
             Multiplier::Divisor(divisor) => 1.0 / divisor,
@@ -25,7 +25,7 @@ impl Multiplier {
     }
 
     /// Returns a multiplier of this kind with another total factor.
-    pub fn with(self, factor: f32) -> Self {
+    pub(crate) fn with(self, factor: f32) -> Self {
         match self {
             Multiplier::Element(_) => Multiplier::Element(factor),
             Multiplier::Number(_) => Multiplier::Number(factor),
@@ -34,7 +34,7 @@ impl Multiplier {
     }
 
     /// Applies the multiplier to `x`, in `f32`.
-    pub fn of(self, x: f32) -> f32 {
+    pub(crate) fn of(self, x: f32) -> f32 {
         match self {
             Multiplier::Element(factor) | Multiplier::Number(factor) => x * factor,
             Multiplier::Divisor(divisor) => x / divisor,

@@ -7,13 +7,13 @@ use crate::ops::experts::exact::weighted;
 use crate::tensor::Tensor;
 
 /// `routed + weight · output`, or `routed + output`: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
-pub struct SharedSum {
+pub(crate) struct SharedSum {
     /// Sum over the chosen experts, `[T, d]`.
-    pub routed: Tensor,
+    pub(crate) routed: Tensor,
     /// Outputs of the shared expert, `[T, d]`.
-    pub outputs: Tensor,
+    pub(crate) outputs: Tensor,
     /// Weights of the shared expert, `[T]`, if it has any.
-    pub weights: Option<Tensor>,
+    pub(crate) weights: Option<Tensor>,
 }
 
 impl Operation for SharedSum {

@@ -1,15 +1,15 @@
 //! The shared expert of a mixture (Dai et al., 2024), which every token uses in addition to its chosen experts:
 //! `routed + weight · output`, or `routed + output`. `[T, d]` twice and `[T]` to `[T, d]`.
 
-pub mod exact;
-pub mod faults;
+pub(crate) mod exact;
+pub(crate) mod faults;
 
 use crate::parallel;
 use crate::tensor::Tensor;
 
 /// Adds the shared expert's outputs to the sum over the chosen experts, `[T, d]` twice. `weights`, `[T]`, multiply the
 /// outputs first. `round` is applied to each product and each sum.
-pub fn added(
+pub(crate) fn added(
     routed: &Tensor,
     outputs: &Tensor,
     weights: Option<&Tensor>,

@@ -21,7 +21,7 @@ pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {
 }
 
 /// Returns the index of the first infinite or NaN scale.
-pub fn first_unsound(scales: &[u8]) -> Option<usize> {
+pub(crate) fn first_unsound(scales: &[u8]) -> Option<usize> {
     numbers(scales).position(|scale| !scale.is_finite())
 }
 

@@ -12,7 +12,7 @@ use crate::verdict::{CauseSearch, Doubt, Verdict};
 use crate::weight::DType;
 
 /// An enum whose variants have names in `report.json`.
-pub trait NamedEnum: Copy + 'static {
+pub(crate) trait NamedEnum: Copy + 'static {
     const ALL: &'static [Self];
 
     fn word(self) -> &'static str;
@@ -25,7 +25,7 @@ pub trait NamedEnum: Copy + 'static {
 
 /// An enum variant that is serialised by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EnumName<T>(pub T);
+pub(crate) struct EnumName<T>(pub T);
 
 impl<T: NamedEnum> JsonForm for EnumName<T> {
     type Value = T;

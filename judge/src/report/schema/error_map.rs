@@ -10,7 +10,7 @@ const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// Positions of errors, and the number of errors by size.
 #[derive(Serialize, Deserialize)]
-pub struct ErrorMapRow {
+pub(crate) struct ErrorMapRow {
     /// Axes of the map, if they are not the two outermost.
     #[serde(default = "outermost", skip_serializing_if = "are_outermost")]
     axes: [usize; 2],
@@ -36,7 +36,7 @@ fn are_outermost(axes: &[usize; 2]) -> bool {
 
 impl ErrorMapRow {
     /// Makes the row of an error map; `None` if there is no error.
-    pub fn new(spread: &ErrorMap) -> Option<Self> {
+    pub(crate) fn new(spread: &ErrorMap) -> Option<Self> {
         let letter =
             |size: ErrorMagnitude| ErrorMagnitude::all().zip(LETTERS).find(|(known, _)| *known == size);
         let letters =

@@ -9,7 +9,7 @@ use crate::report::schema::form::{JsonForm, JsonNumber, forms};
 
 /// The results of one comparison.
 #[derive(Serialize, Deserialize)]
-pub struct MeasurementRow {
+pub(crate) struct MeasurementRow {
     #[serde(flatten)]
     figures: ErrorFigures,
     elements: usize,
@@ -133,14 +133,14 @@ struct ZeroRow {
 
 /// The value with the largest error.
 #[derive(Serialize, Deserialize)]
-pub struct ElementRow {
+pub(crate) struct ElementRow {
     worst_index: Option<Vec<usize>>,
     candidate: Option<JsonNumber>,
     reference: Option<JsonNumber>,
 }
 
 impl ElementRow {
-    pub fn new(found: Option<&Measurement>) -> Self {
+    pub(crate) fn new(found: Option<&Measurement>) -> Self {
         let worst: Option<&WorstElement> = found.and_then(|found| found.worst.as_ref());
         Self {
             worst_index: worst.map(|worst| worst.index.clone()),

@@ -11,7 +11,7 @@ use crate::verdict::{Finding, Verdict};
 
 /// Explanation of a failure.
 #[derive(Serialize, Deserialize)]
-pub struct FindingRow {
+pub(crate) struct FindingRow {
     kind: EnumName<CauseKind>,
     stage: EnumName<Checkpoint>,
     #[serde(flatten)]
@@ -28,7 +28,7 @@ pub struct FindingRow {
     supposed: Option<String>,
     /// Command that judges again with the cause supposed.
     #[serde(default)]
-    pub confirm: Option<String>,
+    pub(crate) confirm: Option<String>,
     /// Verdict of that command, if it was tried.
     #[serde(default)]
     confirmed: Option<EnumName<Verdict>>,

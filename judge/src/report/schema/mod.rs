@@ -14,12 +14,12 @@ mod upgrade;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Serializer, Value};
 
-pub use enum_name::EnumName;
-pub use figures::{ElementRow, ErrorFigures};
-pub use finding::FindingRow;
+pub(crate) use enum_name::EnumName;
+pub(crate) use figures::{ElementRow, ErrorFigures};
+pub(crate) use finding::FindingRow;
 pub use form::{JsonForm, JsonNumber};
-pub use rows::{ExactRow, ReportRow, SiteRow, StartRow, position};
-pub use shard::ShardRow;
+pub(crate) use rows::{ExactRow, ReportRow, SiteRow, StartRow, position};
+pub(crate) use shard::ShardRow;
 
 use crate::check::{Gate, Mode, Role};
 use crate::checkpoint::{Checkpoint, Point};
@@ -28,35 +28,35 @@ use crate::report::{ModelRecord, PromptTokens, ServerReport};
 use crate::verdict::{Coverage, Verdict};
 
 /// Name of the document in its field `schema`.
-pub const SCHEMA: &str = "xcheck-report";
+pub(crate) const SCHEMA: &str = "xcheck-report";
 /// Version that is written.
-pub const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 
 /// The whole document.
 #[derive(Serialize, Deserialize)]
-pub struct ReportFile {
-    pub schema: String,
-    pub version: u32,
-    pub xcheck: Program,
-    pub command: Vec<String>,
-    pub verdict: String,
+pub(crate) struct ReportFile {
+    pub(crate) schema: String,
+    pub(crate) version: u32,
+    pub(crate) xcheck: Program,
+    pub(crate) command: Vec<String>,
+    pub(crate) verdict: String,
     /// Reason why the verdict is not a pass, if it concerns no single dump.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Error message of a run without a verdict.
-    pub error: Option<String>,
-    pub model: ModelRow,
+    pub(crate) error: Option<String>,
+    pub(crate) model: ModelRow,
     /// Results of a server's own checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<ServerReport>,
-    pub references: Vec<Reference>,
+    pub(crate) server: Option<ServerReport>,
+    pub(crate) references: Vec<Reference>,
     /// Results per architecture, in a report of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub architectures: Vec<ArchitectureRow>,
+    pub(crate) architectures: Vec<ArchitectureRow>,
 }
 
 impl ReportFile {
     /// Returns the document as text with a trailing newline.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = Vec::new();
         let mut serializer = Serializer::with_formatter(&mut text, layout::RowFormatter::default());
         self.serialize(&mut serializer).expect("every key is a string, every float a Number");
@@ -99,13 +99,13 @@ impl ReportFile {
 
 /// The program that wrote a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Program {
-    pub version: String,
-    pub commit: Option<String>,
+pub(crate) struct Program {
+    pub(crate) version: String,
+    pub(crate) commit: Option<String>,
 }
 
 impl Program {
-    pub fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let commit = option_env!("XCHECK_COMMIT").map(str::to_owned);
         Self { version: env!("CARGO_PKG_VERSION").to_owned(), commit }
     }
@@ -113,12 +113,12 @@ impl Program {
 
 /// The model of a report. A field is null if it is unknown, or differs between the references.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
-pub struct ModelRow {
-    pub name: Option<String>,
-    pub architecture: Option<String>,
-    pub format: Option<String>,
-    pub quantisation: Option<String>,
-    pub sha256: Option<String>,
+pub(crate) struct ModelRow {
+    pub(crate) name: Option<String>,
+    pub(crate) architecture: Option<String>,
+    pub(crate) format: Option<String>,
+    pub(crate) quantisation: Option<String>,
+    pub(crate) sha256: Option<String>,
 }
 
 impl JsonForm for ModelRow {
@@ -139,42 +139,42 @@ impl JsonForm for ModelRow {
 
 /// The results of one dump.
 #[derive(Serialize, Deserialize)]
-pub struct Reference {
-    pub name: String,
-    pub producer: ProducerRow,
-    pub model: ModelRow,
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    pub(crate) producer: ProducerRow,
+    pub(crate) model: ModelRow,
     /// Numerics of our engine; for two dumps, the producer of the candidate.
-    pub numerics: String,
+    pub(crate) numerics: String,
     /// Role of the named dump.
-    pub role: EnumName<Role>,
-    pub mode: EnumName<Mode>,
+    pub(crate) role: EnumName<Role>,
+    pub(crate) mode: EnumName<Mode>,
     /// Criterion of the verdict.
-    pub gate: EnumName<Gate>,
-    pub verdict: EnumName<Verdict>,
-    pub reason: Option<String>,
+    pub(crate) gate: EnumName<Gate>,
+    pub(crate) verdict: EnumName<Verdict>,
+    pub(crate) reason: Option<String>,
     /// The failure in a sentence; null after a pass.
     #[serde(default)]
-    pub sentence: Option<String>,
-    pub notes: Vec<String>,
-    pub coverage: Coverage,
-    pub first_divergence: Option<Divergence>,
-    pub findings: Vec<FindingRow>,
+    pub(crate) sentence: Option<String>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) coverage: Coverage,
+    pub(crate) first_divergence: Option<Divergence>,
+    pub(crate) findings: Vec<FindingRow>,
     /// Next commands, quoted for a shell.
     #[serde(default)]
-    pub next: Vec<String>,
+    pub(crate) next: Vec<String>,
     /// Remedy for an undetermined comparison.
     #[serde(default)]
-    pub remedy: Option<String>,
+    pub(crate) remedy: Option<String>,
     #[serde(default)]
-    pub tokens: TokensRow,
-    pub checkpoints: Vec<CheckpointRow>,
-    pub results: Vec<ReportRow>,
+    pub(crate) tokens: TokensRow,
+    pub(crate) checkpoints: Vec<CheckpointRow>,
+    pub(crate) results: Vec<ReportRow>,
     /// Data to merge the report of a shard with others.
-    pub shard: Option<ShardRow>,
+    pub(crate) shard: Option<ShardRow>,
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct ProducerRow {
+pub(crate) struct ProducerRow {
     name: String,
     version: String,
     settings: Map<String, Value>,
@@ -194,7 +194,7 @@ impl JsonForm for ProducerRow {
 
 /// Input tokens and their texts.
 #[derive(Default, Serialize, Deserialize)]
-pub struct TokensRow {
+pub(crate) struct TokensRow {
     prompt: Vec<u32>,
     texts: Vec<TextRow>,
 }
@@ -220,23 +220,23 @@ impl JsonForm for TokensRow {
 
 /// First failing row, with the figures that fail.
 #[derive(Serialize, Deserialize)]
-pub struct Divergence {
-    pub tap: EnumName<Point>,
-    pub checkpoint: EnumName<Checkpoint>,
-    pub layer: Option<usize>,
-    pub pass: Option<usize>,
-    pub position: Option<usize>,
-    pub tokens: usize,
+pub(crate) struct Divergence {
+    pub(crate) tap: EnumName<Point>,
+    pub(crate) checkpoint: EnumName<Checkpoint>,
+    pub(crate) layer: Option<usize>,
+    pub(crate) pass: Option<usize>,
+    pub(crate) position: Option<usize>,
+    pub(crate) tokens: usize,
     /// `local` or `accumulated`.
-    pub judged: String,
-    pub since: Vec<StartRow>,
-    pub reason: Option<String>,
-    pub max_abs: Option<JsonNumber>,
-    pub bound_ratio: Option<JsonNumber>,
-    pub exact: Option<ExactRow>,
-    pub tolerance: JsonNumber,
+    pub(crate) judged: String,
+    pub(crate) since: Vec<StartRow>,
+    pub(crate) reason: Option<String>,
+    pub(crate) max_abs: Option<JsonNumber>,
+    pub(crate) bound_ratio: Option<JsonNumber>,
+    pub(crate) exact: Option<ExactRow>,
+    pub(crate) tolerance: JsonNumber,
     #[serde(flatten)]
-    pub element: ElementRow,
+    pub(crate) element: ElementRow,
 }
 
 /// Results of all dumps of one architecture.
@@ -251,14 +251,14 @@ pub struct ArchitectureRow {
 
 /// Results of one checkpoint.
 #[derive(Serialize, Deserialize)]
-pub struct CheckpointRow {
-    pub checkpoint: EnumName<Checkpoint>,
-    pub number: usize,
-    pub verdict: EnumName<Verdict>,
-    pub local: Option<ErrorFigures>,
-    pub accumulated: Option<ErrorFigures>,
-    pub bound_ratio: Option<JsonNumber>,
-    pub over: Option<usize>,
-    pub tolerance: Option<JsonNumber>,
-    pub worst: Option<SiteRow>,
+pub(crate) struct CheckpointRow {
+    pub(crate) checkpoint: EnumName<Checkpoint>,
+    pub(crate) number: usize,
+    pub(crate) verdict: EnumName<Verdict>,
+    pub(crate) local: Option<ErrorFigures>,
+    pub(crate) accumulated: Option<ErrorFigures>,
+    pub(crate) bound_ratio: Option<JsonNumber>,
+    pub(crate) over: Option<usize>,
+    pub(crate) tolerance: Option<JsonNumber>,
+    pub(crate) worst: Option<SiteRow>,
 }

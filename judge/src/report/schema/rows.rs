@@ -16,7 +16,7 @@ use crate::weight::DType;
 
 /// A row of `report.json`: the results at one site.
 #[derive(Serialize, Deserialize)]
-pub struct ReportRow {
+pub(crate) struct ReportRow {
     tap: EnumName<Point>,
     checkpoint: EnumName<Checkpoint>,
     layer: Option<usize>,
@@ -134,13 +134,13 @@ impl From<ReportRow> for SiteResult {
 }
 
 /// Returns the first position of a row; `None` for values of the whole run.
-pub fn position(row: &SiteResult) -> Option<usize> {
+pub(crate) fn position(row: &SiteResult) -> Option<usize> {
     row.site.pass.map(|_| row.positions.start)
 }
 
 /// A site that serves as an input in every pass.
 #[derive(Serialize, Deserialize)]
-pub struct StartRow {
+pub(crate) struct StartRow {
     tap: EnumName<Point>,
     layer: Option<usize>,
 }
@@ -159,7 +159,7 @@ impl JsonForm for StartRow {
 
 /// Exact evaluation of a row, for both sides.
 #[derive(Serialize, Deserialize)]
-pub struct ExactRow {
+pub(crate) struct ExactRow {
     evaluated: usize,
     shape: Vec<usize>,
     candidate: EngineErrorsRow,
@@ -171,7 +171,7 @@ pub struct ExactRow {
 
 impl ExactRow {
     /// Returns the data without the fields that only the page's figures use.
-    pub fn in_short(self) -> Self {
+    pub(crate) fn in_short(self) -> Self {
         let in_short = |side| EngineErrorsRow { next: Vec::new(), spread: None, ..side };
         Self { candidate: in_short(self.candidate), reference: in_short(self.reference), ..self }
     }

@@ -18,7 +18,7 @@ use crate::verdict::{Basis, Cause, CauseContent, CauseSearch, Evidence, FittingC
 
 /// The field `shard` of a reference.
 #[derive(Serialize, Deserialize)]
-pub struct ShardRow {
+pub(crate) struct ShardRow {
     /// SHA-256 of the plan.
     plan: String,
     /// All units of the plan.
@@ -41,7 +41,7 @@ pub struct ShardRow {
 
 impl ShardRow {
     /// Makes the row for the comparison of a shard.
-    pub fn of(result: &Comparison) -> Option<Self> {
+    pub(crate) fn of(result: &Comparison) -> Option<Self> {
         let ShardedComparison { plan, units, asked, remarks } = result.sharded.as_ref()?;
         let basis = &result.outcome.basis;
         Some(Self {

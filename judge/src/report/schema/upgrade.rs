@@ -14,7 +14,7 @@ const FIELDS: [(&str, &str); 7] = [
 ];
 
 /// Changes a report of version 3 to version 4.
-pub fn from_version_3(mut report: Value) -> Value {
+pub(crate) fn from_version_3(mut report: Value) -> Value {
     for reference in report.get_mut("references").and_then(Value::as_array_mut).into_iter().flatten() {
         for part in ["first_divergence", "checkpoints", "results"] {
             reference.get_mut(part).into_iter().for_each(|value| rename(value, part));

@@ -10,10 +10,10 @@ use crate::weight::DType;
 
 /// Numbers of 4 bits.
 pub(super) struct Float4Weights {
-    pub group: ScaleGroup,
+    pub(crate) group: ScaleGroup,
     /// True for NVFP4: scales are 8-bit floats, divided by a scale of the whole matrix. False for MXFP4: scales are
     /// powers of two.
-    pub has_global_scale: bool,
+    pub(crate) has_global_scale: bool,
 }
 
 impl WeightFormat for Float4Weights {

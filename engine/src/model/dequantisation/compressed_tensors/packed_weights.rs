@@ -11,9 +11,9 @@ use crate::weight::{DType, StoredTensor};
 
 /// Packed integers.
 pub(super) struct PackedWeights {
-    pub bits: usize,
-    pub group: ScaleGroup,
-    pub is_symmetric: bool,
+    pub(crate) bits: usize,
+    pub(crate) group: ScaleGroup,
+    pub(crate) is_symmetric: bool,
 }
 
 impl WeightFormat for PackedWeights {

@@ -1,10 +1,10 @@
 //! Changes of attention scores and context: key heads, head order, score scale and soft cap.
 
-pub mod key_rotation;
-pub mod mask;
+pub(crate) mod key_rotation;
+pub(crate) mod mask;
 mod masked_scores;
 pub mod merge;
-pub mod softmax_sum;
+pub(crate) mod softmax_sum;
 mod visible_keys;
 
 use crate::change::outer_operations::{made_by, soft_cap};

@@ -1,6 +1,6 @@
 //! Changes of embeddings: other tokens, another factor, other position embeddings.
 
-pub mod element;
+pub(crate) mod element;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, distance};
 use crate::checkpoint::Point;

@@ -96,7 +96,7 @@ impl IntegerProducts {
     }
 
     /// Returns the profile of an engine that multiplies in this way.
-    pub fn profile(self, profile: Profile) -> Profile {
+    pub(crate) fn profile(self, profile: Profile) -> Profile {
         let weights = if self.has_whole_weights { Float::F32 } else { profile.weights };
         Profile { activation_codes: Some(self.codes), row_scales: self.row_scales, weights, ..profile }
     }

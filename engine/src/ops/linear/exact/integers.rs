@@ -15,13 +15,13 @@ pub struct Integers {
     /// `[T, cols]`
     pub x: Tensor,
     /// `[rows, cols]`
-    pub w: Matrix,
+    pub(crate) w: Matrix,
     /// A scale stored with the matrix, if it has one.
-    pub factor: Option<Factor>,
+    pub(crate) factor: Option<Factor>,
     /// `[T, rows]`
-    pub products: Tensor,
+    pub(crate) products: Tensor,
     /// Number of terms that are summed in floating point.
-    pub terms: usize,
+    pub(crate) terms: usize,
 }
 
 impl Operation for Integers {

@@ -51,9 +51,9 @@ pub struct Linear {
     /// `[T, cols]`
     pub x: Tensor,
     /// `[rows, cols]`
-    pub w: Matrix,
+    pub(crate) w: Matrix,
     /// `[rows]`
-    pub bias: Option<Vec<f32>>,
+    pub(crate) bias: Option<Vec<f32>>,
 }
 
 impl Operation for Linear {

@@ -1,17 +1,17 @@
 //! Changes of matrix products: another matrix, a missing bias or scale, another order of rows.
 
-pub mod bias;
+pub(crate) mod bias;
 mod block_scales;
-pub mod columns;
-pub mod corruption;
-pub mod fused_projections;
+pub(crate) mod columns;
+pub(crate) mod corruption;
+pub(crate) mod fused_projections;
 mod group_steps;
-pub mod groups;
-pub mod precision;
+pub(crate) mod groups;
+pub(crate) mod precision;
 pub mod shards;
-pub mod split_sums;
-pub mod unwritten_rows;
-pub mod weight;
+pub(crate) mod split_sums;
+pub(crate) mod unwritten_rows;
+pub(crate) mod weight;
 
 use crate::change::outer_operations::made_by;
 use crate::change::{
