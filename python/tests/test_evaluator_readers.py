@@ -128,7 +128,27 @@ def test_a_reader_names_its_fault(models, tmp_path, name, dtype):  # noqa: F811
 def test_a_fault_that_no_change_explains_has_no_cause(models, tmp_path):  # noqa: F811
     fault = parameter(f"{LAYER}.self_attn.k_proj.weight", lambda w, m: w * (1 + torch.arange(w.numel()).view_as(w) % 7))
     result = judged(models("llama"), tmp_path, fault)
-    assert result.wrong and search(result.session, *result.wrong[0], seconds=60) == []
+    (answer,) = search(result.session, *result.wrong[0], seconds=60)
+    assert answer["message"] == "facts" and "times the expected" not in answer["text"], answer
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda y: y[..., :8].mul_(1.25), ["heads 0 of 2", "each is 1.25 times the expected value"]),
+        (lambda y: y[:, 3:5, 2].add_(0.5), ["rows 3 to 4 of 10", "channels 2 of 16", "larger than expected by 0.5"]),
+        (lambda y: y[..., 3:].zero_(), ["channels 3 to 15 of 16", "all of them are 0"]),
+        (lambda y: y[0, 1, 1:3].fill_(torch.nan), ["2 of 160 values are wrong", "not all of them are finite"]),
+    ],
+)
+def test_facts_are_told_if_no_change_explains_the_values(models, tmp_path, change, words):  # noqa: F811
+    def fault(model):
+        module = model.get_submodule(f"{LAYER}.self_attn.k_proj")
+        module.register_forward_hook(lambda m, args, output: (change(output), output)[1])
+
+    result = judged(models("llama"), tmp_path, fault)
+    (answer,) = search(result.session, *result.wrong[0], seconds=60)
+    assert answer["message"] == "facts" and all(word in answer["text"] for word in words), answer
 
 
 def test_recorded_modules_are_bypassed_and_nothing_else(models, tmp_path):  # noqa: F811

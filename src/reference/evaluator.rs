@@ -43,6 +43,7 @@ package! {
     "evaluator/causes/bypass.py"
     "evaluator/causes/change.py"
     "evaluator/causes/confirmation.py"
+    "evaluator/causes/facts.py"
     "evaluator/causes/fit.py"
     "evaluator/causes/inputs.py"
     "evaluator/causes/keys.py"

@@ -9,6 +9,7 @@ from ..evaluation import Session
 from . import inputs, keys, numbers, operands, results, rotations, steps, weights
 from .change import UNROUND, Change
 from .confirmation import SHORT, confirmed
+from .facts import facts
 from .trial import Trial
 
 # Kinds of changes, the quickest and likeliest first. The search ends after a group that explains the values.
@@ -23,7 +24,7 @@ SHARE = 0.8  # of the time for the search; the rest is for confirmations
 
 
 def search(session: Session, module: str, call: int, pass_number: int, seconds: float) -> list[dict[str, Any]]:
-    """Returns the causes of one output, all equally likely; none if nothing explains every value."""
+    """Returns the causes of one output, all equally likely; if nothing explains every value, the facts about them."""
     trial = Trial(session, module, call, pass_number, SHARE * seconds)
     if trial.before is None or trial.before.violations == 0:
         return []
@@ -40,6 +41,9 @@ def search(session: Session, module: str, call: int, pass_number: int, seconds: 
             break
     else:
         chosen = likeliest(found)
+    if not chosen:
+        limit = [] if trial.has_time else ["the search reached its time limit"]
+        return [{"message": "facts", "text": ", ".join(facts(trial) + limit)}]
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
 
 
