@@ -97,7 +97,9 @@ FAULTS = {
     "another value": ("deepseek_v3", every("DeepseekV3TopkRouter", bias_in_weights), "scores_for_choice", "operation"),
     "rows": (
         "llama",
-        parameter(f"{LAYER}.self_attn.k_proj.weight", lambda w, m: w.view(2, 4, 2, -1).transpose(1, 2).reshape(w.shape)),
+        parameter(
+            f"{LAYER}.self_attn.k_proj.weight", lambda w, m: w.view(2, 4, 2, -1).transpose(1, 2).reshape(w.shape)
+        ),
         "k_proj.weight are in",
         "weight",
     ),

@@ -12,7 +12,6 @@ from .errors import EvaluatorError
 from .evaluation import Session
 from .protocol import Answers
 
-
 REPORT_INTERVAL = 5.0  # seconds between two reports of the search for causes
 
 

@@ -179,20 +179,27 @@ def together(trial: Trial, path: str, module: Any) -> Iterator[Change]:
     for name, weight in parameters.items():
         bias_name = "bias" if name == "weight" else f"{name}_bias"
         bias = parameters.get(bias_name)
-        if bias is None:
-            continue
-        length = bias.shape[-1]
-        axis = next((at for at in (weight.dim() - 1, 0, 1) if weight.dim() > 1 and weight.shape[at] == length), None)
-        if axis is None or (bias.dim() == 1 and weight.shape[0] == length and axis != 0):
-            axis = 0 if weight.shape[0] == length else None
-        if axis is None:
+        axis = None if bias is None else output_axis(weight, bias.shape[-1])
+        if bias is None or axis is None:
             continue
         whole = f"{path}.{name}" if path else name
-        for what, order in orders(length, heads_of(trial), True):
-            told = what.format(path=f"{whole} and of its bias", along="")
-            weight_change = WeightChange(WEIGHT, {}, is_local=True, module=path, name=name, value=weight.index_select(axis, order))
-            bias_change = WeightChange(WEIGHT, {}, is_local=True, module=path, name=bias_name, value=bias.index_select(-1, order))
-            yield SeveralWeights(WEIGHT, message("weight", told, whole), is_local=True, changes=(weight_change, bias_change))
+        for what, order in orders(bias.shape[-1], heads_of(trial), True):
+            told = message("weight", what.format(path=f"{whole} and of its bias", along=""), whole)
+            values = {name: weight.index_select(axis, order), bias_name: bias.index_select(-1, order)}
+            changes = tuple(changed(path, part, value, {}) for part, value in values.items())
+            yield SeveralWeights(WEIGHT, told, is_local=True, changes=changes)
+
+
+def output_axis(weight: torch.Tensor, length: int) -> int | None:
+    """Returns the axis of a weight that its bias of this length belongs to."""
+    if weight.dim() == 2 and weight.shape[0] == length:
+        return 0
+    return weight.dim() - 1 if weight.dim() > 1 and weight.shape[-1] == length else None
+
+
+def changed(path: str, name: str, value: torch.Tensor, told: dict[str, Any]) -> WeightChange:
+    """Returns the change of a parameter to a value."""
+    return WeightChange(WEIGHT, told, is_local=True, module=path, name=name, value=value)
 
 
 def causes(trial: Trial) -> Iterator[Change]:
@@ -208,7 +215,7 @@ def causes(trial: Trial) -> Iterator[Change]:
                     return
                 if torch.equal(other, value):
                     continue
-                change = WeightChange(WEIGHT, message("weight", what, whole), is_local=True, module=path, name=name, value=other)
+                change = changed(path, name, other, message("weight", what, whole))
                 if explains(trial, change):
                     yield change
         for joint in together(trial, path, module):
