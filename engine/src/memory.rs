@@ -1,7 +1,7 @@
 //! Available memory, checked before much of it is allocated.
 //!
 //! Rule (`docs/explanation/robustness.md`): a reader takes at most a fixed multiple of its input's size. The memory of
-//! a run is estimated from the request and compared with [`left`] before the run starts.
+//! a run is estimated from the request and compared with `left` before the run starts.
 
 use std::fmt::Display;
 use std::fs;

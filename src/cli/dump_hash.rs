@@ -7,7 +7,6 @@ use crate::disk_cache::{DiskCache, PinnedContent};
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 
-/// The files of a dump.
 #[derive(Clone)]
 pub(crate) enum DumpFiles {
     /// One file, with its content when it was opened.

@@ -38,7 +38,6 @@ pub(crate) struct MapOptions {
 /// Options and known facts for reading files without a manifest.
 #[derive(Default)]
 pub(crate) struct MappedFileContext<'t> {
-    /// Maps given with `--map`.
     pub(crate) maps: Vec<String>,
     /// Name patterns of arrays to ignore.
     pub(crate) ignore: Vec<String>,

@@ -363,7 +363,6 @@ impl NumericsOption {
     }
 }
 
-/// A dtype of torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TorchDtype {
     /// Single precision

@@ -123,7 +123,6 @@ impl SuppositionOptions {
 /// Name that selects all shipped models.
 const ALL_MODELS: &str = "all";
 
-/// Options for the model.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RequestedModelOptions {
     /// Model: a name, a file, a folder, org/repo or a URL
@@ -283,7 +282,6 @@ impl CauseOptions {
     }
 }
 
-/// Options for threads.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ThreadOptions {
     /// Number of compute threads [default: RAYON_NUM_THREADS, else one per core]
@@ -353,7 +351,6 @@ impl ModelOptions {
         }
     }
 
-    /// Returns the path given with `--kernel-config`.
     pub(crate) fn kernel_config(&self) -> Option<&Path> {
         self.kernel_config.as_deref()
     }
@@ -386,7 +383,6 @@ impl Gelu {
     }
 }
 
-/// Options for the output.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct OutputOptions {
     /// Folder for the report files [default: reports/<command>-<model>]
@@ -439,7 +435,6 @@ pub(crate) enum ReportFormat {
     Agent,
 }
 
-/// Options for a baseline.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct BaselineOptions {
     /// File of known failures; only new or worse failures fail
@@ -459,7 +454,6 @@ pub(crate) struct BaselineOptions {
     pub(crate) bits: bool,
 }
 
-/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
     /// A table for the terminal
@@ -471,7 +465,6 @@ pub(crate) enum OutputFormat {
 /// Output options of commands without a verdict.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FormatOptions {
-    /// Output format
     #[arg(long, value_enum, default_value_t = OutputFormat::Table, help_heading = "Output")]
     pub(crate) format: OutputFormat,
 }

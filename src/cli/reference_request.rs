@@ -17,7 +17,6 @@ const TOKENS: u32 = 12;
 /// The reference requested on the command line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReferenceRequest {
-    /// Engine, if given.
     pub(crate) engine: Option<ReferenceEngine>,
     /// Prompt text or token ids, if given.
     pub(crate) input: Option<ReferenceInput>,
@@ -31,7 +30,6 @@ pub(crate) struct ReferenceRequest {
 
 /// A reference request, checked and with defaults applied.
 pub(crate) struct ReferencePlan<'t> {
-    /// Engine that makes the reference.
     pub(crate) engine: ReferenceEngine,
     /// The model in the format that the engine reads.
     pub(crate) variant: &'t ModelVariant,

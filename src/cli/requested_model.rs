@@ -27,7 +27,6 @@ const DUMPS: &str = "dumps";
 pub(crate) struct ModelVariant {
     /// Unique name of the variant.
     pub(crate) name: String,
-    /// Files of the model.
     pub(crate) files: ModelFiles,
     /// SHA-256 of the weights, on demand; `None` for remote files.
     fingerprint: Option<Fingerprint>,

@@ -179,7 +179,6 @@ pub(crate) struct ServerAnswers<'c> {
 }
 
 impl ServerAnswers<'_> {
-    /// Returns the request for the continuation.
     pub(crate) fn ask(&self) -> ContinuationRequest<'_> {
         ContinuationRequest {
             prompt: &self.prompt,

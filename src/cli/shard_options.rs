@@ -5,7 +5,6 @@ use clap::Args;
 use crate::error::{Error, Result};
 use crate::plan::{self, Shard};
 
-/// Options for the shard.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ShardOptions {
     /// Judge one of N equal shards, e.g. 3/16, or `auto` from the scheduler

@@ -13,7 +13,6 @@ use super::settings::HubSettings;
 use crate::error::{Error, HubError, Result};
 use crate::network::{PacedBody, agent, get};
 
-/// A client of the hub.
 pub(super) struct HubClient<'s> {
     agent: Agent,
     settings: &'s HubSettings,

@@ -15,7 +15,7 @@ mod known_models;
 mod name;
 mod settings;
 
-pub(crate) use cache::{CacheState, CachedFiles, VerifiedModel};
+pub(crate) use cache::{CacheState, VerifiedModel};
 pub use known_models::{KnownFiles, KnownModel, named, nearest};
 pub use name::{HubModel, RepoFiles};
 pub use settings::HubSettings;

@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::matrix::definition::DefinitionText;
 use crate::verdict::Verdict;
 
-/// One axis of a matrix.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixAxis {
     /// Name of the axis.

@@ -15,7 +15,6 @@ mod plan;
 mod table;
 mod template;
 
-pub(crate) use axis::{ExpectedResult, MatrixAxis};
 pub(crate) use cell_result::{CellResult, CellStatus, CellSummary};
 pub(crate) use child_processes::ChildProcesses;
 pub use html::html;
@@ -32,7 +31,6 @@ use crate::report::{ArchitectureSummary, rolled_up};
 pub struct ComparisonMatrix<'p> {
     /// Command-line arguments, without the program name.
     pub(crate) command: Vec<String>,
-    /// Plan of the matrix.
     pub(crate) plan: &'p MatrixPlan,
     /// Results of the cells, in the order of the plan.
     pub(crate) done: Vec<CellResult<'p>>,
@@ -50,7 +48,6 @@ impl ComparisonMatrix<'_> {
         rolled_up(found.flat_map(|found| found.architectures.iter().cloned()))
     }
 
-    /// Returns the cells with this result.
     pub(crate) fn that_are(&self, standing: CellStatus) -> impl Iterator<Item = &CellResult<'_>> {
         self.done.iter().filter(move |done| done.standing() == standing)
     }

@@ -1,6 +1,6 @@
 //! Checks of a running server by its tokens and log-probabilities.
 //!
-//! [`Client`] limits the requests. Each protocol is a module that implements [`ServerApi`], whose methods may
+//! `Client` limits the requests. Each protocol is a module that implements [`ServerApi`], whose methods may
 //! return a reason instead of an answer. [`self_consistency`] compares a server with itself. Answers about a
 //! model become a dump (`recorded`), which is judged like any other dump.
 

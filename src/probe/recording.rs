@@ -32,7 +32,6 @@ pub(crate) struct Recording {
     pub(crate) generated: Vec<TokenPosition>,
 }
 
-/// Token ids by token text.
 pub(crate) struct TokenTextIds(HashMap<String, Option<u32>>);
 
 impl TokenTextIds {

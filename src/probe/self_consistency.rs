@@ -17,9 +17,6 @@ const REPEATS: usize = 4;
 /// Number of other requests at the same time.
 const OTHERS: usize = 4;
 
-/// Maximum number of requests of [`determinism`].
-pub(crate) const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
-
 /// Size of rounding errors in a server's log-probabilities.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundingScale {

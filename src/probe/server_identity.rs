@@ -60,7 +60,6 @@ impl ServerProtocol {
 /// Identity of a server.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
-    /// Protocol of the server.
     pub(crate) kind: ServerProtocol,
     /// Version, if the server reports one.
     pub(crate) version: String,

@@ -29,7 +29,6 @@ pub enum EngineInput {
 /// A file of `reference-scripts`, embedded in the binary: its path and content.
 pub(crate) type ScriptFile = (&'static str, &'static str);
 
-/// Settings of one engine.
 pub(super) struct EngineSettings {
     pub(crate) name: &'static str,
     pub(crate) takes: EngineInput,
@@ -164,7 +163,6 @@ static TINYGRAD: EngineSettings = EngineSettings {
 };
 
 impl ReferenceEngine {
-    /// All engines.
     pub(crate) const ALL: [ReferenceEngine; 4] = [
         ReferenceEngine::Transformers,
         ReferenceEngine::LlamaCpp,

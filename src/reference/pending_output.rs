@@ -64,11 +64,6 @@ impl PendingOutput {
         Ok(Self { place: place.to_owned(), _held: held, folder, _parents: parents, _lock: lock })
     }
 
-    /// Returns the final path.
-    pub(crate) fn place(&self) -> &Path {
-        &self.place
-    }
-
     /// Returns a temporary path for the output, or for a part of it.
     pub fn part(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -94,7 +94,6 @@ impl Url {
         format!("{scheme}://{user}{rest}{query}")
     }
 
-    /// Returns the query.
     pub(crate) fn query(&self) -> &str {
         self.query.as_deref().unwrap_or_default()
     }

@@ -25,7 +25,6 @@ pub(crate) struct SequenceJob<'s> {
     outcome: Option<SequenceOutcome>,
 }
 
-/// Outcome of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SequenceOutcome {
     /// The sequence is complete.

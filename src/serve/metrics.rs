@@ -52,7 +52,6 @@ pub(crate) struct Metrics {
     sequences: Family<OutcomeLabels, Counter>,
     /// Number of prompt tokens read.
     pub(crate) prompt_tokens: Counter,
-    /// Number of generated tokens.
     pub(crate) generated_tokens: Counter,
     registry: Arc<Registry>,
 }

@@ -52,7 +52,6 @@ const LOOKING: usize = 4;
 pub(crate) struct ServedModel {
     /// Name of the model in the API.
     pub(crate) name: String,
-    /// The loaded model.
     pub(crate) loaded: LoadedModel,
     /// Numerics of the served model.
     pub(crate) numerics: Box<dyn Numerics>,
@@ -62,7 +61,6 @@ pub(crate) struct ServedModel {
     pub(crate) chat: Chat,
     /// Chat template, if there is one.
     pub(crate) template: Option<ChatTemplate>,
-    /// Limits of a request.
     pub(crate) limits: RequestLimits,
 }
 

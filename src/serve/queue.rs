@@ -32,7 +32,6 @@ pub(crate) struct SequenceRequest {
     pub(crate) listener: EventSender,
 }
 
-/// Event of a sequence.
 #[derive(Clone, Debug)]
 pub(crate) enum SequenceEvent {
     /// The prompt was read; has its tokens if the request asks for them.
@@ -45,7 +44,6 @@ pub(crate) enum SequenceEvent {
     Failed(ErrorResponse),
 }
 
-/// End of a sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct SequenceEnd {
     /// Reason for the end: "stop" or "length".

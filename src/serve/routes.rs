@@ -25,7 +25,6 @@ use crate::tokenizer::Chat;
 /// Result of a route's handler.
 type RouteResult = Result<Response, ErrorResponse>;
 
-/// Returns all routes.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     let refuse = |status, message: &'static str| move || async move { ErrorResponse::new(status, message) };
     let routes = "unknown route, expected /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, \

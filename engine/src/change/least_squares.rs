@@ -11,7 +11,6 @@ pub(crate) struct LeastSquares {
     squares: Vec<f64>,
     /// `Aᵀy`.
     products: Vec<f64>,
-    /// Number of equations.
     pub(crate) equations: usize,
 }
 

@@ -54,7 +54,6 @@ impl ChangeValue {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
 
-    /// Returns the word, if the value is a word.
     pub(crate) fn as_word(&self) -> Option<&str> {
         if let Self::Word(word) = self { Some(word) } else { None }
     }

@@ -76,7 +76,6 @@ impl<'a> SiteContext<'a> {
         self.node.as_ref()?.operation()
     }
 
-    /// Returns one row of `width` values of a tensor, `[1, width]`.
     pub(crate) fn row(&self, x: &Tensor, row: usize, width: usize) -> Tensor {
         self.n.gathered(&[x], &[1, width], |at| (0, row * width + at))
     }

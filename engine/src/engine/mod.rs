@@ -77,11 +77,6 @@ impl RunInput {
             Some(std::mem::replace(start, end)..end)
         })
     }
-
-    /// Returns true if there are no tokens to read.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 /// Tokens that a run read and chose.

@@ -165,7 +165,6 @@ impl<'t> InputTensor<'t> {
         InputValues { values, doubt: None }
     }
 
-    /// Returns one value.
     pub(crate) fn get(&self, flat: usize) -> ExactValue {
         match self {
             InputTensor::Given(values) => ExactValue::sure(values[flat].into()),

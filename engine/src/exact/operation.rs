@@ -100,7 +100,6 @@ pub trait ColumnEvaluator: Sync {
 
 /// Operation that computed a tensor, with a cache of the evaluated results.
 pub struct Node {
-    /// The operation.
     pub(crate) stage: Box<dyn Operation>,
     /// Rounding profile of the dump's engine.
     pub(crate) profile: Profile,

@@ -47,7 +47,6 @@ impl<'r> StridedRows<'r> {
         Self { values: &x.data()[head * columns..], stride: x.row_len(), rows: x.rows(), columns }
     }
 
-    /// Returns one row.
     pub(crate) fn at(&self, row: usize) -> &'r [f32] {
         &self.values[row * self.stride..][..self.columns]
     }
@@ -73,7 +72,7 @@ const TILED: usize = 3;
 /// Number of steps in a partial sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartialSums {
-    /// [`STEPS`] steps, starting at the first column.
+    /// `STEPS` steps, starting at the first column.
     Cut,
     /// One sum over all columns, for columns that are keys: a cache may have dropped the first keys.
     Whole,

@@ -131,13 +131,8 @@ impl Prediction {
     }
 
     /// Returns true if no scores were set.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.scores.is_empty()
-    }
-
-    /// Returns the scores: logits or log-probabilities.
-    pub(crate) fn scores(&self) -> &[f32] {
-        &self.scores
     }
 
     /// Returns the number that is subtracted from each score to get its log-probability.

@@ -2,14 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BlockShape, Decoder, DecoderBlock, Family, FfnShape, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BlockShape, DecoderBlock, Family, FfnShape, StandardFamily};
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
-
-/// An Arcee model.
-pub(crate) type Arcee = Decoder<StandardBlock<ArceeFamily>>;
 
 /// Settings of AFM.
 #[derive(Clone, Debug)]

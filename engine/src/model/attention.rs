@@ -9,7 +9,6 @@ use crate::tensor::Tensor;
 
 /// Attention of a pass in one layer.
 pub(crate) struct Attention<'m> {
-    /// Numerics.
     pub(crate) n: &'m dyn Numerics,
     /// Factor of q·k.
     pub(crate) scale: AttentionScale,

@@ -144,11 +144,6 @@ impl ModelState {
         self.len
     }
 
-    /// Returns true if no token was read.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns the current size of all layers in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.layers.iter().map(LayerState::bytes).sum()

@@ -4,16 +4,13 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, Family, NormKind, NumberKey, ParallelHalves,
-    ParallelOrder, RopeExtras, StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, NormKind, NumberKey, ParallelHalves,
+    ParallelOrder, RopeExtras, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::rope::RopeRounding;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::RopePairing;
-
-/// A Cohere model.
-pub(crate) type Cohere = Decoder<StandardBlock<CohereFamily>>;
 
 /// Settings of Command R.
 #[derive(Clone, Debug)]

@@ -4,10 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::model::cohere::CohereFamily;
-use crate::model::decoder::{Decoder, Family, SlidingDefaults, StandardBlock, StandardFamily};
-
-/// A Cohere 2 model.
-pub(crate) type Cohere2 = Decoder<StandardBlock<Cohere2Family>>;
+use crate::model::decoder::{Family, SlidingDefaults, StandardFamily};
 
 /// Settings of Command R7B and Command A.
 #[derive(Clone, Debug)]

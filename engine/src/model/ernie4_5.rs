@@ -2,15 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, Family, RopeExtras, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BiasRules, DecoderBlock, Family, RopeExtras, StandardFamily};
 use crate::model::llama::LlamaBlock;
 use crate::ops::rope::RopeRounding;
 use crate::tensor::RopePairing;
-
-/// An ERNIE 4.5 model.
-pub(crate) type Ernie45 = Decoder<StandardBlock<Ernie45Family>>;
 
 /// Settings of ERNIE 4.5.
 #[derive(Clone, Debug)]

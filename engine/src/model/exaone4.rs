@@ -4,14 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, Decoder, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, StandardBlock,
-    StandardFamily,
+    BiasRules, BlockShape, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
-
-/// An EXAONE 4 model.
-pub(crate) type Exaone4 = Decoder<StandardBlock<Exaone4Family>>;
 
 /// Settings of EXAONE 4.
 #[derive(Clone, Debug)]

@@ -2,14 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRule, BiasRules, Decoder, DecoderBlock, Family, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BiasRule, BiasRules, DecoderBlock, Family, StandardFamily};
 use crate::model::gemma3::Gemma3Block;
 use crate::ops::attention::AttentionScale;
-
-/// A Gemma model.
-pub(crate) type Gemma = Decoder<StandardBlock<GemmaFamily>>;
 
 /// Settings of Gemma.
 #[derive(Clone, Debug)]

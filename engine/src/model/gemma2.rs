@@ -7,17 +7,14 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    NumberKey, Projections, SlidingDefaults,
+    BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, NumberKey,
+    Projections, SlidingDefaults,
 };
 use crate::model::gemma3::{Gemma3Block, attn_scale};
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
-
-/// A Gemma 2 model.
-pub(crate) type Gemma2 = Decoder<Gemma2Block>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]

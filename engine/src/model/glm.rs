@@ -1,11 +1,8 @@
 //! GLM 4 as of 2024 (Z.ai): Llama's block with gate and up projections in one matrix, biases of queries, keys and values, and
 //! rotation of a part of each head, by neighbours.
 
-use crate::model::decoder::{BlockShape, Decoder, Family, FfnShape, StandardBlock, StandardFamily};
+use crate::model::decoder::{BlockShape, Family, FfnShape, StandardFamily};
 use crate::model::glm4::Glm4Family;
-
-/// A GLM model.
-pub(crate) type Glm = Decoder<StandardBlock<GlmFamily>>;
 
 /// Settings of GLM 4 as of 2024.
 #[derive(Clone, Debug)]

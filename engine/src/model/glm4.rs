@@ -4,14 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, Family, FfnShape, HalfNorms, RopeExtras,
-    StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, HalfNorms, RopeExtras, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
-
-/// A GLM 4 model.
-pub(crate) type Glm4 = Decoder<StandardBlock<Glm4Family>>;
 
 /// Settings of GLM 4.
 #[derive(Clone, Debug)]

@@ -4,15 +4,12 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, Family, FfnShape, NormKind, OuterNames,
-    ParallelHalves, ParallelOrder, RopeExtras, StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, ParallelHalves,
+    ParallelOrder, RopeExtras, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
-
-/// A GPT-NeoX model.
-pub(crate) type GptNeox = Decoder<StandardBlock<GptNeoxFamily>>;
 
 /// Settings of GPT-NeoX and Pythia.
 #[derive(Clone, Debug)]

@@ -4,16 +4,12 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, ExpertFiles, Family, SlidingDefaults,
-    StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, SlidingDefaults, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::ClampedGlu;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
-
-/// A gpt-oss model.
-pub(crate) type GptOss = Decoder<StandardBlock<GptOssFamily>>;
 
 /// Settings of gpt-oss.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, NumberKey,
+    BiasRules, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, NumberKey,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::AttentionScale;
@@ -14,9 +14,6 @@ use crate::ops::scaling::Multiplier;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
-
-/// A Granite model.
-pub(crate) type Granite = Decoder<GraniteBlock>;
 
 /// Llama's block with Granite's multipliers.
 #[derive(Clone, Debug)]

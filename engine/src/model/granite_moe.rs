@@ -2,11 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, Family, StandardBlock, StandardFamily};
+use crate::model::decoder::{DecoderBlock, ExpertFiles, Family, StandardFamily};
 use crate::model::granite::GraniteBlock;
-
-/// A Granite model with experts.
-pub(crate) type GraniteMoe = Decoder<StandardBlock<GraniteMoeFamily>>;
 
 /// Settings of Granite 3 with experts.
 #[derive(Clone, Debug)]

@@ -2,15 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRule, BiasRules, Decoder, DecoderBlock, Family, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BiasRule, BiasRules, DecoderBlock, Family, StandardFamily};
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
-
-/// A Helium model.
-pub(crate) type Helium = Decoder<StandardBlock<HeliumFamily>>;
 
 /// Settings of Helium.
 #[derive(Clone, Debug)]

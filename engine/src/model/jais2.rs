@@ -2,15 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BlockShape, Decoder, DecoderBlock, Family, FfnShape, NormKind, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BlockShape, DecoderBlock, Family, FfnShape, NormKind, StandardFamily};
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
-
-/// A Jais 2 model.
-pub(crate) type Jais2 = Decoder<StandardBlock<Jais2Family>>;
 
 /// Settings of Jais 2.
 #[derive(Clone, Debug)]

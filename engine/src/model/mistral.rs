@@ -4,15 +4,12 @@
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
+    BiasRules, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
-
-/// A Mistral model, from a `config.json`.
-pub(crate) type Mistral = Decoder<MistralBlock>;
 
 /// Llama's block.
 #[derive(Clone, Debug)]

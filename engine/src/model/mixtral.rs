@@ -7,17 +7,14 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights,
-    Mixture, Projections, SlidingDefaults,
+    BiasRules, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights, Mixture,
+    Projections, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
-
-/// A Mixtral model.
-pub(crate) type Mixtral = Decoder<MixtralBlock>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]

@@ -4,15 +4,12 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BlockShape, Decoder, DecoderBlock, Family, FfnShape, NormKind, RopeExtras, StandardBlock, StandardFamily,
+    BlockShape, DecoderBlock, Family, FfnShape, NormKind, RopeExtras, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
-
-/// A Nemotron model.
-pub(crate) type Nemotron = Decoder<StandardBlock<NemotronFamily>>;
 
 /// Settings of Nemotron-4 and Minitron.
 #[derive(Clone, Debug)]

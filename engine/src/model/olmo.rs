@@ -2,14 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, Family, NormKind, RopeExtras, StandardBlock, StandardFamily,
-};
+use crate::model::decoder::{BiasRules, DecoderBlock, Family, NormKind, RopeExtras, StandardFamily};
 use crate::model::llama::LlamaBlock;
 use crate::ops::rope::RopeRounding;
-
-/// An OLMo model.
-pub(crate) type Olmo = Decoder<StandardBlock<OlmoFamily>>;
 
 /// Settings of OLMo.
 #[derive(Clone, Debug)]

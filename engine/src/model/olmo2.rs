@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
-    Projections, RopeExtras,
+    BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    RopeExtras,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -16,9 +16,6 @@ use crate::ops::rope::RopeRounding;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
-
-/// An OLMo 2 model.
-pub(crate) type Olmo2 = Decoder<Olmo2Block>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]

@@ -4,13 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BlockShape, Decoder, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, SlidingRope,
-    StandardBlock, StandardFamily,
+    BlockShape, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, SlidingRope, StandardFamily,
 };
 use crate::model::olmo2::Olmo2Block;
-
-/// An OLMo 3 model.
-pub(crate) type Olmo3 = Decoder<StandardBlock<Olmo3Family>>;
 
 /// Settings of OLMo 3.
 #[derive(Clone, Debug)]

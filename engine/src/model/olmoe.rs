@@ -4,13 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, Decoder, DecoderBlock, ExpertFiles, Family, QkNorm, StandardBlock, StandardFamily,
+    BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
-
-/// An OLMoE model.
-pub(crate) type Olmoe = Decoder<StandardBlock<OlmoeFamily>>;
 
 /// Settings of OLMoE.
 #[derive(Clone, Debug)]

@@ -6,17 +6,14 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape,
-    ForwardContext, LayerWeights, Projections, RopeExtras, SlidingDefaults,
+    BiasRules, BlockShape, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, ForwardContext,
+    LayerWeights, Projections, RopeExtras, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::AttentionScale;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
-
-/// A Phi-3 model.
-pub(crate) type Phi3 = Decoder<Phi3Block>;
 
 /// Llama's block, with its matrices split from the file's fused matrices.
 #[derive(Clone, Debug)]

@@ -4,17 +4,14 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
-    LayerWeights, Projections,
+    BiasRule, BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
+    Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
-
-/// A Qwen 2 model.
-pub(crate) type Qwen2 = Decoder<Qwen2Block>;
 
 /// Weights of one block.
 #[derive(Clone, Debug)]

@@ -5,17 +5,12 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights,
-};
+use crate::model::decoder::{DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights};
 use crate::model::mixtral::MixtralBlock;
 use crate::model::qwen2::Qwen2Block;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
-
-/// A Qwen 2 model with experts.
-pub(crate) type Qwen2Moe = Decoder<Qwen2MoeBlock>;
 
 /// Mixtral's block, with biases and a shared expert as the file has them.
 #[derive(Clone, Debug)]

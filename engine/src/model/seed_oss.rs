@@ -4,12 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::DecoderBlock;
-use crate::model::decoder::{BiasRule, BiasRules, Decoder, Family, StandardBlock, StandardFamily};
+use crate::model::decoder::{BiasRule, BiasRules, Family, StandardFamily};
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
-
-/// A Seed-OSS model.
-pub(crate) type SeedOss = Decoder<StandardBlock<SeedOssFamily>>;
 
 /// Settings of Seed-OSS.
 #[derive(Clone, Debug)]

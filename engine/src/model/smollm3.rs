@@ -4,16 +4,11 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{
-    BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights,
-};
+use crate::model::decoder::{BiasRules, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights};
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
-
-/// A SmolLM3 model.
-pub(crate) type SmolLm3 = Decoder<SmolLm3Block>;
 
 /// Llama's block.
 #[derive(Clone, Debug)]

@@ -4,14 +4,11 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, Family, NormKind, ParallelHalves, ParallelOrder,
-    RopeExtras, StandardBlock, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, NormKind, ParallelHalves, ParallelOrder,
+    RopeExtras, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::tensor::RopePairing;
-
-/// A StableLM model.
-pub(crate) type StableLm = Decoder<StandardBlock<StableLmFamily>>;
 
 /// Settings of StableLM.
 #[derive(Clone, Debug)]

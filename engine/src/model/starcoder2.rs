@@ -3,15 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, Decoder, DecoderBlock, Family, FfnShape, NormKind, SlidingDefaults, StandardBlock,
-    StandardFamily,
+    BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, SlidingDefaults, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
-
-/// A StarCoder2 model.
-pub(crate) type Starcoder2 = Decoder<StandardBlock<Starcoder2Family>>;
 
 /// Settings of StarCoder2.
 #[derive(Clone, Debug)]

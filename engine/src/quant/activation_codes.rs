@@ -78,7 +78,6 @@ impl Default for ActivationCodes {
 }
 
 impl ScaleType {
-    /// Rounds a value to this type.
     pub(crate) fn round(self, value: f32) -> f32 {
         match self {
             ScaleType::F32 => value,
@@ -152,7 +151,6 @@ impl ActivationCodes {
         }
     }
 
-    /// Returns the value of a code.
     pub(crate) fn decoded(&self, code: f64, step: f64) -> f64 {
         self.quotients.round_wide(code * step)
     }

@@ -28,7 +28,6 @@ pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row
     <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
 }
 
-/// Decodes a row of blocks.
 pub(super) fn decode_row<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
     for (block, out) in blocks::<B>(row).iter().zip(out.chunks_exact_mut(B::LEN)) {
         block.decode(out);
@@ -81,7 +80,6 @@ impl StoredF16 {
     }
 }
 
-/// Returns part number `index` of `N` elements.
 #[inline]
 pub(super) fn part<const N: usize, T>(elements: &[T], index: usize) -> &[T; N] {
     &elements.as_chunks::<N>().0[index]

@@ -42,7 +42,6 @@ impl StoredFloat for StoredBf16 {
     }
 }
 
-/// Decodes a row.
 pub(super) fn decode<E: StoredFloat>(row: &[u8], out: &mut [f32]) {
     for (out, element) in out.iter_mut().zip(blocks::<E>(row)) {
         *out = element.widen();

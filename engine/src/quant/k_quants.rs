@@ -7,7 +7,6 @@ use super::block::{QuantBlock, blocks};
 use super::lanes::{LaneSums, sum4};
 use super::q8_k;
 
-/// Block of 256 values.
 pub(super) trait KQuantBlock: QuantBlock {
     /// Offset that is subtracted from each code.
     const OFFSET: i8;

@@ -98,7 +98,6 @@ impl TokenizerClass {
     }
 }
 
-/// Settings of a tokenizer.
 pub(super) struct TokenizerSettings {
     pub(crate) class: TokenizerClass,
     /// True if there is a `tokenizer_config.json`.

@@ -216,7 +216,6 @@ impl<'d> AlignedDump<'d> {
 /// The rows of a pass that a dump records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRows {
-    /// The number of rows.
     pub(crate) rows: usize,
     /// The position of the last recorded row.
     pub(crate) last_position: usize,

@@ -66,7 +66,6 @@ impl GreedyChoices {
         self.contradictions.keys().copied()
     }
 
-    /// Returns the contradiction at a position.
     pub(crate) fn contradiction(&self, position: usize) -> Option<&str> {
         self.contradictions.get(&position).map(String::as_str)
     }

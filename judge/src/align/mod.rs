@@ -12,7 +12,7 @@ mod visible_keys;
 
 pub use aligned_dump::{AlignedDump, RecordedRows};
 pub use alignment::{Heads, aligned};
-pub(crate) use choices::{GreedyChoices, logits_after};
+pub(crate) use choices::logits_after;
 pub use selection::{Checkpoints, Ranges, Selection};
 pub(crate) use visible_keys::VisibleKeys;
 

@@ -27,7 +27,7 @@ pub use continuation_values::{ContinuationValues, InputPrecision};
 pub(crate) use dump_pair::DumpPair;
 pub use engine_properties::EngineProperties;
 pub use live_comparison::LiveComparison;
-pub(crate) use logprobs::{ListedIds, TopIds};
+pub(crate) use logprobs::ListedIds;
 pub use rounding_evaluation::RoundingEvaluation;
 pub use rules::{EngineRounding, Gate, Mode, Role, Rules};
 pub use site_check::{ArrayComparison, SiteCheck, UnexplainedOperation, is_of_logits};

@@ -128,7 +128,6 @@ pub(crate) struct ValuePair<'v> {
 }
 
 impl<'v> ValuePair<'v> {
-    /// Returns the values of one side.
     pub(crate) fn side(&self, role: Role) -> &View<'v> {
         match role {
             Role::Candidate => &self.candidate,

@@ -14,7 +14,6 @@ use crate::tensor::RopePairing;
 pub(super) const VERSION: u32 = 1;
 /// The latest version that can be read.
 pub(super) const LATEST: u32 = Manifest::LATEST;
-/// The name of the dump format.
 pub(super) const FORMAT: &str = "xcheck-dump";
 /// Maximum number of layers. A larger number means a damaged manifest.
 const MOST_LAYERS: usize = 1 << 16;

@@ -17,7 +17,6 @@ mod writer;
 pub use manifest::{DecodeMode, DumpInput, Layout, Manifest, ModelInfo, Pass};
 pub use producer::Producer;
 pub use reader::{Dump, MANIFEST};
-pub(crate) use sequence_part::ForeignKeys;
 pub use tensor_row::{ArrayPart, COARSEST, ElementScale, TensorRow};
 pub use writer::Recorder;
 

@@ -27,7 +27,6 @@ impl Npz {
         Ok(Self { archive, len })
     }
 
-    /// Returns the names of all members.
     pub(super) fn member_names(&self) -> Result<HashSet<String>, String> {
         let names = self.archive.file_names().map(|name| name.map(Cow::into_owned));
         names.collect::<Result<_, _>>().map_err(|error| format!("not a valid npz file: {error}"))

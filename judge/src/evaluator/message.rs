@@ -104,7 +104,6 @@ pub(crate) struct WorkerFacts {
     pub(crate) transformers: String,
     /// Architecture: `model_type` of the configuration.
     pub(crate) architecture: String,
-    /// Class of the model.
     pub(crate) model_class: String,
     /// File with the modelling code.
     #[serde(default)]
@@ -129,13 +128,11 @@ pub(crate) struct ValueName {
     /// Number of the module's call in the pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) call: Option<usize>,
-    /// Name of the tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tap: Option<String>,
     /// Layer of the tap; omitted for a tap that exists once in a pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) layer: Option<usize>,
-    /// Number of the pass.
     pub(crate) pass: usize,
 }
 
@@ -173,10 +170,8 @@ impl From<&TensorRow> for ValueName {
 /// A value that was evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 pub(crate) struct ExactOutput {
-    /// Its name.
     #[serde(flatten)]
     pub(crate) value: ValueName,
-    /// Kind of the values.
     #[serde(default)]
     pub(crate) kind: OutputKind,
     /// True if the values depend on a choice that rounding can decide either way, such as the experts of a token.

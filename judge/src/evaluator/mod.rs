@@ -10,5 +10,4 @@ mod module_check;
 mod module_coverage;
 
 pub use connection::EvaluatorConnection;
-pub(crate) use message::{EvaluatorAnswer, EvaluatorRequest, WorkerFacts};
 pub use module_check::{ModuleRules, check_modules};

@@ -40,7 +40,6 @@ impl GapFinding {
         Self { verdict: Verdict::Inconclusive, ..Self::fault(cause, text) }
     }
 
-    /// Sets a value.
     pub(super) fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
         self.values.insert(name.to_owned(), value.into());
         self

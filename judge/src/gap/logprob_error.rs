@@ -89,12 +89,10 @@ pub(crate) fn rest(token: &ScoredToken) -> f64 {
     (-least.exp_m1()).max(LEAST_REST)
 }
 
-/// Returns the median; 0 for no values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
-/// Returns a quantile; 0 for no values.
 pub(crate) fn quantile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return 0.0;

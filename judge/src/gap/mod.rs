@@ -23,14 +23,10 @@ mod training_effect;
 mod value_counts;
 
 pub use assessment::{GapAssessment, GapOptions, PairTally, assess};
-pub(crate) use breakdown::TokenClass;
 pub use field_names::{PolicySide, SequenceField};
 pub(crate) use finding::GapFinding;
-pub(crate) use record::SequenceRecord;
 pub use record_source::RecordSource;
 pub use rounding_scales::LogOddsScale;
 pub use sequence_join::{JoinCounts, SequenceJoin, SequencePair};
 pub use table::gap_table;
 pub(crate) use token_sample::{SampleSequence, ScoredToken};
-pub(crate) use training_effect::TrainingEffect;
-pub(crate) use value_counts::ValueCounts;

@@ -34,7 +34,6 @@ impl ScoredToken {
     }
 }
 
-/// A sequence of the sample.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleSequence {
     /// Index in the rollout's file.
@@ -89,7 +88,6 @@ impl TokenSample {
         }
     }
 
-    /// Returns the tokens of a sequence.
     pub(crate) fn of(&self, sequence: &SampleSequence) -> &[ScoredToken] {
         &self.tokens[sequence.tokens.clone()]
     }

@@ -43,7 +43,6 @@ pub(super) struct FusedPart {
 }
 
 impl ArrayLayout {
-    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.axes.iter().map(|axis| axis.length).product()
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use mapped_dump::{MapContext, MappedDump};
 pub(crate) use pattern::NamePattern;
-pub(crate) use rule::{FusedForm, Names, RuleDefinition};
+pub(crate) use rule::{Names, RuleDefinition};
 pub use shape::{HeadSizes, is_plain};
 
 use crate::architecture::family;

@@ -103,7 +103,6 @@ pub(super) struct RenamePattern {
 
 /// A name as the rules see it.
 pub(super) struct RenamedArray {
-    /// The name.
     pub(crate) name: String,
     /// Pass number in the original name, if its pattern has `{pass}`.
     pub(crate) pass: Option<usize>,

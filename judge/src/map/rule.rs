@@ -14,7 +14,6 @@ use crate::weight::DType;
 pub struct RuleDefinition {
     /// Name pattern of the arrays, or several patterns.
     pub(crate) name: Names,
-    /// Name of the tap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tap: Option<String>,
     /// Taps that are fused in one array.

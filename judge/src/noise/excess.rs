@@ -157,7 +157,6 @@ pub(crate) struct PerturbedErrors {
     pub(crate) distribution: Distribution,
     /// The largest absolute error.
     pub(crate) max_abs: f64,
-    /// The number of runs.
     pub(crate) runs: usize,
 }
 

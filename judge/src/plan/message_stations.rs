@@ -59,7 +59,6 @@ impl MessageStations {
         self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
     }
 
-    /// Returns true if a site is in these stations.
     pub(crate) fn lies_in(&self, site: Site, stations: &Range<usize>) -> bool {
         station(site, self.n_layers).is_ok_and(|station| stations.contains(&station))
     }

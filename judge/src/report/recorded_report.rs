@@ -66,7 +66,6 @@ pub struct FailureSize {
 /// Recorded results at one site.
 #[derive(Clone, Debug)]
 pub struct RecordedRow {
-    /// The site.
     pub(crate) site: Site,
     /// Number of compared values.
     pub(crate) elements: u64,

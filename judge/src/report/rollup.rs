@@ -14,7 +14,6 @@ pub struct ArchitectureSummary {
     pub(crate) architecture: String,
     /// The names of the models.
     pub(crate) models: BTreeSet<String>,
-    /// Number of dumps.
     pub(crate) dumps: usize,
     /// Worst verdict.
     pub(crate) verdict: Verdict,

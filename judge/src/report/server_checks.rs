@@ -93,7 +93,6 @@ impl ServerReport {
         )
     }
 
-    /// Returns the lines for a terminal.
     pub(super) fn lines(&self, paint: TerminalStyle) -> Vec<String> {
         let mut lines = vec![paint.strong(&self.title())];
         for check in &self.checks {

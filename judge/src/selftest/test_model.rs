@@ -94,7 +94,6 @@ impl TestModel {
         Self { name: name.to_owned(), arithmetic, numerics: numerics(), engine, model, prompt }
     }
 
-    /// Returns the prompt tokens.
     pub(super) fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
     }

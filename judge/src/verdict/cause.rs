@@ -20,7 +20,6 @@ pub struct Cause {
     pub(crate) sought: CauseSearch,
     /// Sites that the cause explains, in data-flow order.
     pub(crate) sites: Vec<Site>,
-    /// The content of the cause.
     pub(crate) told: CauseContent,
     /// Kinds of causes that were tried and do not explain the sites.
     pub(crate) excluded: Vec<String>,
@@ -53,11 +52,6 @@ impl CauseSearch {
     /// Returns the search's name in reports.
     pub(crate) fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
-    }
-
-    /// Returns the search with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(sought, _)| *sought)
     }
 
     /// Returns the position in reports. Operations and parts share one position.
@@ -135,7 +129,6 @@ pub struct FittingChange {
 }
 
 impl Cause {
-    /// Makes a cause for these sites.
     pub(crate) fn new(sought: CauseSearch, sites: Vec<Site>, told: CauseContent) -> Self {
         Self { sought, sites, told, excluded: Vec::new() }
     }

@@ -15,7 +15,6 @@ pub(crate) const OUR_ENGINE: &str = "our engine";
 /// A site that should have been compared but was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissingSite {
-    /// The site.
     pub(crate) site: Site,
     /// The reason, which names the site.
     pub(crate) why: String,

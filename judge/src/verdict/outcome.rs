@@ -84,7 +84,6 @@ pub struct Outcome {
 /// One checkpoint, summarized over all its taps, layers and passes.
 #[derive(Clone, Debug)]
 pub struct CheckpointSummary<'o> {
-    /// The checkpoint.
     pub(crate) checkpoint: Checkpoint,
     /// The worst verdict of the checkpoint's rows. Inconclusive if nothing was compared.
     pub(crate) verdict: Verdict,

@@ -76,7 +76,6 @@ pub(crate) struct TokenChoiceEvidence<'s> {
     pub(crate) logits: HashMap<Site, Tensor>,
 }
 
-/// Returns the site of the last logits of a pass.
 pub(crate) fn last_logits(pass: usize) -> Site {
     Site { point: Point::LastLogits, layer: None, pass: Some(pass) }
 }

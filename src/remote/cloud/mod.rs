@@ -31,7 +31,6 @@ const ETAG: &str = "ETag ";
 /// Maximum length of a library's message.
 const LONGEST_MESSAGE: usize = 500;
 
-/// A cloud bucket.
 pub(super) struct CloudBucket {
     store: Box<dyn ObjectStore>,
     /// Endpoint and account, which are not a part of the address.

@@ -111,7 +111,6 @@ impl NumberArray {
         Self { number_type, data }
     }
 
-    /// Returns the type of the numbers.
     pub(crate) fn number_type(&self) -> NumberType {
         self.number_type
     }
@@ -124,10 +123,5 @@ impl NumberArray {
     /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.data.len() / self.number_type.width()
-    }
-
-    /// Returns true if there are no elements.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.data.is_empty()
     }
 }

@@ -33,7 +33,6 @@ pub struct DecoderConfig {
     pub head_dim: usize,
     /// Number of positions that the model was trained for.
     pub context_length: usize,
-    /// Kind of the norms.
     pub(crate) norm: NormKind,
     /// Epsilon, added to the mean square or variance in every norm.
     pub norm_eps: f32,

@@ -24,7 +24,6 @@ pub struct Family {
     pub(crate) gguf_pairing: RopePairing,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
     pub(crate) shape: BlockShape,
-    /// Kind of its norms.
     pub(crate) norm: NormKind,
     /// Key of the norms' epsilon in `config.json`.
     pub(crate) json_eps: &'static str,

@@ -16,8 +16,7 @@ mod shared_expert;
 mod yarn;
 
 pub(crate) use block::{
-    BlockShape, FeedForwardHalf, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock,
-    StandardFamily,
+    BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock, StandardFamily,
 };
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use family::{

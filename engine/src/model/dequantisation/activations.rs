@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::model::json::Config;
-use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup};
 
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
 pub(crate) enum ActivationScheme {
     /// 8-bit codes whose scales are computed from the values.
-    Dynamic(ActivationCodes),
+    Dynamic,
     /// A quantisation that is not supported.
     Unsupported {
         /// Configuration file.
@@ -55,33 +54,26 @@ impl ActivationScheme {
         if dynamic != "true" {
             return Ok(Self::unsupported(arguments, "dynamic", dynamic));
         }
-        let codes = match arguments.optional_str("type")?.unwrap_or("int") {
-            "int" => ActivationCodeType::Int8,
-            "float" => ActivationCodeType::F8E4m3,
+        match arguments.optional_str("type")?.unwrap_or("int") {
+            "int" | "float" => (),
             other => return Ok(Self::unsupported(arguments, "type", other)),
-        };
-        let size = arguments.optional_usize("group_size")?;
-        let group = match (arguments.optional_str("strategy")?, size) {
-            (Some("token"), _) => CodeGroup::Token,
-            (Some("tensor") | None, None) => CodeGroup::Pass,
-            (Some("group"), Some(size)) if size > 0 => CodeGroup::Values(size),
+        }
+        match (arguments.optional_str("strategy")?, arguments.optional_usize("group_size")?) {
+            (Some("token"), _) | (Some("tensor") | None, None) => (),
+            (Some("group"), Some(size)) if size > 0 => (),
             (other, _) => return Ok(Self::unsupported(arguments, "strategy", format!("{other:?}"))),
-        };
+        }
         let asymmetric = !arguments.optional_bool("symmetric")?.unwrap_or(true);
         if asymmetric {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
-        Ok(ActivationScheme::Dynamic(ActivationCodes { group, codes, ..ActivationCodes::default() }))
+        Ok(ActivationScheme::Dynamic)
     }
 
     /// Returns the scheme of transformers' `fp8`: groups of as many values as a block of weights has inputs.
-    pub(super) fn fine_grained(settings: &Config, scheme: &str, inputs: Option<usize>) -> Self {
-        let group = inputs.map_or(CodeGroup::Pass, CodeGroup::Values);
+    pub(super) fn fine_grained(settings: &Config, scheme: &str) -> Self {
         match scheme {
-            "dynamic" => {
-                let codes = ActivationCodeType::F8E4m3;
-                ActivationScheme::Dynamic(ActivationCodes { group, codes, ..ActivationCodes::default() })
-            }
+            "dynamic" => ActivationScheme::Dynamic,
             other => Self::unsupported(settings, "activation_scheme", format!("{other:?}")),
         }
     }
@@ -92,7 +84,7 @@ impl ActivationScheme {
     /// Names the key that asks for another scheme.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            ActivationScheme::Dynamic(_) => Ok(()),
+            ActivationScheme::Dynamic => Ok(()),
             ActivationScheme::Unsupported { file, key, found, expected } => {
                 Err(Error::bad_key(file, key, found, expected))
             }

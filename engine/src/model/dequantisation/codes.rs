@@ -35,7 +35,6 @@ impl<'f> PackedCodes<'f> {
         (code & ((1 << self.bits) - 1)) as u32
     }
 
-    /// Returns a word of a line.
     pub(crate) fn word(&self, line: usize, word: usize) -> u32 {
         let at = if self.is_vertical { word * self.width + line } else { line * self.width + word };
         word_at(self.bytes, at)

@@ -129,7 +129,7 @@ impl Dequantisation {
     /// Decodes all quantised weights of a file.
     ///
     /// # Errors
-    /// See [`Dequantisation::weights`]; also if there is not enough memory.
+    /// See `Dequantisation::weights`; also if there is not enough memory.
     pub fn decoded(&self, file: &TensorFile) -> Result<TensorFile> {
         let weights = self.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();

@@ -73,7 +73,6 @@ impl ModuleFilter {
         Ok(())
     }
 
-    /// Returns the conversion of a module.
     pub(crate) fn conversion(&self, module: &str) -> Conversion {
         if let Some((text, _)) = self.excluded.iter().find(|(_, pattern)| pattern.matches(module)) {
             return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path()));

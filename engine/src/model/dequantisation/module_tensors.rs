@@ -12,7 +12,6 @@ pub(super) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 #[derive(Clone, Copy)]
 pub(super) struct ModuleTensors<'f> {
     pub(crate) file: &'f TensorFile,
-    /// Name of the module.
     pub(crate) module: &'f str,
     /// Name of the tensor that errors are about, after the module's name.
     pub(crate) main: &'static str,
@@ -42,7 +41,6 @@ impl<'f> ModuleTensors<'f> {
         .into())
     }
 
-    /// Returns a tensor of one of these types with this shape.
     pub(crate) fn shaped(&self, tensor: &str, types: &[DType], shape: &[usize]) -> Result<&'f StoredTensor> {
         let stored = self.require(tensor, types)?;
         if stored.shape == shape {

@@ -209,11 +209,7 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
         Some(_) => (ScaleGroup::Block(settings.pair("weight_block_size")?), float8::FINE_GRAINED),
         None => (ScaleGroup::Tensor, float8::AUTO_FP8),
     };
-    let inputs = match group {
-        ScaleGroup::Block([_, inputs]) => Some(inputs),
-        _ => None,
-    };
-    let activations = Some(ActivationScheme::fine_grained(settings, scheme, inputs));
+    let activations = Some(ActivationScheme::fine_grained(settings, scheme));
     Ok(one_group(
         format!("FP8, {}", group.name()),
         Float8Weights { tensors, group, has_exponents },

@@ -8,7 +8,6 @@ use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
 use crate::model::dequantisation::module_filter::{ModuleFilter, UNCONVERTED};
 use crate::model::dequantisation::{Dequantisation, one_group};
 use crate::model::json::Config;
-use crate::quant::{ActivationCodes, CodeGroup};
 
 const TENSORS: DenseTensors = DenseTensors {
     scale: "_weight_scale",
@@ -91,10 +90,7 @@ fn dynamic(data: &Config) -> Result<ActivationScheme> {
     let mapping = object_with(data, "act_mapping_type", "_data")?;
     let place = object_with(data, "granularity", "_type")?;
     Ok(match (mapping.require_str("_data")?, place.require_str("_type")?) {
-        ("SYMMETRIC", "PerRow") => ActivationScheme::Dynamic(ActivationCodes {
-            group: CodeGroup::Token,
-            ..ActivationCodes::default()
-        }),
+        ("SYMMETRIC", "PerRow") => ActivationScheme::Dynamic,
         ("SYMMETRIC", other) => ActivationScheme::unsupported(&place, "_type", format!("{other:?}")),
         (other, _) => ActivationScheme::unsupported(&mapping, "_data", format!("{other:?}")),
     })

@@ -77,7 +77,7 @@ impl Dequantisation {
     /// Compares every quantised weight of a file with the weight of the same name in the original.
     ///
     /// # Errors
-    /// See [`Dequantisation::weights`].
+    /// See `Dequantisation::weights`.
     pub fn compare(&self, file: &TensorFile, original: &TensorFile) -> Result<Vec<WeightFit>> {
         let weights = self.weights(file)?;
         let compared = |(module, weight): (&&str, &WeightMatrix)| {

@@ -134,7 +134,6 @@ fn silu(x: &[f32], out: &mut [f32]) {
 /// Factor in the logistic form of GELU.
 pub(crate) const QUICK: f32 = 1.702;
 
-/// √(2/π)
 pub(crate) const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 
 /// Coefficient of the cubic term in the tanh form.

@@ -34,7 +34,6 @@ impl Operation for CachedRows {
 pub(crate) struct CachedCodes {
     /// The new rows, `[T, Hkv, D]`.
     pub(crate) x: Tensor,
-    /// Type of the cache.
     pub(crate) cache: DType,
 }
 

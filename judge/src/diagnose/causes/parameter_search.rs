@@ -47,7 +47,6 @@ pub(super) struct Parameter {
 }
 
 impl Parameter {
-    /// Returns the change to a value.
     pub(super) fn with(&self, value: ChangeValue) -> OperationChange {
         OperationChange { point: self.point, passes: self.passes, ..OperationChange::new(self.entry, value) }
     }

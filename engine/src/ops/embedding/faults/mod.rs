@@ -68,7 +68,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Inputs of the embedding.
 pub(crate) struct EmbeddingInputs {
     table: Matrix,
     /// Token ids that are looked up.

@@ -7,7 +7,6 @@ use crate::tensor::Tensor;
 /// `x · wᵀ (+ bias)` as sums over consecutive columns, each rounded, that are added in order in the short type: `[T,
 /// cols]` to `[T, rows]`.
 pub(crate) struct SplitSums {
-    /// The product.
     pub(crate) product: Linear,
     /// Number of columns of a part, at least 1.
     pub(crate) width: usize,

@@ -158,7 +158,6 @@ impl KnownRows {
         Some(rows.values.row(rows.first + position - rows.start))
     }
 
-    /// Returns the tensor and the row of a place.
     pub(super) fn row(&self, place: &RowPlace) -> Option<(&Tensor, usize)> {
         let is_there = |rows: &&AddedRows| {
             let site = (rows.site.point, rows.site.layer, rows.site.pass);
