@@ -59,6 +59,7 @@ class Change:
     message: dict[str, Any]
     is_local: bool = False  # True for a change of one module, which does not apply in other layers
     trial: Any = None  # the trial that the change has explained
+    confirmed: int | None = None  # modules in which the change is confirmed; None if no run has tried
     is_exact: bool = False  # True if rounding explains all of the error that is left
 
     @property
@@ -146,7 +147,10 @@ NOWHERE = Place("", 0)
 
 
 def place() -> Place:
-    """Returns the line of the modelling code that runs the current operation."""
+    """Returns the line of the modelling code that runs the current operation.
+
+    It is the same line whichever module a run begins with: in a module of torch, the line of that module.
+    """
     found = NOWHERE
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -156,6 +160,8 @@ def place() -> Place:
             return Place(name, frame.f_lineno)
         if "/torch/nn/modules/" in name and file not in ("module.py", "container.py") and found is NOWHERE:
             found = Place(name, frame.f_lineno)
+        if found is not NOWHERE and frame.f_code.co_name == MODULE_CALL:
+            return found
         frame = frame.f_back
     return found
 

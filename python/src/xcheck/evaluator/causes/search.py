@@ -28,23 +28,26 @@ def search(session: Session, module: str, call: int, pass_number: int, seconds: 
     trial = Trial(session, module, call, pass_number, SHARE * seconds)
     if trial.before is None or trial.before.violations == 0:
         return []
-    found: list[Change] = []
-    inner = trial.inner()
-    for group in range(len(GROUPS)):
-        if group and inner is not None:
-            inner.deadline = trial.deadline
-            found += tried(inner, group)
-        if not any(change.is_exact for change in found):
-            found += tried(trial, group)
-        chosen = likeliest([change for change in found if change.is_exact])
-        if chosen:
-            break
-    else:
-        chosen = likeliest(found)
+    chosen = first_group(trial)
     if not chosen:
         limit = [] if trial.has_time else ["the search reached its time limit"]
         return [{"message": "facts", "text": ", ".join(facts(trial) + limit)}]
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
+
+
+def first_group(trial: Trial) -> list[Change]:
+    """Returns the likeliest changes of the first group that explains every value up to rounding; else of all groups."""
+    found: list[Change] = []
+    inner = trial.inner()
+    for group in range(len(GROUPS)):
+        for one in (inner, trial) if group else (trial,):
+            if one is not None:
+                one.deadline = trial.deadline
+                found += tried(one, group)
+                chosen = likeliest([change for change in found if change.is_exact])
+                if chosen:
+                    return chosen
+    return likeliest(found)
 
 
 def tried(trial: Trial, group: int) -> list[Change]:
@@ -61,12 +64,19 @@ def tried(trial: Trial, group: int) -> list[Change]:
     return found + [key for change in found for key in keys.of_change(trial, change)]
 
 
+def count_of(change: Change) -> int:
+    """Returns the number of modules in which a change is confirmed."""
+    if change.confirmed is None:
+        change.confirmed = confirmed(change.trial, change)
+    return change.confirmed
+
+
 def likeliest(found: list[Change]) -> list[Change]:
     """Returns the confirmed changes of the best rank; of these, those that explain the most modules."""
     best = min((change.message["error_after"] for change in found), default=0.0)
     found = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
     for rank in sorted({change.rank for change in found}):
-        counted = [(confirmed(change.trial, change), change) for change in found if change.rank == rank]
+        counted = [(count_of(change), change) for change in found if change.rank == rank]
         most = max(count for count, _ in counted)
         chosen = [change for count, change in counted if count == most and count]
         chosen.sort(key=lambda change: change.message["error_after"])
