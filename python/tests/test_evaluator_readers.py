@@ -10,6 +10,7 @@ pytest.importorskip("safetensors")
 
 from test_evaluator import attributes, judged, models, parameter  # noqa: E402, F401
 
+import tiny  # noqa: E402
 from xcheck.evaluator.call import Arguments  # noqa: E402
 from xcheck.evaluator.causes import results  # noqa: E402
 from xcheck.evaluator.causes.search import search  # noqa: E402
@@ -79,6 +80,18 @@ def columns(weight, model):
     return weight[:, 0].T.reshape(len(weight), 1, -1)
 
 
+def folder_of(models, tmp_path, kind):  # noqa: F811
+    """Returns a model's directory. `biased` is a DeepSeek V3 whose routers prefer some experts."""
+    if kind != "biased":
+        return models(kind)
+    model = tiny.load(models("deepseek_v3"))
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.tensor([0.1, -0.05, 0.02, -0.1]))
+    model.save_pretrained(tmp_path / kind)
+    return tmp_path / kind
+
+
 # model, fault, words of the cause, kind of the cause
 FAULTS = {
     "axes": ("llama", every("LlamaRMSNorm", over_all_tokens), "over the axes [1, 2], expected [2]", "operation"),
@@ -94,7 +107,7 @@ FAULTS = {
         "gate_proj is left out: every value of its output is 3",
         "operation",
     ),
-    "another value": ("deepseek_v3", every("DeepseekV3TopkRouter", bias_in_weights), "scores_for_choice", "operation"),
+    "another value": ("biased", every("DeepseekV3TopkRouter", bias_in_weights), "scores_for_choice", "operation"),
     "rows": (
         "llama",
         parameter(
@@ -118,10 +131,11 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_reader_names_its_fault(models, tmp_path, name, dtype):  # noqa: F811
     kind, fault, words, group = FAULTS[name]
-    twin = judged(models(kind), tmp_path, dtype=dtype)
+    path = folder_of(models, tmp_path, kind)
+    twin = judged(path, tmp_path, dtype=dtype)
     assert not twin.wrong
     assert search(twin.session, *twin.sites[-1], seconds=20) == []
-    result = judged(models(kind), tmp_path, fault, dtype)
+    result = judged(path, tmp_path, fault, dtype)
     assert result.wrong
     causes = search(result.session, *result.wrong[0], seconds=120)
     assert causes and all(words in cause["what"] and cause["kind"] == group for cause in causes), causes

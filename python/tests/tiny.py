@@ -74,9 +74,6 @@ def make(kind: str, folder: Path) -> Path:
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
         else:
             parameter.data += 0.1 * torch.randn_like(parameter)
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            buffer += 0.1 * torch.randn_like(buffer)
     path = folder / kind
     model.save_pretrained(path)
     return path
