@@ -19,6 +19,17 @@
 //! - [`selftest`]: measures missed faults and false alarms of the judge, with injected faults
 //! - [`mod@report`]: the report of a run, one exporter per format (HTML, JSON, Markdown, JUnit, ...)
 //! - [`ratchet`]: comparison of two reports, or of a report with a baseline
+//!
+//! Each step makes one record of the one before:
+//!
+//! 1. [`dump::Dump`]: the recorded arrays
+//! 2. [`align::AlignedDump`]: the arrays in canonical layout
+//! 3. `align::DumpSite`: one tap at its positions, whatever passes recorded them
+//! 4. `check::SiteCheck`: the differences at a site in one run, and whether rounding explains them
+//! 5. [`verdict::SiteResult`]: the differences at a site in all runs, and their verdict
+//! 6. [`verdict::Evidence`]: all sites of a unit
+//! 7. [`verdict::Outcome`]: the verdict of the dump, with its causes
+//! 8. [`report::Report`]: all dumps of a run
 #![deny(missing_docs)]
 // Where something else stands (maps of files), the function says so.
 #![deny(unsafe_code)]
