@@ -47,6 +47,7 @@ fn comparing_a_run() {
         computed: F32.activation_type(),
         products: F32.activation_type(),
         cache: F32.cache_type(),
+        expert_groups: None,
     };
 
     let bare = fastest(|| {

@@ -324,6 +324,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "model",
             "numerics",
             "ops",
+            "quant",
             "dump",
             "tokenizer",
             "format",

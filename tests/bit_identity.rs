@@ -144,6 +144,7 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
     let dimensions = loaded.model.dimensions();
     let engine = EngineProperties {
         pairing: dimensions.rope_pairing,
+        expert_groups: dimensions.expert_groups,
         windows: (0..dimensions.n_layers).map(|layer| loaded.model.window(layer)).collect(),
         computed: numerics.activation_type(),
         products: numerics.activation_type(),

@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 24] = [
+const MODELS: [(&str, &[&str], usize); 32] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -32,6 +32,14 @@ const MODELS: [(&str, &[&str], usize); 24] = [
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
+    ("tiny-glm4moe", BOTH, 233),
+    ("tiny-dots1", BOTH, 357),
+    ("tiny-minimaxm2", BOTH, 233),
+    ("tiny-ernie45moe", BOTH, 217),
+    ("tiny-qwen3moe-dense", &[], 209),
+    ("tiny-deepseekv2", BOTH, 381),
+    ("tiny-deepseekv3", BOTH, 249),
+    ("tiny-glm47flash", BOTH, 249),
 ];
 
 #[test]
@@ -41,7 +49,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 22] = [
+    let of_models: [(&str, &[Mistake]); 29] = [
         (
             "tiny-gemma",
             &[
@@ -221,6 +229,68 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("expert_weights=all", "expert_weights", "expert_weights"),
                 ("mask_window=6", "mask_window", "attn_weights"),
                 ("rope_scaling=none", "rope_scaling", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-glm4moe",
+            &[
+                ("expert_scores=softmax", "expert_scores", "expert_scores"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-dots1",
+            &[
+                ("expert_groups=largest", "expert_groups", "experts"),
+                ("expert_groups=none", "expert_groups", "experts"),
+                ("expert_weights=chosen", "expert_weights", "expert_weights"),
+                ("expert_scores=subtracted", "expert_scores", "expert_scores"),
+            ],
+        ),
+        (
+            "tiny-minimaxm2",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_weights=softmax", "expert_weights", "expert_weights"),
+                ("norm_scope=each-head", "norm_scope", "q_norm"),
+            ],
+        ),
+        (
+            "tiny-ernie45moe",
+            &[
+                ("expert_scores=sigmoid", "expert_scores", "expert_scores"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-deepseekv2",
+            &[
+                ("expert_groups=none", "expert_groups", "experts"),
+                ("expert_weights=chosen", "expert_weights", "expert_weights"),
+                ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
+            ],
+        ),
+        (
+            "tiny-deepseekv3",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
+                ("attn_scale=0.1178511301977579", "attn_scale", "attn_scores"),
+                ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
+                ("norm_missing@q_latent_norm", "norm_missing", "q_latent_norm"),
+                ("expert_groups=largest", "expert_groups", "experts"),
+            ],
+        ),
+        (
+            "tiny-glm47flash",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
             ],
         ),
     ];

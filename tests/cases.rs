@@ -165,6 +165,8 @@ fn sizes([vocab_size, context_length, n_layers, hidden_size, n_heads]: [usize; 5
         kv_width: hidden_size,
         rope_pairing: None,
         experts: 0,
+        expert_groups: None,
+        value_width: hidden_size,
     }
 }
 

@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+
 use crate::common::terminal::Terminal;
 use serde_json::{Map, Value, json};
 use xcheck::gap::{GapAssessment, GapOptions, PolicySide, RecordSource, SequenceJoin, assess};
@@ -391,6 +393,29 @@ fn the_command_prints_the_verdict_and_its_exit_code() {
 }
 
 #[test]
+fn the_page_has_points_of_both_sides_and_the_text_of_the_worst_tokens() {
+    let terminal = Terminal::new();
+    let path = data("tiny-qwen3.jsonl").display().to_string();
+    let words = ["gap", &path, "--columns", "bf16_cache,packed", "--dtype", "bf16", "--html", "gap.html"];
+    let words = [&words[..], &["--model", "tiny-qwen3", "--model-tokens", "60"]].concat();
+    assert_eq!(terminal.run(&words).code, 1);
+    let page = fs::read_to_string(terminal.path().join("gap.html")).expect("it was written");
+    assert!(page.contains("<title>xcheck gap FAIL</title>") && !page.contains("{{"));
+    let start = page.find("id=\"report\">").expect("there is data") + "id=\"report\">".len();
+    let packed = page[start..].split('<').next().expect("it ends");
+    let packed = base64::engine::general_purpose::STANDARD.decode(packed.trim()).expect("base64");
+    let document: Value =
+        serde_json::from_reader(flate2::read::ZlibDecoder::new(&packed[..])).expect("deflated JSON");
+    let figure = &document["figure"];
+    assert_eq!(figure["points"].as_array().map(Vec::len), Some(640));
+    assert_eq!(figure["sequences"].as_array().map(Vec::len), Some(16));
+    let worst = figure["worst"].as_array().expect("tokens");
+    assert_eq!(worst.len(), 20);
+    assert!(worst.iter().all(|token| token["text"].is_string()
+        && [2, 5, 8, 11, 14].contains(&token["sequence"].as_u64().unwrap_or(0))));
+}
+
+#[test]
 fn the_model_tells_which_side_is_off() {
     let terminal = Terminal::new();
     let path = data("tiny-qwen3.jsonl").display().to_string();
@@ -418,6 +443,25 @@ fn the_model_tells_which_side_is_off() {
     let (_, wrong) = against("stale_prefix,bf16_sdpa");
     assert_eq!(wrong["model"]["rollout"]["verdict"], "fail");
     assert_eq!(wrong["model"]["trainer"]["verdict"], "pass");
+}
+
+#[test]
+fn the_model_applies_the_temperature_that_a_side_states() {
+    let terminal = Terminal::new();
+    let text = fs::read_to_string(data("tiny-qwen3.jsonl")).expect("it ships");
+    let against = |temperature: f64| {
+        let lines = text.lines().map(|line| {
+            let mut line: Value = serde_json::from_str(line).expect("JSON");
+            line["temperature"] = json!(temperature);
+            line.to_string() + "\n"
+        });
+        let path = terminal.path().join("stated.jsonl");
+        fs::write(&path, lines.collect::<String>()).expect("written");
+        let words = ["gap", "stated.jsonl", "--columns", "temperature_0.7,bf16_sdpa", "--dtype", "bf16"];
+        let words = [&words[..], &["--model", "tiny-qwen3", "--model-tokens", "600"]].concat();
+        terminal.json(&words).1["model"]["rollout"]["verdict"].clone()
+    };
+    assert_eq!((against(0.7), against(1.0)), (json!("pass"), json!("fail")));
 }
 
 #[test]
@@ -464,6 +508,10 @@ fn bad_files_are_refused_in_one_message() {
     terminal.run(&["gap", "right.jsonl", "--columns", "a,b", "--clip", "0"]).refused(&["--clip 0"]);
     fs::write(terminal.path().join("empty.jsonl"), "\n").expect("written");
     terminal.run(&["gap", "empty.jsonl", "right.jsonl"]).refused(&["no sequences"]);
+    fs::write(terminal.path().join("rollout.parquet"), "PAR1\u{15}\u{4}PAR1").expect("written");
+    terminal
+        .run(&["gap", "rollout.parquet", "right.jsonl"])
+        .refused(&["a Parquet file", "xcheck.gap(pandas.read_parquet("]);
     fs::write(terminal.path().join("list.json"), "[{}]").expect("written");
     terminal.run(&["gap", "list.json", "right.jsonl"]).refused(&["JSON list", "one object in a line"]);
 }

@@ -42,6 +42,13 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
     let visited: Vec<Site> = keep.0.iter().map(|(site, _)| *site).collect();
 
     let absent = [
+        Point::QLatent,
+        Point::QLatentNorm,
+        Point::KvLatent,
+        Point::KvLatentNorm,
+        Point::KExpanded,
+        Point::VExpanded,
+        Point::AttnLatent,
         Point::QNorm,
         Point::KNorm,
         Point::AttnSubNorm,
@@ -49,6 +56,7 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::FfnSubNorm,
         Point::FfnPostNorm,
         Point::RouterLogits,
+        Point::ExpertScores,
         Point::Experts,
         Point::ExpertWeights,
         Point::ExpertGate,

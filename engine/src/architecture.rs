@@ -45,6 +45,22 @@ const NAMES: &[(&str, &[&str])] = &[
     ("jais2", &["Jais2ForCausalLM"]),
     ("nemotron", &["NemotronForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
+    ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
+    (
+        "deepseek2",
+        &[
+            "deepseek_v3",
+            "DeepseekV3ForCausalLM",
+            "deepseek_v2",
+            "DeepseekV2ForCausalLM",
+            "kimi_k2",
+            "glm4_moe_lite",
+            "Glm4MoeLiteForCausalLM",
+        ],
+    ),
+    ("dots1", &["Dots1ForCausalLM"]),
+    ("minimax-m2", &["minimax_m2", "MiniMaxM2ForCausalLM"]),
+    ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

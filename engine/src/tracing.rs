@@ -14,8 +14,8 @@ use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::cache::exact::{CachedCodes, CachedRows};
 use crate::ops::embedding::exact::EmbeddingLookup;
-use crate::ops::experts::ExpertRouting;
-use crate::ops::experts::exact::{ExpertMixture, ExpertProducts, ExpertWeights};
+use crate::ops::experts::exact::{ExpertChoice, ExpertMixture, ExpertProducts, ExpertScores, ExpertWeights};
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::hadamard::exact::HadamardTransform;
 use crate::ops::linear::exact::{Integers, Linear};
 use crate::ops::log_probabilities::Picks;
@@ -70,7 +70,7 @@ impl<'n> TracedNumerics<'n> {
         shape: &[usize],
         from: impl Fn(usize) -> (usize, usize),
     ) -> Tensor {
-        let index: Vec<(usize, usize)> = (0..shape.iter().product()).map(from).collect();
+        let index: Arc<[(usize, usize)]> = (0..shape.iter().product()).map(from).collect();
         let data = index.iter().map(|&(tensor, flat)| tensors[tensor].data()[flat]).collect();
         let result = Tensor::new(shape, data);
         if tensors.iter().all(|&tensor| is_given(tensor)) {
@@ -137,7 +137,7 @@ impl<'n> TracedNumerics<'n> {
 
 impl Numerics for TracedNumerics<'_> {
     delegate!(
-        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, choose
+        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, scores_of_logits
     );
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -195,6 +195,15 @@ impl Numerics for TracedNumerics<'_> {
         })
     }
 
+    fn rearranged(
+        &self,
+        tensors: &[&Tensor],
+        shape: &[usize],
+        from: &dyn Fn(usize) -> (usize, usize),
+    ) -> Tensor {
+        self.gathered(tensors, shape, from)
+    }
+
     fn hadamard(&self, x: &Tensor, len: usize) -> Tensor {
         self.by(self.numerics.hadamard(x, len), HadamardTransform { x: x.clone(), len })
     }
@@ -241,8 +250,34 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.clamped_glu(gate, up, glu), stage)
     }
 
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
-        let stage = ExpertWeights { logits: logits.clone(), chosen: chosen.clone(), routing };
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        let made = self.numerics.router_logits(x, w, precision);
+        let stage = Linear { x: x.clone(), w: w.clone(), bias: None };
+        match precision {
+            RouterPrecision::Activations => self.product(made, x, w, None, x.rows()),
+            RouterPrecision::Unrounded => {
+                self.rounding(made, stage, |profile| Profile { results: Float::F32, ..profile })
+            }
+            RouterPrecision::Whole => self.rounding(made, stage, |profile| match profile.operands {
+                Operands::Whole => Profile { results: Float::F32, weights: Float::F32, ..profile },
+                _ => profile,
+            }),
+        }
+    }
+
+    fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
+        let stage = ExpertScores { logits: logits.clone(), routing: routing.clone() };
+        self.by(self.numerics.expert_scores(logits, routing), stage)
+    }
+
+    fn choose(&self, scores: &Tensor, routing: &ExpertRouting) -> Tensor {
+        let stage = ExpertChoice { scores: scores.clone(), routing: routing.clone() };
+        self.by(self.numerics.choose(scores, routing), stage)
+    }
+
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
+        let stage =
+            ExpertWeights { logits: logits.clone(), chosen: chosen.clone(), routing: routing.clone() };
         let made = self.numerics.expert_weights(logits, chosen, routing);
         self.rounding(made, stage, |profile| match routing.is_rounded {
             true => Profile { expert_weights: profile.results, ..profile },
@@ -255,9 +290,10 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.routed(x, w, chosen), stage)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        let stage = ExpertMixture { outputs: outputs.clone(), weights: weights.clone() };
-        self.by(self.numerics.mix(outputs, weights), stage)
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+        let stage =
+            ExpertMixture { outputs: outputs.clone(), weights: weights.clone(), scores: scores.clone() };
+        self.by(self.numerics.mix(outputs, weights, scores), stage)
     }
 
     fn shared_weights(&self, logits: &Tensor) -> Tensor {

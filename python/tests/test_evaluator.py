@@ -213,7 +213,8 @@ def test_an_unexplained_fault_and_a_correct_site_have_no_cause(models, tmp_path)
     noise = parameter("model.layers.1.mlp.up_proj.weight", lambda w, m: w + 1e-3 * torch.randn_like(w))
     result = judged(models("llama"), tmp_path, noise)
     assert result.wrong == [("model.layers.1.mlp.up_proj", 0, 0)]
-    assert search(result.session, *result.wrong[0], seconds=60) == []
+    (answer,) = search(result.session, *result.wrong[0], seconds=60)
+    assert answer["message"] == "facts"
     assert search(result.session, "model.layers.0.self_attn.o_proj", 0, 0, seconds=60) == []
 
 

@@ -165,6 +165,15 @@ def test_a_session_answers_evaluate_and_causes_and_prints_of_libraries_stay_off_
     assert hello["model_class"] == "LlamaForCausalLM" and hello["source"].endswith("llama/modeling_llama.py")
 
 
+def test_the_search_for_causes_reports_progress(session):
+    model, dump = session
+    code = "import xcheck.evaluator.worker as w\nw.REPORT_INTERVAL = 0.0\n"
+    causes = {"protocol": 1, "request": "causes", "module": "lm_head", "call": 0, "pass": 0, "seconds": 5}
+    _, answer = worker(evaluate(model, dump), causes, code=code)
+    assert answer and {message["message"] for message, _ in answer} == {"progress"}
+    assert [message["done"] for message, _ in answer] == list(range(1, len(answer) + 1))
+
+
 def test_the_three_containers_hold_the_same_dump(session, tmp_path):
     _, dump = session
     from safetensors.numpy import load_file

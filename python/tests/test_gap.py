@@ -47,6 +47,18 @@ def test_arrays_and_frames():
     assert xcheck.gap(pandas.DataFrame(rollout), pandas.DataFrame(trainer), dtype="bf16")
 
 
+def test_a_parquet_file_is_read_with_pandas(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    paths = [tmp_path / "rollout.parquet", tmp_path / "trainer.parquet"]
+    for path, rows in zip(paths, sides("temperature_0.7")):
+        pandas.DataFrame(rows).to_parquet(path)
+    report = xcheck.gap(*map(pandas.read_parquet, paths), dtype="bf16")
+    assert (report.verdict, report.cause) == ("fail", "temperature")
+    with pytest.raises(xcheck.UsageError, match="pandas.read_parquet"):
+        xcheck.gap(*paths, dtype="bf16")
+
+
 def test_a_wrong_sequence_is_refused():
     with pytest.raises(xcheck.UsageError, match="sequence 0"):
         xcheck.gap([1], [2])

@@ -1,6 +1,7 @@
 """Writes docs/atlas.md and results.json from measured results.
 
 python make_atlas.py RESULTS.jsonl ...
+python make_atlas.py --causes RESULTS.jsonl ...        # only the causes; the rest of results.json is kept
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import transformers
 from summary import ENGINES, count_faults, read_results
 
 HERE = Path(__file__).parent
+FAULTY = ("f32 eager", "bf16 eager")
+KINDS = ("named", "among", "unnamed", "wrong")
 PAGE = HERE.parents[1] / "docs" / "atlas.md"
 INTRODUCTION = """# Atlas: architectures judged with torch
 
@@ -30,10 +33,20 @@ of a token; such faults are not counted as injected. A fault is not measurable i
 roundings.
 """
 
+CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of
+several that explain every value, no cause is named, or only other causes are. {count} models were asked, with the default
+limit of 10 s of wall-clock time on a busy machine. Weights that are larger by a thousandth have no cause to name.
+"""
+
 
 def main() -> None:
-    models = {name: row for name, row in read_results([Path(arg) for arg in sys.argv[1:]]).items() if "correct" in row}
-    results = summarized(models)
+    only_causes = sys.argv[1] == "--causes"
+    files = [Path(arg) for arg in sys.argv[1 + only_causes :]]
+    models = {name: row for name, row in read_results(files).items() if "correct" in row}
+    if only_causes:
+        results = {**json.loads((HERE / "results.json").read_text()), "causes": causes(models)}
+    else:
+        results = {**summarized(models), "causes": causes(models)}
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
     print(f"{len(models)} models: {HERE / 'results.json'}, {PAGE}")
@@ -47,10 +60,21 @@ def summarized(models: dict[str, dict[str, Any]]) -> dict[str, Any]:
         rows[name] = {"correct": {engine: cell(row["correct"].get(engine)) for engine in ENGINES}}
         for engine in ("f32 eager", "bf16 eager"):
             counts = count_faults({name: row}, engine)
-            keys = ("faults", "detected", "exact", "asked", "named", "wrong", "unmeasurable", "error")
+            keys = ("faults", "detected", "exact", "unmeasurable", "error")
             rows[name][f"faults {engine}"] = {key: counts[key] for key in keys if counts[key]}
     totals = {engine: dict(count_faults(models, engine)) for engine in ("f32 eager", "bf16 eager")}
     return {"versions": versions, "totals": totals, "models": rows}
+
+
+def causes(models: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
+    """Returns how the causes of faults fit, for each model that was asked for causes."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for name, row in models.items():
+        for engine in FAULTY:
+            counts = count_faults({name: row}, engine)
+            if counts["asked"]:
+                found.setdefault(name, {})[engine] = {kind: counts[kind] for kind in KINDS}
+    return found
 
 
 def cell(run: dict[str, Any] | None) -> dict[str, Any]:
@@ -81,7 +105,20 @@ def page(results: dict[str, Any]) -> str:
         cells = [row[f"faults {engine}"] for engine in ("f32 eager", "bf16 eager")]
         if any(cells):
             lines.append(f"| {name} | " + " | ".join(map(shown_faults, cells)) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *cause_lines(results.get("causes", {}))]) + "\n"
+
+
+def cause_lines(causes: dict[str, dict[str, dict[str, int]]]) -> list[str]:
+    """Returns the section of causes."""
+    if not causes:
+        return []
+    rows = [("all", {engine: {kind: sum(row.get(engine, {}).get(kind, 0) for row in causes.values()) for kind in KINDS}
+                     for engine in FAULTY}), *causes.items()]  # fmt: skip
+    lines = ["\n## Causes\n", CAUSES.format(count=len(causes)), "| model | f32 | bf16 |", "|---|---|---|"]
+    for name, row in rows:
+        cells = [" / ".join(str(row[engine][kind]) for kind in KINDS) if engine in row else "–" for engine in FAULTY]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def totals(results: dict[str, Any]) -> list[str]:

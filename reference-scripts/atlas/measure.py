@@ -152,7 +152,14 @@ def judged_fault(
         row["exact"] = row["first"] in right
         if seconds:
             row["causes"], row["constants"] = causes, changed_constants(model, faulty)
+            row["tied"] = tied(model, fault.target)
     return row
+
+
+def tied(model: Any, target: str) -> list[str]:
+    """Lists the other names of a weight."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    return [name for name, weight in weights.items() if name != target and weight is weights.get(target)]
 
 
 def changed_constants(model: Any, faulty: Any) -> list[list[float]]:

@@ -57,19 +57,28 @@ def problems(models: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def is_named(row: dict[str, Any]) -> bool | None:
-    """True if the first cause is the injected fault, False if another cause is named, None if no cause is named.
+def cause_of(row: dict[str, Any]) -> str:
+    """Says how the causes of a fault fit: named, among (one of several), unnamed, or wrong (none fits)."""
+    causes = [cause for cause in row.get("causes", []) if cause.get("message") == "cause"]
+    fitting = [cause for cause in causes if fits(row, cause)]
+    if not causes:
+        return "unnamed"
+    if not fitting:
+        return "wrong"
+    return "named" if len(causes) == len(fitting) else "among"
+
+
+def fits(row: dict[str, Any], cause: dict[str, Any]) -> bool:
+    """True if a cause is the injected fault.
 
     A constant is right if it has the values of the fault, or of a number that a module derives from the changed key.
     An operation is right if the fault is an operation left out: the evaluator has checked the place by every value.
     """
-    causes = [cause for cause in row.get("causes", []) if cause.get("message") == "cause"]
-    if not causes:
-        return None
-    cause = causes[0]
     text = " ".join(str(cause.get(key, "")) for key in ("what", "key"))
     target = row["target"].split(".")[-1] if row["kind"] in ("config", "constant") else row["target"]
-    if target in text or (row["kind"] == "operation" and cause.get("kind") == "operation"):
+    if any(name in text for name in (target, *row.get("tied", []))):
+        return True
+    if row["kind"] == "operation" and cause.get("kind") == "operation":
         return True
     pairs = [(row["expected"], row["found"]), *row.get("constants", [])]
     return any(close(cause.get("expected"), one) and close(cause.get("found"), other) for one, other in pairs)
@@ -97,10 +106,8 @@ def count_faults(models: dict[str, dict[str, Any]], engine: str) -> Counter[str]
             counts["detected"] += bool(fault["over"])
             counts["exact"] += fault.get("exact", False)
             if "causes" in fault and fault["kind"] != "scale":
-                named = is_named(fault)
                 counts["asked"] += 1
-                counts["named"] += named is True
-                counts["wrong"] += named is False
+                counts[cause_of(fault)] += 1
     return counts
 
 

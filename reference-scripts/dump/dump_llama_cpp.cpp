@@ -226,9 +226,9 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache",
-    "attn_scores", "attn_weights", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "attn_norm", "q_latent", "q_latent_norm", "q", "k", "v", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
+    "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
+    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
 };
@@ -265,6 +265,11 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"attn_q", "q"},
     {"attn_k", "k"},
     {"attn_v", "v"},
+    {"attn_q_a", "q_latent"}, // latent attention, as are the next four
+    {"attn_q_a_norm", "q_latent_norm"},
+    {"attn_q_b", "q"},
+    {"attn_kv_a_mqa", "kv_latent"},
+    {"attn_kv_a_norm", "kv_latent_norm"},
     {"attn_q_norm", "q_norm"},
     {"attn_k_norm", "k_norm"},
     {"attn_sub_norm", "attn_sub_norm"},
@@ -297,6 +302,7 @@ struct Layout {
 constexpr Layout ROWS   = {{2, 1, 0}, -1}; // [features, T] or [D, H, T]
 constexpr Layout SCORES = {{2, 1, 0}, 0};  // [S, T, H] -> H,T,S
 constexpr Layout KEYS   = {{1, 2, 0}, 1};  // [D, S, Hkv] -> S,Hkv,D
+constexpr Layout HEADS  = {{1, 2, 0}, -1}; // [D, T, H]
 constexpr Layout VALUES = {{0, 2, 1}, 0};  // [S, D, Hkv] -> S,Hkv,D
 
 // The other nodes, by name and operation: one name can stand for several nodes. `operand` is which source of the
@@ -325,6 +331,9 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Kcur", "ROPE", "k_rope"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
     {"Kcur_rope", "ROPE", "k_rope"},
+    {"Qcur", "CONCAT", "q_rope"}, // latent attention, as are the next two
+    {"Kcur", "CONCAT", "k_rope"},
+    {"kqv", "MUL_MAT", "attn_latent", HEADS},
     // The cache as the two products read it. The values are stored transposed when flash attention is off.
     {"kq", "MUL_MAT", "k_cache", KEYS, 0},
     {"kqv", "MUL_MAT", "v_cache", VALUES, 0},
@@ -352,10 +361,14 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
-    // A mixture of experts. What they are weighed by is the last of the first two that the architecture has.
+    // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
+    {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
+    {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
+    {"ffn_moe_group_topk", "VIEW", "expert_groups"},
     {"ffn_moe_topk", "VIEW", "experts"},
     {"ffn_moe_weights", "GET_ROWS", "expert_weights"},
     {"ffn_moe_weights_norm", "DIV", "expert_weights"},
+    {"ffn_moe_weights_scaled", "SCALE", "expert_weights"},
     {"ffn_moe_weights_softmax", "RESHAPE", "expert_weights"}, // gpt-oss, as is the next
     {"ffn_moe_swiglu_oai", "GLU", "expert_act"},
     {"ffn_moe_swiglu", "GLU", "expert_act"},
@@ -528,6 +541,7 @@ class Recorder {
             name_shared(taps);
             split_gate_and_up(taps);
             shape_heads(taps);
+            shape_latents(taps);
             shape_experts(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
@@ -646,9 +660,26 @@ class Recorder {
         }
     }
 
+    // Queries have other heads than the cache, before they are projected to latents. Elsewhere no sum is of latents.
+    static void shape_latents(Taps & taps) {
+        if (!taps.count("kv_latent")) taps.erase("attn_latent");
+        if (!taps.count("kv_latent") || !taps.count("q_rope") || !taps.count("q")) return;
+        const int64_t heads = taps["q_rope"].shape[1];
+        for (const char * tap : {"q", "attn_latent"}) {
+            if (!taps.count(tap)) continue;
+            Value & value = taps[tap];
+            const int64_t tokens = value.shape[0];
+            value.shape = {tokens, heads, static_cast<int64_t>(value.data.size()) / tokens / heads};
+        }
+    }
+
     // Their nodes know neither how many a token has chosen.
     static void shape_experts(Taps & taps) {
         if (!taps.count("experts")) return;
+        if (!taps.count("expert_groups") && !taps.count("biased_scores")) taps.erase("expert_scores");
+        taps.erase("expert_groups");
+        if (taps.count("biased_scores")) taps["expert_scores"] = std::move(taps["biased_scores"]);
+        taps.erase("biased_scores");
         const int64_t chosen = taps["experts"].shape[1];
         for (const char * tap : {"expert_gate", "expert_up", "expert_act", "expert_out"}) {
             if (!taps.count(tap)) continue;

@@ -113,6 +113,7 @@ class Family:
     final_norm: str
     taps: dict[str, Port]
     rope: str | None = "half"  # which values of a head RoPE turns together
+    has_dense_layers: bool = False  # some layers have other modules: those without experts
 
 
 LLAMA = Family(
@@ -293,6 +294,37 @@ GPT_NEOX = Family(
 )
 # The block's second output is the router's weights.
 GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
+# Some layers have no experts. A shared expert has no weight.
+DENSE = {
+    "ffn_gate": output_of("mlp.gate_proj"),
+    "ffn_up": output_of("mlp.up_proj"),
+    "ffn_act": input_of("mlp.down_proj"),
+}
+DEEPSEEK_MOE = MOE | DENSE | {
+    "routed_out": Port("mlp.experts", flat=True),
+    "shared_gate": output_of("mlp.shared_experts.gate_proj"),
+    "shared_up": output_of("mlp.shared_experts.up_proj"),
+    "shared_act": input_of("mlp.shared_experts.down_proj"),
+    "shared_out": output_of("mlp.shared_experts.down_proj"),
+}
+# Keys and values are compressed; Recorder.keep_latents records what only the attention module shows.
+DEEPSEEK_V3 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in DEEPSEEK_MOE.items() if tap not in ("q", "k", "v")}
+    | {
+        "q_latent": output_of("self_attn.q_a_proj"),
+        "q_latent_norm": output_of("self_attn.q_a_layernorm"),
+        "q": output_of("self_attn.q_b_proj"),
+        "kv_latent": output_of("self_attn.kv_a_proj_with_mqa"),
+        "kv_latent_norm": output_of("self_attn.kv_a_layernorm"),
+    },
+    rope="interleaved",
+    has_dense_layers=True,
+)
+QK_NORMS = {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
+GLM4_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | QK_NORMS, has_dense_layers=True)
+FLAT_SHARED = {tap: replace(port, flat=True) for tap, port in DEEPSEEK_MOE.items() if tap.startswith("shared_")}
+ERNIE45_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | FLAT_SHARED, has_dense_layers=True)
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
@@ -303,7 +335,7 @@ FAMILIES = {
     "qwen2": LLAMA,
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
-    "qwen3_moe": QWEN3_MOE,
+    "qwen3_moe": replace(QWEN3_MOE, taps=QWEN3_MOE.taps | DENSE, has_dense_layers=True),
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
@@ -328,6 +360,13 @@ FAMILIES = {
     "ministral": LLAMA,
     "jais2": UNGATED,
     "nemotron": UNGATED,
+    "glm4_moe": GLM4_MOE,
+    "dots1": GLM4_MOE,
+    "deepseek_v2": DEEPSEEK_V3,
+    "deepseek_v3": DEEPSEEK_V3,
+    "glm4_moe_lite": DEEPSEEK_V3,
+    "minimax_m2": QWEN3_MOE,
+    "ernie4_5_moe": neighbours(ERNIE45_MOE),
     "granite": LLAMA,
     "olmo2": OLMO2,
     "phi3": PHI3,
@@ -396,6 +435,17 @@ class ClampedExperts(TorchFunctionMode):
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
+class FirstTopk(TorchFunctionMode):
+    """Keeps what the code run inside it first hands to topk, or to max: the scores by which a router chooses."""
+
+    scores = None
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.topk, Tensor.topk, Tensor.max) and self.scores is None:
+            self.scores = args[0]
+        return function(*args, **(kwargs or {}))
+
+
 class LinearResults(TorchFunctionMode):
     """Keeps what the code run inside it hands to linear layers, and gets from them, in order."""
 
@@ -416,6 +466,14 @@ class LinearResults(TorchFunctionMode):
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
+def neighbours_again(x: Tensor, width: int) -> Tensor:
+    """The last `width` values of each head in the order in which RoPE read them: its pairs are neighbours."""
+    if width == 0:
+        return x
+    plain, rotated = x[..., :-width], x[..., -width:]
+    return torch.cat((plain, rotated.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)), dim=-1)
+
+
 class Recorder:
     """Collects the taps of one forward pass, in data-flow order; `attention_name` is the attention it records."""
 
@@ -424,6 +482,7 @@ class Recorder:
         self.head_dim = head_dim
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
+        self.latents: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
@@ -444,14 +503,40 @@ class Recorder:
     def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
         """The model's own attention, recorded: query batch x H x T x D; key and value batch x Hkv x S x D."""
         layer, tokens = module.layer_idx, query.shape[2]
-        self.keep("q_rope", layer, query.transpose(1, 2))
-        self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
-        self.keep("k_cache", layer, key.transpose(1, 2))
-        self.keep("v_cache", layer, value.transpose(1, 2))
+        if hasattr(module, "kv_lora_rank"):
+            self.keep_latents(module, query, key, value)
+        else:
+            self.keep("q_rope", layer, query.transpose(1, 2))
+            self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+            self.keep("k_cache", layer, key.transpose(1, 2))
+            self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
         context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
         self.keep("attn_context", layer, context.flatten(2))
         return context, weights
+
+    def keep_latents(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Rotated queries, the cache of latents, and the keys and values of all heads that follow from it."""
+        layer, tokens, width = module.layer_idx, query.shape[2], module.qk_rope_head_dim
+        latents, rotated = self.latents[layer]  # batch x 1 x S x ...
+        width = 0 if self.config.model_type == "deepseek_v2" else width  # whose rotation keeps neighbours
+        cached = neighbours_again(torch.cat((latents, rotated), dim=-1), width).transpose(1, 2)
+        self.keep("q_rope", layer, neighbours_again(query, width).transpose(1, 2))
+        self.keep("k_rope", layer, cached[:, -tokens:])
+        self.keep("k_cache", layer, cached)
+        self.keep("v_cache", layer, latents.transpose(1, 2))
+        self.keep("k_expanded", layer, neighbours_again(key, width).transpose(1, 2))
+        self.keep("v_expanded", layer, value.transpose(1, 2))
+
+    def watch_latents(self, module: nn.Module) -> None:
+        """Keeps the cached latents that an attention module expands."""
+        own, layer = module.expand_kv, module.layer_idx
+
+        def expand(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+            self.latents[layer] = latents, rotated
+            return own(latents, rotated)
+
+        module.expand_kv = expand
 
     def eager(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
         """The eager attention of the model's own file; no other kind shows its scores and weights."""
@@ -495,6 +580,18 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
         return result
 
     router = mixture.gate if hasattr(mixture, "gate") else mixture.router
+    own = router.forward
+
+    def score(*args: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with FirstTopk() as seen:
+            output = own(*args)
+        recorder.keep("expert_scores", layer, seen.scores.reshape(output[0].shape)[None])
+        return output
+
+    named = [*mixture.named_parameters(), *mixture.named_buffers()]
+    has_groups = (getattr(recorder.config, "n_group", None) or 1) > 1
+    if has_groups or any(name.endswith("e_score_correction_bias") for name, _ in named):
+        router.forward = score
     router.register_forward_hook(route)
     experts.forward = forward
 
@@ -503,8 +600,12 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     """Records every tap of one decoder layer, its input too if it is the first."""
     if layer == 0:
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
+    modules = dict(block.named_modules())
     for tap, port in family.taps.items():
-        hook_port(recorder, block, tap, layer, port)
+        if not family.has_dense_layers or port.module in modules:
+            hook_port(recorder, block, tap, layer, port)
+    if hasattr(getattr(block, "self_attn", None), "expand_kv"):
+        recorder.watch_latents(block.self_attn)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
@@ -515,7 +616,8 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     """Hooks the model and replaces its attention function by one that calls and records it."""
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "qk_head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)

@@ -151,10 +151,10 @@ def each(runs: list[list[int]], of: Callable[[list[int]], torch.Tensor]) -> list
     return [of(tokens).tolist() for tokens in runs]
 
 
-def faults(subject: Subject, runs: list[list[int]]) -> dict[str, list[list[float]]]:
-    """Columns of a bf16 trainer with one fault each."""
+def faults(subject: Subject, runs: list[list[int]], dtype: str) -> dict[str, list[list[float]]]:
+    """Columns of a trainer of this type with one fault each."""
     columns: dict[str, list[list[float]]] = {}
-    model = subject.model("bf16")
+    model = subject.model(dtype)
     ids = [torch.tensor(t[1:]) for t in runs]
     logits = [full(model, t) for t in runs]
     for temperature in (0.7, 0.9, 1.2):
@@ -175,7 +175,8 @@ def faults(subject: Subject, runs: list[list[int]]) -> dict[str, list[list[float
         torch.where(torch.arange(len(i)) >= 30, chosen(o, i), chosen(l, i)).tolist()
         for l, o, i in zip(logits, other, ids)
     ]
-    late = [torch.arange(len(t))[None] + 512 * (torch.arange(len(t)) >= 25)[None] for t in runs]
+    jump = min(512, model.config.max_position_embeddings - max(map(len, runs)))
+    late = [torch.arange(len(t))[None] + jump * (torch.arange(len(t)) >= 25)[None] for t in runs]
     columns["positions_from_25"] = [
         chosen(full(model, t, {"position_ids": p}), i).tolist() for t, p, i in zip(runs, late, ids)
     ]
@@ -184,7 +185,7 @@ def faults(subject: Subject, runs: list[list[int]]) -> dict[str, list[list[float
         with moved(model, size):
             columns[f"weights_{size}"] = each(runs, lambda t: chosen(full(model, t), torch.tensor(t[1:])))
     columns["versions"] = versions(model, runs)
-    columns["dropout"] = dropout(subject, runs)
+    columns["dropout"] = dropout(subject, runs, dtype)
     columns["rope_base"] = rope_base(model, runs)
     return columns
 
@@ -193,7 +194,8 @@ def packed(model: torch.nn.Module, runs: list[list[int]]) -> list[list[float]]:
     """Every third sequence is read behind its predecessor, which it sees: packing without a mask."""
     found = []
     for n, tokens in enumerate(runs):
-        before = runs[n - 1] if n % 3 == 2 else []
+        room = model.config.max_position_embeddings - len(tokens)
+        before = runs[n - 1][-room:] if n % 3 == 2 else []
         row = full(model, before + tokens)[len(before) :]
         found.append(chosen(row, torch.tensor(tokens[1:])).tolist())
     return found
@@ -209,11 +211,13 @@ def versions(model: torch.nn.Module, runs: list[list[int]]) -> list[list[float]]
     return found
 
 
-def dropout(subject: Subject, runs: list[list[int]]) -> list[list[float]]:
+def dropout(subject: Subject, runs: list[list[int]], dtype: str) -> list[list[float]]:
     """Attention dropout of 10 % stays on in the trainer."""
-    model = subject.model("bf16", "eager")
+    model = subject.model(dtype, "eager")
     torch.manual_seed(5)
     layers = [m for m in model.modules() if hasattr(m, "attention_dropout")]
+    if not layers:
+        return []
     hooks = [
         m.register_forward_hook(lambda _m, _i, out: (torch.nn.functional.dropout(out[0], 0.1), *out[1:]))
         for m in layers
@@ -237,17 +241,17 @@ def rope_base(model: torch.nn.Module, runs: list[list[int]]) -> list[list[float]
     return found
 
 
-def write(subject: Subject, out: Path, steps: int, sequences: int, wanted: list[str]) -> None:
-    """Writes the file; `wanted` are its columns, all if empty."""
+def write(subject: Subject, out: Path, steps: int, sequences: int, wanted: list[str], dtype: str) -> None:
+    """Writes the file; `wanted` are its columns, all if empty. `dtype` is the type of the trainer with faults."""
     rolls: dict[str, list[list[float]]] = {}
     runs: list[list[int]] = []
     for at in range(0, sequences, 8):
         prompts = subject.prompts[at : at + 8]
         runs += [p + t for p, (t, _) in zip(prompts, rollout(subject.model("bf16"), prompts, steps, at))]
-    for dtype in DTYPES:
-        rolls[f"{dtype}_cache"] = [row for at in range(0, sequences, 8) for row in replay(subject, dtype, runs, at)]
+    for own in DTYPES:
+        rolls[f"{own}_cache"] = [row for at in range(0, sequences, 8) for row in replay(subject, own, runs, at)]
     starts = [len(p) for p in subject.prompts[:sequences]]
-    columns = {**correct(subject, runs), **faults(subject, runs)}
+    columns = {**correct(subject, runs), **faults(subject, runs, dtype)}
     with open(out / f"{subject.name}.jsonl", "w") as file:
         for n, tokens in enumerate(runs):
             line = {"tokens": tokens, "prompt_length": starts[n], "version": n % 4}
@@ -290,13 +294,14 @@ def main() -> None:
     parser.add_argument("--gguf", help="file of the model in the folder, if it is GGUF")
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="type of the trainer with a fault")
     parser.add_argument("--columns", help="columns to write, separated by commas; default: all")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     subject = Subject(options.name, options.folder, options.gguf, options.sequences)
     wanted = options.columns.split(",") if options.columns else []
-    write(subject, options.out, options.steps, options.sequences, wanted)
+    write(subject, options.out, options.steps, options.sequences, wanted, options.dtype)
 
 
 if __name__ == "__main__":

@@ -340,6 +340,96 @@ def split_clamped_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return made
 
 
+def add_experts(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of experts with a shared expert, some layers without experts, and a scaling factor."""
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    kinds = getattr(config, "mlp_layer_types", None)
+    writer.add_leading_dense_block_count(kinds.count("dense") if kinds else config.first_k_dense_replace)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    is_softmax = config.model_type == "deepseek_v2"
+    kind = gguf.ExpertGatingFuncType.SOFTMAX if is_softmax else gguf.ExpertGatingFuncType.SIGMOID
+    writer.add_expert_gating_func(kind)
+    if (config.n_group or 1) > 1:
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+
+
+def add_deepseek_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The glm4moe.* or dots1.* keys."""
+    add_rotated(writer, config)
+    add_experts(writer, config)
+
+
+def add_minimax(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The minimax-m2.* keys."""
+    add_rotated(writer, config)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def add_ernie_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The ernie4_5-moe.* keys."""
+    add_rotated(writer, config)
+    writer.add_expert_count(config.moe_num_experts)
+    writer.add_expert_used_count(config.moe_k)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.moe_num_shared_experts)
+    writer.add_expert_shared_feed_forward_length(config.moe_num_shared_experts * config.moe_intermediate_size)
+    writer.add_leading_dense_block_count(config.moe_layer_start_index)
+    writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+
+
+def add_deepseek(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The deepseek2.* keys. Attention has one key-value head: the latents and the rotated part of keys."""
+    rope = config.rope_parameters
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.kv_lora_rank)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    add_experts(writer, config)
+    add_yarn(writer, config)
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def split_latents(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
+    """The matrix that expands latents, as one for keys, transposed, and one for values, of each head."""
+    made = {}
+    for name, weight in name_bias(tensors).items():
+        if not name.endswith("kv_b_proj.weight"):
+            made[name] = weight
+            continue
+        heads = weight.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+        k, v = np.split(heads, [config.qk_nope_head_dim], axis=1)
+        made[name.replace("kv_b_proj", "k_b_proj")] = np.ascontiguousarray(k.swapaxes(1, 2))
+        made[name.replace("kv_b_proj", "v_b_proj")] = np.ascontiguousarray(v)
+    return made
+
+
+def name_bias(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A correction bias under the name that llama.cpp's converter gives it."""
+    named = {name.replace("e_score_correction_bias", "e_score_correction.bias"): of for name, of in tensors.items()}
+    return {name: of.reshape(-1) if "e_score" in name else of for name, of in named.items()}
+
+
 def head_size(config: PreTrainedConfig) -> int:
     """Values of one head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -398,6 +488,7 @@ class Family:
     add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
     prefix: str = ""  # of the text model's tensors, where there are others
     split: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda tensors: tensors  # fused tensors
+    is_latent: bool = False  # latents of keys and values
 
 
 # By the `model_type` of config.json.
@@ -432,6 +523,13 @@ FAMILIES = {
     "cohere": Family(gguf.MODEL_ARCH.COMMAND_R, add_cohere),
     "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
+    "glm4_moe": Family(gguf.MODEL_ARCH.GLM4_MOE, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
+    "deepseek_v3": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, rope_types=("default", "yarn"), is_latent=True),
+    "deepseek_v2": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, is_latent=True),
+    "glm4_moe_lite": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, is_latent=True),
+    "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
+    "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=lambda tensors: name_bias(tensors)),
+    "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "gpt_oss": Family(
@@ -497,7 +595,8 @@ def add_tensors(
     names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
     if "llama3" in rope_types(config):
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
-    for name, weight in sorted(stacked_experts(family.split(tensors)).items()):
+    tensors = split_latents(tensors, config) if family.is_latent else family.split(tensors)
+    for name, weight in sorted(stacked_experts(tensors).items()):
         weight = family.layout(name, weight.astype(np.float32), config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if gguf_name.endswith("ffn_gate_inp_shexp.weight"):

@@ -113,6 +113,72 @@ def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def route(mixture: nn.Module, config: PreTrainedConfig, wrong: dict[str, object], x: Tensor, *_: Tensor) -> tuple:
+    """A router with a correction bias, with some of its steps replaced: see `misroute`."""
+    gate, step = mixture.gate, {"scores": torch.sigmoid, "biased": True, "weighs_bias": False, "summed": 2, **wrong}
+    logits = nn.functional.linear(x.reshape(-1, x.shape[-1]).float(), gate.weight.float())
+    scores = step["scores"](logits)
+    statics = getattr(gate, "moe_statics", gate)
+    bias = getattr(statics, "e_score_correction_bias", None)
+    bias = getattr(mixture, "e_score_correction_bias", torch.zeros(1)) if bias is None else bias.flatten()
+    biased = scores + bias if step["biased"] else scores
+    allowed = biased
+    if (count := getattr(config, "n_group", None) or 1) > 1 and step["summed"]:
+        groups = biased.unflatten(-1, (count, -1))
+        best = groups.topk(step["summed"], dim=-1).values.sum(-1).topk(config.topk_group, dim=-1).indices
+        mask = torch.zeros(groups.shape[:-1]).scatter(1, best, 1.0).bool()
+        allowed = groups.masked_fill(~mask[..., None], float("-inf")).flatten(-2)
+    chosen = allowed.topk(gate.top_k, dim=-1).indices
+    weights = (biased if step["weighs_bias"] else scores).gather(1, chosen)
+    if step.get("divided", getattr(config, "norm_topk_prob", True)):
+        weights = weights / weights.sum(-1, keepdim=True)
+    return logits, weights * step.get("scale", getattr(config, "routed_scaling_factor", 1.0)), chosen
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """Softmax over all experts."""
+    return logits.softmax(-1)
+
+
+def misroute(**wrong: object) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model whose routers have other scores, another bias, other groups or another factor."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for layer in model.model.layers:
+            if hasattr(layer.mlp, "experts"):
+                layer.mlp.gate.forward = partial(route, layer.mlp, model.config, wrong)
+        return model
+
+    return build
+
+
+def drop_shared_experts(tiny: TinyModel) -> PreTrainedModel:
+    """The model without its shared experts, which have no weight."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "shared_experts"):
+            layer.mlp.shared_experts.down_proj.weight.zero_()
+    return model
+
+
+def scale_scores(factor: Callable[[nn.Module], float]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with another factor of q·k, in terms of its own."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= factor(layer.self_attn)
+        return model
+
+    return build
+
+
+def scale_of_latents(attention: nn.Module) -> float:
+    """The factor that follows from the width of cached latents, not from that of a head, over the right one."""
+    return (attention.qk_head_dim / (attention.kv_lora_rank + attention.qk_rope_head_dim)) ** 0.5
+
+
 def norm_each_head(tiny: TinyModel) -> PreTrainedModel:
     """Queries and keys normalised by the statistics of each head, not of all."""
 

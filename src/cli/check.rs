@@ -97,13 +97,13 @@ pub(super) fn judged(
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     options.shard.check_one(candidates.len(), 0, "--candidate")?;
     let mut models: Vec<LoadedModels> = targets.iter().map(|_| LoadedModels::new(&options.model)).collect();
-    let mut results = Vec::new();
+    let (mut results, mut worker) = (Vec::new(), None);
     for candidate in &candidates {
         let at = model_of(candidate, &targets)?;
         let (selection, tolerances, target) = (&selection, &tolerances, &targets[at]);
         let judging = ComparisonContext { target, selection, tolerances, options, mode, command, output };
         let result = match evaluator.is_torch(target, candidate) {
-            true => evaluator.judge(&judging, candidate)?,
+            true => evaluator.judge(&judging, candidate, &mut worker)?,
             false => judging.of(candidate, Role::Candidate, &mut models[at])?,
         };
         results.push(result.named_after(targets.len()));

@@ -1,11 +1,14 @@
 //! `xcheck gap`: log-probabilities of a rollout engine against those of a trainer.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::atomic_write::write_whole;
 use crate::cli::gap_model::{ModelAssessments, against_model};
+use crate::cli::gap_page::gap_page;
 use crate::cli::options::{
     FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
 };
@@ -13,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::gap::{
     GapAssessment, GapOptions, LogOddsScale, PolicySide, RecordSource, SequenceJoin, assess, gap_table,
 };
+use crate::tokenizer::Tokenizer;
 use crate::verdict::Verdict;
 
 /// Arguments of `xcheck gap`.
@@ -44,6 +48,11 @@ pub(crate) struct GapArgs {
     /// Number of tokens that our engine reads
     #[arg(long, value_name = "N", default_value_t = 2048, requires = "model")]
     model_tokens: usize,
+    /// Write an HTML page with the differences by probability, position and sequence, and the worst tokens
+    ///
+    /// With --model, the page has the tokens' text.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     output: FormatOptions,
     #[command(flatten)]
@@ -71,6 +80,11 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     }
     let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
     let verdict = verdicts.fold(found.verdict, Ord::max);
+    if let Some(path) = &args.html {
+        let page =
+            gap_page(document(&found, of_model.as_ref(), verdict), &found.figure, args.texts()?.as_deref());
+        write_whole(path, page.as_bytes()).map_err(Error::io("write", path))?;
+    }
     args.output.document(|| document(&found, of_model.as_ref(), verdict));
     Ok(verdict)
 }
@@ -91,6 +105,13 @@ fn document(found: &GapAssessment, of_model: Option<&ModelAssessments>, verdict:
 }
 
 impl GapArgs {
+    /// Returns the tokenizer of the model.
+    fn texts(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
+        let target =
+            self.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
+        target.map_or(Ok(None), |target| target.tokenizer())
+    }
+
     fn join(&self) -> Result<SequenceJoin> {
         let (rollout, trainer) = match self.columns.as_slice() {
             [] => (None, None),

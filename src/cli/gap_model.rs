@@ -42,9 +42,9 @@ pub(super) fn against_model(
         if sequences > 0 && read + pair.tokens.len() > most {
             break;
         }
-        let exact = own_logprobs(model, supposed, &pair.tokens)?;
-        for (side, tally) in tallies.iter_mut().enumerate() {
-            tally.add(&one_side(&pair, side, &exact));
+        let exact = own_logprobs(model, supposed, &pair.tokens, pair.temperatures.map(applied))?;
+        for ((side, tally), exact) in tallies.iter_mut().enumerate().zip(&exact) {
+            tally.add(&one_side(&pair, side, exact));
         }
         read += pair.tokens.len();
         sequences += 1;
@@ -54,13 +54,18 @@ pub(super) fn against_model(
     Ok(ModelAssessments { sequences, sides })
 }
 
-/// Returns a pair of one side and our engine.
+/// Returns the temperature that a side applies. Greedy sampling (0) has no log-probabilities of its own.
+fn applied(stated: Option<f64>) -> f32 {
+    stated.filter(|temperature| *temperature > 0.0).unwrap_or(1.0) as f32
+}
+
+/// Returns a pair of one side and our engine, which applies the side's temperature.
 fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
     let own = pair.logprobs[side].iter().zip(exact);
     let scored = own.map(|(own, &exact)| if own.is_nan() { f64::NAN } else { exact }).collect();
     SequencePair {
         logprobs: [pair.logprobs[side].clone(), scored],
-        temperatures: [pair.temperatures[side], None],
+        temperatures: [None, None],
         versions: [pair.versions[side], None],
         dtypes: [pair.dtypes[side].clone(), None],
         nan: [pair.nan[side], 0],
@@ -68,8 +73,13 @@ fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
     }
 }
 
-/// Returns our engine's log-probability of each token; NaN for the first one.
-fn own_logprobs(model: &dyn Model, supposed: &[Supposition], tokens: &[u32]) -> Result<Vec<f64>> {
+/// Returns our engine's log-probability of each token at the temperature of each side; NaN for the first token.
+fn own_logprobs(
+    model: &dyn Model,
+    supposed: &[Supposition],
+    tokens: &[u32],
+    temperatures: [f32; 2],
+) -> Result<[Vec<f64>; 2]> {
     let vocabulary = model.dimensions().vocab_size;
     if tokens.is_empty() {
         return Err(Error::Usage(
@@ -82,24 +92,26 @@ fn own_logprobs(model: &dyn Model, supposed: &[Supposition], tokens: &[u32]) -> 
         )));
     }
     let script = RunInput { passes: vec![PassInput::given(tokens)], prompt_len: tokens.len() };
-    let mut tap = NextTokenTap { tokens, logprobs: vec![f64::NAN] };
+    let mut tap = NextTokenTap { tokens, temperatures, logprobs: [0, 1].map(|_| vec![f64::NAN]) };
     run_supposing(supposed, model, &F32, &script, &mut tap)?;
-    tap.logprobs.truncate(tokens.len());
+    tap.logprobs.iter_mut().for_each(|logprobs| logprobs.truncate(tokens.len()));
     Ok(tap.logprobs)
 }
 
 /// A tap that computes the log-probability of each next token from the logits.
 struct NextTokenTap<'t> {
     tokens: &'t [u32],
-    logprobs: Vec<f64>,
+    temperatures: [f32; 2],
+    logprobs: [Vec<f64>; 2],
 }
 
 impl Tap for NextTokenTap<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         if self.wants(site) {
             for row in 0..value.rows() {
-                if let Some(&next) = self.tokens.get(self.logprobs.len()) {
-                    self.logprobs.push(log_probabilities(value.row(row), &[next], false, 1.0)[0]);
+                let Some(&next) = self.tokens.get(self.logprobs[0].len()) else { continue };
+                for (logprobs, &temperature) in self.logprobs.iter_mut().zip(&self.temperatures) {
+                    logprobs.push(log_probabilities(value.row(row), &[next], false, temperature)[0]);
                 }
             }
         }

@@ -1,6 +1,10 @@
 //! The commands of `xcheck`: argument parsing, output and exit codes. No other module prints.
 
 mod audit;
+#[cfg(feature = "hub")]
+mod audit_report;
+#[cfg(feature = "hub")]
+mod audited_states;
 mod cases;
 mod causes;
 mod check;
@@ -16,6 +20,7 @@ mod environment;
 mod fingerprint;
 mod gap;
 mod gap_model;
+mod gap_page;
 mod generate;
 mod generation_output;
 mod identify;
@@ -35,6 +40,8 @@ mod output;
 mod plan;
 #[cfg(feature = "hub")]
 mod probe;
+#[cfg(feature = "hub")]
+mod probe_audit;
 mod progress;
 mod prompt;
 #[cfg(feature = "hub")]

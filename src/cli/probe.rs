@@ -1,7 +1,8 @@
 //! `xcheck probe`: checks a running server for determinism, and compares it with a model.
 
+use std::fs::create_dir_all;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -9,21 +10,26 @@ use serde_json::{Map, Value, json};
 use crate::atomic_write::write_whole;
 use crate::check::{Mode, Role, Tolerances};
 use crate::checkpoint::Checkpoint;
+use crate::cli::audited_states::AuditedModels;
 use crate::cli::comparison::{ComparisonContext, ComparisonOptions, LoadedModels};
 use crate::cli::named_dump::NamedDump;
 use crate::cli::names::{command, plain_name};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{CauseOptions, ModelOptions, OutputOptions, RequestedModelOptions, ThreadOptions};
+use crate::cli::options::{
+    CauseOptions, ModelOptions, OutputOptions, ReportFormat, RequestedModelOptions, ThreadOptions,
+};
 use crate::cli::output::ReportOutput;
-use crate::cli::requested_model::RequestedModel;
+use crate::cli::probe_audit::{AuditedEndpoint, audit};
+use crate::cli::requested_model::{RequestedModel, own_tokenizer};
 use crate::cli::server_options::{ServerAnswers, ServerOptions};
+use crate::cli::terminal::{self, say};
 use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::probe::self_consistency::{RoundingScale, determinism, prefill_and_decode, sound};
 use crate::probe::{
     Client, LogprobDifference, ModelTemplate, ProbeCheck, ProbeSubject, Recording, ServerIdentity, distance,
-    floor, template, tokenization,
+    floor, speak, template, tokenization,
 };
 use crate::report::{Comparison, Report, ServerCheck, ServerReport};
 use crate::tokenizer::{Chat, Tokenizer};
@@ -47,6 +53,18 @@ pub(crate) struct ProbeArgs {
     /// Download model files missing from the Hugging Face cache
     #[arg(long, requires = "model")]
     download: bool,
+    /// Tell by few one-token requests whether the server serves this model, or a quantised or another one
+    ///
+    /// A sequential test: a true state is rejected with a probability of at most 0.1 %. --requests limits the
+    /// number of requests. The report folder gets audit.json.
+    #[arg(long, requires = "model", help_heading = "Audit")]
+    audit: bool,
+    /// Another model that the server may serve instead, such as another checkpoint or LoRA step
+    #[arg(long, value_name = "MODEL", requires = "audit", help_heading = "Audit")]
+    against: Vec<String>,
+    /// Seed of the random prompts [default: random]
+    #[arg(long, value_name = "N", requires = "audit", help_heading = "Audit")]
+    seed: Option<u64>,
     #[command(flatten)]
     causes: CauseOptions,
     /// File for the server's answers, as a dump
@@ -80,6 +98,9 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<Verdict> {
         )));
     }
     let client = args.asking.client()?;
+    if args.audit {
+        return args.audit(&client);
+    }
     let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
     let mut output = ReportOutput::open(&args.output, &format!("probe-{}", plain_name(about)))?;
     let report = output.or_refuse(|output| args.probe(&client, output))?;
@@ -93,6 +114,35 @@ struct ModelComparison {
 }
 
 impl ProbeArgs {
+    /// Tells the state of the server, and writes `audit.json`.
+    fn audit(&self, client: &Client) -> Result<Verdict> {
+        let model =
+            RequestedModelOptions::downloadable(self.model.as_deref().unwrap_or_default(), self.download);
+        let models = AuditedModels::load(&model, &self.against, &self.model_options)?;
+        let known = self.asking.identify(client)?;
+        let server = speak(client, &known);
+        let endpoint = AuditedEndpoint {
+            client,
+            known: &known,
+            top: self.asking.top(&*server),
+            server: &*server,
+            seed: self.seed.unwrap_or_else(random_seed),
+        };
+        let report = audit(&models, &endpoint)?;
+        let document = format!("{:#}\n", report.json());
+        let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
+        if let Some(folder) = ReportOutput::place(&self.output, &format!("audit-{}", plain_name(about))) {
+            create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+            let path = folder.join("audit.json");
+            write_whole(&path, document.as_bytes()).map_err(Error::io("write", &path))?;
+        }
+        match self.output.format {
+            ReportFormat::Json => terminal::document(document.trim_end()),
+            _ => say!("{}", report.table().trim_end()),
+        }
+        Ok(report.verdict())
+    }
+
     fn probe(&self, client: &Client, output: &ReportOutput) -> Result<Report> {
         let target = self
             .model
@@ -273,6 +323,11 @@ impl ProbeArgs {
     }
 }
 
+/// Returns a seed that a server cannot guess.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish() >> 16
+}
+
 /// Returns the settings that explain the answers best: by verdict, number of failures, then largest bound
 /// ratio. Causes are only searched if that does not decide.
 fn best_trial<'t>(
@@ -344,16 +399,6 @@ fn words(chat: &Chat) -> Option<String> {
 #[cfg(not(feature = "serve"))]
 fn words(_: &Chat) -> Option<String> {
     None
-}
-
-/// Returns the model's tokenizer, or the reason why there is none; then texts are not compared.
-pub(super) fn own_tokenizer(target: Option<&RequestedModel>) -> (Option<Arc<dyn Tokenizer>>, String) {
-    match target.map(RequestedModel::tokenizer) {
-        None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),
-        Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
-        Some(Ok(own)) => (own, String::new()),
-        Some(Err(error)) => (None, error.to_string()),
-    }
 }
 
 /// Returns the possible settings of a server: stated or given ones, else those usual for such files in order,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::atomic_write::write_new;
 use crate::cli::options::{FormatOptions, RequestedModelOptions};
-use crate::cli::probe::own_tokenizer;
+use crate::cli::requested_model::own_tokenizer;
 use crate::cli::server_options::ServerOptions;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};

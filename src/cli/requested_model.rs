@@ -372,3 +372,14 @@ fn what_there_is(name: &str) -> Result<String> {
         shipped_models::absent()?
     ))
 }
+
+/// Returns the model's tokenizer, or the reason why there is none; then texts are not compared.
+#[cfg(feature = "hub")]
+pub(super) fn own_tokenizer(target: Option<&RequestedModel>) -> (Option<Arc<dyn Tokenizer>>, String) {
+    match target.map(RequestedModel::tokenizer) {
+        None => (None, "no model is given, so there is no tokenizer; use --model".to_owned()),
+        Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
+        Some(Ok(own)) => (own, String::new()),
+        Some(Err(error)) => (None, error.to_string()),
+    }
+}

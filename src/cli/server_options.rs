@@ -111,6 +111,11 @@ impl ServerOptions {
         identify(client, self.server, self.served_model.as_deref()).map_err(whole)
     }
 
+    /// Returns the number of top tokens to ask for.
+    pub fn top(&self, server: &dyn ServerApi) -> usize {
+        self.top.unwrap_or(server.most_likeliest())
+    }
+
     /// Sends the requests to record.
     ///
     /// # Errors
@@ -123,7 +128,7 @@ impl ServerOptions {
     ) -> Result<ServerAnswers<'c>> {
         let server = speak(client, known);
         let prompt = self.prompt(&*server, own)?;
-        let top = self.top.unwrap_or(server.most_likeliest());
+        let top = self.top(&*server);
         let ask =
             ContinuationRequest { prompt: &prompt, tokens: self.decode, top, cold: false, streamed: false };
         let mut generated = server.generate(&ask).map_err(whole)?;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -32,6 +32,17 @@ pub(crate) struct EvaluatorOptions {
     /// (xcheck.hook in Python). It needs a Python environment with torch and transformers.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Evaluator")]
     evaluator: EvaluatorName,
+    /// Time after which a torch worker that reports no progress is ended, in seconds [default: 600]
+    ///
+    /// The worker reports each layer that it has evaluated, and the changes that it tries. It reports nothing while it
+    /// loads the model.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = "Evaluator"
+    )]
+    evaluator_timeout: Option<u64>,
     #[command(flatten)]
     environment: EnvironmentOptions,
 }
@@ -60,32 +71,48 @@ impl EvaluatorOptions {
         }
     }
 
-    /// Judges a dump with torch.
+    /// Starts the worker.
+    ///
+    /// # Errors
+    /// If there is no environment, or Python does not start.
+    fn start(&self) -> Result<TorchEvaluator> {
+        let workplace = ReferenceFolder::in_kept(&DiskCache::from_env()?)?;
+        let engine = ReferenceEngine::Transformers;
+        let environment =
+            self.environment.find_or_make(engine, &workplace, &mut ProgramProgress::new(false))?;
+        let limit = Duration::from_secs(self.evaluator_timeout.unwrap_or(PATIENCE));
+        let (process, requests, answers) = EvaluatorProcess::start(&environment, &workplace, limit)?;
+        let connection = EvaluatorConnection::new(Box::new(requests), Box::new(answers));
+        Ok(TorchEvaluator { process, connection })
+    }
+
+    /// Judges a dump with torch. `worker` is started for the first dump.
     ///
     /// # Errors
     /// If the options need our engine, there is no environment, or the worker fails.
-    pub fn judge(&self, judging: &ComparisonContext, named: &NamedDump) -> Result<Comparison> {
+    pub(crate) fn judge(
+        &self,
+        judging: &ComparisonContext,
+        named: &NamedDump,
+        worker: &mut Option<TorchEvaluator>,
+    ) -> Result<Comparison> {
         let started = SystemTime::now();
         refuse_options_of_our_engine(judging)?;
         judging.target.refuse_adapter("--evaluator torch")?;
         let folder = folder(judging.target)?;
-        let workplace = ReferenceFolder::in_kept(&DiskCache::from_env()?)?;
+        let TorchEvaluator { process, connection } = match worker {
+            Some(worker) => worker,
+            None => worker.insert(self.start()?),
+        };
         let progress = RefCell::new(ProgramProgress::new(false));
-        let environment = self.environment.find_or_make(
-            ReferenceEngine::Transformers,
-            &workplace,
-            &mut progress.borrow_mut(),
-        )?;
         progress.borrow_mut().begin(&format!("evaluating {} with torch", judging.target.name));
-        let (mut process, requests, answers) = EvaluatorProcess::start(&environment, &workplace)?;
-        let mut connection = EvaluatorConnection::new(Box::new(requests), Box::new(answers));
         let causes = &judging.options.causes;
         let seconds =
             causes.are_sought().then(|| causes.limit().map_or(LONGEST, |limit| limit.as_secs().max(1)));
         let rules = ModuleRules { selection: judging.selection, tolerances: judging.tolerances, seconds };
         let dump = std::path::absolute(&named.dump.path).map_err(Error::io("find", &named.dump.path))?;
         let judged =
-            check_modules(&named.name, (&named.dump, &dump), &folder, &mut connection, rules, &mut |what| {
+            check_modules(&named.name, (&named.dump, &dump), &folder, connection, rules, &mut |what| {
                 progress.borrow_mut().line(what)
             });
         let mut outcome = judged.map_err(|error| process.explain(error))?;
@@ -112,6 +139,15 @@ impl EvaluatorOptions {
         })
     }
 }
+
+/// A running worker. It judges one dump after the other.
+pub(crate) struct TorchEvaluator {
+    process: EvaluatorProcess,
+    connection: EvaluatorConnection<'static>,
+}
+
+/// Time that a worker may report nothing in seconds, if the user does not set it.
+const PATIENCE: u64 = 600;
 
 /// Time limit of the search for causes in seconds, if the user lifts it.
 const LONGEST: u64 = 3600;

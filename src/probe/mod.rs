@@ -17,6 +17,7 @@ pub mod self_consistency;
 mod server;
 mod server_identity;
 mod sglang;
+pub mod state;
 mod tgi;
 mod tokens;
 mod vllm;

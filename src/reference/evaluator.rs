@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use super::engine::ScriptFile;
 use super::environment::PythonEnvironment;
 use super::process::begin_log;
 use super::reference_folder::ReferenceFolder;
+use super::watched_output::{WatchedOutput, WatchedProcess};
 use crate::error::{Error, ReferenceError, Result};
 
 macro_rules! package {
@@ -39,12 +40,16 @@ package! {
     "evaluator/call.py"
     "evaluator/candidate.py"
     "evaluator/causes/__init__.py"
+    "evaluator/causes/bypass.py"
     "evaluator/causes/change.py"
     "evaluator/causes/confirmation.py"
+    "evaluator/causes/facts.py"
     "evaluator/causes/fit.py"
     "evaluator/causes/inputs.py"
     "evaluator/causes/keys.py"
     "evaluator/causes/numbers.py"
+    "evaluator/causes/operands.py"
+    "evaluator/causes/results.py"
     "evaluator/causes/rotations.py"
     "evaluator/causes/round_numbers.py"
     "evaluator/causes/search.py"
@@ -108,19 +113,22 @@ const END: Duration = Duration::from_secs(1);
 
 /// A running worker. Dropping it ends the process.
 pub(crate) struct EvaluatorProcess {
-    child: Child,
+    process: WatchedProcess,
     log: PathBuf,
+    limit: Duration,
 }
 
 impl EvaluatorProcess {
-    /// Starts the worker and returns it with its input and output.
+    /// Starts the worker and returns it with its input and output. The worker is killed if it writes nothing for
+    /// longer than `limit` during an answer.
     ///
     /// # Errors
     /// If the package cannot be written to the cache, or Python does not start.
     pub(crate) fn start(
         environment: &PythonEnvironment,
         workplace: &ReferenceFolder,
-    ) -> Result<(Self, ChildStdin, ChildStdout)> {
+        limit: Duration,
+    ) -> Result<(Self, ChildStdin, WatchedOutput)> {
         let files: Vec<(&str, &[u8])> = PACKAGE.iter().map(|(name, text)| (*name, text.as_bytes())).collect();
         let package = workplace.write_out("python", "xcheck", &files)?;
         let log = workplace.log(&format!("evaluator-{}", std::process::id()));
@@ -132,14 +140,15 @@ impl EvaluatorProcess {
         let mut child = command.spawn().map_err(Error::io("start", &program))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (input, output) = pipes.expect("both were asked for");
-        Ok((Self { child, log }, input, output))
+        let (process, output) = WatchedProcess::new(child, output, limit);
+        Ok((Self { process, log, limit }, input, output))
     }
 
     /// Returns true if the worker has ended with an error. A worker that ends closes its output a moment earlier.
-    fn has_failed(&mut self) -> bool {
+    fn has_failed(&self) -> bool {
         let began = Instant::now();
         loop {
-            match self.child.try_wait() {
+            match self.process.with(Child::try_wait) {
                 Ok(None) if began.elapsed() < END => thread::sleep(END / 50),
                 Ok(Some(status)) => return !status.success(),
                 _ => return false,
@@ -148,16 +157,26 @@ impl EvaluatorProcess {
     }
 
     /// Returns the error to report for `error`: if the worker has died, with the last line that it wrote.
-    pub(crate) fn explain(&mut self, error: Error) -> Error {
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        if self.process.is_stalled() {
+            let seconds = self.limit.as_secs();
+            return self.failure(
+                &format!("no message for {seconds} s, expected at least one of progress"),
+                "nothing was judged; if the model only loads slowly, raise --evaluator-timeout",
+            );
+        }
         if !self.has_failed() {
             return error;
         }
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let said =
             text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it wrote no message");
-        let (what, advice) = ("the evaluator", "nothing was judged");
+        self.failure(said, "nothing was judged")
+    }
+
+    fn failure(&self, said: &str, advice: &str) -> Error {
         ReferenceError {
-            what: what.to_owned(),
+            what: "the evaluator".to_owned(),
             said: said.to_owned(),
             advice: advice.to_owned(),
             log: self.log.clone(),
@@ -168,9 +187,9 @@ impl EvaluatorProcess {
 
 impl Drop for EvaluatorProcess {
     fn drop(&mut self) {
-        let has_failed = matches!(self.child.try_wait(), Ok(Some(status)) if !status.success());
-        _ = self.child.kill();
-        _ = self.child.wait();
+        let has_failed = matches!(self.process.with(Child::try_wait), Ok(Some(status)) if !status.success());
+        _ = self.process.with(Child::kill);
+        _ = self.process.with(Child::wait);
         if !has_failed {
             _ = fs::remove_file(&self.log);
         }

@@ -11,6 +11,7 @@ mod evaluator;
 mod pending_output;
 mod process;
 mod reference_folder;
+mod watched_output;
 
 pub(crate) use dump_request::{DumpRequest, ReferenceInput};
 pub use engine::{EngineInput, ReferenceEngine};

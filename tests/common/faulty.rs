@@ -107,11 +107,11 @@ operations! {
     activation(x: &Tensor, activation: Activation) -> Tensor;
     gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
     likelihoods(logits: &Tensor) -> Tensor;
-    choose(logits: &Tensor, used: usize) -> Tensor;
-    expert_weights(logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor;
+    choose(scores: &Tensor, routing: &ExpertRouting) -> Tensor;
+    expert_weights(logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor;
     linear_of_expert(x: &Tensor, w: &Matrix) -> Tensor;
     routed(x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor;
-    mix(outputs: &Tensor, weights: &Tensor) -> Tensor;
+    mix(outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor;
     add(a: &Tensor, b: &Tensor) -> Tensor;
     probabilities(logits: &Tensor, temperature: f32) -> Tensor;
 }

@@ -1,6 +1,7 @@
 //! `xcheck probe` and `xcheck record`, of servers on this machine.
 #![cfg(feature = "hub")]
 
+mod audit;
 mod chat_template_tokens;
 mod faults;
 mod refusals;

@@ -10,8 +10,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 use xcheck::engine::Engine;
-use xcheck::model::LoadedModel;
-use xcheck::numerics::{F32, Numerics, PerturbedResults, Transformers};
+use xcheck::model::{LoadedModel, WeightScheme};
+use xcheck::numerics::{F32, Numerics, PerturbedResults, QuantisedWeights, Transformers};
 use xcheck::ops::log_probabilities::log_probabilities;
 use xcheck::ops::sampling::argmax;
 use xcheck::probe::ServerProtocol;
@@ -37,6 +37,8 @@ pub enum Way {
     EveryHundredth,
     OneTokenLeftOut,
     OtherTemplate,
+    /// Weights in FP8, with a scale for each row.
+    Fp8Weights,
     /// The second likeliest token is told in the first answer alone.
     SecondLeftOut,
     /// Log-probabilities are told in the first answer alone.
@@ -164,6 +166,7 @@ struct Desk {
     kind: ServerProtocol,
     way: Way,
     model: LoadedModel,
+    quantised: QuantisedWeights,
     tokenizer: Box<dyn Tokenizer>,
     answered: RefCell<HashSet<Vec<u32>>>,
     /// Prompts of which more than one token was asked for.
@@ -177,10 +180,14 @@ struct Desk {
 impl Desk {
     fn new(kind: ServerProtocol, way: Way) -> Self {
         let files = variant("tiny-llama2-hf");
+        let model = files.load().expect("it loads");
+        let roundings = WeightScheme::Fp8Channel.roundings(&*model.model);
+        let quantised = QuantisedWeights::over(Box::new(F32), roundings);
         Self {
             kind,
             way,
-            model: files.load().expect("it loads"),
+            model,
+            quantised,
             tokenizer: files.tokenizer().expect("it is sound").expect("there is one"),
             answered: RefCell::default(),
             continued: RefCell::default(),
@@ -206,8 +213,9 @@ impl Desk {
     }
 
     /// What it computes with; `noisy` where it rounds otherwise each time.
-    fn numerics<'n>(&self, noisy: &'n PerturbedResults) -> &'n dyn Numerics {
+    fn numerics<'n>(&'n self, noisy: &'n PerturbedResults) -> &'n dyn Numerics {
         match self.way {
+            Way::Fp8Weights => &self.quantised,
             Way::Bf16 => &Transformers::Bf16,
             Way::Rounds => noisy,
             _ => &F32,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -41,6 +42,30 @@ fn a_worker_that_dies_is_an_error_with_its_last_words() {
     let finished = check(&machine().with("FAKE", "worker-dies"), &["--yes"]);
     assert_eq!((finished.code, finished.stdout.as_str()), (2, ""));
     assert!(finished.stderr.contains("MemoryError: 3 GB"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_worker_that_reports_nothing_is_ended_with_one_message() {
+    let started = Instant::now();
+    let finished =
+        check(&machine().with("FAKE", "worker-hangs"), &["--yes", "--evaluator-timeout", "1", "--no-report"]);
+    assert_eq!((finished.code, finished.stdout.as_str()), (2, ""));
+    assert!(finished.stderr.contains("no message for 1 s"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("raise --evaluator-timeout"), "{}", finished.stderr);
+    assert!(started.elapsed() < Duration::from_secs(30), "the worker was not ended");
+    let patient = check(&machine(), &["--yes", "--evaluator-timeout", "60", "--no-report"]);
+    assert_eq!(patient.code, 1, "{}", patient.stderr);
+}
+
+#[test]
+fn several_dumps_are_judged_by_one_worker() {
+    let machine = machine();
+    let candidate = format!("{SESSION}/dump.safetensors");
+    let finished = check(&machine, &["--yes", "--no-report", "--candidate", &candidate]);
+    assert_eq!(finished.code, 1, "{}", finished.stderr);
+    let told = machine.told();
+    assert_eq!(told.matches("-m xcheck.evaluator").count(), 1, "{told}");
+    assert_eq!(told.matches(r#""request":"evaluate""#).count(), 2, "{told}");
 }
 
 #[test]

@@ -103,7 +103,9 @@ kinds! {
     }
     Experts {
         ExpertCount "expert_count" "the number of experts per token";
-        ExpertWeights "expert_weights" "the weights of experts: normalised over all or chosen ones, and used in the sum";
+        ExpertScores "expert_scores" "the scores by which experts are chosen: their function of the logits, their correction bias";
+        ExpertGroups "expert_groups" "the groups of experts that a token chooses from";
+        ExpertWeights "expert_weights" "the weights of experts: normalised over all or chosen ones, with the correction bias, used in the sum";
         ExpertOrder "expert_order" "experts in place of other experts";
         SharedExpert "shared_expert" "the shared expert of a mixture: missing, or added without its weight";
     }

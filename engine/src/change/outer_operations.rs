@@ -1,49 +1,96 @@
-//! Outer operations: a factor or soft cap applied to another operation at the same tap. A change of the inner operation
-//! keeps them.
+//! Outer operations: a factor or soft cap applied to another operation at the same tap, or values that are joined with a
+//! rotation's. A change of the inner operation keeps them.
 
 use std::sync::Arc;
 
 use crate::change::{CatalogueEntry, ChangeValue, SiteContext};
+use crate::exact::gather::Gather;
 use crate::exact::{Node, node_of};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::activation::exact::Nonlinearity;
 use crate::ops::attention::exact::Scores;
 use crate::ops::linear::exact::{Integers, Linear};
+use crate::ops::rope::exact::Rotary;
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
 
 /// An operation applied to the result of another one.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum OuterOperation {
     Times(Multiplier),
     Tanh,
+    Joined(JoinedPart),
+}
+
+/// A part of joined values that an operation computed: the rotated part of heads of latent attention.
+#[derive(Clone)]
+struct JoinedPart {
+    tensors: Vec<Tensor>,
+    index: Arc<[(usize, usize)]>,
+    /// Number of the part's tensor.
+    part: usize,
+}
+
+impl JoinedPart {
+    fn of(Gather { tensors, index }: &Gather) -> Option<Self> {
+        let is_rotation =
+            |tensor: &Tensor| made_by(tensor).is_some_and(|node| node.operation::<Rotary>().is_some());
+        let part = tensors.iter().position(is_rotation)?;
+        Some(Self { tensors: tensors.clone(), index: index.clone(), part })
+    }
+
+    fn put(&self, n: &TracedNumerics, made: &Tensor, shape: &[usize]) -> Tensor {
+        let tensors: Vec<&Tensor> = (0..self.tensors.len())
+            .map(|tensor| if tensor == self.part { made } else { &self.tensors[tensor] })
+            .collect();
+        n.gathered(&tensors, shape, |flat| self.index[flat])
+    }
+
+    /// Returns the part's values; values that are not among the joined ones are NaN.
+    fn taken_off(&self, theirs: &[f64]) -> Vec<f64> {
+        let mut values = vec![f64::NAN; self.tensors[self.part].data().len()];
+        for (&(tensor, index), &value) in self.index.iter().zip(theirs) {
+            if tensor == self.part {
+                values[index] = value;
+            }
+        }
+        values
+    }
 }
 
 impl OuterOperation {
-    fn of(node: &Node) -> Option<(&Tensor, Self)> {
+    fn of(node: &Node) -> Option<(Tensor, Self)> {
         if let Some(Scaling { x, by }) = node.operation() {
-            return Some((x, OuterOperation::Times(*by)));
+            return Some((x.clone(), OuterOperation::Times(*by)));
+        }
+        if let Some(joined) = node.operation() {
+            let joined = JoinedPart::of(joined)?;
+            return Some((joined.tensors[joined.part].clone(), OuterOperation::Joined(joined)));
         }
         match node.operation()? {
-            Nonlinearity { x, up: None, activation: Activation::Tanh } => Some((x, OuterOperation::Tanh)),
+            Nonlinearity { x, up: None, activation: Activation::Tanh } => {
+                Some((x.clone(), OuterOperation::Tanh))
+            }
             _ => None,
         }
     }
 
-    fn put(self, n: &TracedNumerics, x: &Tensor) -> Tensor {
+    fn put(&self, n: &TracedNumerics, x: &Tensor, shape: &[usize]) -> Tensor {
         match self {
-            OuterOperation::Times(by) => n.scale(x, by),
+            OuterOperation::Times(by) => n.scale(x, *by),
             OuterOperation::Tanh => n.activation(x, Activation::Tanh),
+            OuterOperation::Joined(joined) => joined.put(n, x, shape),
         }
     }
 
-    fn taken_off(self, y: f64) -> f64 {
+    fn taken_off(&self, theirs: Vec<f64>) -> Vec<f64> {
         match self {
-            OuterOperation::Times(by) => y / f64::from(by.factor()),
-            OuterOperation::Tanh => y.atanh(),
+            OuterOperation::Times(by) => theirs.into_iter().map(|y| y / f64::from(by.factor())).collect(),
+            OuterOperation::Tanh => theirs.into_iter().map(f64::atanh).collect(),
+            OuterOperation::Joined(joined) => joined.taken_off(&theirs),
         }
     }
 }
@@ -59,28 +106,28 @@ pub(crate) struct InnerOperation {
 }
 
 impl InnerOperation {
-    /// Returns the matrix product or the scores inside a node's outer operations; `None` if there is none.
+    /// Returns the matrix product, the scores or the rotation inside a node's outer operations; `None` if there is none.
     pub(crate) fn of(node: &Node) -> Option<Self> {
         let (x, first) = OuterOperation::of(node)?;
-        let inner = made_by(x)?;
+        let inner = made_by(&x)?;
         if inner.operation::<Linear>().is_some()
             || inner.operation::<Integers>().is_some()
             || inner.operation::<Scores>().is_some()
+            || inner.operation::<Rotary>().is_some()
         {
-            return Some(Self { x: x.clone(), node: inner, around: vec![first] });
+            return Some(Self { x, node: inner, around: vec![first] });
         }
         let mut inside = Self::of(&inner)?;
         inside.around.insert(0, first);
         Some(inside)
     }
 
-    fn put_around(&self, n: &TracedNumerics, made: Tensor) -> Tensor {
-        self.around.iter().rev().fold(made, |made, around| around.put(n, &made))
+    fn put_around(&self, n: &TracedNumerics, made: Tensor, shape: &[usize]) -> Tensor {
+        self.around.iter().rev().fold(made, |made, around| around.put(n, &made, shape))
     }
 
     fn taken_off(&self, theirs: &[f64]) -> Vec<f64> {
-        let one = |&y: &f64| self.around.iter().fold(y, |y, around| around.taken_off(y));
-        theirs.iter().map(one).collect()
+        self.around.iter().fold(theirs.to_vec(), |theirs, around| around.taken_off(theirs))
     }
 }
 
@@ -98,7 +145,7 @@ impl CatalogueEntry {
         (self.compute)(at, value).or_else(|| {
             let inside = inside(at)?;
             let made = (self.compute)(&at.with(&inside.x), value)?;
-            Some(inside.put_around(at.n, made))
+            Some(inside.put_around(at.n, made, at.value.shape()))
         })
     }
 
@@ -131,7 +178,7 @@ pub(crate) fn soft_cap(at: &SiteContext) -> Option<(Tensor, f32)> {
     let Scaling { x: bent, by } = at.stage()?;
     let tanh = made_by(bent)?;
     let (below, OuterOperation::Tanh) = OuterOperation::of(&tanh)? else { return None };
-    let divided = made_by(below)?;
+    let divided = made_by(&below)?;
     divided.operation().map(|Scaling { x, .. }| (x.clone(), by.factor()))
 }
 

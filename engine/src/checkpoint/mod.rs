@@ -229,25 +229,33 @@ points! {
     Tokens       "tokens"         Input    Run   [Token]                   "the prompt's token ids, by the model's own tokenizer (known cases only)" <- [];
     Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
     AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
-    Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[AttnNorm, BlockOut, Embed]];
+    QLatent      "q_latent"       Qkv      Layer [Token, Hidden]           "compressed queries" <- [&[AttnNorm, BlockOut, Embed]];
+    QLatentNorm  "q_latent_norm"  Qkv      Layer [Token, Hidden]           "compressed queries after their norm" <- [&[QLatent]];
+    Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[QLatentNorm, AttnNorm, BlockOut, Embed]];
     K            "k"              Qkv      Layer [Token, KvHead, HeadDim]  "keys after projection and bias, before k-norm and RoPE" <- [&[AttnNorm, BlockOut, Embed]];
     V            "v"              Qkv      Layer [Token, KvHead, HeadDim]  "values after projection and bias" <- [&[AttnNorm, BlockOut, Embed]];
+    KvLatent     "kv_latent"      Qkv      Layer [Token, Hidden]           "compressed keys and values, and the part of keys that rotates" <- [&[AttnNorm, BlockOut, Embed]];
+    KvLatentNorm "kv_latent_norm" Qkv      Layer [Token, Hidden]           "compressed keys and values after their norm" <- [&[KvLatent]];
     QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after their norm, of each head or of all" <- [&[Q]];
     KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after their norm, of each head or of all" <- [&[K]];
     QRope        "q_rope"         Rope     Layer [Token, Head, HeadDim]    "queries after RoPE" <- [&[QNorm, Q]];
-    KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE" <- [&[KNorm, K]];
+    KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
     KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
-    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V]];
-    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KCache]];
+    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
+    KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
+    VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
+    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
-    AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnWeights], &[VCache]];
+    AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
+    AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
     AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention after the output projection and bias" <- [&[AttnSubNorm, AttnContext]];
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
     RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
-    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[RouterLogits]];
+    ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
+    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[ExpertScores, RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
     ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
     ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[FfnNorm, AttnResidual], &[Experts]];
@@ -323,15 +331,16 @@ impl Point {
     pub fn is_of_products(self) -> bool {
         use Point::{
             AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
-            K, LastLogits, Logits, Q, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut,
-            SharedUp, SharedWeight, V,
+            K, KExpanded, KvLatent, LastLogits, Logits, Q, QLatent, RoutedOut, RouterLogits, SharedAct,
+            SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
         let is_of_experts = matches!(self, RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
         let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
             || matches!(self, SharedLogit | SharedWeight);
-        is_of_layers || is_of_experts || is_of_shared || matches!(self, Logits | LastLogits)
+        let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
+        is_of_latents || is_of_layers || is_of_experts || is_of_shared || matches!(self, Logits | LastLogits)
     }
 
     /// Returns true if the tap is an exact function of its inputs, with at most one rounding that is the same in every

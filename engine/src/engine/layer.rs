@@ -28,7 +28,7 @@ pub fn run_layer(
 
 /// Checks the inputs and returns the position of the first token.
 fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, state: &LayerState) -> Result<usize> {
-    let Dimensions { n_layers, hidden_size, kv_width, .. } = sizes;
+    let Dimensions { n_layers, hidden_size, kv_width, value_width, .. } = sizes;
     let refuse = |problem: String| Err(Error::Usage(problem));
     if layer >= n_layers {
         return refuse(format!("no layer {layer}: the model has {n_layers} layers, counted from 0"));
@@ -40,7 +40,7 @@ fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, state: &LayerState)
         ));
     }
     let LayerState::Kv(kv) = state;
-    let Some(position) = kv.position(kv_width) else {
+    let Some(position) = kv.position([kv_width, value_width]) else {
         return refuse(format!(
             "the cache has keys of another width, expected {kv_width} values for layer {layer}"
         ));

@@ -16,7 +16,7 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
     for positions in passes {
         let (tokens, keys) = (wide(positions.len()), wide(positions.end));
         let attention = 2 * wide(sizes.n_heads) * tokens * keys;
-        let streams = 2 * tokens * wide(sizes.hidden_size) + 2 * keys * wide(sizes.kv_width);
+        let streams = 2 * tokens * wide(sizes.hidden_size) + keys * wide(sizes.kv_width + sizes.value_width);
         let what = format_args!("a pass of {tokens} tokens over {keys} keys");
         memory::check(what, (attention + streams) * size_of::<f32>() as u128)?;
     }
@@ -28,7 +28,7 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
 /// # Errors
 /// If there is too little memory.
 pub(super) fn check_all(sizes: Dimensions, positions: usize) -> Result<()> {
-    let values = 2 * sizes.n_layers as u128 * sizes.kv_width as u128;
+    let values = sizes.n_layers as u128 * (sizes.kv_width + sizes.value_width) as u128;
     let bytes =
         positions as u128 * (values * size_of::<f32>() as u128 + size_of::<super::PassInput>() as u128);
     memory::check(format_args!("a run over {positions} tokens"), bytes)

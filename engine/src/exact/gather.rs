@@ -1,5 +1,7 @@
 //! Exact evaluation of reordered values and of elementwise functions, used for changed operations that no model has.
 
+use std::sync::Arc;
+
 use crate::exact::float::Float;
 use crate::exact::input::InputTensor;
 use crate::exact::operation::Operation;
@@ -11,7 +13,7 @@ use crate::tensor::Tensor;
 pub(crate) struct Gather {
     pub(crate) tensors: Vec<Tensor>,
     /// Tensor and index of the value for each result.
-    pub(crate) index: Vec<(usize, usize)>,
+    pub(crate) index: Arc<[(usize, usize)]>,
 }
 
 impl Operation for Gather {

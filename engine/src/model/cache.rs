@@ -54,12 +54,13 @@ impl KvLayer {
         self.forgets = true;
     }
 
-    /// Returns the position of the next token, if each token has `width` key values; `None` if the cache has another
-    /// width.
-    pub(crate) fn position(&self, width: usize) -> Option<usize> {
-        let len = |kept: &Option<Tensor>| kept.as_ref().map_or(0, |kept| kept.data().len());
-        let (keys, values) = (len(&self.keys), len(&self.values));
-        (keys == values && keys.is_multiple_of(width)).then(|| self.dropped + keys / width)
+    /// Returns the position of the next token, if each token has these numbers of key values and of values; `None` if the
+    /// cache has other widths.
+    pub(crate) fn position(&self, widths: [usize; 2]) -> Option<usize> {
+        let [keys, values] =
+            [&self.keys, &self.values].map(|kept| kept.as_ref().map_or(0, |kept| kept.data().len()));
+        let tokens = keys.checked_div(widths[0])?;
+        (keys == tokens * widths[0] && values == tokens * widths[1]).then(|| self.dropped + tokens)
     }
 
     /// Drops all keys and values.

@@ -58,6 +58,8 @@ impl DecoderBlock for LlamaBlock {
         rope: RopeExtras::NONE,
         config_defaults: || json!({"rms_norm_eps": 1e-6}),
         experts: None,
+        predicting: None,
+        is_latent: false,
         layer_names: &[],
         gguf_layer_names: &[],
         outer_names: OuterNames::LLAMA,

@@ -12,14 +12,20 @@ use crate::model::bitnet::BitnetBlock;
 use crate::model::cohere::CohereFamily;
 use crate::model::cohere2::Cohere2Family;
 use crate::model::decoder::{Decoder, DecoderBlock, StandardBlock};
+use crate::model::deepseek_v2::DeepseekV2Family;
+use crate::model::deepseek_v3::DeepseekV3Family;
 use crate::model::dequantisation::Dequantisation;
+use crate::model::dots1::Dots1Family;
 use crate::model::ernie4_5::Ernie45Family;
+use crate::model::ernie4_5_moe::Ernie45MoeFamily;
 use crate::model::exaone4::Exaone4Family;
 use crate::model::gemma::GemmaFamily;
 use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
 use crate::model::glm::GlmFamily;
 use crate::model::glm4::Glm4Family;
+use crate::model::glm4_moe::Glm4MoeFamily;
+use crate::model::glm4_moe_lite::Glm4MoeLiteFamily;
 use crate::model::gpt_neox::GptNeoxFamily;
 use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
@@ -29,8 +35,9 @@ use crate::model::helium::HeliumFamily;
 use crate::model::jais2::Jais2Family;
 use crate::model::json::{Config, json_of};
 use crate::model::llama::LlamaBlock;
+use crate::model::minimax_m2::MiniMaxM2Family;
 use crate::model::mistral::MistralBlock;
-use crate::model::mixtral::MixtralBlock;
+use crate::model::mixtral::MixtralFamily;
 use crate::model::nemotron::NemotronFamily;
 use crate::model::olmo::OlmoFamily;
 use crate::model::olmo2::Olmo2Block;
@@ -38,9 +45,9 @@ use crate::model::olmo3::Olmo3Family;
 use crate::model::olmoe::OlmoeFamily;
 use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
-use crate::model::qwen2_moe::Qwen2MoeBlock;
+use crate::model::qwen2_moe::Qwen2MoeFamily;
 use crate::model::qwen3::Qwen3Block;
-use crate::model::qwen3_moe::Qwen3MoeBlock;
+use crate::model::qwen3_moe::Qwen3MoeFamily;
 use crate::model::seed_oss::SeedOssFamily;
 use crate::model::smollm3::SmolLm3Block;
 use crate::model::special_ids::SpecialIds;
@@ -87,8 +94,8 @@ const LOADERS: &[Loader] = &[
     MIXTRAL,
     decoder::<Qwen2Block>(),
     decoder::<Qwen3Block>(),
-    decoder::<Qwen2MoeBlock>(),
-    decoder::<Qwen3MoeBlock>(),
+    decoder::<StandardBlock<Qwen2MoeFamily>>(),
+    decoder::<StandardBlock<Qwen3MoeFamily>>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
     OLMO2,
@@ -115,6 +122,13 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<GptOssFamily>>(),
     decoder::<StandardBlock<Jais2Family>>(),
     decoder::<StandardBlock<NemotronFamily>>(),
+    decoder::<StandardBlock<DeepseekV3Family>>(),
+    DEEPSEEK_V2,
+    GLM4_MOE_LITE,
+    decoder::<StandardBlock<Glm4MoeFamily>>(),
+    decoder::<StandardBlock<Dots1Family>>(),
+    decoder::<StandardBlock<MiniMaxM2Family>>(),
+    decoder::<StandardBlock<Ernie45MoeFamily>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];
@@ -123,13 +137,13 @@ const LOADERS: &[Loader] = &[
 const LLAMA: Loader = Loader {
     gguf: |file| match file.optional::<u64>("llama.expert_count")? {
         None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file)?)),
-        Some(_) => Ok(Box::new(Decoder::<MixtralBlock>::from_gguf(file)?)),
+        Some(_) => Ok(Box::new(Decoder::<StandardBlock<MixtralFamily>>::from_gguf(file)?)),
     },
     ..decoder::<LlamaBlock>()
 };
 
 /// Loader of Mixtral, whose GGUF files have Llama's name.
-const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<MixtralBlock>() };
+const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<MixtralFamily>>() };
 
 /// Loader of OLMo 2. GGUF files of OLMo 3 have its name and a sliding window.
 const OLMO2: Loader = Loader {
@@ -142,6 +156,12 @@ const OLMO2: Loader = Loader {
 
 /// Loader of OLMo 3, whose GGUF files have OLMo 2's name.
 const OLMO3: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Olmo3Family>>() };
+
+/// Loader of DeepSeek V2, whose GGUF files have DeepSeek V3's name.
+const DEEPSEEK_V2: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<DeepseekV2Family>>() };
+
+/// Loader of GLM 4.7 Flash, whose GGUF files have DeepSeek's name.
+const GLM4_MOE_LITE: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Glm4MoeLiteFamily>>() };
 
 const GPT2: Loader = Loader {
     architecture: "gpt2",

@@ -8,8 +8,12 @@ mod cache;
 pub(crate) mod cohere;
 pub(crate) mod cohere2;
 pub mod decoder;
+pub(crate) mod deepseek_v2;
+pub(crate) mod deepseek_v3;
 pub mod dequantisation;
+pub(crate) mod dots1;
 pub(crate) mod ernie4_5;
+pub(crate) mod ernie4_5_moe;
 pub(crate) mod exaone4;
 mod files;
 pub(crate) mod gemma;
@@ -17,6 +21,8 @@ pub(crate) mod gemma2;
 pub mod gemma3;
 pub(crate) mod glm;
 pub(crate) mod glm4;
+pub(crate) mod glm4_moe;
+pub(crate) mod glm4_moe_lite;
 pub mod gpt2;
 pub(crate) mod gpt_neox;
 pub(crate) mod gpt_oss;
@@ -28,6 +34,7 @@ mod json;
 pub mod llama;
 mod loaders;
 mod longrope;
+pub(crate) mod minimax_m2;
 pub(crate) mod mistral;
 pub(crate) mod mixtral;
 pub(crate) mod nemotron;
@@ -49,6 +56,7 @@ mod special_ids;
 pub(crate) mod stablelm;
 pub(crate) mod starcoder2;
 mod ternary;
+mod weight_scheme;
 mod weights;
 mod wrapper_names;
 
@@ -59,8 +67,10 @@ pub use json::Config;
 pub use loaders::{LoadedModel, architectures, is_known_model_type};
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
+pub use weight_scheme::WeightScheme;
 
 pub use crate::ops::activation::Activation;
+use crate::ops::experts::ExpertGroups;
 
 use std::ops::Range;
 
@@ -85,12 +95,16 @@ pub struct Dimensions {
     pub n_heads: usize,
     /// Number of values in one head: D.
     pub head_dim: usize,
-    /// Number of key values per token in one layer: Hkv · D.
+    /// Number of key values per token in one layer: Hkv · D, or those of a latent and the rotated part of keys.
     pub kv_width: usize,
+    /// Number of values per token in one layer: Hkv · D, or those of a latent.
+    pub value_width: usize,
     /// RoPE pairing: the layout of q and k; `None` without RoPE.
     pub rope_pairing: Option<RopePairing>,
     /// Number of experts in each layer: E; 0 without experts.
     pub experts: usize,
+    /// Groups of experts, if a token may choose from some groups only.
+    pub expert_groups: Option<ExpertGroups>,
 }
 
 impl Dimensions {

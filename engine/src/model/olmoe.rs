@@ -22,7 +22,7 @@ impl StandardFamily for OlmoeFamily {
         shape: BlockShape { qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
         experts: Some(ExpertFiles {
             normalised: Some("norm_topk_prob"),
-            gguf_normalised: false,
+            gguf_normalised: Some(false),
             is_rounded: true,
             ..ExpertFiles::MIXTRAL
         }),

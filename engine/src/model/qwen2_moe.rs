@@ -3,20 +3,16 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Result;
-use crate::model::cache::KvLayer;
-use crate::model::decoder::{DecoderBlock, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights};
-use crate::model::mixtral::MixtralBlock;
+use crate::model::decoder::{
+    DecoderBlock, DenseFiles, ExpertFiles, Family, SharedExpertFiles, StandardFamily,
+};
 use crate::model::qwen2::Qwen2Block;
-use crate::tap::Probe;
-use crate::tensor::Tensor;
-use crate::weight::Matrix;
 
-/// Mixtral's block, with biases and a shared expert as the file has them.
+/// Settings of Qwen 2 with experts.
 #[derive(Clone, Debug)]
-pub(crate) struct Qwen2MoeBlock(MixtralBlock);
+pub(crate) struct Qwen2MoeFamily;
 
-impl DecoderBlock for Qwen2MoeBlock {
+impl StandardFamily for Qwen2MoeFamily {
     const FAMILY: Family = Family {
         architecture: "qwen2moe",
         gguf_names: &["qwen2moe"],
@@ -25,25 +21,17 @@ impl DecoderBlock for Qwen2MoeBlock {
         experts: Some(ExpertFiles {
             ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
             normalised: Some("norm_topk_prob"),
-            gguf_normalised: false,
-            shared_ffn_size: Some(["shared_expert_intermediate_size", "expert_shared_feed_forward_length"]),
+            gguf_normalised: Some(false),
+            shared: Some(SharedExpertFiles::Weighted([
+                "shared_expert_intermediate_size",
+                "expert_shared_feed_forward_length",
+            ])),
             is_rounded: true,
+            dense: DenseFiles::Listed,
             ..ExpertFiles::MIXTRAL
         }),
         ..Qwen2Block::FAMILY
     };
-
-    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        MixtralBlock::load(c, w).map(Self)
-    }
-
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        self.0.forward(x, p, t, kv)
-    }
-
-    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        self.0.matrices()
-    }
 }
 
 /// Returns the defaults of transformers' `Qwen2MoeConfig`.
@@ -51,6 +39,7 @@ fn config_defaults() -> Value {
     json!({
         "vocab_size": 151_936,
         "hidden_size": 2048,
+        "intermediate_size": 5632,
         "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632,
         "num_hidden_layers": 24,

@@ -44,6 +44,21 @@ impl<'f> Weights<'f> {
     /// If it is missing, has another shape, or has a block type.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.fetch(name, &[len])?;
+        self.decoded(name, tensor, len)
+    }
+
+    /// Loads a vector of `len` plain elements that may be stored as a matrix of one row.
+    ///
+    /// # Errors
+    /// See [`Weights::vector`].
+    pub fn flat_vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let is_row = self.file.get(name).is_some_and(|tensor| tensor.shape == [1, len]);
+        let shape: &[usize] = if is_row { &[1, len] } else { &[len] };
+        let tensor = self.fetch(name, shape)?;
+        self.decoded(name, tensor, len)
+    }
+
+    fn decoded(&self, name: &str, tensor: &StoredTensor, len: usize) -> Result<Vec<f32>> {
         if !matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Err(self.unsupported(name, tensor.dtype, "f32, f16, bf16"));
         }

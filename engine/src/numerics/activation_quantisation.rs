@@ -6,7 +6,7 @@ use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -59,6 +59,6 @@ impl Numerics for ActivationQuantisation {
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
         bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, clamped_glu, sums_of_values, context, activation, gated,
-        likelihoods, choose, expert_weights, mix, shared_weights, add_shared, add, probabilities
+        likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, add, probabilities
     );
 }

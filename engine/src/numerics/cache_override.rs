@@ -2,17 +2,15 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, round_to_eighth};
+use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, round_float};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -59,16 +57,6 @@ impl CacheOverride {
         let kv = inner.cache_type();
         Some(Box::new(Self { inner, kv, noise }))
     }
-
-    fn round(&self, value: f32) -> f32 {
-        match self.kv {
-            DType::F16 => f16::from_f32(value).to_f32(),
-            DType::BF16 => bf16::from_f32(value).to_f32(),
-            DType::F8_E4M3 => round_to_eighth(value, 3, -6, 448.0),
-            DType::F8_E5M2 => round_to_eighth(value, 2, -14, 57_344.0),
-            _ => value,
-        }
-    }
 }
 
 impl Numerics for CacheOverride {
@@ -83,7 +71,7 @@ impl Numerics for CacheOverride {
     fn to_cache(&self, x: Tensor) -> Tensor {
         let x = self.inner.to_cache(x);
         if self.kv != DType::I8 {
-            return x.map(|value| self.round(value));
+            return x.map(|value| round_float(self.kv, value));
         }
         let mut data = x.data().to_vec();
         CACHE_CODES.round(&mut data, x.row_len());
@@ -93,7 +81,7 @@ impl Numerics for CacheOverride {
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, activation_codes, embed, scale, rms_norm, layer_norm,
         linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, softmax_with_sinks, clamped_glu, sums_of_values,
-        context, activation, gated, likelihoods, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
+        context, activation, gated, likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
         add_shared, add, probabilities
     );
 }

@@ -54,9 +54,18 @@ macro_rules! delegate {
         delegate!(@gated $inner (gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor);
     };
     (@likelihoods $inner:tt) => { delegate!(@likelihoods $inner (logits: &Tensor) -> Tensor); };
-    (@choose $inner:tt) => { delegate!(@choose $inner (logits: &Tensor, used: usize) -> Tensor); };
+    (@router_logits $inner:tt) => {
+        delegate!(@router_logits $inner (x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor);
+    };
+    (@scores_of_logits $inner:tt) => {
+        delegate!(@scores_of_logits $inner (logits: &Tensor, function: ScoreFunction) -> Tensor);
+    };
+    (@expert_scores $inner:tt) => {
+        delegate!(@expert_scores $inner (logits: &Tensor, routing: &ExpertRouting) -> Tensor);
+    };
+    (@choose $inner:tt) => { delegate!(@choose $inner (scores: &Tensor, routing: &ExpertRouting) -> Tensor); };
     (@expert_weights $inner:tt) => {
-        delegate!(@expert_weights $inner (logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor);
+        delegate!(@expert_weights $inner (logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor);
     };
     (@linear_of_expert $inner:tt) => {
         delegate!(@linear_of_expert $inner (x: &Tensor, w: &Matrix) -> Tensor);
@@ -64,7 +73,7 @@ macro_rules! delegate {
     (@routed $inner:tt) => {
         delegate!(@routed $inner (x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor);
     };
-    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor) -> Tensor); };
+    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor); };
     (@shared_weights $inner:tt) => { delegate!(@shared_weights $inner (logits: &Tensor) -> Tensor); };
     (@add_shared $inner:tt) => {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);

@@ -9,7 +9,7 @@ use crate::numerics::delegate::delegate;
 use crate::numerics::{F32, Numerics, Transformers};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -134,6 +134,10 @@ impl Numerics for FusedKernels {
         self.numerics.linear_of_pass(&self.stored(x), w, tokens)
     }
 
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        self.numerics.router_logits(&self.stored(x), w, precision)
+    }
+
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         self.numerics.linear_of_expert(&self.stored(x), w)
     }
@@ -201,6 +205,6 @@ impl Numerics for FusedKernels {
 
     delegate!(
         numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
-        softmax_with_sinks, clamped_glu, context, likelihoods, choose, expert_weights, mix, shared_weights, add_shared, probabilities
+        softmax_with_sinks, clamped_glu, context, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, probabilities
     );
 }

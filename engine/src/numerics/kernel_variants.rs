@@ -8,7 +8,7 @@ use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, Transformers};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -240,7 +240,7 @@ impl Numerics for KernelVariant {
 
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
-        bit_linear, rope_table, rotate, to_cache, clamped_glu, likelihoods, choose, expert_weights, mix, shared_weights,
+        bit_linear, rope_table, rotate, to_cache, clamped_glu, likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights,
         add_shared, add, probabilities
     );
 }

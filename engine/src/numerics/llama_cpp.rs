@@ -18,7 +18,7 @@ use crate::kernels::panels::panels;
 use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::{self, ExpertRouting};
+use crate::ops::experts::{self, ExpertRouting, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
@@ -181,15 +181,23 @@ impl Numerics for LlamaCpp {
         ggml::likelihoods(logits)
     }
 
+    /// The logistic function uses the C library's exponential.
+    fn scores_of_logits(&self, logits: &Tensor, function: ScoreFunction) -> Tensor {
+        match function {
+            ScoreFunction::Softmax => self.likelihoods(logits),
+            ScoreFunction::Sigmoid => logits.clone().map(|x| 1.0 / (1.0 + (-x).exp())),
+        }
+    }
+
     /// Divides by the sum, which is `f64` and at least the smallest normal `f16`.
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         const LEAST: f32 = 6.103_515_6e-5;
         if routing.is_of_chosen {
             return ggml::softmax_of_chosen(&experts::of_chosen(logits, chosen));
         }
-        let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
+        let weights = experts::of_chosen(&self.scores_of_logits(logits, routing.function), chosen);
         let sum = |row: &[f32]| (row.iter().map(|&weight| f64::from(weight)).sum::<f64>() as f32).max(LEAST);
-        if routing.is_normalised { experts::normalised(weights, sum) } else { weights }
+        routing.scaled(if routing.is_normalised { experts::normalised(weights, sum) } else { weights })
     }
 
     /// Multiplies rows with an expert's matrix. `ggml_mul_mat_id` does not use llamafile's kernels.

@@ -17,7 +17,7 @@ use crate::numerics::delegate::delegate;
 use crate::numerics::{CachedKind, KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask, per_head_and_token};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -151,7 +151,7 @@ impl Numerics for LlamaCppFlash {
     delegate!(
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
         adds_rows_alike, affine, bit_linear, rope_table, rotate, activation, gated,
-        likelihoods, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
+        likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
         add_shared, add, probabilities
     );
 }

@@ -14,6 +14,7 @@ mod llama_cpp;
 mod llama_cpp_flash;
 mod perturbed_results;
 mod perturbed_terms;
+mod quantised_weights;
 mod single_token;
 mod transformers;
 
@@ -31,12 +32,13 @@ pub use llama_cpp_flash::{LlamaCppFlash, TILE};
 pub use llama2_c::Llama2C;
 pub use perturbed_results::{PerturbedResults, Roundings, moved};
 pub use perturbed_terms::PerturbedTerms;
+pub use quantised_weights::QuantisedWeights;
 pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
 
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
+use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::hadamard;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -213,20 +215,38 @@ pub trait Numerics: Send + Sync {
         F32.softmax(&as_scores, Mask::NONE).reshaped(logits.shape())
     }
 
-    /// Chooses each token's experts by the router's logits: `[T, E]` to `[T, k]`, in ascending index order.
-    fn choose(&self, logits: &Tensor, used: usize) -> Tensor {
-        experts::choose(&self.likelihoods(logits), used)
+    /// Computes a router's logits: `[T, d]` to `[T, E]`.
+    fn router_logits(&self, x: &Tensor, w: &Matrix, _precision: RouterPrecision) -> Tensor {
+        self.linear(x, w)
+    }
+
+    /// Computes the score of each expert from the router's logits, always in `f32`: `[T, E]` to `[T, E]`.
+    fn scores_of_logits(&self, logits: &Tensor, function: ScoreFunction) -> Tensor {
+        match function {
+            ScoreFunction::Softmax => self.likelihoods(logits),
+            ScoreFunction::Sigmoid => F32.activation(logits, Activation::Sigmoid),
+        }
+    }
+
+    /// Computes the scores by which experts are chosen: `[T, E]` to `[T, E]`.
+    fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
+        routing.biased(self.scores_of_logits(logits, routing.function))
+    }
+
+    /// Chooses each token's experts by their scores: `[T, E]` to `[T, k]`, in ascending index order.
+    fn choose(&self, scores: &Tensor, routing: &ExpertRouting) -> Tensor {
+        experts::choose(scores, routing)
     }
 
     /// Computes the weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
-        let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
-        match routing.is_normalised {
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
+        let weights = experts::of_chosen(&self.scores_of_logits(logits, routing.function), chosen);
+        routing.scaled(match routing.is_normalised {
             true => experts::normalised(weights, |row| {
-                ExpertOrder::Weights.of(row).into_iter().map(|at| row[at]).sum()
+                ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum()
             }),
             false => weights,
-        }
+        })
     }
 
     /// Computes [`Numerics::linear`] for the rows that chose one expert.
@@ -241,9 +261,10 @@ pub trait Numerics: Send + Sync {
         experts::routed(x, chosen, outputs, |rows, expert| self.linear_of_expert(rows, &w[expert]))
     }
 
-    /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, ExpertOrder::Weights, |x| x)
+    /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` and the chosen experts' scores,
+    /// `[T, k]`, to `[T, d]`.
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+        experts::mixed(outputs, weights, scores, ExpertOrder::Scores, |x| x)
     }
 
     /// Computes the weight of a shared expert from its logit, one for each token: `[T]` to `[T]`.
@@ -254,6 +275,20 @@ pub trait Numerics: Send + Sync {
     /// Adds the outputs of a shared expert, times its weights if it has any: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         shared_expert::added(routed, outputs, weights, |x| x)
+    }
+
+    /// Gathers values of several tensors, without rounding: `from` gives the tensor and the index for each result.
+    fn rearranged(
+        &self,
+        tensors: &[&Tensor],
+        shape: &[usize],
+        from: &dyn Fn(usize) -> (usize, usize),
+    ) -> Tensor {
+        let at = |flat: usize| {
+            let (tensor, index) = from(flat);
+            tensors[tensor].data()[index]
+        };
+        Tensor::new(shape, (0..shape.iter().product()).map(at).collect())
     }
 
     /// Adds two tensors, such as a branch to the residual stream.

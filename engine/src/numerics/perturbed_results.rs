@@ -20,7 +20,7 @@ use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, PerturbedTerms};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask, head_of};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
@@ -329,7 +329,7 @@ impl Gaussian {
 impl Numerics for PerturbedResults<'_> {
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
-        cache_type, cache_noise, likelihoods, choose
+        cache_type, cache_noise, likelihoods, scores_of_logits, choose
     );
 
     fn to_cache(&self, x: Tensor) -> Tensor {
@@ -365,14 +365,22 @@ impl Numerics for PerturbedResults<'_> {
         self.products(self.numerics.linear_of_expert(x, w), x)
     }
 
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        self.products(self.numerics.router_logits(x, w, precision), x)
+    }
+
+    fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
+        self.softmaxed(DType::F32, self.numerics.expert_scores(logits, routing))
+    }
+
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         let short = if routing.is_rounded { self.activation_type() } else { DType::F32 };
         let weights = self.softmaxed(short, self.numerics.expert_weights(logits, chosen, routing));
         self.rounded_by(weights, self.roundings.experts)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        let mixed = self.summed(self.numerics.mix(outputs, weights), weights.row_len());
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+        let mixed = self.summed(self.numerics.mix(outputs, weights, scores), weights.row_len());
         self.result(self.rounded_by(mixed, self.roundings.experts))
     }
 

@@ -13,7 +13,7 @@ use crate::numerics::delegate::delegate;
 use crate::numerics::perturbed_results::{Gaussian, K, U};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -74,13 +74,19 @@ impl Numerics for PerturbedTerms<'_> {
         self.moved(product(&x), &x, w.cols, product)
     }
 
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        let (x, product) =
+            (self.rounded_for(w.dtype, x), |x: &_| self.numerics.router_logits(x, w, precision));
+        self.moved(product(&x), &x, w.cols, product)
+    }
+
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_expert(x, w));
         self.moved(product(&x), &x, w.cols, product)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        let product = |outputs: &_| self.numerics.mix(outputs, weights);
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+        let product = |outputs: &_| self.numerics.mix(outputs, weights, scores);
         self.moved(product(outputs), outputs, weights.row_len(), product)
     }
 
@@ -104,6 +110,6 @@ impl Numerics for PerturbedTerms<'_> {
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
         layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated,
-        likelihoods, choose, expert_weights, shared_weights, add_shared, add, probabilities
+        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, shared_weights, add_shared, add, probabilities
     );
 }

@@ -6,7 +6,7 @@ use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -59,6 +59,10 @@ impl Numerics for SingleTokenNumerics<'_> {
         true
     }
 
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        row_by_row(x, |row| self.0.router_logits(row, w, precision))
+    }
+
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         row_by_row(x, |row| self.0.linear_of_expert(row, w))
     }
@@ -81,7 +85,7 @@ impl Numerics for SingleTokenNumerics<'_> {
 
     delegate!(
         0: cache_transform, name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
-        rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
+        rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix,
         shared_weights, add_shared, add, probabilities
     );
 }

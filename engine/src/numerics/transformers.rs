@@ -13,7 +13,7 @@ use crate::kernels::product::{StridedRows, product};
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::experts::{self, ExpertOrder, ExpertRouting};
+use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision};
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
@@ -202,15 +202,34 @@ impl Numerics for Transformers {
         })
     }
 
-    /// Computes softmax and its sum in `f32`; the architecture decides if the weights are rounded afterwards.
-    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: ExpertRouting) -> Tensor {
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        match precision {
+            RouterPrecision::Activations => self.linear(x, w),
+            RouterPrecision::Unrounded => self.products(x, w),
+            RouterPrecision::Whole => Transformers::F32.products(x, w),
+        }
+    }
+
+    /// A bias beside a router of rounded logits is rounded like a weight.
+    fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
+        let scores = self.scores_of_logits(logits, routing.function);
+        match routing.precision {
+            RouterPrecision::Activations => {
+                ExpertRouting { bias: self.rounded_row(&routing.bias), ..routing.clone() }.biased(scores)
+            }
+            RouterPrecision::Unrounded | RouterPrecision::Whole => routing.biased(scores),
+        }
+    }
+
+    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards.
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         let weights = F32.expert_weights(logits, chosen, routing);
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
 
     /// Adds the outputs expert by expert, in index order.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, ExpertOrder::Numbers, |x| self.round(x))
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+        experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, |x| self.round(x))
     }
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {

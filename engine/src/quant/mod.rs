@@ -27,6 +27,7 @@ mod iq3_s;
 mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
+mod k_quant_search;
 mod k_quants;
 mod lanes;
 pub mod llama2c;
@@ -57,6 +58,7 @@ mod simd;
 pub mod ternary;
 mod tq1_0;
 mod tq2_0;
+mod weight_rounding;
 mod wide_block;
 
 use half::f16;
@@ -68,6 +70,8 @@ pub use self::activation_codes::{
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
 pub(crate) use self::product::Product;
+pub use self::weight_rounding::WeightRounding;
+pub(crate) use self::weight_rounding::{CodeType, largest_of, round_float};
 use crate::parallel;
 use crate::weight::{DType, Matrix};
 

@@ -7,3 +7,4 @@ mod scales;
 mod simd;
 mod ternary;
 mod vectors;
+mod weight_rounding;

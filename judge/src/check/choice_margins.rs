@@ -1,6 +1,7 @@
-//! Preferences of routers: margins between the logits of chosen and other experts.
+//! Preferences of routers: margins between the scores of chosen and other experts.
 
 use crate::align::AlignedDump;
+use crate::ops::experts::ExpertGroups;
 use crate::ops::sampling::argmax;
 use crate::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
@@ -10,14 +11,15 @@ use crate::checkpoint::{Point, Site};
 use crate::exact::{self, DEEPEST, ExactValue, Node, node_of};
 use crate::view::View;
 
-/// Margins by which the router logits of a pass prefer the experts that our engine chose.
+/// Margins by which the scores of a pass prefer the experts that our engine chose: a router's logits, or the scores
+/// that a model computes from them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Preference {
     /// Largest margin over the dump's experts. 0 if both sides chose the same experts.
     pub(crate) margin: f64,
     /// Smallest margin over an expert that our engine did not choose.
-    pub(crate) closest: f64,
-    /// Largest change of the two logits' difference that rounding can cause, for `margin` and for `closest`.
+    pub closest: f64,
+    /// Largest change of the two scores' difference that rounding can cause, for `margin` and for `closest`.
     /// `None` if not evaluated.
     pub(crate) parted: Option<[f64; 2]>,
 }
@@ -25,27 +27,33 @@ pub(crate) struct Preference {
 /// A layer and a pass.
 type RouterSite = (Option<usize>, Option<usize>);
 
-/// The router logits of a run, by layer and pass.
+/// The scores of a run by which experts are chosen, by layer and pass: router logits, or the model's scores.
 #[derive(Debug, Default)]
 pub(crate) struct Routers {
-    logits: HashMap<RouterSite, Tensor>,
+    scores: HashMap<RouterSite, (Point, Tensor)>,
+    groups: Option<ExpertGroups>,
 }
 
 impl Routers {
-    /// Stores a value if it is router logits.
+    /// Makes routers of a model with these groups of experts.
+    pub(crate) fn of(groups: Option<ExpertGroups>) -> Self {
+        Self { groups, ..Self::default() }
+    }
+
+    /// Stores a value if it is router logits or scores. Scores replace logits.
     pub(crate) fn look(&mut self, site: Site, value: &Tensor) {
-        if site.point == Point::RouterLogits {
-            self.logits.insert((site.layer, site.pass), value.clone());
+        if matches!(site.point, Point::RouterLogits | Point::ExpertScores) {
+            self.scores.insert((site.layer, site.pass), (site.point, value.clone()));
         }
     }
 
     /// Returns the number of experts of a site's layer.
     pub(crate) fn experts(&self, site: Site) -> Option<usize> {
-        self.logits.get(&(site.layer, site.pass)).map(Tensor::row_len)
+        self.scores.get(&(site.layer, site.pass)).map(|(_, scores)| scores.row_len())
     }
 
-    /// Returns the margins by which the router logits prefer `own` experts, `[T, k]`, to the dump's, if
-    /// recorded, and to all others.
+    /// Returns the margins by which the scores prefer `own` experts, `[T, k]`, to the dump's, if recorded, and to all
+    /// others. `None` if `own` experts do not have the largest scores: another value decides.
     pub(crate) fn preference(
         &self,
         site: Site,
@@ -53,25 +61,28 @@ impl Routers {
         dumped: Option<&View>,
         is_evaluating: bool,
     ) -> Option<Preference> {
-        let logits = self.logits.get(&(site.layer, site.pass))?;
-        // With many operations before the logits, their error is measured instead of evaluated.
+        let (point, scores) = self.scores.get(&(site.layer, site.pass))?;
+        // With many operations before the scores, their error is measured instead of evaluated.
         let is_near = |node: Arc<Node>| node.depth <= DEEPEST;
-        let is_evaluating = is_evaluating && logits.origins().iter().filter_map(node_of).all(is_near);
+        let is_evaluating = is_evaluating && scores.origins().iter().filter_map(node_of).all(is_near);
         let exacts = match is_evaluating {
-            true => exact::known(logits),
-            false => logits.data().iter().map(|&logit| ExactValue::sure(logit.into())).collect(),
+            true => exact::known(scores),
+            false => scores.data().iter().map(|&logit| ExactValue::sure(logit.into())).collect(),
         };
         let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
-        let (mut margin, mut closest) = (LogitGap::NONE, LogitGap::ALL);
+        let (mut margin, mut closest) = (ScoreGap::NONE, ScoreGap::ALL);
         for ((own, theirs), exacts) in own
             .data()
             .chunks(own.row_len())
             .zip(theirs.chunks(own.row_len()))
-            .zip(exacts.chunks(logits.row_len()))
+            .zip(exacts.chunks(scores.row_len()))
         {
-            let router = RouterLogits::new(exacts);
+            let router = TokenScores::new(exacts, *point, self.groups);
             let set = |chosen: &mut dyn Iterator<Item = usize>| chosen.collect::<HashSet<usize>>();
             let own = set(&mut own.iter().map(|&x| x as usize));
+            if !router.decide(&own) {
+                return None;
+            }
             let theirs = set(&mut theirs.iter().map(|&x| x as usize));
             margin = margin.larger(router.widest(own.difference(&theirs), theirs.difference(&own)));
             let others: HashSet<usize> = (0..exacts.len()).filter(|expert| !own.contains(expert)).collect();
@@ -82,14 +93,14 @@ impl Routers {
     }
 }
 
-/// The difference of two logits, and the change of it that rounding can cause.
+/// The difference of two scores, and the change of it that rounding can cause.
 #[derive(Clone, Copy)]
-struct LogitGap {
+struct ScoreGap {
     wide: f64,
     parted: f64,
 }
 
-impl LogitGap {
+impl ScoreGap {
     const NONE: Self = Self { wide: f64::NEG_INFINITY, parted: 0.0 };
     const ALL: Self = Self { wide: f64::INFINITY, parted: 0.0 };
 
@@ -106,40 +117,113 @@ impl LogitGap {
     }
 }
 
-/// The router logits of one token.
-struct RouterLogits<'e> {
+/// The scores of one token.
+struct TokenScores<'e> {
     exacts: &'e [ExactValue],
-    largest: f64,
+    /// Largest logit; `None` for scores that are not logits.
+    largest: Option<f64>,
+    groups: Option<GroupScores>,
 }
 
-impl<'e> RouterLogits<'e> {
-    fn new(exacts: &'e [ExactValue]) -> Self {
-        let largest = exacts.iter().map(|exact| exact.value).fold(f64::NEG_INFINITY, f64::max);
-        Self { exacts, largest }
+/// The scores of a token's groups of experts.
+struct GroupScores {
+    /// Number of experts in a group.
+    size: usize,
+    scores: Vec<ExactValue>,
+    is_chosen: Vec<bool>,
+}
+
+impl GroupScores {
+    fn new(exacts: &[ExactValue], groups: ExpertGroups) -> Self {
+        let values: Vec<f32> = exacts.iter().map(|exact| exact.value as f32).collect();
+        let size = (exacts.len() / groups.count).max(1);
+        let of_group = |(group, exacts): (f32, &[ExactValue])| {
+            // Rounding may put other experts among a group's largest.
+            let radius = exacts.iter().map(|exact| exact.radius).fold(0.0, f64::max);
+            ExactValue { value: group.into(), sigma: 0.0, radius: radius * groups.summed as f64 }
+        };
+        let scores = groups.scores(&values).into_iter().zip(exacts.chunks(size)).map(of_group).collect();
+        Self { size, scores, is_chosen: groups.chosen(&values) }
     }
 
-    /// Returns the difference of two experts' exact logits and its error bound. The bound includes the error of the `f32`
-    /// softmax: two roundings, and the error of the library's exponential.
-    fn gap(&self, one: usize, other: usize) -> LogitGap {
-        const U: f64 = 1.0 / (1u64 << 24) as f64;
-        let (one, other) = (&self.exacts[one], &self.exacts[other]);
-        let own = |exact: &ExactValue| exact.radius + U * (8.0 + self.largest - exact.value);
-        LogitGap { wide: one.value - other.value, parted: own(one) + own(other) }
+    /// Returns the gap between the chosen group with the smallest score and another group: that of an expert, or the
+    /// one with the largest score.
+    fn gap(&self, other: Option<usize>) -> ScoreGap {
+        let gaps = |other: usize| {
+            let chosen = self.scores.iter().zip(&self.is_chosen).filter(|(_, is_chosen)| **is_chosen);
+            chosen
+                .map(move |(one, _)| between(one, &self.scores[other]))
+                .fold(ScoreGap::ALL, ScoreGap::smaller)
+        };
+        match other {
+            Some(expert) => gaps(expert / self.size),
+            None => {
+                let others = (0..self.scores.len()).filter(|&group| !self.is_chosen[group]);
+                others.map(gaps).fold(ScoreGap::ALL, ScoreGap::smaller)
+            }
+        }
+    }
+
+    fn has_chosen(&self, expert: usize) -> bool {
+        self.is_chosen.get(expert / self.size).copied().unwrap_or(false)
+    }
+}
+
+/// Returns the difference of two scores and its error bound, with the roundings of their sums.
+fn between(one: &ExactValue, other: &ExactValue) -> ScoreGap {
+    let own = |exact: &ExactValue| exact.radius + 2.0 * U * exact.value.abs();
+    ScoreGap { wide: one.value - other.value, parted: own(one) + own(other) }
+}
+
+const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+impl<'e> TokenScores<'e> {
+    fn new(exacts: &'e [ExactValue], point: Point, groups: Option<ExpertGroups>) -> Self {
+        let is_of_logits = point == Point::RouterLogits;
+        let largest =
+            is_of_logits.then(|| exacts.iter().map(|exact| exact.value).fold(f64::NEG_INFINITY, f64::max));
+        Self { exacts, largest, groups: groups.map(|groups| GroupScores::new(exacts, groups)) }
+    }
+
+    /// Returns true if these experts have the largest scores, to within their errors.
+    fn decide(&self, own: &HashSet<usize>) -> bool {
+        let others: HashSet<usize> = (0..self.exacts.len()).filter(|expert| !own.contains(expert)).collect();
+        let closest = self.narrowest(own, &others);
+        !(closest.wide < -closest.parted)
+    }
+
+    /// Returns the difference of two experts' exact scores and its error bound. The bound of logits includes the error of
+    /// the `f32` softmax: two roundings, and the error of the library's exponential. Experts of a group that is not
+    /// chosen differ by the scores of groups; and so may others, if groups have nearly the same scores.
+    fn gap(&self, one: usize, other: usize) -> ScoreGap {
+        let (first, second) = (&self.exacts[one], &self.exacts[other]);
+        let direct = match self.largest {
+            None => between(first, second),
+            Some(largest) => {
+                let own = |exact: &ExactValue| exact.radius + U * (8.0 + largest - exact.value);
+                ScoreGap { wide: first.value - second.value, parted: own(first) + own(second) }
+            }
+        };
+        match &self.groups {
+            None => direct,
+            Some(groups) if groups.has_chosen(other) => direct.smaller(groups.gap(None)),
+            Some(groups) => groups.gap(Some(other)),
+        }
     }
 
     fn widest<'n>(
         &self,
         of: impl Iterator<Item = &'n usize>,
         than: impl Iterator<Item = &'n usize> + Clone,
-    ) -> LogitGap {
+    ) -> ScoreGap {
         of.flat_map(|&one| than.clone().map(move |&other| (one, other)))
             .map(|(one, other)| self.gap(one, other))
-            .fold(LogitGap::NONE, LogitGap::larger)
+            .fold(ScoreGap::NONE, ScoreGap::larger)
     }
 
-    fn narrowest(&self, of: &HashSet<usize>, than: &HashSet<usize>) -> LogitGap {
+    fn narrowest(&self, of: &HashSet<usize>, than: &HashSet<usize>) -> ScoreGap {
         let gaps = of.iter().flat_map(|&one| than.iter().map(move |&other| (one, other)));
-        gaps.map(|(one, other)| self.gap(one, other)).fold(LogitGap::ALL, LogitGap::smaller)
+        gaps.map(|(one, other)| self.gap(one, other)).fold(ScoreGap::ALL, ScoreGap::smaller)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::check::rules::Role;
 use crate::checkpoint::{Point, Site};
 use crate::exact::{self, Float};
 use crate::measure::{ValuePrecision, coarser};
+use crate::ops::experts::ExpertGroups;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::DType;
 
@@ -17,6 +18,8 @@ pub struct EngineProperties {
     pub pairing: Option<RopePairing>,
     /// Sliding window of each layer: the number of latest positions it sees. `None` for all positions.
     pub windows: Vec<Option<usize>>,
+    /// Groups of experts, if a token may choose from some groups only.
+    pub expert_groups: Option<ExpertGroups>,
     /// Type to which operations round their results.
     pub computed: DType,
     /// Type of matrix products and of values computed only from them.

@@ -73,7 +73,7 @@ impl<'d> LiveComparison<'d> {
             checks: Vec::new(),
             vocabulary: 0,
             logits: Vec::new(),
-            routers: Routers::default(),
+            routers: Routers::of(engine.expert_groups),
             ranked: HashMap::new(),
             may_differ: None,
             distributed: None,
@@ -178,7 +178,7 @@ impl<'d> LiveComparison<'d> {
         let ranked = ranked.filter(|_| site.point == Point::TopLogprobs);
         let same_top = |row: usize| ranked.and_then(|ranked| ranked.same_top(dumped, row));
         check.found = Some(ArrayComparison::Measured(pair.measure(&columns, same_top)));
-        if site.point.kind() == ValueKind::Real {
+        if site.point.kind() == ValueKind::Real || site.point == Point::Experts {
             if self.distributed.is_some_and(|sites| sites.contains(&site)) {
                 let (grain, is_of_logits) =
                     (self.engine.grain(self.held, site, Role::Candidate), is_of_logits(site.point));

@@ -146,6 +146,7 @@ impl<'r> RunContext<'r> {
         let may_differ = !matches!(rules.rounding, EngineRounding::Demanded(_));
         let engine = EngineProperties {
             pairing: dimensions.rope_pairing,
+            expert_groups: dimensions.expert_groups,
             windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
             computed: numerics.activation_type(),
             products: profile.products().unwrap_or(numerics.activation_type()),

@@ -94,8 +94,8 @@ impl<'p, 'd> SitePair<'p, 'd> {
         Ok(both.map_or_else(CommonExperts::default, |(one, other)| CommonExperts::of(&one, &other)))
     }
 
-    /// Returns the margin by which a side's router logits prefer its own experts to the other side's. Uses the
-    /// reference's logits, or the candidate's if the reference has none.
+    /// Returns the margin by which a side's scores or router logits prefer its own experts to the other side's. Uses the
+    /// reference's, or the candidate's if the reference has none.
     pub(super) fn preference(&self, found: &ArrayComparison) -> Result<Option<Preference>> {
         let site = self.candidate.site;
         let differs = matches!(found, ArrayComparison::Measured(found) if found.errors.max_abs != 0.0);
@@ -103,17 +103,24 @@ impl<'p, 'd> SitePair<'p, 'd> {
             return Ok(None);
         }
         let [candidate, reference] = self.both();
-        for [own, other] in [[reference, candidate], [candidate, reference]] {
-            let logits = own.tap(Point::RouterLogits);
-            if logits.lacking().is_some() || logits.rows_held().is_some() {
+        let sides = [[reference, candidate], [candidate, reference]];
+        for (point, [own, other]) in [Point::ExpertScores, Point::RouterLogits]
+            .into_iter()
+            .flat_map(|point| sides.map(|two| (point, two)))
+        {
+            let scores = own.tap(point);
+            if scores.lacking().is_some() || scores.rows_held().is_some() {
                 continue;
             }
-            let (Ok(values), Ok(own), Ok(others)) = (logits.values()?, own.values()?, other.values()?) else {
+            let (Ok(values), Ok(own), Ok(others)) = (scores.values()?, own.values()?, other.values()?) else {
                 continue;
             };
             let mut routers = Routers::default();
-            routers.look(logits.site, &Tensor::from(&values));
-            return Ok(routers.preference(site, &Tensor::from(&own), Some(&others), false));
+            routers.look(scores.site, &Tensor::from(&values));
+            let preference = routers.preference(site, &Tensor::from(&own), Some(&others), false);
+            if preference.is_some() {
+                return Ok(preference);
+            }
         }
         Ok(None)
     }

@@ -81,6 +81,11 @@ pub(crate) enum EvaluatorAnswer {
     },
     /// A cause of a wrong module.
     Cause(FoundCause),
+    /// Facts about the wrong values that no cause explains.
+    Facts {
+        /// The facts, a part of a sentence.
+        text: String,
+    },
     /// The request failed. The last message of an answer.
     Error {
         /// The message.

@@ -1,6 +1,7 @@
 //! Compares the recorded outputs of modules with the worker's exact values, and makes the verdict.
 
 use std::collections::HashSet;
+use std::iter;
 use std::path::Path;
 
 use crate::align::Selection;
@@ -56,14 +57,14 @@ pub fn check_modules(
         check.take(message, follow)?;
     }
     let wrong = check.first_wrong();
-    let causes = match rules.seconds.filter(|_| !wrong.is_empty()) {
-        None => Vec::new(),
+    let (causes, facts) = match rules.seconds.filter(|_| !wrong.is_empty()) {
+        None => Default::default(),
         Some(seconds) => {
             follow("searching for the cause");
             causes(connection, dump, wrong, seconds)?
         }
     };
-    check.outcome(name, causes)
+    check.outcome(name, causes, facts)
 }
 
 /// The results so far.
@@ -119,7 +120,9 @@ impl<'d> ModuleCheck<'d> {
                 }
                 Ok(())
             }
-            EvaluatorAnswer::Cause(_) | EvaluatorAnswer::Error { .. } => Ok(()),
+            EvaluatorAnswer::Cause(_) | EvaluatorAnswer::Facts { .. } | EvaluatorAnswer::Error { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -204,7 +207,7 @@ impl<'d> ModuleCheck<'d> {
         wrong().filter(|site| (site.point, site.layer) == (first.point, first.layer)).collect()
     }
 
-    fn outcome(mut self, name: &str, causes: Vec<Cause>) -> Result<Outcome> {
+    fn outcome(mut self, name: &str, causes: Vec<Cause>, facts: Option<String>) -> Result<Outcome> {
         let (manifest, selection) = (&self.dump.manifest, self.rules.selection);
         let mut recorded: Vec<Site> = self.dump.sites().filter(|site| site.pass.is_some()).collect();
         recorded.retain(|site| selection.takes(*site, &self.positions(*site)));
@@ -226,7 +229,7 @@ impl<'d> ModuleCheck<'d> {
                 self.dump.path.display().to_string(),
                 recorded.iter().map(|site| site.point).collect(),
             )],
-            notes: vec![self.facts.note()],
+            notes: iter::once(self.facts.note()).chain(facts).collect(),
             integers: None,
             causes,
             made: 0,
@@ -338,25 +341,28 @@ fn evaluation(
     ModuleEvaluation { evaluation, doubt }
 }
 
-/// Asks the worker for the cause of a wrong value, seen at these sites.
+/// Asks the worker for the cause of a wrong value, seen at these sites. Also returns the facts about the value if it
+/// has no cause.
 fn causes(
     connection: &mut EvaluatorConnection,
     dump: &Dump,
     wrong: Vec<Site>,
     seconds: u64,
-) -> Result<Vec<Cause>> {
-    let Some(row) = wrong.first().and_then(|site| dump.row(*site)) else { return Ok(Vec::new()) };
+) -> Result<(Vec<Cause>, Option<String>)> {
+    let Some(row) = wrong.first().and_then(|site| dump.row(*site)) else { return Ok(Default::default()) };
     connection.ask(&EvaluatorRequest::causes(ValueName::from(row), seconds))?;
-    let mut found: Vec<FoundCause> = Vec::new();
+    let (mut found, mut facts) = (Vec::new(), None);
     while let Some(message) = connection.take()? {
-        if let EvaluatorAnswer::Cause(cause) = message.answer {
-            found.push(cause);
+        match message.answer {
+            EvaluatorAnswer::Cause(cause) => found.push(cause),
+            EvaluatorAnswer::Facts { text } => facts = Some(format!("at {}: {text}", wrong[0])),
+            _ => {}
         }
     }
     let mut found = found.into_iter();
-    let Some(first) = found.next() else { return Ok(Vec::new()) };
+    let Some(first) = found.next() else { return Ok((Vec::new(), facts)) };
     let others: Vec<String> = found.map(FoundCause::told).collect();
-    Ok(vec![Cause::once(CauseSearch::Stages, finding(wrong, first, others))])
+    Ok((vec![Cause::once(CauseSearch::Stages, finding(wrong, first, others))], None))
 }
 
 fn finding(wrong: Vec<Site>, cause: FoundCause, others: Vec<String>) -> Finding {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::breakdown::{TokenClass, classes};
+use super::figure::GapFigure;
 use super::finding::{GapFinding, counted};
 use super::logprob_error::{LogprobError, StorageError};
 use super::number_grid::NumberGrid;
@@ -72,6 +73,9 @@ pub struct GapAssessment {
     pub(crate) classes: Vec<TokenClass>,
     /// Sequences with the largest scales: index, scale.
     pub(crate) worst_sequences: Vec<(usize, f64)>,
+    /// Points and tokens for the HTML page.
+    #[serde(skip)]
+    pub figure: GapFigure,
 }
 
 fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
@@ -173,6 +177,7 @@ impl PairTally {
             training: self.ratios.effect(explained),
             classes: classes(&pair),
             worst_sequences: worst(&pair),
+            figure: GapFigure::of(&pair),
             findings,
             values: self.values,
             dtypes: self.dtypes,

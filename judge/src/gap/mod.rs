@@ -5,6 +5,7 @@ mod assessment;
 mod breakdown;
 mod change_point;
 mod field_names;
+mod figure;
 mod finding;
 mod json_lines;
 mod logprob_error;
@@ -24,6 +25,7 @@ mod value_counts;
 
 pub use assessment::{GapAssessment, GapOptions, PairTally, assess};
 pub use field_names::{PolicySide, SequenceField};
+pub use figure::GapFigure;
 pub(crate) use finding::GapFinding;
 pub use record_source::RecordSource;
 pub use rounding_scales::LogOddsScale;

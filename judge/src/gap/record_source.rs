@@ -44,6 +44,12 @@ impl RecordSource {
     }
 }
 
+/// First bytes of a Parquet file.
+const PARQUET: &[u8] = b"PAR1";
+/// Ways to compare a Parquet file.
+const PARQUET_ADVICE: &str = "a Parquet file, expected JSONL, .npz or .pt; in Python: xcheck.gap(pandas.read_parquet(\"rollout.parquet\"), \
+     pandas.read_parquet(\"trainer.parquet\"), dtype=\"bf16\")";
+
 /// Returns true if a file starts as an object of JSON.
 fn is_json(path: &Path) -> Result<bool> {
     input::regular(path)?;
@@ -53,6 +59,7 @@ fn is_json(path: &Path) -> Result<bool> {
     let first = start.iter().copied().find(|byte| !byte.is_ascii_whitespace());
     match first {
         None => Err(Error::dump(path, "no sequences, expected JSONL, .npz or .pt")),
+        Some(_) if start.starts_with(PARQUET) => Err(Error::dump(path, PARQUET_ADVICE)),
         Some(b'[') => {
             Err(Error::dump(path, "a JSON list, expected JSONL: one object in a line (jq -c '.[]')"))
         }

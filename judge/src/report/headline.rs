@@ -276,6 +276,8 @@ fn predicate(kind: CauseKind) -> Predicate {
         Activation => Setting("activation function"),
         ExpertCount => Setting("number of experts per token"),
         SharedExpert => Act("leaves out the shared expert, or its weight"),
+        ExpertScores => Act("chooses experts by other scores"),
+        ExpertGroups => Act("chooses experts from other groups"),
         ExpertWeights => Act("weights experts differently"),
         ExpertOrder => Act("uses experts in another order"),
         GateUpSwap => Act("exchanges gate and up"),

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::verdict::site_result::{SiteResult, Verdict};
 
-/// Returns the site of the router logits from which experts are chosen.
-pub(crate) fn router_of(experts: Site) -> Site {
-    Site { point: Point::RouterLogits, ..experts }
+/// Returns the sites of the values from which experts are chosen: scores, if a model has them, and router logits.
+pub(crate) fn routers_of(experts: Site) -> [Site; 2] {
+    [Point::ExpertScores, Point::RouterLogits].map(|point| Site { point, ..experts })
 }
 
 /// The data that decides whether rounding explains a different expert choice.
@@ -72,12 +72,12 @@ impl Routing<'_> {
         match preferences.get(&row.site) {
             None => (
                 Verdict::Inconclusive,
-                format!("{told}; record router_logits to decide whether this is a tie"),
+                format!("{told}; record router_logits and expert_scores to decide whether this is a tie"),
             ),
             Some(known) => {
                 let parted = known.parted.map(|[parted, _]| parted);
                 let (verdict, near) = self.weigh(row.site, known.margin, parted, floors);
-                let what = "the router logits differ by";
+                let what = "the scores of experts differ by";
                 (
                     verdict,
                     format!(
@@ -99,7 +99,10 @@ impl Routing<'_> {
         match parted {
             Some(parted) if margin <= parted => (Verdict::Tie, parted),
             Some(parted) => (Verdict::Fail, parted),
-            None => floors.get(&router_of(site)).copied().unwrap_or_default().parts(margin, self.tolerance),
+            None => {
+                let floor = routers_of(site).iter().find_map(|site| floors.get(site));
+                floor.copied().unwrap_or_default().parts(margin, self.tolerance)
+            }
         }
     }
 
@@ -136,7 +139,7 @@ impl Routing<'_> {
     ) -> Option<(Site, String)> {
         let (verdict, near) = self.weigh(site, margin, parted, floors);
         let what = format!(
-            "the router logits differ by {margin:.1e}, and rounding can change that by up to \
+            "the scores of experts differ by {margin:.1e}, and rounding can change that by up to \
                 {near:.1e}"
         );
         (verdict != Verdict::Fail).then_some((site, what))

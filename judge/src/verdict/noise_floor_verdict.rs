@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::measure::Measurement;
 use crate::plan::Unit;
 use crate::tensor::Tensor;
-use crate::verdict::expert_choices::{Routing, router_of};
+use crate::verdict::expert_choices::{Routing, routers_of};
 use crate::verdict::site_result::{SiteResult, Verdict};
 use crate::verdict::ties::{TokenChoiceEvidence, last_logits};
 use crate::verdict::unit_rows::{TieEvidence, UnitRows};
@@ -107,13 +107,13 @@ impl UnitRows<'_> {
         routing.judge(&mut self.rows);
     }
 
-    /// Returns the router-logit sites to measure, if any row is open. Rounding may have decided a choice of
+    /// Returns the sites of router logits and scores to measure, if any row is open. Rounding may have decided a choice of
     /// experts there.
     fn routers(&self, known: &HashMap<Site, Preference>) -> HashSet<Site> {
         let is_open =
             |row: &SiteResult| !row.verdict.is_good() || row.is_in_doubt() || row.is_large_in_total();
         let is_asked = self.rows.iter().any(is_open);
-        known.keys().filter(|_| is_asked).map(|&site| router_of(site)).collect()
+        known.keys().filter(|_| is_asked).flat_map(|&site| routers_of(site)).collect()
     }
 
     /// Keeps the rows of `strict` that do not fail. A row that passes only with the assumed rounding becomes

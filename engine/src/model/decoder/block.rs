@@ -5,8 +5,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Mixture, Norm,
-    Projections,
+    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LatentAttention, LatentSizes,
+    LayerWeights, Mixture, Norm, Projections,
 };
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
@@ -46,6 +46,8 @@ pub(crate) enum QkNorm {
     Absent,
     /// RMSNorm of each head, with the same weight for all heads.
     EachHead,
+    /// [`QkNorm::EachHead`], if a file states it: by a key in `config.json`, by the norms themselves in GGUF files.
+    EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
 }
@@ -97,35 +99,100 @@ impl BlockShape {
 }
 
 /// An architecture with a [`StandardBlock`].
-pub(crate) trait StandardFamily: Clone + Send + Sync + 'static {
+pub trait StandardFamily: Clone + Send + Sync + 'static {
     /// Constants and conventions of the architecture.
     const FAMILY: Family;
 }
 
 /// Weights of a block with options. Absent norms are `None`.
 #[derive(Clone, Debug)]
-pub(crate) struct StandardBlock<F> {
+pub struct StandardBlock<F> {
     /// `[d]`
     pub(crate) attn_norm: Option<Norm>,
-    /// The matrices of attention.
-    pub(crate) attn: Projections,
-    /// Norms of queries and of keys.
-    pub(crate) qk_norms: Option<[RmsNorm; 2]>,
-    /// `[H]`
-    pub(crate) sinks: Option<Vec<f32>>,
+    /// Attention half of the block.
+    pub(crate) attn: AttentionHalf,
     /// `[d]`
     pub(crate) attn_post_norm: Option<Norm>,
     /// Feed-forward half of the block.
-    pub(crate) ffn: FeedForwardHalf,
+    pub ffn: FeedForwardHalf,
     /// `[d]`
     pub(crate) ffn_post_norm: Option<Norm>,
     family: std::marker::PhantomData<F>,
 }
 
+/// Attention half of a block, after its norm.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "all layers of a model have the same variant")]
+pub(crate) enum AttentionHalf {
+    /// Keys and values of each head.
+    Heads(HeadAttention),
+    /// Keys and values compressed to latents.
+    Latent(LatentSizes, Box<LatentAttention>),
+}
+
+/// Attention with keys and values of each head.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadAttention {
+    /// The matrices of attention.
+    pub(crate) projections: Projections,
+    /// Norms of queries and of keys.
+    pub(crate) qk_norms: Option<[RmsNorm; 2]>,
+    /// `[H]`
+    pub(crate) sinks: Option<Vec<f32>>,
+}
+
+impl AttentionHalf {
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        if let Some(sizes) = c.latent {
+            return Ok(AttentionHalf::Latent(sizes, Box::new(LatentAttention::load(c, sizes, w)?)));
+        }
+        let widths = match c.shape.qk_norm {
+            QkNorm::Absent => None,
+            QkNorm::EachHead | QkNorm::EachHeadIfStated => Some([c.head_dim; 2]),
+            QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
+        };
+        Ok(AttentionHalf::Heads(HeadAttention {
+            projections: Projections::load(c, w)?,
+            qk_norms: match widths {
+                Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
+                None => None,
+            },
+            sinks: c.shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
+        }))
+    }
+
+    /// Computes attention of normed tokens, `[T, d]`, with its output projection.
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let attn = match self {
+            AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, kv),
+            AttentionHalf::Heads(attn) => attn,
+        };
+        let (n, c) = (p.n, p.c);
+        let mut q = t.tap(Q, c.heads(attn.projections.q(n, x)));
+        let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
+        let v = t.tap(V, c.heads(attn.projections.v(n, x)));
+        if let Some([q_norm, k_norm]) = &attn.qk_norms {
+            q = t.tap(QNorm, n.rms_norm(&q, q_norm));
+            k = t.tap(KNorm, n.rms_norm(&k, k_norm));
+        }
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
+        let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, kv);
+        t.tap(AttnOut, attn.projections.output(n, &context))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        match self {
+            AttentionHalf::Heads(attn) => attn.projections.matrices(),
+            AttentionHalf::Latent(_, attn) => attn.matrices(),
+        }
+    }
+}
+
 /// Feed-forward half of a block.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all layers of a model have the same variant")]
-pub(crate) enum FeedForwardHalf {
+pub enum FeedForwardHalf {
     /// One block for every token.
     Dense(FeedForward),
     /// A mixture of experts.
@@ -133,13 +200,21 @@ pub(crate) enum FeedForwardHalf {
 }
 
 impl FeedForwardHalf {
+    /// Returns the mixture of experts, if it is one.
+    pub fn mixture_mut(&mut self) -> Option<&mut Mixture> {
+        match self {
+            FeedForwardHalf::Dense(_) => None,
+            FeedForwardHalf::Mixture(mixture) => Some(mixture),
+        }
+    }
+
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let shape = c.shape;
         let has_norm = shape.norms != HalfNorms::After && shape.parallel.is_none_or(|both| both.has_ffn_norm);
-        Ok(match c.experts {
-            Some(_) => FeedForwardHalf::Mixture(Mixture::load(c, w)?),
-            None if has_norm => FeedForwardHalf::Dense(FeedForward::load(c, w)?),
-            None => FeedForwardHalf::Dense(FeedForward::without_norm(c, w)?),
+        Ok(match w.dense_ffn_size() {
+            None => FeedForwardHalf::Mixture(Mixture::load(c, w)?),
+            Some(_) if has_norm => FeedForwardHalf::Dense(FeedForward::load(c, w)?),
+            Some(_) => FeedForwardHalf::Dense(FeedForward::without_norm(c, w)?),
         })
     }
 
@@ -164,19 +239,9 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, shape) = (c.hidden_size, c.shape);
         let (is_before, is_after) = (shape.norms != HalfNorms::After, shape.norms != HalfNorms::Before);
-        let widths = match shape.qk_norm {
-            QkNorm::Absent => None,
-            QkNorm::EachHead => Some([c.head_dim; 2]),
-            QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
-        };
         Ok(Self {
             attn_norm: is_before.then(|| w.any_norm("attn_norm", d)).transpose()?,
-            attn: Projections::load(c, w)?,
-            qk_norms: match widths {
-                Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
-                None => None,
-            },
-            sinks: shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
+            attn: AttentionHalf::load(c, w)?,
             attn_post_norm: is_after.then(|| w.any_norm("post_attention_norm", d)).transpose()?,
             ffn: FeedForwardHalf::load(c, w)?,
             ffn_post_norm: is_after.then(|| w.any_norm("post_ffw_norm", d)).transpose()?,
@@ -188,17 +253,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
         let (n, c) = (p.n, p.c);
         let norm = self.attn_norm.as_ref().map(|norm| t.tap(AttnNorm, norm.of(n, x)));
         let input = norm.as_ref().unwrap_or(x);
-        let mut q = t.tap(Q, c.heads(self.attn.q(n, input)));
-        let mut k = t.tap(K, c.heads(self.attn.k(n, input)));
-        let v = t.tap(V, c.heads(self.attn.v(n, input)));
-        if let Some([q_norm, k_norm]) = &self.qk_norms {
-            q = t.tap(QNorm, n.rms_norm(&q, q_norm));
-            k = t.tap(KNorm, n.rms_norm(&k, k_norm));
-        }
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend_with_sinks(&q, k, v, self.sinks.as_deref(), t, kv);
-        let mut out = t.tap(AttnOut, self.attn.output(n, &context));
+        let mut out = self.attn.forward(input, p, t, kv);
         if let Some(norm) = &self.attn_post_norm {
             out = t.tap(AttnPostNorm, norm.of(n, &out));
         }

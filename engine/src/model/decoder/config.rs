@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, NormKind};
+use crate::model::decoder::{BlockShape, LatentSizes, NormKind};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -25,12 +25,16 @@ pub struct DecoderConfig {
     pub(crate) ffn_size: usize,
     /// Number of transformer blocks.
     pub(crate) n_layers: usize,
+    /// Number of layers in the file after these, which predict further tokens and are not computed.
+    pub(crate) predicting_layers: usize,
     /// Number of query heads, H.
     pub n_heads: usize,
     /// Number of key and value heads, Hkv; each serves H / Hkv query heads.
     pub n_kv_heads: usize,
     /// Number of values in one head, D.
     pub head_dim: usize,
+    /// Sizes of latent attention, if keys and values are compressed; `head_dim` is then a query head's.
+    pub(crate) latent: Option<LatentSizes>,
     /// Number of positions that the model was trained for.
     pub context_length: usize,
     pub(crate) norm: NormKind,
@@ -68,6 +72,8 @@ pub struct DecoderConfig {
     pub biases: BiasFlags,
     /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
     pub(crate) experts: Option<ExpertsConfig>,
+    /// Layers without experts, in a model with experts.
+    pub(crate) dense: Option<DenseLayers>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
 }
@@ -83,8 +89,17 @@ pub struct BiasFlags {
     pub mlp: bool,
 }
 
+/// Layers without experts, in a model with experts.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DenseLayers {
+    /// Width of their feed-forward blocks.
+    pub(crate) ffn_size: usize,
+    /// True for each layer without experts.
+    pub(crate) layers: Vec<bool>,
+}
+
 /// Experts of each layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// Number of experts, E.
     pub(crate) count: usize,
@@ -92,8 +107,12 @@ pub struct ExpertsConfig {
     pub(crate) routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
     pub(crate) shared_ffn_size: Option<usize>,
+    /// True if a logit of each token weighs the shared expert.
+    pub(crate) is_shared_weighted: bool,
     /// Clamped GLU of experts with biases, if they have one.
     pub(crate) clamped: Option<ClampedGlu>,
+    /// True if experts have a correction bias.
+    pub(crate) has_bias: bool,
 }
 
 impl ExpertsConfig {
@@ -106,6 +125,19 @@ impl ExpertsConfig {
         if !(1..=count).contains(&used) {
             let expected = format!("1 to {count}, the number of experts");
             return Err(Error::bad_key(file, "number of experts per token", used, expected));
+        }
+        if let Some(groups) = self.routing.groups {
+            let in_group = count / groups.count;
+            if !count.is_multiple_of(groups.count) || in_group < groups.summed {
+                let expected =
+                    format!("a divisor of the {count} experts, with 2 or more experts in each group");
+                return Err(Error::bad_key(file, "number of expert groups", groups.count, expected));
+            }
+            let least = used.div_ceil(in_group);
+            if !(least..=groups.count).contains(&groups.used) {
+                let expected = format!("{least} to {}, for {used} experts per token", groups.count);
+                return Err(Error::bad_key(file, "number of expert groups per token", groups.used, expected));
+            }
         }
         let shared = self.shared_ffn_size.map(|width| ("feed-forward size of the shared expert", width));
         size::check(file, shared.as_slice())
@@ -143,9 +175,27 @@ impl DecoderConfig {
         RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
     }
 
+    /// Returns the widths of a cached key and of a cached value of one token.
+    pub(crate) fn cache_widths(&self) -> [usize; 2] {
+        match self.latent {
+            Some(LatentSizes { rank, rotated, .. }) => [rank + rotated, rank],
+            None => [self.n_kv_heads * self.head_dim; 2],
+        }
+    }
+
     /// Returns true if a layer has a sliding window.
     pub fn slides(&self, layer: usize) -> bool {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
+    }
+
+    /// Returns the width of a layer's feed-forward block, if the layer has no experts.
+    pub(super) fn dense_ffn_size(&self, layer: usize) -> Option<usize> {
+        match (&self.experts, &self.dense) {
+            (None, _) => Some(self.ffn_size),
+            (Some(_), dense) => {
+                dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
+            }
+        }
     }
 
     /// Returns true if a layer applies RoPE.
@@ -186,6 +236,16 @@ impl DecoderConfig {
                 "an even number: RoPE rotates pairs",
             ));
         }
+        if let Some(latent) = &self.latent {
+            let sizes = [
+                ("rank of queries", latent.query_rank.unwrap_or(1)),
+                ("rank of keys and values", latent.rank),
+                ("unrotated part of a head", latent.plain),
+                ("rotated part of a head", latent.rotated),
+                ("value head size", latent.value),
+            ];
+            size::check(file, &sizes)?;
+        }
         if !(self.norm_eps > 0.0 && self.norm_eps < 1.0) {
             return Err(Error::bad_key(
                 file,
@@ -195,6 +255,8 @@ impl DecoderConfig {
             ));
         }
         self.experts.iter().try_for_each(|experts| experts.check(file))?;
+        let dense = self.dense.as_ref().map(|dense| ("feed-forward size", dense.ffn_size));
+        size::check(file, dense.as_slice())?;
         for rope in
             [Some(&self.rope), self.sliding.as_ref().map(|sliding| &sliding.rope)].into_iter().flatten()
         {

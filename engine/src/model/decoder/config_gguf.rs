@@ -3,13 +3,13 @@
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::latent_files;
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, ExpertFiles, ExpertsConfig, Family,
-    ParallelHalves, SlidingDefaults, SlidingRope, SlidingWindow, yarn,
+    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm,
+    SlidingDefaults, SlidingRope, SlidingWindow, yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
-use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 
@@ -21,30 +21,49 @@ impl DecoderConfig {
         let path = file.tensors.path();
         refuse_extensions(file, architecture, family)?;
         let hidden_size = file.require::<usize>(&key("embedding_length"))?;
-        let n_layers = file.require(&key("block_count"))?;
+        let predicting_layers = match family.predicting {
+            Some([_, name]) => file.optional(&key(name))?.unwrap_or(0),
+            None => 0,
+        };
+        let all_layers: usize = file.require(&key("block_count"))?;
+        let n_layers = all_layers.saturating_sub(predicting_layers);
         let n_heads = require_same(file, &key("attention.head_count"), n_layers)?;
-        let head_dim = match file.optional(&key("attention.key_length"))? {
-            Some(head_dim) => head_dim,
-            None => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
+        let latent = match family.is_latent {
+            true => Some(latent_files::sizes_in_gguf(file, architecture)?),
+            false => None,
+        };
+        let head_dim = match (latent, file.optional(&key("attention.key_length"))?) {
+            (Some(latent), _) => latent.plain.saturating_add(latent.rotated),
+            (None, Some(head_dim)) => head_dim,
+            (None, None) => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
         };
         let theta = file.optional(&key("rope.freq_base"))?.unwrap_or(DEFAULT_THETA);
         let width = match file.optional(&key("rope.dimension_count"))? {
             Some(width) if family.rope.may_be_partial && width <= head_dim => width,
-            _ => head_dim,
+            _ => latent.map_or(head_dim, |latent| latent.rotated),
         };
-        let scaling = scaling(file, architecture, family, width)?;
+        let scaling = match (latent, scaling(file, architecture, family, width)?) {
+            (Some(_), RopeScaling::Yarn(yarn)) => RopeScaling::Yarn(latent_files::yarn_in_gguf(yarn)),
+            (_, scaling) => scaling,
+        };
+        let ffn_size = require_same(
+            file,
+            &key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])),
+            n_layers,
+        )?;
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
-            ffn_size: require_same(
-                file,
-                &key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])),
-                n_layers,
-            )?,
+            ffn_size,
             n_layers,
+            predicting_layers,
             n_heads,
-            n_kv_heads: optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
+            n_kv_heads: match latent {
+                Some(_) => n_heads,
+                None => optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
+            },
             head_dim,
+            latent,
             context_length: file.require(&key("context_length"))?,
             norm: family.norm,
             norm_eps: file.require(&key(family.norm.gguf_eps()))?,
@@ -69,13 +88,21 @@ impl DecoderConfig {
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
             linear_class: None,
-            experts: family.experts.map(|known| experts(file, architecture, &known)).transpose()?,
+            experts: family.experts.map(|known| known.in_gguf(file, architecture, ffn_size)).transpose()?,
+            dense: None,
             has_adapter: false,
         };
         config.check(path)?;
+        config.dense = match &family.experts {
+            Some(known) => known.dense.in_gguf(file, architecture, n_layers)?,
+            None => None,
+        };
         config.unrotated = family.unrotated(None, config.n_layers, None);
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = (family.attn_scale)(&config);
+        if latent.is_some() {
+            config.attn_scale = latent_files::scale_in_gguf(&config.rope.scaling, head_dim);
+        }
         for stated in family.stated {
             let key = key(stated.gguf);
             if let Some(number) = file.optional(&key)?.or(stated.default) {
@@ -143,7 +170,11 @@ impl DecoderConfig {
         let again = [
             ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
             ("rope.dimension_count", self.rope.width, "the head size (partial rotation is not supported)"),
-            ("attention.value_length", self.head_dim, "the head size of the keys"),
+            (
+                "attention.value_length",
+                self.latent.map_or(self.head_dim, |latent| latent.rank),
+                "the head size of the keys, or the rank of the latents",
+            ),
         ];
         for (name, expected, what) in again {
             let key = format!("{architecture}.{name}");
@@ -270,49 +301,6 @@ fn long_scaling(file: &Gguf, architecture: &'static str, width: usize) -> Result
     })
 }
 
-/// Reads the experts of each layer. Keys for the routing must ask for what llama.cpp does by default.
-fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<ExpertsConfig> {
-    let key = |name: &str| format!("{architecture}.{name}");
-    let none = |name: &str, supported: &[f32], what: &str| match file.optional::<f32>(&key(name))? {
-        Some(found) if !supported.contains(&found) => {
-            Err(Error::bad_key(file.tensors.path(), &key(name), found, what))
-        }
-        _ => Ok(()),
-    };
-    none("expert_shared_count", &[0.0], "0 (shared experts are not supported)")?;
-    none("expert_group_count", &[0.0, 1.0], "1 (groups of experts are not supported)")?;
-    none("expert_weights_scale", &[0.0, 1.0], "1 (scaled expert weights are not supported)")?;
-    none("expert_gating_func", &[0.0, 1.0], "1 (expert weights must come from softmax)")?;
-    none("interleave_moe_layer_step", &[0.0, 1.0], "1 (layers without experts are not supported)")?;
-    let normalised = file.optional::<bool>(&key("expert_weights_norm"))?;
-    if let Some(found) = normalised.filter(|found| *found != known.gguf_normalised) {
-        let expected = match known.gguf_normalised {
-            true => "true (llama.cpp divides the weights of the chosen experts by their sum)",
-            false => "false (llama.cpp does not divide the weights of the chosen experts by their sum)",
-        };
-        return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), found, expected));
-    }
-    let shared_ffn_size = match known.shared_ffn_size {
-        Some([_, shared]) => match file.optional(&key(shared))? {
-            Some(width) => Some(width),
-            None => Some(file.require(&key("feed_forward_length"))?),
-        },
-        None => {
-            none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
-            None
-        }
-    };
-    let used = file.require(&key("expert_used_count"))?;
-    let (is_normalised, is_rounded) = (known.gguf_normalised, known.is_rounded);
-    let routing = ExpertRouting { used, is_normalised, is_of_chosen: known.is_of_chosen, is_rounded };
-    Ok(ExpertsConfig {
-        count: file.require(&key("expert_count"))?,
-        routing,
-        shared_ffn_size,
-        clamped: known.clamped,
-    })
-}
-
 /// Returns an error for GGUF options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result<()> {
     let zero = [
@@ -361,12 +349,20 @@ fn biases(file: &Gguf, family: &Family) -> BiasFlags {
 /// Returns the shape of a block. If files choose between parallel and sequential halves, the norm before the feed-forward
 /// block exists only in sequential blocks, or else a key states the choice. llama.cpp reads the key in the latter case only.
 fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape> {
-    let Some(both) = family.shape.parallel else { return Ok(family.shape) };
+    let qk_norm = match family.shape.qk_norm {
+        QkNorm::EachHeadIfStated if file.tensors.get("blk.0.attn_q_norm.weight").is_some() => {
+            QkNorm::EachHead
+        }
+        QkNorm::EachHeadIfStated => QkNorm::Absent,
+        known => known,
+    };
+    let own = BlockShape { qk_norm, ..family.shape };
+    let Some(both) = own.parallel else { return Ok(own) };
     let is_parallel = match both.has_ffn_norm {
         _ if both.is_always => true,
         true => file.require(&format!("{architecture}.use_parallel_residual"))?,
         false => file.tensors.get("blk.0.ffn_norm.weight").is_none(),
     };
     let both = ParallelHalves { is_gguf: true, ..both };
-    Ok(BlockShape { parallel: is_parallel.then_some(both), ..family.shape })
+    Ok(BlockShape { parallel: is_parallel.then_some(both), ..own })
 }

@@ -4,16 +4,16 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::latent_files as latent_json;
 use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BlockShape, DecoderConfig, ExpertFiles, ExpertsConfig, Family, ParallelHalves,
-    SlidingDefaults, SlidingRope, SlidingWindow,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, SlidingDefaults,
+    SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
-use crate::ops::activation::{Activation, ClampedGlu};
+use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
-use crate::ops::experts::ExpertRouting;
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -26,19 +26,29 @@ impl DecoderConfig {
         refuse_extensions(file, family)?;
         let hidden_size = file.require_usize("hidden_size")?;
         let n_heads = file.require_usize("num_attention_heads")?;
-        let head_dim = match file.optional_usize("head_dim")? {
-            Some(head_dim) => head_dim,
-            None => derive_head_dim(file.path(), "num_attention_heads", hidden_size, n_heads)?,
+        let latent = if family.is_latent { Some(latent_json::sizes(file)?) } else { None };
+        let head_dim = match (latent, file.optional_usize("head_dim")?) {
+            (Some(latent), _) => latent.plain.saturating_add(latent.rotated),
+            (None, Some(head_dim)) => head_dim,
+            (None, None) => derive_head_dim(file.path(), "num_attention_heads", hidden_size, n_heads)?,
         };
+        let n_layers = file.require_usize("num_hidden_layers")?;
+        let rotating = latent.map_or(head_dim, |latent| latent.rotated);
+        let ffn_size =
+            file.require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?;
         let mut config = Self {
             vocab_size: file.require_usize("vocab_size")?,
             hidden_size,
-            ffn_size: file
-                .require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?,
-            n_layers: file.require_usize("num_hidden_layers")?,
+            ffn_size,
+            n_layers,
+            predicting_layers: match family.predicting {
+                Some([key, _]) => file.optional_usize(key)?.unwrap_or(0),
+                None => 0,
+            },
             n_heads,
             n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
             head_dim,
+            latent,
             context_length: file.require_usize("max_position_embeddings")?,
             norm: family.norm,
             norm_eps: file.require_f32(family.json_eps)?,
@@ -48,7 +58,7 @@ impl DecoderConfig {
             logits_scale: None,
             attn_cap: None,
             logits_cap: None,
-            rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), head_dim)?,
+            rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), rotating)?,
             sliding: None,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
@@ -57,13 +67,21 @@ impl DecoderConfig {
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
-            experts: family.experts.map(|known| experts(file, &known)).transpose()?,
+            experts: family.experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
+            dense: None,
             has_adapter: false,
         };
         config.check(file.path())?;
+        config.dense = match &family.experts {
+            Some(known) => known.dense.in_json(file, n_layers)?,
+            None => None,
+        };
         config.unrotated = unrotated(file, config.n_layers, family)?;
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
+        if latent.is_some() {
+            config.attn_scale = latent_json::scale(file, head_dim)?;
+        }
         for stated in family.stated {
             // An explicit null disables the option, even if there is a default.
             let default = stated.default.filter(|_| !file.is_null(stated.json));
@@ -185,50 +203,6 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     }
 }
 
-/// Reads the experts of each layer. transformers has two names for their number.
-fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
-    const COUNT: [&str; 2] = ["num_local_experts", "num_experts"];
-    let [one, other] = COUNT.map(|key| file.optional_usize(key));
-    let count = match (one?, other?) {
-        (Some(one), Some(other)) if one != other => {
-            return Err(file.bad_key(COUNT[0], one, format!("{other}, the value of {}", COUNT[1])));
-        }
-        (Some(count), _) | (None, Some(count)) => count,
-        (None, None) => file.require_usize(COUNT[1])?,
-    };
-    file.only(
-        "mlp_only_layers",
-        &[Value::Array(Vec::new())],
-        "[] (layers without experts are not supported)",
-    )?;
-    file.only("decoder_sparse_step", &[1.into()], "1 (layers without experts are not supported)")?;
-    const SHARED: [&str; 3] = ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"];
-    let shared = known.shared_ffn_size.map(|[key, _]| key);
-    for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
-        file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
-    }
-    let stated = known.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
-    let routing = ExpertRouting {
-        used: file.require_usize("num_experts_per_tok")?,
-        is_normalised: stated.unwrap_or(false),
-        is_of_chosen: known.is_of_chosen,
-        is_rounded: known.is_rounded,
-    };
-    let shared_ffn_size = shared.map(|key| file.require_usize(key)).transpose()?;
-    let clamped = known.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
-    Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped })
-}
-
-/// Reads the factor and limit of a clamped GLU.
-fn clamped_glu(file: &Config, default: ClampedGlu) -> Result<ClampedGlu> {
-    let number = |key: &str, default: f32| match file.optional_f32(key)?.unwrap_or(default) {
-        number if number > 0.0 && number.is_finite() => Ok(number),
-        number => Err(file.bad_key(key, number, "a positive number")),
-    };
-    let (alpha, limit) = (number("swiglu_alpha", default.alpha)?, number("swiglu_limit", default.limit)?);
-    Ok(ClampedGlu { alpha, limit })
-}
-
 /// Keys of biases in `config.json`. An architecture reads some of them; the others must be false or absent.
 const BIASES: [&str; 6] =
     ["attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qkv_bias"];
@@ -278,6 +252,9 @@ fn activation(file: &Config, family: &Family) -> Result<Activation> {
     Ok(found)
 }
 
+/// Key of norms of queries and keys.
+const QK_NORM: &str = "use_qk_norm";
+
 /// Reads the shape of a block, which some architectures choose between parallel and sequential halves.
 fn shape(file: &Config, family: &Family) -> Result<BlockShape> {
     const KEY: &str = "use_parallel_residual";
@@ -286,7 +263,14 @@ fn shape(file: &Config, family: &Family) -> Result<BlockShape> {
         Some(_) => file.optional_bool(KEY)?.unwrap_or(false),
         None => false,
     };
-    Ok(BlockShape { parallel: family.shape.parallel.filter(|_| is_parallel), ..family.shape })
+    let qk_norm = match family.shape.qk_norm {
+        QkNorm::EachHeadIfStated => match file.optional_bool(QK_NORM)?.unwrap_or(false) {
+            true => QkNorm::EachHead,
+            false => QkNorm::Absent,
+        },
+        known => known,
+    };
+    Ok(BlockShape { parallel: family.shape.parallel.filter(|_| is_parallel), qk_norm, ..family.shape })
 }
 
 /// Reads BitNet's kind of linear layers, for architectures that may have them.
@@ -344,7 +328,8 @@ fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     for (key, what) in numbers.into_iter().filter(|(key, _)| !is_stated(key)) {
         file.only(key, &[], &format!("absent ({what})"))?;
     }
-    for key in ["qk_layernorm", "use_qk_norm"] {
+    let is_normed = family.shape.qk_norm != QkNorm::Absent;
+    for key in ["qk_layernorm", QK_NORM].into_iter().filter(|key| !(is_normed && *key == QK_NORM)) {
         file.only(key, &no, "false (such norms of queries and keys are not supported)")?;
     }
     Ok(())

@@ -26,6 +26,7 @@ impl DecoderConfig {
             n_heads: h.n_heads,
             n_kv_heads: h.n_kv_heads,
             head_dim,
+            latent: None,
             context_length: h.seq_len,
             norm: family.norm,
             norm_eps: NORM_EPS,
@@ -49,7 +50,9 @@ impl DecoderConfig {
             shape: family.shape,
             biases: BiasFlags::default(),
             linear_class: None,
+            predicting_layers: 0,
             experts: None,
+            dense: None,
             has_adapter: false,
             tied_output: h.shared_classifier,
         };

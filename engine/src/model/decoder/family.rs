@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::model::decoder::{BlockShape, DecoderConfig, NormKind};
-use crate::ops::activation::{Activation, ClampedGlu};
+use crate::model::decoder::{BlockShape, DecoderConfig, ExpertFiles, NormKind};
+use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::RopeRounding;
@@ -24,6 +24,8 @@ pub struct Family {
     pub(crate) gguf_pairing: RopePairing,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
     pub(crate) shape: BlockShape,
+    /// True if keys and values are compressed to latents.
+    pub(crate) is_latent: bool,
     pub(crate) norm: NormKind,
     /// Key of the norms' epsilon in `config.json`.
     pub(crate) json_eps: &'static str,
@@ -57,6 +59,8 @@ pub struct Family {
     pub(crate) config_defaults: fn() -> Value,
     /// Expert settings, if the architecture has experts.
     pub(crate) experts: Option<ExpertFiles>,
+    /// Key of the number of layers after the last one that predict further tokens, which are not computed.
+    pub(crate) predicting: Option<[&'static str; 2]>,
     /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index; a name
     /// that ends in `=` has no `.weight`.
     pub(crate) layer_names: &'static [(&'static str, &'static str)],
@@ -169,38 +173,6 @@ impl NumberKey {
         (self.set)(config, number);
         Ok(())
     }
-}
-
-impl ExpertFiles {
-    /// Mixtral's experts.
-    pub(crate) const MIXTRAL: Self = Self {
-        ffn_size: ["intermediate_size", "feed_forward_length"],
-        normalised: None,
-        is_of_chosen: false,
-        clamped: None,
-        gguf_normalised: true,
-        shared_ffn_size: None,
-        is_rounded: false,
-    };
-}
-
-/// Expert settings in the files of an architecture.
-#[derive(Clone, Copy)]
-pub struct ExpertFiles {
-    /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
-    pub(crate) ffn_size: [&'static str; 2],
-    /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
-    pub(crate) normalised: Option<&'static str>,
-    /// True if softmax reads the logits of the chosen experts alone.
-    pub(crate) is_of_chosen: bool,
-    /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
-    pub(crate) clamped: Option<ClampedGlu>,
-    /// True if llama.cpp divides the chosen experts' weights by their sum.
-    pub(crate) gguf_normalised: bool,
-    /// Key of the shared expert's feed-forward size, in `config.json` and GGUF files, if there is a shared expert.
-    pub(crate) shared_ffn_size: Option<[&'static str; 2]>,
-    /// True if the architecture's authors round the experts' weights to the activation type.
-    pub(crate) is_rounded: bool,
 }
 
 /// RoPE variants of an architecture.

@@ -1,12 +1,11 @@
 //! Loads weights and configuration of a decoder from GGUF, llama2.c and Hugging Face checkpoints.
 
-use crate::error::{KeyError, Result};
+use crate::error::Result;
 use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, ExpertBiases, ExpertsConfig, FeedForward, FfnShape, Norm, NormKind,
-    Projection, Projections,
+    Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -18,10 +17,10 @@ use crate::weight::{Factor, Matrix};
 
 /// Weights of one layer of a file.
 pub struct LayerWeights<'a, 'f> {
-    weights: &'a mut Weights<'f>,
-    names: DecoderNames<'a>,
-    config: &'a DecoderConfig,
-    layer: usize,
+    pub(super) weights: &'a mut Weights<'f>,
+    pub(super) names: DecoderNames<'a>,
+    pub(super) config: &'a DecoderConfig,
+    pub(super) layer: usize,
 }
 
 impl LayerWeights<'_, '_> {
@@ -85,121 +84,12 @@ impl LayerWeights<'_, '_> {
         }
     }
 
-    /// Returns the expert settings of the configuration.
-    ///
-    /// # Errors
-    /// If the model has no experts.
-    pub(crate) fn experts(&self) -> Result<ExpertsConfig> {
-        let hint = "every file of this architecture must state this key".to_owned();
-        let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
-        self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
-    }
-
-    /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.
-    ///
-    /// # Errors
-    /// See [`LayerWeights::matrix`].
-    pub(crate) fn gates_and_ups(
-        &mut self,
-        count: usize,
-        rows: usize,
-        cols: usize,
-    ) -> Result<[Vec<Matrix>; 2]> {
-        let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(|name| self.names.of_layer(name, self.layer));
-        if gate != up {
-            return Ok([
-                self.of_experts("ffn_gate_exps", count, rows, cols)?,
-                self.of_experts("ffn_up_exps", count, rows, cols)?,
-            ]);
-        }
-        if self.config.experts.is_some_and(|experts| experts.clamped.is_some()) {
-            return self.alternating(&gate, count, rows, cols);
-        }
-        let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
-        let half = |first: usize| both.iter().map(|both| both.rows_from(first, rows)).collect();
-        Ok([half(0), half(rows)])
-    }
-
-    /// Loads gates and ups that alternate in the columns of one tensor, with inputs in its rows.
-    fn alternating(
-        &mut self,
-        name: &str,
-        count: usize,
-        rows: usize,
-        cols: usize,
-    ) -> Result<[Vec<Matrix>; 2]> {
-        let shape = [count, cols, 2 * rows];
-        let mut half = |first: usize| -> Result<Vec<Matrix>> {
-            let of_expert = |expert: usize| {
-                let at = |row: usize, col: usize| (expert * cols + col) * 2 * rows + 2 * row + first;
-                self.weights.gathered(name, &shape, [rows, cols], at)
-            };
-            (0..count).map(of_expert).collect()
-        };
-        Ok([half(0)?, half(1)?])
-    }
-
-    /// Loads the biases of a router and of all experts.
-    ///
-    /// # Errors
-    /// See [`LayerWeights::matrix`].
-    pub(crate) fn expert_biases(&mut self, count: usize, rows: usize, cols: usize) -> Result<ExpertBiases> {
-        let router = self.bias("ffn_gate_inp", count)?;
-        let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
-            .map(|name| self.names.bias_of_layer(name, self.layer));
-        let down = self.weights.matrix(&down, count, cols)?;
-        let [gate, up] = match gate == up {
-            false => [self.weights.matrix(&gate, count, rows)?, self.weights.matrix(&up, count, rows)?],
-            true => {
-                let mut half = |first: usize| {
-                    let at = |row: usize, col: usize| row * 2 * rows + 2 * col + first;
-                    self.weights.gathered(&gate, &[count, 2 * rows], [count, rows], at)
-                };
-                [half(0)?, half(1)?]
-            }
-        };
-        Ok(ExpertBiases { router, gate, up, down })
-    }
-
     /// Loads a vector by its GGUF name.
     ///
     /// # Errors
     /// See [`LayerWeights::norm`].
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.weights.vector(&self.names.of_layer(name, self.layer), len)
-    }
-
-    /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, and in Hugging Face checkpoints whose
-    /// name has no place for the expert's index; else one tensor for each expert.
-    ///
-    /// # Errors
-    /// See [`LayerWeights::matrix`].
-    pub(crate) fn of_experts(
-        &mut self,
-        name: &str,
-        count: usize,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Vec<Matrix>> {
-        let tensor = self.names.of_layer(name, self.layer);
-        match self.names {
-            DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
-            DecoderNames::HuggingFace { .. }
-                if self.config.experts.is_some_and(|all| all.clamped.is_some()) =>
-            {
-                let of_expert = |expert: usize| {
-                    let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
-                    self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
-                };
-                (0..count).map(of_expert).collect()
-            }
-            DecoderNames::HuggingFace { .. } if !tensor.contains("{}") => {
-                self.weights.stacked(&tensor, count, rows, cols)
-            }
-            DecoderNames::HuggingFace { .. } => (0..count)
-                .map(|expert| self.weights.matrix(&tensor.replace("{}", &expert.to_string()), rows, cols))
-                .collect(),
-        }
     }
 
     /// Loads a BitNet matrix and its factor by the GGUF name. The factor is optional in GGUF files, and present in
@@ -312,7 +202,7 @@ impl FeedForward {
     /// # Errors
     /// See [`FeedForward::load`].
     pub(crate) fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        let (d, f, has_bias) = (c.hidden_size, c.ffn_size, c.biases.mlp);
+        let (d, f, has_bias) = (c.hidden_size, w.dense_ffn_size().unwrap_or(c.ffn_size), c.biases.mlp);
         let (gate, up) = match c.shape.ffn {
             FfnShape::Gated => {
                 (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
@@ -376,7 +266,9 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
-        w.finish(|name| names.is_beside(name) || long && LONG_FACTORS.contains(&name))?;
+        let predicting = c.n_layers..c.n_layers + c.predicting_layers;
+        let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
+        w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self { config, token_embd, layers, output_norm, output })
     }
 }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, SharedExpert};
 use crate::numerics::Numerics;
 use crate::ops::activation::ClampedGlu;
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, of_chosen};
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -58,9 +58,10 @@ impl Mixture {
             Some(glu) => Some((glu, w.expert_biases(e.count, c.ffn_size, c.hidden_size)?)),
             None => None,
         };
+        let bias = if e.has_bias { w.correction_bias(e.count)? } else { Vec::new() };
         Ok(Self {
             clamped,
-            routing: e.routing,
+            routing: ExpertRouting { bias, ..e.routing },
             norm: w.norm("ffn_norm", c.hidden_size)?,
             router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
             gate,
@@ -74,21 +75,25 @@ impl Mixture {
     pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));
-        let shared = self.shared.iter().flat_map(SharedExpert::matrices);
+        let shared = self.shared.iter().flat_map(|shared| shared.matrices());
         [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).chain(shared).collect()
     }
 
     /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub(crate) fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
-        let (n, routing) = (p.n, self.routing);
+        let (n, routing) = (p.n, &self.routing);
         let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
         let biases = self.clamped.as_ref().map(|(_, biases)| biases);
         let logits = match biases {
             Some(biases) => n.affine(&x, &self.router, &biases.router),
-            None => n.linear(&x, &self.router),
+            None => n.router_logits(&x, &self.router, routing.precision),
         };
         let logits = t.tap(RouterLogits, logits);
-        let chosen = t.tap(Experts, n.choose(&logits, routing.used));
+        let mut scores = n.expert_scores(&logits, routing);
+        if routing.has_scores() {
+            scores = t.tap(ExpertScores, scores);
+        }
+        let chosen = t.tap(Experts, n.choose(&scores, routing));
         let weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
         let routed = |x: &Tensor, w: &[Matrix], bias: Option<&Matrix>| match bias {
             Some(bias) => n.add(&n.routed(x, w, &chosen), &rows_of(bias, &chosen, n)),
@@ -102,7 +107,7 @@ impl Mixture {
         };
         let act = t.tap(ExpertAct, act);
         let out = t.tap(ExpertOut, routed(&act, &self.down, biases.map(|biases| &biases.down)));
-        let mixed = n.mix(&out, &weights);
+        let mixed = n.mix(&out, &weights, &of_chosen(&scores, &chosen));
         let Some(shared) = &self.shared else { return t.tap(FfnOut, mixed) };
         let routed = t.tap(RoutedOut, mixed);
         let sum = shared.forward(&x, &routed, p, t);

@@ -6,8 +6,13 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod dense_files;
+mod expert_files;
 mod family;
+mod latent;
+mod latent_files;
 mod load;
+mod load_experts;
 mod mixture;
 mod names;
 mod norm;
@@ -18,13 +23,18 @@ mod yarn;
 pub(crate) use block::{
     BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock, StandardFamily,
 };
+pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub(crate) use dense_files::DenseFiles;
+pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{
-    BiasRule, BiasRules, ExpertFiles, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults,
-    SlidingRope, inverse_root_of_head_dim,
+    BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
+    inverse_root_of_head_dim,
 };
+pub(crate) use latent::{LatentAttention, LatentSizes};
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
+pub(crate) use names::SHARED_EXPERTS;
 pub use norm::{Norm, NormKind};
 pub(crate) use shared_expert::SharedExpert;
 
@@ -104,9 +114,11 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             hidden_size: c.hidden_size,
             n_heads: c.n_heads,
             head_dim: c.head_dim,
-            kv_width: c.n_kv_heads * c.head_dim,
+            kv_width: c.cache_widths()[0],
+            value_width: c.cache_widths()[1],
             rope_pairing: Some(c.rope.pairing),
-            experts: c.experts.map_or(0, |experts| experts.count),
+            experts: c.experts.as_ref().map_or(0, |experts| experts.count),
+            expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
     }
 

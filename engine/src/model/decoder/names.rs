@@ -26,6 +26,12 @@ const LAYER: &[(&str, &str)] = &[
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_kv_b", "self_attn.kv_b_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_output", "self_attn.o_proj"),
@@ -37,10 +43,18 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("exp_probs_b", "mlp.gate.e_score_correction_bias="),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+
+/// Hugging Face names of a shared expert in checkpoints with a number of shared experts.
+pub const SHARED_EXPERTS: &[(&str, &str)] = &[
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
 ];
 
 /// Prefixes of a decoder's tensor names: a text model, the text part of a multimodal model in transformers 4.x and
@@ -73,6 +87,15 @@ impl<'a> DecoderNames<'a> {
                 name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
             }
         }
+    }
+
+    /// Returns true for the tensors of a layer.
+    pub(super) fn is_of_layer(self, name: &str, index: usize) -> bool {
+        let prefix = match self {
+            DecoderNames::Gguf { .. } => format!("blk.{index}."),
+            DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.{index}.", outer.layers),
+        };
+        name.starts_with(&prefix)
     }
 
     /// Returns the name of a matrix's bias.

@@ -50,12 +50,20 @@ pub(super) fn rope<'f>(
 /// Key of the part of a head that rotates.
 const PARTIAL: &str = "partial_rotary_factor";
 
+/// Key of the number of values of a head that rotate, in old files.
+const WIDTH: &str = "rotary_dim";
+
 /// Reads the number of values of a head that rotate.
 fn width(file: &Config, stated: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
     const KEY: &str = PARTIAL;
     let place = stated.unwrap_or(file);
     let part =
         place.optional_f32(if stated.is_some() { KEY } else { family.rope.old_keys[1] })?.unwrap_or(1.0);
+    if let Some(width) = file.optional_usize(WIDTH)?.filter(|_| stated.is_none()) {
+        let is_supported = width == head_dim || family.rope.may_be_partial && (1..=head_dim).contains(&width);
+        let expected = format!("{head_dim}, the head size, or less if the architecture rotates a part");
+        return if is_supported { Ok(width) } else { Err(file.bad_key(WIDTH, width, expected)) };
+    }
     if part != 1.0 && !family.rope.may_be_partial {
         return Err(place.bad_key(KEY, part, "1 (partial rotation is not supported)"));
     }

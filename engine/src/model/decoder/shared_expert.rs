@@ -7,7 +7,7 @@ use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// A feed-forward block that every token uses in addition to its chosen experts, with a weight for each token. F =
+/// A feed-forward block that every token uses in addition to its chosen experts, with or without a weight. F =
 /// feed-forward size of the shared expert.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedExpert {
@@ -17,8 +17,8 @@ pub(crate) struct SharedExpert {
     pub(crate) up: Matrix,
     /// `[d, F]`
     pub(crate) down: Matrix,
-    /// `[1, d]`, for the logit of the weight
-    pub(crate) weight: Matrix,
+    /// `[1, d]`, for the logit of the weight; `None` for an expert without a weight
+    pub(crate) weight: Option<Matrix>,
 }
 
 impl SharedExpert {
@@ -27,22 +27,20 @@ impl SharedExpert {
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights, width: usize) -> Result<Self> {
+        let is_weighted = w.has_weighted_shared_expert();
         Ok(Self {
             gate: w.matrix("ffn_gate_shexp", width, c.hidden_size)?,
             up: w.matrix("ffn_up_shexp", width, c.hidden_size)?,
             down: w.matrix("ffn_down_shexp", c.hidden_size, width)?,
-            weight: w.row("ffn_gate_inp_shexp", c.hidden_size)?,
+            weight: is_weighted.then(|| w.row("ffn_gate_inp_shexp", c.hidden_size)).transpose()?,
         })
     }
 
     /// Returns the matrices, with names for messages.
-    pub(crate) fn matrices(&self) -> [(&'static str, &Matrix); 4] {
-        [
-            ("ffn_gate_shexp", &self.gate),
-            ("ffn_up_shexp", &self.up),
-            ("ffn_down_shexp", &self.down),
-            ("ffn_gate_inp_shexp", &self.weight),
-        ]
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = (&'static str, &Matrix)> {
+        let all =
+            [("ffn_gate_shexp", &self.gate), ("ffn_up_shexp", &self.up), ("ffn_down_shexp", &self.down)];
+        all.into_iter().chain(self.weight.iter().map(|weight| ("ffn_gate_inp_shexp", weight)))
     }
 
     /// Adds the shared expert's share to the weighted sum over the chosen experts. `x` is the normed input: `[T, d]`
@@ -53,8 +51,10 @@ impl SharedExpert {
         let up = t.tap(SharedUp, n.linear(x, &self.up));
         let act = t.tap(SharedAct, n.gated(&gate, &up, p.c.activation));
         let out = t.tap(SharedOut, n.linear(&act, &self.down));
-        let logit = t.tap(SharedLogit, n.linear(x, &self.weight).reshaped(&[x.rows()]));
-        let weight = t.tap(SharedWeight, n.shared_weights(&logit));
-        n.add_shared(routed, &out, Some(&weight))
+        let weight = self.weight.as_ref().map(|weight| {
+            let logit = t.tap(SharedLogit, n.linear(x, weight).reshaped(&[x.rows()]));
+            t.tap(SharedWeight, n.shared_weights(&logit))
+        });
+        n.add_shared(routed, &out, weight.as_ref())
     }
 }

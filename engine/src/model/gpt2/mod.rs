@@ -91,6 +91,8 @@ impl Model for Gpt2 {
             kv_width: c.hidden_size,
             rope_pairing: None,
             experts: 0,
+            expert_groups: None,
+            value_width: c.hidden_size,
         }
     }
 

@@ -50,7 +50,7 @@ pub(super) fn likelihoods(logits: &Tensor) -> Tensor {
 /// Computes softmax of the chosen experts' logits, largest first: `[T, k]`.
 pub(super) fn softmax_of_chosen(logits: &Tensor) -> Tensor {
     Tensor::from_rows(logits.rows(), logits.row_len(), |row, out| {
-        let order = ExpertOrder::Weights.of(logits.row(row));
+        let order = ExpertOrder::Scores.of(logits.row(row));
         let sorted: Vec<f32> = order.iter().map(|&at| logits.row(row)[at]).collect();
         let mut weights = vec![0.0; sorted.len()];
         likelihoods_of(&sorted, &mut weights);

@@ -181,7 +181,7 @@ fn tanh(x: ExactValue, p: f64) -> ExactValue {
 }
 
 /// Evaluates the logistic function, 1 / (1 + e^-x). llama.cpp computes it as silu(x) / x, with two more roundings.
-fn sigmoid(x: ExactValue, p: f64) -> ExactValue {
+pub(crate) fn sigmoid(x: ExactValue, p: f64) -> ExactValue {
     let e = exp(-x.value);
     let value = 1.0 / (1.0 + e);
     let part = if overflows(e) { 1.0 + 16.0 * U } else { U * (5.0 + 2.0 * p * e * value) };

@@ -7,10 +7,11 @@ use crate::exact::dot::dot;
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operand::{Operand, operand_type};
 use crate::exact::operation::by_row;
-use crate::exact::value::{K, U};
+use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operands, Operation, Profile, is_given};
+use crate::ops::activation::exact::sigmoid;
 use crate::ops::attention::exact::softmax;
-use crate::ops::experts::{ExpertRouting, row_of_each};
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction, choose, normalised, row_of_each};
 use crate::ops::linear::exact::WeightRow;
 use crate::parallel;
 use crate::tensor::Tensor;
@@ -34,17 +35,25 @@ impl Operation for ExpertWeights {
             let token = flats[0] / used;
             let all = logits.part(token * experts, experts);
             let chosen = self.chosen.row(token).iter().map(|&expert| expert as usize);
-            let weights: Vec<ExactValue> = match self.routing.is_normalised {
+            let weights: Vec<ExactValue> = match (self.routing.function, self.routing.is_normalised) {
                 // With and without other experts in the softmax, the divisor is the same for all chosen experts.
-                true => softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile),
-                false => {
+                (ScoreFunction::Softmax, true) => {
+                    softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile)
+                }
+                (ScoreFunction::Softmax, false) => {
                     let weights = softmax(&all, profile);
                     chosen.map(|expert| weights[expert]).collect()
                 }
+                (ScoreFunction::Sigmoid, is_normalised) => {
+                    let scores =
+                        chosen.map(|expert| sigmoid(all.get(expert), profile.library_ulps)).collect();
+                    if is_normalised { divided_by_sum(scores) } else { scores }
+                }
             };
-            let few = used as f64 + 4.0;
+            let (few, scale) = (used as f64 + 5.0, f64::from(self.routing.scale));
             let one = |&flat: &usize| {
                 let weight = weights[flat % used];
+                let weight = weight.through(weight.value * scale, scale);
                 weight.moved(2.0 * K * U * weight.value, few * U * weight.value)
             };
             flats.iter().map(one).collect::<Vec<_>>()
@@ -62,6 +71,140 @@ impl Operation for ExpertWeights {
 
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.logits]
+    }
+}
+
+/// Weights of engines that use the biased scores of the choice as weights: `[T, k]` to `[T, k]`.
+pub(crate) struct BiasedWeights {
+    /// Scores of the chosen experts, `[T, k]`.
+    pub(crate) scores: Tensor,
+    /// Routing rules.
+    pub(crate) routing: ExpertRouting,
+}
+
+impl BiasedWeights {
+    /// Computes the weights.
+    pub(crate) fn weights(&self) -> Tensor {
+        let weights = self.scores.clone();
+        self.routing.scaled(match self.routing.is_normalised {
+            true => normalised(weights, |row| row.iter().sum()),
+            false => weights,
+        })
+    }
+}
+
+impl Operation for BiasedWeights {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let used = self.scores.row_len();
+        let scores = InputTensor::of(&self.scores, profile);
+        let (few, scale) = (used as f64 + 5.0, f64::from(self.routing.scale));
+        let of_token = |flats: &[usize]| {
+            let first = flats[0] / used * used;
+            let all: Vec<ExactValue> = (first..first + used).map(|flat| scores.get(flat)).collect();
+            let weights = if self.routing.is_normalised { divided_by_sum(all) } else { all };
+            let one = |&flat: &usize| {
+                let weight = weights[flat % used];
+                let weight = weight.through(weight.value * scale, scale);
+                weight.moved(2.0 * K * U * weight.value.abs(), few * U * weight.value.abs())
+            };
+            flats.iter().map(one).collect::<Vec<_>>()
+        };
+        by_row(wanted, used).flat_map(of_token).collect()
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.expert_weights
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.scores]
+    }
+}
+
+/// Divides values by their sum.
+fn divided_by_sum(values: Vec<ExactValue>) -> Vec<ExactValue> {
+    let sum: f64 = values.iter().map(|value| value.value).sum();
+    let sigma = values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt();
+    let radius: f64 = values.iter().map(|value| value.radius).sum();
+    // The sum of positive values is uncertain by less than itself.
+    let least = (sum - radius).max(sum * U);
+    let divided = |value: ExactValue| {
+        let share = value.value / sum;
+        ExactValue {
+            value: share,
+            sigma: both(value.sigma, share * sigma) / sum,
+            radius: (value.radius + share * radius) / least,
+        }
+    };
+    values.into_iter().map(divided).collect()
+}
+
+/// Scores by which experts are chosen: `[T, E]` to `[T, E]`.
+pub(crate) struct ExpertScores {
+    /// `[T, E]`
+    pub(crate) logits: Tensor,
+    /// Routing rules.
+    pub(crate) routing: ExpertRouting,
+}
+
+impl Operation for ExpertScores {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let experts = self.logits.row_len();
+        let logits = InputTensor::of(&self.logits, profile);
+        let of_token = |flats: &[usize]| {
+            let all = logits.part(flats[0] / experts * experts, experts);
+            let scores: Vec<ExactValue> = match self.routing.function {
+                ScoreFunction::Softmax => softmax(&all, profile),
+                ScoreFunction::Sigmoid => {
+                    (0..experts).map(|expert| sigmoid(all.get(expert), profile.library_ulps)).collect()
+                }
+            };
+            let one = |&flat: &usize| {
+                let (score, bias) = (scores[flat % experts], self.routing.bias.get(flat % experts));
+                let Some(&bias) = bias else { return score };
+                let (bias, value) = (f64::from(bias), score.value + f64::from(bias));
+                // transformers rounds the bias like a weight if it rounds the logits; others need not.
+                let moved = match self.routing.precision {
+                    RouterPrecision::Activations => (profile.weights.round(bias) - bias).abs(),
+                    RouterPrecision::Unrounded | RouterPrecision::Whole => 0.0,
+                };
+                ExactValue { value, ..score }.moved(K * U * value.abs(), U * value.abs() + moved)
+            };
+            flats.iter().map(one).collect::<Vec<_>>()
+        };
+        by_row(wanted, experts).flat_map(of_token).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.logits]
+    }
+}
+
+/// Choice of experts: `[T, E]` to `[T, k]`. Scores that differ by less than their errors are ties, which
+/// the verdict decides.
+pub(crate) struct ExpertChoice {
+    /// `[T, E]`
+    pub(crate) scores: Tensor,
+    /// Routing rules.
+    pub(crate) routing: ExpertRouting,
+}
+
+impl Operation for ExpertChoice {
+    fn at(&self, _: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let chosen = choose(&self.scores, &self.routing);
+        wanted.iter().map(|&flat| ExactValue::sure(chosen.data()[flat].into())).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.scores]
     }
 }
 
@@ -167,6 +310,8 @@ pub(crate) struct ExpertMixture {
     pub(crate) outputs: Tensor,
     /// `[T, k]`
     pub(crate) weights: Tensor,
+    /// Scores in the choice, which decide the order of the sum: `[T, k]`
+    pub(crate) scores: Tensor,
 }
 
 impl Operation for ExpertMixture {

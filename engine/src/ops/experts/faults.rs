@@ -5,8 +5,8 @@ pub(crate) mod mixture;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
-use crate::ops::experts::exact::{ExpertProducts, ExpertWeights};
-use crate::ops::experts::{ExpertOrder, ExpertRouting, by_expert, row_of_each};
+use crate::ops::experts::exact::{BiasedWeights, ExpertChoice, ExpertProducts, ExpertScores, ExpertWeights};
+use crate::ops::experts::{ExpertGroups, ExpertOrder, ExpertRouting, ScoreFunction, by_expert, row_of_each};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
@@ -19,14 +19,35 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::ExpertWeights,
         keys: Some(["norm_topk_prob", "expert_weights_norm"]),
         at: WEIGHTS,
-        takes: "all|chosen|equal|logits",
+        takes: "all|chosen|equal|logits|softmax|sigmoid|biased|unscaled",
         own: |at| {
             routing(at).map_or(ChangeValue::Nothing, |own| {
                 ChangeValue::word(if own.is_normalised { "chosen" } else { "all" })
             })
         },
         compute: |at, value| weighed(at, value.as_word()?),
-        usual: |_| ["all", "chosen", "equal", "logits"].map(ChangeValue::word).into(),
+        usual: |_| {
+            let words = ["all", "chosen", "equal", "logits", "softmax", "sigmoid", "biased", "unscaled"];
+            words.map(ChangeValue::word).into()
+        },
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::ExpertScores,
+        keys: Some(["scoring_func", "expert_gating_func"]),
+        at: &[Point::ExpertScores],
+        takes: "softmax|sigmoid|unbiased|subtracted",
+        compute: |at, value| scored(at, value.as_word()?),
+        usual: |_| ["softmax", "sigmoid", "unbiased", "subtracted"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::ExpertGroups,
+        keys: Some(["n_group", "expert_group_count"]),
+        at: &[Point::Experts],
+        takes: "none|largest|sum",
+        compute: |at, value| grouped(at, value.as_word()?),
+        usual: |_| ["none", "largest", "sum"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -85,28 +106,80 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-fn routing(at: &SiteContext) -> Option<ExpertRouting> {
-    at.stage::<ExpertWeights>().map(|stage| stage.routing)
+fn routing<'a>(at: &'a SiteContext) -> Option<&'a ExpertRouting> {
+    at.stage::<ExpertWeights>().map(|stage| &stage.routing)
 }
 
 fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ExpertWeights { logits, chosen, routing } = at.stage()?;
-    let by = |logits: &Tensor, is_normalised| {
+    let by = |logits: &Tensor, routing: ExpertRouting| Some(at.n.expert_weights(logits, chosen, &routing));
+    let divided = |is_normalised| {
         let is_of_chosen = routing.is_of_chosen && is_normalised;
-        Some(at.n.expert_weights(logits, chosen, ExpertRouting { is_normalised, is_of_chosen, ..*routing }))
+        ExpertRouting { is_normalised, is_of_chosen, ..routing.clone() }
+    };
+    let (experts, used) = (logits.row_len(), chosen.row_len());
+    let of_chosen = |all: &Tensor| {
+        let place = |flat: usize| (0, flat / used * experts + chosen.data()[flat] as usize);
+        at.n.gathered(&[all], at.value.shape(), place)
     };
     match word {
-        "all" => by(logits, false),
-        "chosen" => by(logits, true),
-        "equal" => by(&logits.clone().map(|_| 0.0), true),
+        "all" => by(logits, divided(false)),
+        "chosen" => by(logits, divided(true)),
+        "equal" => by(&logits.clone().map(|_| 0.0), divided(true)),
         // The router's logits without softmax.
-        "logits" => {
-            let (experts, used) = (logits.row_len(), chosen.row_len());
-            let place = |flat: usize| (0, flat / used * experts + chosen.data()[flat] as usize);
-            Some(at.n.gathered(&[logits], at.value.shape(), place))
+        "logits" => Some(of_chosen(logits)),
+        "unscaled" if routing.scale != 1.0 => by(logits, ExpertRouting { scale: 1.0, ..routing.clone() }),
+        "softmax" | "sigmoid" => {
+            let function = score_function(word)?;
+            (function != routing.function)
+                .then(|| by(logits, ExpertRouting { function, ..routing.clone() }))?
+        }
+        // The scores that the choice compares, with the correction bias.
+        "biased" if !routing.bias.is_empty() => {
+            let scores = of_chosen(&at.n.expert_scores(logits, routing));
+            let biased = BiasedWeights { scores: scores.clone(), routing: routing.clone() };
+            Some(at.n.by(biased.weights(), biased))
         }
         _ => None,
     }
+}
+
+/// Returns the function of this name.
+fn score_function(word: &str) -> Option<ScoreFunction> {
+    match word {
+        "softmax" => Some(ScoreFunction::Softmax),
+        "sigmoid" => Some(ScoreFunction::Sigmoid),
+        _ => None,
+    }
+}
+
+/// Computes the scores of the choice in another way.
+fn scored(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let ExpertScores { logits, routing } = at.stage()?;
+    let by = |routing: ExpertRouting| Some(at.n.expert_scores(logits, &routing));
+    match word {
+        "unbiased" if !routing.bias.is_empty() => by(ExpertRouting { bias: Vec::new(), ..routing.clone() }),
+        "subtracted" if !routing.bias.is_empty() => {
+            by(ExpertRouting { bias: routing.bias.iter().map(|bias| -bias).collect(), ..routing.clone() })
+        }
+        _ => {
+            let function = score_function(word)?;
+            (function != routing.function).then(|| by(ExpertRouting { function, ..routing.clone() }))?
+        }
+    }
+}
+
+/// Chooses experts from other groups.
+fn grouped(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let ExpertChoice { scores, routing } = at.stage()?;
+    let groups = routing.groups?;
+    let groups = match word {
+        "none" => None,
+        "largest" if groups.summed != 1 => Some(ExpertGroups { summed: 1, ..groups }),
+        "sum" => Some(ExpertGroups { summed: scores.row_len() / groups.count, ..groups }),
+        _ => return None,
+    };
+    Some(at.n.choose(scores, &ExpertRouting { groups, ..routing.clone() }))
 }
 
 /// Keeps only the likeliest chosen experts and gives the others weight 0, as if each token chose fewer experts.
@@ -121,11 +194,11 @@ fn with_fewer(at: &SiteContext, count: f64) -> Option<Tensor> {
     for (token, row) in kept.chunks_mut(experts).enumerate() {
         let chosen = chosen.row(token);
         let of_chosen: Vec<f32> = chosen.iter().map(|&expert| row[expert as usize]).collect();
-        for slot in ExpertOrder::Weights.of(&of_chosen).into_iter().skip(used) {
+        for slot in ExpertOrder::Scores.of(&of_chosen).into_iter().skip(used) {
             row[chosen[slot] as usize] = f32::NEG_INFINITY;
         }
     }
-    Some(at.n.expert_weights(&Tensor::new(&shape, kept), chosen, *routing))
+    Some(at.n.expert_weights(&Tensor::new(&shape, kept), chosen, routing))
 }
 
 /// Computes the products with other expert matrices; the number of experts stays the same.

@@ -10,11 +10,21 @@ pub(crate) mod faults;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Rules for the weights of the chosen experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Rules for the choice of experts and for their weights.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExpertRouting {
     /// Number of experts per token.
     pub used: usize,
+    /// Arithmetic of the router's logits.
+    pub(crate) precision: RouterPrecision,
+    /// Function of the logits that gives each expert's score.
+    pub(crate) function: ScoreFunction,
+    /// Correction bias of each expert, `[E]`, which only the choice adds to the scores; empty without one.
+    pub(crate) bias: Vec<f32>,
+    /// Groups of experts, if a token may choose from some groups only.
+    pub(crate) groups: Option<ExpertGroups>,
+    /// Factor of the weights after they are divided by their sum.
+    pub(crate) scale: f32,
     /// True if the weights are divided by their sum.
     pub(crate) is_normalised: bool,
     /// True if softmax reads the logits of the chosen experts alone. The values are those of weights divided by their
@@ -24,41 +34,130 @@ pub struct ExpertRouting {
     pub(crate) is_rounded: bool,
 }
 
+/// Function of a router's logits that gives each expert's score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreFunction {
+    /// Softmax over all experts.
+    Softmax,
+    /// The logistic function of each logit.
+    Sigmoid,
+}
+
+/// Arithmetic in which the architecture's authors compute the router's logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterPrecision {
+    /// Like all products: logits are rounded to the type of activations.
+    Activations,
+    /// Logits are not rounded.
+    Unrounded,
+    /// Neither logits nor the router's weights are rounded.
+    Whole,
+}
+
+/// Groups of neighbouring experts. Each token chooses from the groups with the largest scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Number of groups.
+    pub count: usize,
+    /// Number of groups that a token chooses from.
+    pub(crate) used: usize,
+    /// Number of a group's largest scores that are added to the group's score.
+    pub summed: usize,
+}
+
+impl ExpertGroups {
+    /// Returns the scores of the groups: `[E]` to the number of groups.
+    pub fn scores(&self, scores: &[f32]) -> Vec<f32> {
+        let of_group = |group: &[f32]| {
+            let order = ExpertOrder::Scores.of(group);
+            order.iter().take(self.summed).map(|&at| group[at]).sum()
+        };
+        scores.chunks((scores.len() / self.count).max(1)).map(of_group).collect()
+    }
+
+    /// Returns a flag for each group that is true if a token chooses from it.
+    pub fn chosen(&self, scores: &[f32]) -> Vec<bool> {
+        let mut chosen = vec![false; self.count];
+        let order = ExpertOrder::Scores.of(&self.scores(scores));
+        order.into_iter().take(self.used).for_each(|group| chosen[group] = true);
+        chosen
+    }
+
+    /// Replaces the scores of all other groups' experts by negative infinity.
+    fn masked(&self, scores: &[f32]) -> Vec<f32> {
+        let (chosen, size) = (self.chosen(scores), (scores.len() / self.count).max(1));
+        let masked = |(expert, &score): (usize, &f32)| match chosen.get(expert / size) {
+            Some(true) => score,
+            _ => f32::NEG_INFINITY,
+        };
+        scores.iter().enumerate().map(masked).collect()
+    }
+}
+
+impl ExpertRouting {
+    /// Returns true if the choice reads other scores than the softmax of the logits.
+    pub(crate) fn has_scores(&self) -> bool {
+        self.function != ScoreFunction::Softmax || !self.bias.is_empty() || self.groups.is_some()
+    }
+
+    /// Adds the correction bias: `[T, E]` to `[T, E]`.
+    pub(crate) fn biased(&self, scores: Tensor) -> Tensor {
+        if self.bias.is_empty() {
+            return scores;
+        }
+        let (shape, mut data) = (scores.shape().to_vec(), scores.into_data());
+        for row in data.chunks_mut(self.bias.len()) {
+            row.iter_mut().zip(&self.bias).for_each(|(score, bias)| *score += bias);
+        }
+        Tensor::new(&shape, data)
+    }
+
+    /// Multiplies weights by their factor: `[T, k]`.
+    pub(crate) fn scaled(&self, weights: Tensor) -> Tensor {
+        if self.scale == 1.0 { weights } else { weights.map(|weight| weight * self.scale) }
+    }
+}
+
 /// Order in which the outputs of the chosen experts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpertOrder {
     /// Order of the experts' indices.
     Numbers,
-    /// Largest weight first; equal weights by ascending index.
-    Weights,
+    /// Largest score in the choice of experts first; equal scores by ascending index.
+    Scores,
 }
 
 impl ExpertOrder {
     /// Returns the indices of a row of weights in this order.
     pub(crate) fn of(self, weights: &[f32]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..weights.len()).collect();
-        if self == ExpertOrder::Weights {
+        if self == ExpertOrder::Scores {
             order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
         }
         order
     }
 }
 
-/// Chooses the `used` likeliest experts of each token, lowest indices first on ties: `[T, E]` to `[T, k]`, ascending.
-pub(crate) fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
+/// Chooses the experts of each token with the largest scores, lowest indices first on ties: `[T, E]` to `[T, k]`,
+/// ascending.
+pub(crate) fn choose(scores: &Tensor, routing: &ExpertRouting) -> Tensor {
     let of_token = |token: usize| {
-        let mut chosen = ExpertOrder::Weights.of(likelihoods.row(token));
-        chosen.truncate(used);
+        let all = scores.row(token);
+        let mut chosen = match &routing.groups {
+            Some(groups) => ExpertOrder::Scores.of(&groups.masked(all)),
+            None => ExpertOrder::Scores.of(all),
+        };
+        chosen.truncate(routing.used);
         chosen.sort_unstable();
         chosen.into_iter().map(|expert| expert as f32)
     };
-    Tensor::new(&[likelihoods.rows(), used], (0..likelihoods.rows()).flat_map(of_token).collect())
+    Tensor::new(&[scores.rows(), routing.used], (0..scores.rows()).flat_map(of_token).collect())
 }
 
-/// Returns the likelihoods of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
-pub(crate) fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
+/// Returns the scores of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
+pub(crate) fn of_chosen(scores: &Tensor, chosen: &Tensor) -> Tensor {
     let of_token = |token: usize| {
-        let all = likelihoods.row(token);
+        let all = scores.row(token);
         chosen.row(token).iter().map(move |&expert| all[expert as usize])
     };
     Tensor::new(chosen.shape(), (0..chosen.rows()).flat_map(of_token).collect())
@@ -113,10 +212,11 @@ pub(crate) fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + 
 }
 
 /// Computes the weighted sum over the chosen experts, and rounds each product and each partial sum: `[T, k, d]`, `[T,
-/// k]` to `[T, d]`.
+/// k]` twice, to `[T, d]`. `scores` decide the order of the sum.
 pub(crate) fn mixed(
     outputs: &Tensor,
     weights: &Tensor,
+    scores: &Tensor,
     order: ExpertOrder,
     round: impl Fn(f32) -> f32 + Sync,
 ) -> Tensor {
@@ -125,7 +225,7 @@ pub(crate) fn mixed(
     let used = outputs.shape()[1];
     parallel::chunks(&mut data, width, 4 * used * width, |token, out| {
         let (weights, all) = (weights.row(token), outputs.row(token));
-        for (nth, at) in order.of(weights).into_iter().enumerate() {
+        for (nth, at) in order.of(scores.row(token)).into_iter().enumerate() {
             for (out, &value) in out.iter_mut().zip(&all[at * width..][..width]) {
                 let product = round(value * weights[at]);
                 *out = if nth == 0 { product } else { round(*out + product) };

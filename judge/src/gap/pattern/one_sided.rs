@@ -18,6 +18,8 @@ const OPPOSITE: f64 = 0.002;
 const ALONE: f64 = 0.01;
 /// Largest difference of log-sum-exps over vocabulary ranges.
 const FARTHEST: f64 = 1.5;
+/// Share of the squared differences that a multiple of the log-probability explains, for logarithms of another base.
+const PROPORTIONAL: f64 = 0.9;
 /// Smallest mean in standard errors over sequences.
 const SIGMAS: f64 = 5.0;
 
@@ -44,7 +46,23 @@ pub(super) fn find_processed(pair: &PairView) -> Option<GapFinding> {
 pub(super) fn find_range(pair: &PairView) -> Option<GapFinding> {
     let (larger, mean) = larger_side(pair)?;
     let farthest = pair.sample.tokens.iter().map(|token| token.delta().abs()).fold(0.0, f64::max);
-    (farthest <= FARTHEST && is_range(pair)).then(|| range(larger, farthest, mean))
+    let is_range = is_range(pair) || (is_beyond_rounding(pair) && !is_proportional(pair));
+    (farthest <= FARTHEST && is_range).then(|| range(larger, farthest, mean))
+}
+
+/// Returns true if most differences exceed rounding. Other faults than a shift of log-sum-exp move tokens of such a
+/// pair to both sides.
+fn is_beyond_rounding(pair: &PairView) -> bool {
+    let beyond = pair.sample.tokens.iter().filter(|token| !pair.is_rounding(token)).count();
+    2 * beyond > pair.sample.tokens.len()
+}
+
+/// Returns true if the differences are a multiple of the log-probability, as for logarithms of another base.
+fn is_proportional(pair: &PairView) -> bool {
+    let sum = |of: &dyn Fn(&ScoredToken) -> f64| pair.sample.tokens.iter().map(of).sum::<f64>();
+    let (own, both) = (sum(&|t| t.logprob().powi(2)), sum(&|t| t.logprob() * t.delta()));
+    let all = sum(&|t| t.delta().powi(2));
+    both * both >= PROPORTIONAL * own * all
 }
 
 /// Returns the side whose log-probabilities are systematically larger, by more than rounding can give, and the mean

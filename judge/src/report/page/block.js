@@ -3,9 +3,9 @@
 /** Parts of the model, each with its taps in data-flow order; taps in one list run in parallel. */
 const FLOW = [
   ["input", [["tokens"], ["embed"]]],
-  ["attention", [["attn_norm"], ["q", "k", "v"], ["q_norm", "k_norm"], ["q_rope", "k_rope"], ["k_cache", "v_cache"], ["attn_scores"], ["attn_weights"],
+  ["attention", [["attn_norm"], ["q_latent"], ["q_latent_norm"], ["q", "k", "v", "kv_latent"], ["kv_latent_norm"], ["q_norm", "k_norm"], ["q_rope", "k_rope"], ["k_cache", "v_cache"], ["k_expanded", "v_expanded"], ["attn_scores"], ["attn_weights"], ["attn_latent"],
     ["attn_context"], ["attn_sub_norm"], ["attn_out"], ["attn_post_norm"], ["attn_residual"]]],
-  ["feed-forward", [["ffn_norm"], ["router_logits"], ["experts", "expert_weights"], ["ffn_gate", "ffn_up", "expert_gate", "expert_up", "shared_gate", "shared_up"],
+  ["feed-forward", [["ffn_norm"], ["router_logits"], ["expert_scores"], ["experts", "expert_weights"], ["ffn_gate", "ffn_up", "expert_gate", "expert_up", "shared_gate", "shared_up"],
     ["ffn_act", "expert_act", "shared_act"], ["ffn_sub_norm"], ["expert_out", "shared_out", "shared_logit"], ["routed_out", "shared_weight"],
     ["ffn_out"], ["ffn_post_norm"], ["block_out"]]],
   ["output", [["final_norm"], ["logits"], ["last_logits"], ["argmax", "probs", "token_logprobs", "top_ids", "top_logprobs"], ["generated"]]],

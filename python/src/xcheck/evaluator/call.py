@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .tracked import Tracked
 
@@ -33,6 +33,47 @@ def wide(leaf: Any) -> Any:
     return leaf
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """The form of an operation's arguments: which of them are lists, and the names of the last ones."""
+
+    lengths: tuple[int | None, ...]  # None for an argument that is no list
+    kinds: tuple[Any, ...]  # list or tuple; None
+    names: tuple[str, ...]
+
+    @staticmethod
+    def flattened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Arguments]:
+        """Returns all operands in one list. ATen's lists are not nested."""
+        leaves: list[Any] = []
+        lengths: list[int | None] = []
+        kinds: list[Any] = []
+        for arg in (*args, *kwargs.values()):
+            kind = type(arg)
+            if kind is list or kind is tuple:
+                leaves += arg
+                lengths.append(len(arg))
+                kinds.append(kind)
+            else:
+                leaves.append(arg)
+                lengths.append(None)
+                kinds.append(None)
+        return leaves, Arguments(tuple(lengths), tuple(kinds), tuple(kwargs))
+
+    def filled(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with these operands."""
+        found: list[Any] = []
+        at = 0
+        for length, kind in zip(self.lengths, self.kinds):
+            if length is None:
+                found.append(leaves[at])
+                at += 1
+            else:
+                found.append(kind(leaves[at : at + length]))
+                at += length
+        count = len(found) - len(self.names)
+        return tuple(found[:count]), dict(zip(self.names, found[count:]))
+
+
 class Call:
     """An ATen operation with its operands."""
 
@@ -41,7 +82,7 @@ class Call:
         self.name: str = func._schema.name.split("::")[1]
         self.args = args
         self.kwargs = kwargs
-        self.leaves, self.spec = tree_flatten((args, kwargs))
+        self.leaves, self.form = Arguments.flattened(args, kwargs)
         self._wide: list[Any] | None = None
 
     @property
@@ -63,7 +104,13 @@ class Call:
 
     def rebuild(self) -> None:
         """Takes over exchanged operands."""
-        self.args, self.kwargs = tree_unflatten(self.leaves, self.spec)
+        self.args, self.kwargs = self.form.filled(self.leaves)
+        self._wide = None
+
+    def with_args(self, args: tuple[Any, ...]) -> None:
+        """Takes over other arguments."""
+        self.args = args
+        self.leaves, self.form = Arguments.flattened(args, self.kwargs)
         self._wide = None
 
     def widen_integers(self) -> None:
@@ -77,7 +124,7 @@ class Call:
         leaves = list(self.wide)
         for at, leaf in (changed or {}).items():
             leaves[at] = leaf
-        args, kwargs = tree_unflatten(leaves, self.spec)
+        args, kwargs = self.form.filled(leaves)
         return self.func(*args, **kwargs)
 
     def asked(self) -> torch.dtype | None:

@@ -43,9 +43,12 @@ class Session:
         self.model: Any = None
         self.settings = Settings(max(2, runs))
         self.ties: Ties  # choices that rounding can decide
+        self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
         self.has_taps = bool(self.dump.taps)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
         self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound
+        self.seen: set[tuple[str, int, int]] = set()  # outputs of modules with an exact value
+        self.skips_initialisation: bool | None = None  # True if models may be made again without initialisation
         self.undetermined: dict[tuple[str, int, int], torch.Tensor] = {}  # values that a choice by rounding decides
 
     def load(self) -> None:
@@ -118,6 +121,7 @@ class Session:
             self.wrong.add(row.site)
         if unsure is not None:
             self.undetermined[row.site] = unsure
+        self.seen.add(row.site)
         self.ties.take(row.module)
         return message, {"exact": exact, "sigma": sigma}
 

@@ -42,6 +42,7 @@ class Forcing:
         self.pass_number = 0
         self.paused = False
         self.stack: list[str] = []
+        evaluation.stack = self.stack
         self.seen: set[tuple[str, int, int]] = set()
         self.handles: list[Any] = []
         self.autocast = ExitStack()
@@ -206,10 +207,12 @@ class Forcing:
         place: list[int] = []
 
         def note(call: Call, result: Any) -> Any:
+            result = old(call, result)
             results.append(result)
             return result
 
         def exchange(call: Call, result: Any) -> Any:
+            result = old(call, result)
             place.append(0)
             return forced if len(place) - 1 == at else result
 

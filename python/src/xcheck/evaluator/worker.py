@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Callable
 
 import torch
 
@@ -10,6 +11,8 @@ from .causes.search import search
 from .errors import EvaluatorError
 from .evaluation import Session
 from .protocol import Answers
+
+REPORT_INTERVAL = 5.0  # seconds between two reports of the search for causes
 
 
 class Worker:
@@ -45,6 +48,7 @@ class Worker:
     def causes(self, request: dict[str, Any], answers: Answers) -> None:
         if self.session is None:
             raise EvaluatorError("request", "no model evaluated yet, expected 'evaluate' before 'causes'")
+        self.session.on_trial = progress(answers)
         session, pass_number = self.session, int(request.get("pass", 0))
         if "tap" in request:
             row = session.outputs.get((str(request["tap"]), request.get("layer"), pass_number))
@@ -55,6 +59,20 @@ class Worker:
             module, call = required(request, "module", "the path of a module"), int(request.get("call", 0))
         for cause in search(session, module, call, pass_number, float(request.get("seconds", 60))):
             answers.send(cause)
+
+
+def progress(answers: Answers) -> Callable[[], None]:
+    """Returns a function that reports the number of its calls, at most once in each interval."""
+    count, last = 0, time.monotonic()
+
+    def report() -> None:
+        nonlocal count, last
+        count += 1
+        if time.monotonic() - last >= REPORT_INTERVAL:
+            last = time.monotonic()
+            answers.send({"message": "progress", "done": count, "total": 0, "what": "searching for the cause"})
+
+    return report
 
 
 def required(request: dict[str, Any], key: str, kind: str = "a path") -> str:

@@ -18,9 +18,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
 
 /// Computes the sum with other weights.
 fn mixed(at: &SiteContext, mixture: &ExpertMixture, word: &str) -> Option<Tensor> {
-    let ExpertMixture { outputs, weights } = mixture;
+    let ExpertMixture { outputs, weights, scores } = mixture;
     let used = weights.row_len();
-    let by = |weights: &Tensor| Some(at.n.mix(outputs, weights));
+    let by = |weights: &Tensor| Some(at.n.mix(outputs, weights, scores));
     match word {
         // The routed experts are not added.
         "zero" => by(&Tensor::new(weights.shape(), vec![0.0; weights.data().len()])),

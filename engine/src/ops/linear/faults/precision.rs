@@ -7,7 +7,7 @@ use crate::numerics::Numerics;
 use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::linear::faults::weight::encoded;
 use crate::ops::linear::faults::{IN_LAYERS, MATRICES, input, multiplied, own, with};
-use crate::quant::{decode_matrix_row, decode_row, quantise_row};
+use crate::quant::{CodeType, WeightRounding, decode_matrix_row, largest_of};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -18,9 +18,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: MATRICES,
         takes: "f16|bf16",
         compute: |at, value| {
-            let rounding = WeightRounding::named(value.as_word()?)?;
+            let rounding = named(value.as_word()?)?;
             match at.stage() {
-                _ if !rounding.is_of_file() => None,
+                _ if !is_of_file(rounding) => None,
                 Some(EmbeddingLookup { table, tokens }) => {
                     Some(at.n.embed(&rounded(table, rounding)?, tokens))
                 }
@@ -62,102 +62,34 @@ const QUANTISED: CatalogueEntry = CatalogueEntry {
 const READ: [&str; 7] =
     ["f8_e4m3", "f8_e5m2", "f8_e4m3-tensor", "f8_e4m3-row", "int8-tensor", "int8-row", "q8_0"];
 
-/// A way to round weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum WeightRounding {
-    /// Each weight by itself.
-    Float(Float),
-    /// Each weight divided by a scale, so that the largest of the matrix becomes the largest number of the codes.
-    Tensor(CodeType),
-    /// The same with a scale for each row.
-    Row(CodeType),
-    /// Blocks of a ggml type.
-    Blocks(DType),
+/// Returns the rounding of a catalogue value.
+fn named(word: &str) -> Option<WeightRounding> {
+    Some(match word {
+        "f16" => WeightRounding::Float(DType::F16),
+        "bf16" => WeightRounding::Float(DType::BF16),
+        "f8_e4m3" => WeightRounding::Float(DType::F8_E4M3),
+        "f8_e5m2" => WeightRounding::Float(DType::F8_E5M2),
+        "f8_e4m3-tensor" => WeightRounding::Tensor(CodeType::E4m3),
+        "f8_e4m3-row" => WeightRounding::Row(CodeType::E4m3),
+        "int8-tensor" => WeightRounding::Tensor(CodeType::Int8),
+        "int8-row" => WeightRounding::Row(CodeType::Int8),
+        "q8_0" => WeightRounding::Blocks(DType::Q8_0),
+        _ => return None,
+    })
 }
 
-/// Numbers that weights are rounded to after they are divided by a scale.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum CodeType {
-    Int8,
-    E4m3,
+/// Returns true if a file may have all its weights in this type.
+fn is_of_file(rounding: WeightRounding) -> bool {
+    matches!(rounding, WeightRounding::Float(DType::F16 | DType::BF16))
 }
 
-impl CodeType {
-    fn largest(self) -> f32 {
-        match self {
-            CodeType::Int8 => 127.0,
-            CodeType::E4m3 => 448.0,
-        }
+/// Returns true if the rounding changes a matrix and can be computed for it.
+fn applies_to(rounding: WeightRounding, w: &Matrix) -> bool {
+    match rounding {
+        WeightRounding::Float(float) => w.dtype != float,
+        WeightRounding::Blocks(dtype) => w.cols.is_multiple_of(dtype.block_len()),
+        _ => true,
     }
-
-    fn round(self, x: f32) -> f32 {
-        match self {
-            CodeType::Int8 => x.round_ties_even(),
-            CodeType::E4m3 => Float::E4m3.round(x.into()) as f32,
-        }
-    }
-}
-
-impl WeightRounding {
-    fn named(word: &str) -> Option<Self> {
-        Some(match word {
-            "f16" => WeightRounding::Float(Float::F16),
-            "bf16" => WeightRounding::Float(Float::Bf16),
-            "f8_e4m3" => WeightRounding::Float(Float::E4m3),
-            "f8_e5m2" => WeightRounding::Float(Float::E5m2),
-            "f8_e4m3-tensor" => WeightRounding::Tensor(CodeType::E4m3),
-            "f8_e4m3-row" => WeightRounding::Row(CodeType::E4m3),
-            "int8-tensor" => WeightRounding::Tensor(CodeType::Int8),
-            "int8-row" => WeightRounding::Row(CodeType::Int8),
-            "q8_0" => WeightRounding::Blocks(DType::Q8_0),
-            _ => return None,
-        })
-    }
-
-    /// Rounds a row. `largest` is the largest absolute value of the matrix.
-    fn round(self, row: &mut [f32], largest: f32) {
-        let by_scale = |row: &mut [f32], codes: CodeType, largest: f32| {
-            let scale = largest / codes.largest();
-            if scale > 0.0 {
-                row.iter_mut().for_each(|x| *x = codes.round(*x / scale) * scale);
-            }
-        };
-        match self {
-            WeightRounding::Float(float) => {
-                row.iter_mut().for_each(|x| *x = float.round((*x).into()) as f32);
-            }
-            WeightRounding::Tensor(codes) => by_scale(row, codes, largest),
-            WeightRounding::Row(codes) => {
-                let largest = largest_of(row);
-                by_scale(row, codes, largest);
-            }
-            WeightRounding::Blocks(dtype) => {
-                if let Some(size) = dtype.bytes_for(row.len()) {
-                    let mut bytes = vec![0; size];
-                    quantise_row(dtype, row, &mut bytes);
-                    decode_row(dtype, &bytes, row);
-                }
-            }
-        }
-    }
-
-    /// Returns true if a file may have all its weights in this type.
-    fn is_of_file(self) -> bool {
-        matches!(self, WeightRounding::Float(Float::F16 | Float::Bf16))
-    }
-
-    /// Returns true if the rounding changes a matrix and can be computed for it.
-    fn applies_to(self, w: &Matrix) -> bool {
-        match self {
-            WeightRounding::Float(float) => Float::of(w.dtype) != Some(float),
-            WeightRounding::Blocks(dtype) => w.cols.is_multiple_of(dtype.block_len()),
-            _ => true,
-        }
-    }
-}
-
-fn largest_of(row: &[f32]) -> f32 {
-    row.iter().fold(0.0f32, |most, x| most.max(x.abs()))
 }
 
 /// Rounds weights of a plain type and stores them in the original type, so activations are rounded as before.
@@ -166,7 +98,7 @@ fn rounded(w: &Matrix, rounding: WeightRounding) -> Option<Matrix> {
 }
 
 fn rounded_by(w: &Matrix, rounding: WeightRounding, largest: f32) -> Option<Matrix> {
-    let own = Float::of(w.dtype).filter(|_| rounding.applies_to(w))?;
+    let own = Float::of(w.dtype).filter(|_| applies_to(rounding, w))?;
     let mut data = Vec::new();
     let mut row = vec![0.0; w.cols];
     for index in 0..w.rows {
@@ -189,7 +121,7 @@ fn largest_in(w: &Matrix, rounding: WeightRounding) -> f32 {
 
 /// Computes the product with quantised weights.
 fn quantised(at: &SiteContext, word: &str) -> Option<Tensor> {
-    let rounding = WeightRounding::named(word).filter(|rounding| !rounding.is_of_file())?;
+    let rounding = named(word).filter(|&rounding| !is_of_file(rounding))?;
     rounded_product(at, rounding)
 }
 
@@ -198,7 +130,7 @@ fn rounded_product(at: &SiteContext, rounding: WeightRounding) -> Option<Tensor>
     let product = own(at)?;
     let w = rounded(&product.w, rounding)?;
     let bias = product.bias.map(|mut bias| {
-        if rounding.is_of_file() {
+        if is_of_file(rounding) {
             rounding.round(&mut bias, 0.0);
         }
         bias
@@ -220,7 +152,7 @@ fn nearest_roundings(at: &SiteContext, theirs: &[f64]) -> Vec<&'static str> {
     }
     let x = Tensor::new(x.shape(), x.data().to_vec());
     let off = |word: &'static str| {
-        let rounding = WeightRounding::named(word)?;
+        let rounding = named(word)?;
         let w = rounded_by(&product.w.rows_from(0, few), rounding, largest_in(&product.w, rounding))?;
         let bias = product.bias.as_ref().map(|bias| bias[..few].to_vec());
         let off = distance(&multiplied(at, &x, &LinearParameters { w, bias, ..product.clone() })?, &wanted);

@@ -13,6 +13,8 @@ use crate::tensor::Tensor;
 
 pub(crate) const NORMS: &[Point] = &[
     Point::AttnNorm,
+    Point::QLatentNorm,
+    Point::KvLatentNorm,
     Point::QNorm,
     Point::KNorm,
     Point::AttnSubNorm,

@@ -17,6 +17,7 @@ from ..rounding import Evaluation
 # Plausibility of an explanation: smaller numbers are likelier.
 USUAL_KEY, FITTED_KEY, ROUND_CONSTANT, WEIGHT, OPERATION, INPUT, UNROUND = range(7)
 LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+MODULE_CALL = "_call_impl"  # function of torch that calls a module's forward function
 SHOWN = 100  # characters of a quoted source line
 
 
@@ -57,6 +58,9 @@ class Change:
     rank: int
     message: dict[str, Any]
     is_local: bool = False  # True for a change of one module, which does not apply in other layers
+    trial: Any = None  # the trial that the change has explained
+    confirmed: int | None = None  # modules in which the change is confirmed; None if no run has tried
+    is_exact: bool = False  # True if rounding explains all of the error that is left
 
     @property
     def model(self) -> Any:
@@ -73,26 +77,48 @@ class Change:
         return nullcontext()
 
 
+class Edit:
+    """A change of operations. One edit lasts for one call of a module in which the change applies."""
+
+    def before(self, call: Call) -> Any:
+        """Returns a result in place of the operation's own; None to run it. May exchange operands."""
+        return None
+
+    def after(self, call: Call, result: Any) -> Any:
+        """Returns the operation's result."""
+        return result
+
+
+class BeforeEdit(Edit):
+    """An edit by a function that is called before each operation."""
+
+    def __init__(self, function: Callable[[Call], Any]):
+        self.function = function
+
+    def before(self, call: Call) -> Any:
+        return self.function(call)
+
+
 @dataclass
 class CodeChange(Change):
     """A change of operations. `make` is called when a module begins in which the change applies."""
 
-    make: Callable[[], Callable[[Call], Any]] = field(default=lambda: lambda call: None)
+    make: Callable[[Evaluation], Edit] = field(default=lambda evaluation: Edit())
 
     @contextmanager
     def installed(self, run: Run) -> Iterator[None]:
-        current = [self.make()]
+        evaluation = run.evaluation
+        current = [self.make(evaluation)]
 
         def begin(module: Any, args: Any) -> None:
-            current[0] = self.make()
+            current[0] = self.make(evaluation)
 
-        def before(call: Call) -> Any:
-            return current[0](call) if run.applies else None
-
-        run.evaluation.before = before
+        evaluation.before = lambda call: current[0].before(call) if run.applies else None
+        evaluation.after = lambda call, result: current[0].after(call, result) if run.applies else result
         with run.hooks(lambda path, module: module.register_forward_pre_hook(begin)):
             yield
-        run.evaluation.before = lambda call: None
+        evaluation.before = lambda call: None
+        evaluation.after = lambda call, result: result
 
 
 @dataclass(frozen=True)
@@ -121,7 +147,10 @@ NOWHERE = Place("", 0)
 
 
 def place() -> Place:
-    """Returns the line of the modelling code that runs the current operation."""
+    """Returns the line of the modelling code that runs the current operation.
+
+    It is the same line whichever module a run begins with: in a module of torch, the line of that module.
+    """
     found = NOWHERE
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -131,5 +160,33 @@ def place() -> Place:
             return Place(name, frame.f_lineno)
         if "/torch/nn/modules/" in name and file not in ("module.py", "container.py") and found is NOWHERE:
             found = Place(name, frame.f_lineno)
+        if found is not NOWHERE and frame.f_code.co_name == MODULE_CALL:
+            return found
         frame = frame.f_back
     return found
+
+
+@dataclass(frozen=True)
+class CodeSite:
+    """An operation of the modelling code: the calls that lead to it within its module, and the module's role."""
+
+    place: Place
+    calls: tuple[tuple[int, int], ...]  # function and instruction of each call, from the inside out
+    operation: str
+    role: str  # path of the innermost module, without numbers
+
+
+def code_site(call: Call, evaluation: Evaluation) -> CodeSite | None:
+    """Returns the site of the current operation; None outside of modelling code."""
+    here = place()
+    if not here.path:
+        return None
+    frame: Any = sys._getframe(1)
+    calls: list[tuple[int, int]] = []
+    while frame is not None and frame.f_code.co_name != MODULE_CALL:
+        name = frame.f_code.co_filename
+        if ("transformers" in name or "/nn/modules/" in name) and not name.endswith("module.py"):
+            calls.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    path = evaluation.stack[-1] if evaluation.stack else ""
+    return CodeSite(here, tuple(calls), call.name, LAYER_NUMBER.sub(".*", path))

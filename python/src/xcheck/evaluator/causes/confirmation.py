@@ -66,6 +66,7 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
         demanded |= {site[0] for site in session.wrong if role_of(site[0]) == role}
 
     def look(row: Row, value: torch.Tensor) -> None:
+        session.on_trial()
         may_be_wrong = row.site in session.wrong and row.module not in demanded
         if may_be_wrong:
             return

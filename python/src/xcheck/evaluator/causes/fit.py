@@ -15,6 +15,7 @@ from .trial import Exact, Fit, Trial, exact_of
 STEPS = 48
 SPAN = 12.0
 GRID = 36
+REFINED = 1e-4  # relative distance in which a better number is sought
 
 
 class Fitting:
@@ -48,7 +49,9 @@ class Fitting:
             return None
         value = self.found if self.found is not None else best
         if self.trial.explains(self.make(value)) is None:
-            return None
+            value = self.refined(value)
+            if self.trial.explains(self.make(value)) is None:
+                return None
         sigma = self.trial.last_sigma
         assert sigma is not None
         low, high = bounds(lambda other: self.fits(other, sigma), value)
@@ -96,13 +99,21 @@ class Fitting:
             tried.append((error, start * math.exp(step)))
         return min(tried)[1]
 
-    def golden(self, function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    def refined(self, value: float) -> float:
+        """Returns the number with the least error near one that explains the values almost."""
+        width = REFINED * abs(value)
+        return self.golden(self.error, value - width, value + width, until_found=False)[0]
+
+    def golden(
+        self, function: Callable[[float], float], low: float, high: float, until_found: bool = True
+    ) -> tuple[float, float]:
         """Returns the place and the value of a minimum."""
         ratio = (math.sqrt(5) - 1) / 2
         first, second = high - ratio * (high - low), low + ratio * (high - low)
         of_first, of_second = function(first), function(second)
         for _ in range(STEPS):
-            if not self.trial.has_time or high - low < 1e-9 or self.found is not None:
+            is_found = until_found and self.found is not None
+            if not self.trial.has_time or is_found or high - low < 1e-9 * max(1.0, abs(high)):
                 break
             if of_first < of_second:
                 high, second, of_second = second, first, of_first

@@ -49,7 +49,6 @@ class OtherInput(Change, ABC):
 class Recorded(OtherInput):
     """The recorded output of another module, as a module's input."""
 
-    trial: Any = None
     source: tuple[str, int] = ("", 0)  # module and call
 
     def value(self, run: Run, path: str, present: torch.Tensor) -> torch.Tensor | None:
@@ -148,6 +147,6 @@ def exchanged(trial: Trial) -> Iterator[Change]:
                 continue
             what = f"{trial.root or trial.path} reads the output of {row.module} in place of its input"
             told = {"kind": "input", "what": what, "key": row.module}
-            change = Recorded(INPUT, told, name=name, trial=trial, source=(row.module, row.call))
+            change = Recorded(INPUT, told, trial=trial, name=name, source=(row.module, row.call))
             if explains(trial, change):
                 yield change

@@ -6,15 +6,17 @@ import copy
 import inspect
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from ..evaluation import Session
 from ..model import mark_computed_buffers
+from ..tracked import Tracked
 from .change import FITTED_KEY, USUAL_KEY, Change
 from .trial import Trial
 
@@ -36,6 +38,7 @@ TYPICAL: dict[str, list[Any]] = {
     "softcapping": [None],
     "window": [None],
 }
+EXACT = 1.5  # error in units of the rounding error, of which no other explanation takes much
 COUNTS = re.compile(r"window|chunk|per_tok|top_?k|topk_group|span")
 OUTSIDE = re.compile(r"window|layer_types|rope|chunk|causal|rotary")  # keys that masks and rotations depend on
 
@@ -84,8 +87,13 @@ def alters_inputs(trial: Trial, key: str) -> bool:
     """Returns true if a key may alter the mask or the rotation that the module is given."""
     if not OUTSIDE.search(key) or not any("mask" in name or "position" in name for name in trial.kwargs):
         return False
-    is_recorded = any("rotary" in row.module for row in trial.session.dump.rows.values())
-    return not ("rope" in key and is_recorded)
+    return not ("rope" in key and is_rotation_recorded(trial))
+
+
+def is_rotation_recorded(trial: Trial) -> bool:
+    """Returns true if the rotation that the module is given is the candidate's, and not the model's."""
+    seen = trial.session.seen
+    return any("rotary" in row.module and row.site in seen for row in trial.session.dump.rows.values())
 
 
 def entries(config: Any) -> list[tuple[tuple[str, ...], Any]]:
@@ -134,7 +142,7 @@ def others(key: str, value: Any, default: Any) -> list[Any]:
     if isinstance(value, bool):
         found.append(not value)
     for word, typical in TYPICAL.items():
-        if key == word or key.endswith(f"_{word}") or f"_{word}" in key:
+        if key == word or f"_{word}" in key or key.startswith(f"{word}_"):
             found += [
                 other for other in typical if other is None or type(other) is type(value) or isinstance(value, float)
             ]
@@ -183,8 +191,8 @@ def changed(config: Any, path: tuple[str, ...], value: Any) -> Any:
 
 
 @contextmanager
-def parameters_on_meta() -> Iterator[None]:
-    """Creates parameters without memory; buffers keep their values."""
+def without_weights(skips: bool) -> Iterator[None]:
+    """Creates parameters without memory; buffers keep their values. `skips` leaves all initialisation out."""
     register = torch.nn.Module.register_parameter
 
     def without_memory(module: Any, name: str, parameter: Any) -> None:
@@ -193,16 +201,57 @@ def parameters_on_meta() -> Iterator[None]:
         if made is not None and made.device.type != "meta":
             module._parameters[name] = torch.nn.Parameter(made.to("meta"), requires_grad=False)
 
-    torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign,assignment]
+    with ExitStack() as stack:
+        stack.enter_context(exchanged_attribute(torch.nn.Module, "register_parameter", without_memory))
+        if skips:
+            stack.enter_context(exchanged_attribute(transformers.PreTrainedModel, "init_weights", nothing))
+            for kind in vars(torch.nn).values():
+                if isinstance(kind, type) and "reset_parameters" in vars(kind):
+                    stack.enter_context(exchanged_attribute(kind, "reset_parameters", nothing))
+        yield
+
+
+@contextmanager
+def exchanged_attribute(kind: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute of a class for a while."""
+    old = getattr(kind, name)
+    setattr(kind, name, value)
     try:
         yield
     finally:
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+        setattr(kind, name, old)
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def may_skip(session: Session) -> bool:
+    """Returns true if the model's computed buffers do not depend on the initialisation of its weights."""
+    if session.skips_initialisation is None:
+        own = dict(session.model.named_buffers())
+        with without_weights(True):
+            made = dict(type(session.model)._from_config(copy.deepcopy(session.model.config)).named_buffers())
+        persistent = {
+            f"{path}.{name}".lstrip(".")
+            for path, module in session.model.named_modules()
+            for name in module._buffers
+            if name not in module._non_persistent_buffers_set
+        }
+        session.skips_initialisation = own.keys() == made.keys() and all(
+            name in persistent or is_same(own[name], made[name]) for name in own
+        )
+    return session.skips_initialisation
+
+
+def is_same(own: torch.Tensor, made: torch.Tensor) -> bool:
+    exact = own.exact if isinstance(own, Tracked) else own.double()
+    return exact.shape == made.shape and torch.equal(exact.to(made.dtype), made)
 
 
 def remade(session: Session, config: Any) -> Any:
     """Returns the model of another configuration with the same weights; None if the weights do not fit."""
-    with parameters_on_meta():
+    with without_weights(may_skip(session)):
         model = type(session.model)._from_config(config).eval()
     sources = dict(session.model.named_modules())
     for path, module in model.named_modules():
@@ -260,6 +309,8 @@ def explains(trial: Trial, change: Change) -> bool:
     if fit is None:
         return False
     change.message["error_after"] = fit.error
+    change.trial = trial
+    change.is_exact = fit.error <= EXACT * trial.noise
     return True
 
 

@@ -10,8 +10,9 @@ from typing import Any, Callable
 
 from ..call import Call
 from ..tracked import Settings
-from .change import ROUND_CONSTANT, UNROUND, CodeChange, Place, place, role_of
+from .change import ROUND_CONSTANT, UNROUND, BeforeEdit, CodeChange, Place, place, role_of
 from .fit import Fitting
+from .keys import EXACT
 from .round_numbers import NARROW
 from .trial import Exact, Trial
 
@@ -151,7 +152,7 @@ def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
 
 def changed(constant: Constant, value: float) -> CodeChange:
     """Returns the change of a constant to a value."""
-    return CodeChange(ROUND_CONSTANT, {}, make=lambda: exchange(constant, value))
+    return CodeChange(ROUND_CONSTANT, {}, make=lambda _: BeforeEdit(exchange(constant, value)))
 
 
 def causes(trial: Trial) -> Iterator[CodeChange]:
@@ -173,6 +174,7 @@ def causes(trial: Trial) -> Iterator[CodeChange]:
         if fit is None:
             continue
         expected = f"{constant.value:.6g}"
+        change.trial, change.is_exact = trial, fit.error <= EXACT * trial.noise
         change.rank = ROUND_CONSTANT if number.is_round else UNROUND
         change.message = {
             "kind": "constant",

@@ -6,51 +6,81 @@ import time
 from typing import Any
 
 from ..evaluation import Session
-from . import inputs, keys, numbers, rotations, steps, weights
+from . import inputs, keys, numbers, operands, results, rotations, steps, weights
 from .change import UNROUND, Change
 from .confirmation import SHORT, confirmed
+from .facts import facts
 from .trial import Trial
 
-KINDS = (keys.causes, weights.causes, inputs.causes, rotations.causes, steps.causes, numbers.causes)
+# Kinds of changes, the quickest and likeliest first. The search ends after a group that explains the values.
+GROUPS = (
+    (keys.causes,),
+    (results.causes, rotations.causes, weights.causes, inputs.causes),
+    (steps.causes, operands.causes),
+    (numbers.causes,),
+)
 CLOSE = 2.0  # explanations whose errors differ by less are equally good
 SHARE = 0.8  # of the time for the search; the rest is for confirmations
 
 
 def search(session: Session, module: str, call: int, pass_number: int, seconds: float) -> list[dict[str, Any]]:
-    """Returns the causes of one output, all equally likely; none if nothing explains every value."""
+    """Returns the causes of one output, all equally likely; if nothing explains every value, the facts about them."""
     trial = Trial(session, module, call, pass_number, SHARE * seconds)
     if trial.before is None or trial.before.violations == 0:
         return []
-    found = tried(trial)
-    found += [key for change in found for key in keys.of_change(trial, change)]
-    if not found:
-        return []
-    best = min(change.message["error_after"] for change in found)
-    close = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
-    chosen = likeliest(trial, close)
+    chosen = first_group(trial)
+    if not chosen:
+        limit = [] if trial.has_time else ["the search reached its time limit"]
+        return [{"message": "facts", "text": ", ".join(facts(trial) + limit)}]
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
 
 
-def tried(trial: Trial) -> list[Change]:
-    """Returns the changes of all kinds that explain every value; no kind uses the time of all later ones."""
+def first_group(trial: Trial) -> list[Change]:
+    """Returns the likeliest changes of the first group that explains every value up to rounding; else of all groups."""
+    found: list[Change] = []
+    inner = trial.inner()
+    for group in range(len(GROUPS)):
+        for one in (inner, trial) if group else (trial,):
+            if one is not None:
+                one.deadline = trial.deadline
+                found += tried(one, group)
+                chosen = likeliest([change for change in found if change.is_exact])
+                if chosen:
+                    return chosen
+    return likeliest(found)
+
+
+def tried(trial: Trial, group: int) -> list[Change]:
+    """Returns the changes of a group that explain every value; no kind uses the time of all later ones."""
     found: list[Change] = []
     end = trial.deadline
-    for number, kind in enumerate(KINDS):
+    later = sum(len(kinds) for kinds in GROUPS[group + 1 :])
+    for number, kind in enumerate(GROUPS[group]):
         now = time.monotonic()
-        trial.deadline = min(end, now + 2 * (end - now) / (len(KINDS) - number))
+        left = len(GROUPS[group]) - number + later
+        trial.deadline = min(end, now + 2 * (end - now) / left)
         found += kind(trial)
     trial.deadline = end
-    return found
+    return found + [key for change in found for key in keys.of_change(trial, change)]
 
 
-def likeliest(trial: Trial, found: list[Change]) -> list[Change]:
+def count_of(change: Change) -> int:
+    """Returns the number of modules in which a change is confirmed."""
+    if change.confirmed is None:
+        change.confirmed = confirmed(change.trial, change)
+    return change.confirmed
+
+
+def likeliest(found: list[Change]) -> list[Change]:
     """Returns the confirmed changes of the best rank; of these, those that explain the most modules."""
+    best = min((change.message["error_after"] for change in found), default=0.0)
+    found = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
     for rank in sorted({change.rank for change in found}):
-        counted = [(confirmed(trial, change), change) for change in found if change.rank == rank]
+        counted = [(count_of(change), change) for change in found if change.rank == rank]
         most = max(count for count, _ in counted)
         chosen = [change for count, change in counted if count == most and count]
         chosen.sort(key=lambda change: change.message["error_after"])
-        if rank == UNROUND and len(chosen) > 1 and trial.row.dtype in SHORT:
+        if rank == UNROUND and len(chosen) > 1 and chosen[0].trial.row.dtype in SHORT:
             return []  # in a short type, many numbers explain the values: none is evidence
         if chosen:
             return chosen

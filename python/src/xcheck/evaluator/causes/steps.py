@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
 from ..call import Call, is_real
 from ..outputs import recorded, replaced
-from ..rounding import as_tracked
+from ..rounding import Evaluation, as_tracked
 from ..tracked import Settings, Tracked, fresh
-from .change import OPERATION, Change, CodeChange, Place, Run, place
+from .change import OPERATION, BeforeEdit, Change, CodeChange, CodeSite, Edit, Run, code_site
 from .keys import explains
 from .trial import Exact, Trial
 from .weights import own_modules
@@ -55,33 +55,18 @@ SKIPPED = frozenset(
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of the modelling code, and the operand that takes the place of its result."""
+    """An operation of the modelling code, and the operand that takes the place of its result."""
 
-    place: Place
-    operation: str
-    ordinal: int  # number of the operation within its line
+    site: CodeSite
     operand: int
     twice: bool = False
 
     @property
     def words(self) -> str:
-        operation = self.operation.strip("_")
+        operation = self.site.operation.strip("_")
         if self.twice:
-            return f"an operand of {operation} in `{self.place.text}` is added twice"
-        return f"{operation} in `{self.place.text}` is left out"
-
-
-class Lines:
-    """Counts the operations of each line, in each execution of the line."""
-
-    def __init__(self) -> None:
-        self.counts: dict[tuple[Place, str], int] = {}
-
-    def next(self, call: Call) -> tuple[Place, int]:
-        here = place()
-        key = (here, call.name)
-        self.counts[key] = self.counts.get(key, -1) + 1
-        return here, self.counts[key]
+            return f"an operand of {operation} in `{self.site.place.text}` is added twice"
+        return f"{operation} in `{self.site.place.text}` is left out"
 
 
 @dataclass
@@ -100,6 +85,9 @@ class ReturnsInput(Change):
             return replaced(output, given.to(value.dtype).clone())
 
         def make(path: str, module: Any) -> Any:
+            # A layer of another kind may lack the module.
+            if self.inside and self.inside not in dict(module.named_modules()):
+                return module.register_forward_hook(lambda *_: None)
             return module.get_submodule(self.inside).register_forward_hook(hook, prepend=True, with_kwargs=True)
 
         with run.hooks(make):
@@ -109,37 +97,32 @@ class ReturnsInput(Change):
 def steps_of(trial: Trial) -> list[Step]:
     """Returns the operations that can be left out: an operand has the shape of the result."""
     found: dict[Step, None] = {}
-    lines = Lines()
+    evaluation = Exact(Settings(0))
 
     def look(call: Call, result: Any) -> Any:
         if call.name not in SKIPPED or not call.reals or not isinstance(result, torch.Tensor):
             return result
-        here, ordinal = lines.next(call)
-        if not here.path or ordinal > 8:
+        site = code_site(call, evaluation)
+        if site is None or trial.skips(site.role):
             return result
         numbers = [leaf for leaf in call.leaves if isinstance(leaf, float)]
         for at, leaf in enumerate(call.leaves):
             if is_real(leaf) and leaf.shape == result.shape and not (numbers and call.name in ("mul", "add", "div")):
-                found.setdefault(Step(here, call.name, ordinal, at))
+                found.setdefault(Step(site, at))
                 if call.name == "add":
-                    found.setdefault(Step(here, call.name, ordinal, at, twice=True))
+                    found.setdefault(Step(site, at, twice=True))
         return result
 
-    evaluation = Exact(Settings(0))
     evaluation.after = look
     trial.run(evaluation)
     return list(found)
 
 
-def leave_out(step: Step) -> Callable[[Call], Any]:
-    """Returns a change that leaves an operation out."""
-    lines = Lines()
+def leave_out(step: Step, evaluation: Evaluation) -> Edit:
+    """Returns an edit that leaves an operation out."""
 
     def change(call: Call) -> Any:
-        if call.name != step.operation or not call.reals:
-            return None
-        here, ordinal = lines.next(call)
-        if (here, ordinal) != (step.place, step.ordinal):
+        if call.name != step.site.operation or not call.reals or code_site(call, evaluation) != step.site:
             return None
         operand = as_tracked(call.leaves[step.operand])
         dtype = call.dtype()
@@ -148,7 +131,7 @@ def leave_out(step: Step) -> Callable[[Call], Any]:
             return fresh(sum(others[1:], others[0]) + operand.exact, dtype, pending=True)
         return Tracked(operand.exact, dtype, operand.errors)
 
-    return change
+    return BeforeEdit(change)
 
 
 def causes(trial: Trial) -> Iterator[Change]:
@@ -156,6 +139,8 @@ def causes(trial: Trial) -> Iterator[Change]:
     for path, _ in list(own_modules(trial)):
         if not trial.has_time:
             return
+        if trial.skips(path):
+            continue
         inside = path[len(trial.root) :].lstrip(".") if trial.root else path
         what = {"kind": "operation", "what": f"{path or 'the model'} is left out: its output is its input", "key": path}
         skipped = ReturnsInput(OPERATION, what, inside=inside)
@@ -164,7 +149,7 @@ def causes(trial: Trial) -> Iterator[Change]:
     for step in steps_of(trial):
         if not trial.has_time:
             return
-        what = {"kind": "operation", "what": step.words, "key": step.operation, **step.place.fields}
-        change = CodeChange(OPERATION, what, make=lambda step=step: leave_out(step))  # type: ignore[misc]
+        what = {"kind": "operation", "what": step.words, "key": step.site.operation, **step.site.place.fields}
+        change = CodeChange(OPERATION, what, make=lambda run, step=step: leave_out(step, run))  # type: ignore[misc]
         if explains(trial, change):
             yield change

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..bounds import over
 from ..call import Call, is_real
+from ..constants import UNIT
 from ..errors import EvaluatorError
 from ..evaluation import Session, run_passes
 from ..forcing import Forcing
@@ -23,8 +24,10 @@ from ..modules import ROTARY
 from ..operations import CREATIONS
 from ..outputs import recorded
 from ..rounding import Evaluation, is_composite, is_view
+from ..ties import is_within
 from ..tracked import RoundingErrors, Settings, Tracked, fresh
-from .change import Change, Run
+from .bypass import Bypass
+from .change import LAYER_NUMBER, Change, Run
 
 RULED = (
     frozenset(
@@ -69,6 +72,7 @@ class Fit:
         return self.violations == 0 and self.error < float("inf")
 
 
+UNCHANGED = Change(0, {})
 GENEROUS = 16.0  # a change may raise sigma by this factor
 
 
@@ -95,6 +99,9 @@ class Trial:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
+        self.tried = False  # True if changes of the module itself have been tried by the inner trial
+        self.own: tuple[Any, Any, dict[str, int]]  # inputs of the module itself, and the calls before it
+        self.bypass = Bypass(pass_number, set(ancestors(self.name)))
         self.sigma: torch.Tensor | None = None
         self.last_sigma: torch.Tensor | None = None  # of the last output that was judged
         self.undetermined = session.undetermined.get(self.site, torch.tensor(False))
@@ -102,10 +109,31 @@ class Trial:
         self.capture()
         self.before = self.judged()
 
+    def inner(self) -> Trial | None:
+        """Returns a trial of the module alone, with the inputs that the model computes; None if it is this one."""
+        if self.root == self.name:
+            return None
+        trial = copy.copy(self)
+        trial.root, (trial.args, trial.kwargs, trial.calls) = self.name, self.own
+        trial.bypass = Bypass(self.site[2], set(ancestors(self.name)))
+        trial.sigma = None
+        trial.before = trial.judged()
+        self.tried = trial.before is not None and trial.before.violations > 0
+        return trial if self.tried else None
+
+    def skips(self, path: str) -> bool:
+        """Returns true for a module, or a role of modules, whose changes have been tried before."""
+        return self.tried and (is_within(path, self.name) or is_within(path, LAYER_NUMBER.sub(".*", self.name)))
+
     @property
     def module(self) -> Any:
         """The module that is run: the smallest one whose inputs are the candidate's values."""
         return self.session.model.get_submodule(self.root)
+
+    @property
+    def module_of_site(self) -> Any:
+        """The module whose output is in question."""
+        return self.session.model.get_submodule(self.name)
 
     @property
     def has_time(self) -> bool:
@@ -143,17 +171,19 @@ class Trial:
             return keep
 
         known: dict[str, bool] = {}
-        evaluation = Exact(Settings(0))
+        evaluation = Evaluation(Settings(self.session.settings.samples))
         handles = []
         with torch.no_grad(), Forcing(self.session.model, self.session.dump, evaluation, ignore) as forcing:
             for path in candidates:
                 module = self.session.model.get_submodule(path)
                 handles.append(module.register_forward_pre_hook(keeper(path), with_kwargs=True, prepend=True))
             try:
-                run_passes(self.session.model, self.session.dump, evaluation, forcing)
+                with self.bypass.noted(forcing):
+                    run_passes(self.session.model, self.session.dump, evaluation, forcing)
             except Reached:
                 self.root = next((path for path in candidates if known.get(path)), self.name)
                 self.args, self.kwargs, self.calls = kept[self.root]
+                self.own = kept[self.name]
                 return
             finally:
                 for handle in handles:
@@ -170,7 +200,8 @@ class Trial:
 
     def run(self, evaluation: Evaluation, change: Change | None = None) -> torch.Tensor | None:
         """Returns the module's output; None if it has another shape."""
-        change = change or Change(0, {})
+        change = change or UNCHANGED
+        self.session.on_trial()
         model = change.model if change.model is not None else self.session.model
         if change.is_deep:
             output = self.run_from_the_start(evaluation, model)
@@ -184,6 +215,8 @@ class Trial:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             forcing = stack.enter_context(self.forcing(model, evaluation))
+            bypass = self.bypass.noted(forcing) if change is UNCHANGED else self.bypass.installed(model, forcing)
+            stack.enter_context(bypass)
             stack.enter_context(evaluation)
             outputs = stack.enter_context(self.kept(model, forcing))
             stack.enter_context(change.installed(Run(model, evaluation, forcing, frozenset([self.root]))))
@@ -195,7 +228,8 @@ class Trial:
         """Runs the model up to the module."""
         mark_computed_buffers(model)
         forcing = Forcing(model, self.dump_without_site, evaluation, ignore)
-        with torch.no_grad(), forcing, self.kept(model, forcing) as outputs, suppress(Reached):
+        bypass = self.bypass.installed(model, forcing)
+        with torch.no_grad(), forcing, bypass, self.kept(model, forcing) as outputs, suppress(Reached):
             run_passes(model, self.session.dump, evaluation, forcing)
         return outputs[0] if outputs else None
 
@@ -222,9 +256,10 @@ class Trial:
         if output is None:
             return None
         exact = exact_of(output)
-        sigma = torch.zeros_like(exact) if self.sigma is None else GENEROUS * self.sigma
-        is_close = self.count(exact, sigma / GENEROUS) == 0
-        return Fit(self.relative(exact), self.count(exact, sigma), is_close)
+        sigma = torch.zeros_like(exact) if self.sigma is None else self.sigma
+        # An operation may be exact where its replacement is not: no sigma is small next to all others.
+        generous = GENEROUS * torch.maximum(sigma, sigma.square().mean().sqrt())
+        return Fit(self.relative(exact), self.count(exact, generous), self.count(exact, sigma) == 0)
 
     def judged(self, change: Change | None = None) -> Fit | None:
         """Compares the output with the candidate's, with the error bound at each value."""
@@ -249,6 +284,15 @@ class Trial:
             return None
         found = self.judged(change)
         return found if found is not None and found.violations == 0 else None
+
+    @property
+    def noise(self) -> float:
+        """The relative error that rounding alone leaves of the last output that was judged."""
+        assert self.last_sigma is not None
+        size = torch.where(torch.isfinite(self.want), self.want, 0.0)
+        stored = UNIT.get(self.row.dtype, 0.0) * size
+        error = (self.last_sigma.square() + stored.square()).mean().sqrt()
+        return float(error / size.square().mean().sqrt().clamp(min=1e-300))
 
     def relative(self, exact: torch.Tensor) -> float:
         """Returns the error relative to the candidate's values, as root mean squares."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any
@@ -51,6 +51,20 @@ class WeightChange(Change):
 
 
 @dataclass
+class SeveralWeights(Change):
+    """Other values of several parameters, such as a weight and its bias."""
+
+    changes: tuple[WeightChange, ...] = ()
+
+    @contextmanager
+    def installed(self, run: Run) -> Iterator[None]:
+        with ExitStack() as stack:
+            for change in self.changes:
+                stack.enter_context(change.installed(run))
+            yield
+
+
+@dataclass
 class RoundedBuffer(Change):
     """A computed constant, such as the frequencies of a rotation, rounded to a shorter type."""
 
@@ -85,6 +99,8 @@ def alternatives(trial: Trial, path: str, name: str, value: torch.Tensor) -> Ite
     is_bias = "bias" in name
     if value.dim() == 1 or is_bias:
         yield f"{path} is {'not added' if is_bias else 'zero'}", torch.zeros_like(value)
+    if is_bias:
+        yield f"{path} is added twice", 2 * value
     if value.dim() == 2 and value.shape[0] == value.shape[1]:
         yield f"{path} is transposed", value.t().contiguous()
     elif value.dim() == 2:
@@ -95,8 +111,10 @@ def alternatives(trial: Trial, path: str, name: str, value: torch.Tensor) -> Ite
         yield f"{path} is not applied", torch.ones_like(value)
         yield f"one is added to {path}", value + 1
         yield f"one is subtracted from {path}", value - 1
+        yield f"{path} is not a part of the softmax", torch.full_like(value, -torch.inf)
     if value.dim() == 3 and value.shape[-1] <= KERNEL:
         yield f"{path} is reversed", value.flip(-1)
+        yield f"{path} is read column by column", value.transpose(0, 2).contiguous().reshape(value.shape)
         return
     yield from arrangements(path, value, heads_of(trial))
 
@@ -124,48 +142,72 @@ def heads_of(trial: Trial) -> set[int]:
 
 def arrangements(path: str, value: torch.Tensor, heads: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the parts of a fused weight in another order."""
-    axes = [0] if value.dim() < 3 else [1, 2, 0]
-    for axis in axes:
-        length = value.shape[axis]
-        what = "halves" if value.dim() < 3 else f"halves along axis {axis}"
-        if length % 2 == 0:
-            first, second = value.chunk(2, axis)
-            yield f"the {what} of {path} are exchanged", torch.cat([second, first], axis)
-            pairs = torch.stack([first, second], axis + 1).flatten(axis, axis + 1)
-            yield f"the {what} of {path} are read as interleaved", pairs
-            shape = (*value.shape[:axis], length // 2, 2, *value.shape[axis + 1 :])
-            even, odd = value.reshape(shape).unbind(axis + 1)
-            yield f"interleaved parts of {path} are read as halves", torch.cat([even, odd], axis)
+    for axis in [0] if value.dim() < 3 else [1, 2, 0]:
+        along = f" along axis {axis}" if value.dim() > 2 else ""
+        counts = heads if value.dim() < 3 else set()
+        for what, order in orders(value.shape[axis], counts, value.dim() < 3):
+            yield what.format(path=path, along=along), value.index_select(axis, order)
     if value.dim() == 3 and value.shape[0] <= FEW:
         for one, other in combinations(range(value.shape[0]), 2):
-            order = list(range(value.shape[0]))
-            order[one], order[other] = other, one
-            yield f"experts {one} and {other} of {path} are exchanged", value[order]
-    if value.dim() > 2:
-        return
+            experts = list(range(value.shape[0]))
+            experts[one], experts[other] = other, one
+            yield f"experts {one} and {other} of {path} are exchanged", value[experts]
+
+
+def orders(length: int, heads: set[int], has_thirds: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields orders of the rows of a fused weight, and a phrase for each."""
+    rows = torch.arange(length)
+    if length % 2 == 0:
+        yield "the halves{along} of {path} are exchanged", rows.roll(length // 2)
+        yield "the halves{along} of {path} are read as interleaved", rows.view(2, -1).t().reshape(-1)
+        yield "interleaved parts{along} of {path} are read as halves", rows.view(-1, 2).t().reshape(-1)
     for count in sorted(heads):
-        if value.shape[0] % (2 * count) == 0:
-            yield from rotated_heads(path, value, count)
-    if value.shape[0] % 3 == 0:
-        parts = value.chunk(3, 0)
-        for order3 in list(permutations(range(3)))[1:]:
-            yield f"the thirds of {path} are read in the order {order3}", torch.cat([parts[at] for at in order3], 0)
+        if length % (2 * count) == 0:
+            words = "the rows of {path} are in %s, expected %s of " + f"{count} heads"
+            yield words % ("pairs", "halves"), rows.view(count, 2, -1).transpose(1, 2).reshape(-1)
+            yield words % ("halves", "pairs"), rows.view(count, -1, 2).transpose(1, 2).reshape(-1)
+    if length % 3 == 0 and has_thirds:
+        parts = rows.chunk(3)
+        for order in list(permutations(range(3)))[1:]:
+            what = f"the thirds of {{path}} are read in the order {order}"
+            yield what, torch.cat([parts[at] for at in order])
 
 
-def rotated_heads(path: str, value: torch.Tensor, count: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the rows of each head as pairs in place of halves, and the other way round."""
-    rest = value.shape[1:]
-    half = value.shape[0] // count // 2
-    pairs = value.reshape(count, 2, half, *rest).transpose(1, 2).reshape(value.shape)
-    halves = value.reshape(count, half, 2, *rest).transpose(1, 2).reshape(value.shape)
-    yield f"the rows of {path} are in pairs, expected halves of {count} heads", pairs
-    yield f"the rows of {path} are in halves, expected pairs of {count} heads", halves
+def together(trial: Trial, path: str, module: Any) -> Iterator[Change]:
+    """Yields a weight and its bias, both with their parts in another order."""
+    parameters = dict(module.named_parameters(recurse=False))
+    for name, weight in parameters.items():
+        bias_name = "bias" if name == "weight" else f"{name}_bias"
+        bias = parameters.get(bias_name)
+        axis = None if bias is None else output_axis(weight, bias.shape[-1])
+        if bias is None or axis is None:
+            continue
+        whole = f"{path}.{name}" if path else name
+        for what, order in orders(bias.shape[-1], heads_of(trial), True):
+            told = message("weight", what.format(path=f"{whole} and of its bias", along=""), whole)
+            values = {name: weight.index_select(axis, order), bias_name: bias.index_select(-1, order)}
+            changes = tuple(changed(path, part, value, {}) for part, value in values.items())
+            yield SeveralWeights(WEIGHT, told, is_local=True, changes=changes)
+
+
+def output_axis(weight: torch.Tensor, length: int) -> int | None:
+    """Returns the axis of a weight that its bias of this length belongs to."""
+    if weight.dim() == 2 and weight.shape[0] == length:
+        return 0
+    return weight.dim() - 1 if weight.dim() > 1 and weight.shape[-1] == length else None
+
+
+def changed(path: str, name: str, value: torch.Tensor, told: dict[str, Any]) -> WeightChange:
+    """Returns the change of a parameter to a value."""
+    return WeightChange(WEIGHT, told, is_local=True, module=path, name=name, value=value)
 
 
 def causes(trial: Trial) -> Iterator[Change]:
     """Yields each exchanged weight that explains every value of the output."""
     mark_computed_buffers(trial.session.model)
     for path, module in list(own_modules(trial)):
+        if trial.skips(path):
+            continue
         for name, value in list(module.named_parameters(recurse=False)):
             whole = f"{path}.{name}" if path else name
             for what, other in alternatives(trial, whole, name, value):
@@ -173,15 +215,18 @@ def causes(trial: Trial) -> Iterator[Change]:
                     return
                 if torch.equal(other, value):
                     continue
-                change = WeightChange(WEIGHT, message("weight", what, whole), True, path, name, other)
+                change = changed(path, name, other, message("weight", what, whole))
                 if explains(trial, change):
                     yield change
+        for joint in together(trial, path, module):
+            if trial.has_time and explains(trial, joint):
+                yield joint
         for name, buffer in list(module.named_buffers(recurse=False)):
             if isinstance(buffer, Tracked):
                 whole = f"{path}.{name}" if path else name
                 for dtype, short in ((torch.bfloat16, "bf16"), (torch.float16, "f16")):
                     told = message("constant", f"{whole} is rounded to {short}", whole)
-                    rounded = RoundedBuffer(WEIGHT, told, True, path, name, dtype)
+                    rounded = RoundedBuffer(WEIGHT, told, is_local=True, module=path, name=name, dtype=dtype)
                     if explains(trial, rounded):
                         yield rounded
 

@@ -1,0 +1,290 @@
+//! Expert settings of an architecture's files: choice and weights of experts, and shared experts.
+
+use crate::error::{Error, Result};
+use crate::format::Gguf;
+use crate::model::decoder::{DenseFiles, ExpertsConfig};
+use crate::model::json::Config;
+use crate::ops::activation::ClampedGlu;
+use crate::ops::experts::{ExpertGroups, ExpertRouting, RouterPrecision, ScoreFunction};
+
+/// Expert settings in the files of an architecture.
+#[derive(Clone, Copy)]
+pub(crate) struct ExpertFiles {
+    /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
+    pub(crate) ffn_size: [&'static str; 2],
+    /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
+    pub(crate) normalised: Option<&'static str>,
+    /// True if softmax reads the logits of the chosen experts alone.
+    pub(crate) is_of_chosen: bool,
+    /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
+    pub(crate) clamped: Option<ClampedGlu>,
+    /// True if llama.cpp divides the chosen experts' weights by their sum; `None` if a GGUF file states it.
+    pub(crate) gguf_normalised: Option<bool>,
+    /// Shared expert, if there is one.
+    pub(crate) shared: Option<SharedExpertFiles>,
+    /// True if the architecture's authors round the experts' weights to the activation type.
+    pub(crate) is_rounded: bool,
+    /// Function that gives scores.
+    pub(crate) function: ScoreFunction,
+    /// Function that gives scores in GGUF files that do not state it; `None` if llama.cpp knows no other than `function`.
+    pub(crate) gguf_function: Option<ScoreFunction>,
+    /// Arithmetic of the router's logits.
+    pub(crate) precision: RouterPrecision,
+    /// True if experts have a correction bias.
+    pub(crate) has_bias: bool,
+    /// True if files may state groups of experts and a factor of the weights.
+    pub(crate) may_have_groups: bool,
+    /// Number of a group's largest scores that transformers adds to the group's score. llama.cpp adds two.
+    pub(crate) summed: usize,
+    /// Layers without experts.
+    pub(crate) dense: DenseFiles,
+}
+
+/// Keys of a shared expert's feed-forward size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedExpertFiles {
+    /// The size itself, in `config.json` and in GGUF files. A logit of each token weighs the expert.
+    Weighted([&'static str; 2]),
+    /// The number of experts that it is as large as, in `config.json`. It has no weight.
+    Count(&'static str),
+}
+
+impl ExpertFiles {
+    /// Mixtral's experts.
+    pub(crate) const MIXTRAL: Self = Self {
+        ffn_size: ["intermediate_size", "feed_forward_length"],
+        normalised: None,
+        is_of_chosen: false,
+        clamped: None,
+        gguf_normalised: Some(true),
+        shared: None,
+        is_rounded: false,
+        function: ScoreFunction::Softmax,
+        gguf_function: None,
+        precision: RouterPrecision::Activations,
+        has_bias: false,
+        may_have_groups: false,
+        summed: 2,
+        dense: DenseFiles::Never,
+    };
+
+    /// DeepSeek V3's experts: sigmoid, a correction bias, groups, a factor, and shared experts.
+    pub(crate) const DEEPSEEK_V3: Self = Self {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        normalised: Some("norm_topk_prob"),
+        gguf_normalised: None,
+        shared: Some(SharedExpertFiles::Count("n_shared_experts")),
+        function: ScoreFunction::Sigmoid,
+        gguf_function: Some(ScoreFunction::Sigmoid),
+        precision: RouterPrecision::Unrounded,
+        has_bias: true,
+        may_have_groups: true,
+        dense: DenseFiles::First("first_k_dense_replace"),
+        ..Self::MIXTRAL
+    };
+
+    /// Reads the experts of a `config.json`. transformers has several names for their numbers.
+    pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
+        const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
+        const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
+        const SHARED: [&str; 4] = [
+            "n_shared_experts",
+            "num_shared_experts",
+            "shared_expert_intermediate_size",
+            "moe_num_shared_experts",
+        ];
+        let shared = self.shared.map(|shared| match shared {
+            SharedExpertFiles::Weighted([key, _]) | SharedExpertFiles::Count(key) => key,
+        });
+        for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
+            file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
+        }
+        let stated = self.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
+        let shared_ffn_size = match (self.shared, shared) {
+            (Some(SharedExpertFiles::Count(_)), Some(key)) => {
+                let count = file.optional_usize(key)?.unwrap_or(0);
+                (count > 0).then(|| count.saturating_mul(ffn_size))
+            }
+            (_, key) => key.map(|key| file.require_usize(key)).transpose()?,
+        };
+        let (groups, scale) = self.groups_in_json(file)?;
+        let routing = ExpertRouting {
+            used: one_of(file, &USED)?,
+            is_normalised: stated.unwrap_or(false),
+            is_of_chosen: self.is_of_chosen,
+            is_rounded: self.is_rounded,
+            precision: self.precision,
+            function: self.function_in_json(file)?,
+            bias: Vec::new(),
+            groups,
+            scale,
+        };
+        let clamped = self.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
+        let has_bias = self.has_bias;
+        let is_shared_weighted = self.is_shared_weighted();
+        let count = one_of(file, &COUNT)?;
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, is_shared_weighted, clamped, has_bias })
+    }
+
+    /// Reads the groups of experts and the factor of their weights.
+    fn groups_in_json(&self, file: &Config) -> Result<(Option<ExpertGroups>, f32)> {
+        const SCALE: &str = "routed_scaling_factor";
+        if !self.may_have_groups {
+            file.only("n_group", &[1.into()], "1 or absent (groups of experts are not supported)")?;
+            file.only(SCALE, &[1.0.into(), 1.into()], "1 or absent (scaled weights are not supported)")?;
+            return Ok((None, 1.0));
+        }
+        let is_grouped = file.optional_str("topk_method")? != Some("greedy");
+        let count = file.optional_usize("n_group")?.filter(|_| is_grouped).unwrap_or(1);
+        let used = file.optional_usize("topk_group")?.unwrap_or(1);
+        let scale = file.optional_f32(SCALE)?.unwrap_or(1.0);
+        if !(scale > 0.0 && scale.is_finite()) {
+            return Err(file.bad_key(SCALE, scale, "a positive number"));
+        }
+        Ok(((count > 1).then_some(ExpertGroups { count, used, summed: self.summed }), scale))
+    }
+
+    /// Reads the function that gives scores.
+    fn function_in_json(&self, file: &Config) -> Result<ScoreFunction> {
+        let name = if self.function == ScoreFunction::Sigmoid { "sigmoid" } else { "softmax" };
+        for key in ["scoring_func", "score_function"] {
+            let expected = format!("{name:?} (other scores of experts are not supported)");
+            file.only(key, &[name.into()], &expected)?;
+        }
+        Ok(self.function)
+    }
+
+    /// Reads the experts of a GGUF file. Keys for the routing must ask for what llama.cpp computes.
+    pub(super) fn in_gguf(&self, file: &Gguf, architecture: &str, ffn_size: usize) -> Result<ExpertsConfig> {
+        let key = |name: &str| format!("{architecture}.{name}");
+        let none = |name: &str, supported: &[usize], what: &str| match file.optional::<usize>(&key(name))? {
+            Some(found) if !supported.contains(&found) => {
+                Err(Error::bad_key(file.tensors.path(), &key(name), found, what))
+            }
+            _ => Ok(()),
+        };
+        let is_counted = matches!(self.shared, Some(SharedExpertFiles::Count(_)));
+        if !is_counted {
+            none("expert_shared_count", &[0], "0 (shared experts are not supported)")?;
+        }
+        let scale = file.optional::<f32>(&key("expert_weights_scale"))?.filter(|scale| *scale != 0.0);
+        if !self.may_have_groups {
+            none("expert_group_count", &[0, 1], "1 (groups of experts are not supported)")?;
+        }
+        let may_be_scaled = |scale: f32| scale == 1.0 || self.may_have_groups && scale.is_finite();
+        if let Some(scale) = scale.filter(|scale| !may_be_scaled(*scale)) {
+            let expected = "1 (scaled expert weights are not supported)";
+            return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_scale"), scale, expected));
+        }
+        if self.dense == DenseFiles::Never {
+            none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
+        }
+        none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
+        let function = self.function_in_gguf(file, &key("expert_gating_func"))?;
+        let shared_ffn_size = match self.shared {
+            Some(SharedExpertFiles::Weighted([_, shared])) => match file.optional(&key(shared))? {
+                Some(width) => Some(width),
+                None => Some(file.require(&key("feed_forward_length"))?),
+            },
+            Some(SharedExpertFiles::Count(_)) => {
+                let count = file.optional::<usize>(&key("expert_shared_count"))?.unwrap_or(0);
+                let stated = file.optional::<usize>(&key("expert_shared_feed_forward_length"))?;
+                (count > 0).then(|| stated.unwrap_or_else(|| count.saturating_mul(ffn_size)))
+            }
+            None => {
+                none("expert_shared_feed_forward_length", &[0], "0 (shared experts are not supported)")?;
+                None
+            }
+        };
+        let count = file.optional::<usize>(&key("expert_group_count"))?.unwrap_or(0);
+        let groups = match count {
+            0 | 1 => None,
+            count => {
+                Some(ExpertGroups { count, used: file.require(&key("expert_group_used_count"))?, summed: 2 })
+            }
+        };
+        let routing = ExpertRouting {
+            used: file.require(&key("expert_used_count"))?,
+            is_normalised: self.normalised_in_gguf(file, &key("expert_weights_norm"))?,
+            is_of_chosen: self.is_of_chosen,
+            is_rounded: self.is_rounded,
+            precision: self.precision,
+            function,
+            bias: Vec::new(),
+            groups,
+            scale: scale.unwrap_or(1.0),
+        };
+        let has_bias =
+            self.has_bias && file.tensors.iter().any(|(name, _)| name.ends_with(".exp_probs_b.bias"));
+        let count = file.require(&key("expert_count"))?;
+        let (is_shared_weighted, clamped) = (self.is_shared_weighted(), self.clamped);
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, is_shared_weighted, clamped, has_bias })
+    }
+
+    fn is_shared_weighted(&self) -> bool {
+        matches!(self.shared, Some(SharedExpertFiles::Weighted(_)))
+    }
+
+    /// Reads the function that gives scores in a GGUF file.
+    fn function_in_gguf(&self, file: &Gguf, key: &str) -> Result<ScoreFunction> {
+        let usual = self.gguf_function.unwrap_or(self.function);
+        let found = file.optional::<usize>(key)?.unwrap_or(0);
+        let stated = match found {
+            0 => Some(usual),
+            1 => Some(ScoreFunction::Softmax),
+            2 => Some(ScoreFunction::Sigmoid),
+            _ => None,
+        };
+        let is_known = |stated: &ScoreFunction| self.gguf_function.is_some() || *stated == usual;
+        stated.filter(is_known).ok_or_else(|| {
+            let expected = match (self.gguf_function, usual) {
+                (Some(_), _) => "1 for softmax or 2 for sigmoids (other scores of experts are not supported)",
+                (None, _) => "1 (llama.cpp computes softmax only)",
+            };
+            Error::bad_key(file.tensors.path(), key, found, expected)
+        })
+    }
+
+    /// Reads if the weights of the chosen experts are divided by their sum.
+    fn normalised_in_gguf(&self, file: &Gguf, key: &str) -> Result<bool> {
+        let stated = file.optional::<bool>(key)?;
+        let Some(known) = self.gguf_normalised else { return Ok(stated.unwrap_or(false)) };
+        match stated.filter(|found| *found != known) {
+            None => Ok(known),
+            Some(found) => {
+                let expected = match known {
+                    true => "true (llama.cpp divides the weights of the chosen experts by their sum)",
+                    false => {
+                        "false (llama.cpp does not divide the weights of the chosen experts by their sum)"
+                    }
+                };
+                Err(Error::bad_key(file.tensors.path(), key, found, expected))
+            }
+        }
+    }
+}
+
+/// Reads a number that has several names.
+fn one_of(file: &Config, keys: &[&str]) -> Result<usize> {
+    let mut found: Option<(&str, usize)> = None;
+    for key in keys {
+        match (file.optional_usize(key)?, found) {
+            (Some(number), Some((other, known))) if number != known => {
+                return Err(file.bad_key(other, known, format!("{number}, the value of {key}")));
+            }
+            (Some(number), None) => found = Some((key, number)),
+            _ => {}
+        }
+    }
+    found.map_or_else(|| file.require_usize(keys[0]), |(_, number)| Ok(number))
+}
+
+/// Reads the factor and limit of a clamped GLU.
+fn clamped_glu(file: &Config, default: ClampedGlu) -> Result<ClampedGlu> {
+    let number = |key: &str, default: f32| match file.optional_f32(key)?.unwrap_or(default) {
+        number if number > 0.0 && number.is_finite() => Ok(number),
+        number => Err(file.bad_key(key, number, "a positive number")),
+    };
+    let (alpha, limit) = (number("swiglu_alpha", default.alpha)?, number("swiglu_limit", default.limit)?);
+    Ok(ClampedGlu { alpha, limit })
+}

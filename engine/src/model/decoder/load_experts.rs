@@ -1,0 +1,143 @@
+//! Loads weights of experts and of their router.
+
+use crate::error::{KeyError, Result};
+use crate::model::decoder::names::DecoderNames;
+use crate::model::decoder::{ExpertBiases, ExpertsConfig, LayerWeights};
+use crate::weight::Matrix;
+
+impl LayerWeights<'_, '_> {
+    /// Returns the expert settings of the configuration.
+    ///
+    /// # Errors
+    /// If the model has no experts.
+    pub(crate) fn experts(&self) -> Result<ExpertsConfig> {
+        let hint = "every file of this architecture must state this key".to_owned();
+        let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
+        self.config.experts.clone().ok_or(KeyError::Missing { file, key, hint }.into())
+    }
+
+    /// Returns the width of the layer's feed-forward block, if the layer has no experts.
+    pub(super) fn dense_ffn_size(&self) -> Option<usize> {
+        self.config.dense_ffn_size(self.layer)
+    }
+
+    /// Loads the correction bias of `count` experts.
+    ///
+    /// # Errors
+    /// If it is missing, has another shape, or has a block type.
+    pub(super) fn correction_bias(&mut self, count: usize) -> Result<Vec<f32>> {
+        match self.names {
+            DecoderNames::Gguf { .. } => self.bias("exp_probs_b", count),
+            DecoderNames::HuggingFace { .. } => {
+                let name = self.names.of_layer("exp_probs_b", self.layer);
+                self.weights.flat_vector(&name, count)
+            }
+        }
+    }
+
+    /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub(crate) fn gates_and_ups(
+        &mut self,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<[Vec<Matrix>; 2]> {
+        let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(|name| self.names.of_layer(name, self.layer));
+        if gate != up {
+            return Ok([
+                self.of_experts("ffn_gate_exps", count, rows, cols)?,
+                self.of_experts("ffn_up_exps", count, rows, cols)?,
+            ]);
+        }
+        if self.has_clamped_experts() {
+            return self.alternating(&gate, count, rows, cols);
+        }
+        let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
+        let half = |first: usize| both.iter().map(|both| both.rows_from(first, rows)).collect();
+        Ok([half(0), half(rows)])
+    }
+
+    /// Returns true if a logit of each token weighs the shared expert.
+    pub(super) fn has_weighted_shared_expert(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|experts| experts.is_shared_weighted)
+    }
+
+    fn has_clamped_experts(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|experts| experts.clamped.is_some())
+    }
+
+    /// Loads gates and ups that alternate in the columns of one tensor, with inputs in its rows.
+    fn alternating(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<[Vec<Matrix>; 2]> {
+        let shape = [count, cols, 2 * rows];
+        let mut half = |first: usize| -> Result<Vec<Matrix>> {
+            let of_expert = |expert: usize| {
+                let at = |row: usize, col: usize| (expert * cols + col) * 2 * rows + 2 * row + first;
+                self.weights.gathered(name, &shape, [rows, cols], at)
+            };
+            (0..count).map(of_expert).collect()
+        };
+        Ok([half(0)?, half(1)?])
+    }
+
+    /// Loads the biases of a router and of all experts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub(crate) fn expert_biases(&mut self, count: usize, rows: usize, cols: usize) -> Result<ExpertBiases> {
+        let router = self.bias("ffn_gate_inp", count)?;
+        let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
+            .map(|name| self.names.bias_of_layer(name, self.layer));
+        let down = self.weights.matrix(&down, count, cols)?;
+        let [gate, up] = match gate == up {
+            false => [self.weights.matrix(&gate, count, rows)?, self.weights.matrix(&up, count, rows)?],
+            true => {
+                let mut half = |first: usize| {
+                    let at = |row: usize, col: usize| row * 2 * rows + 2 * col + first;
+                    self.weights.gathered(&gate, &[count, 2 * rows], [count, rows], at)
+                };
+                [half(0)?, half(1)?]
+            }
+        };
+        Ok(ExpertBiases { router, gate, up, down })
+    }
+
+    /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, and in Hugging Face checkpoints whose
+    /// name has no place for the expert's index; else one tensor for each expert.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub(crate) fn of_experts(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Vec<Matrix>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        match self.names {
+            DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
+            DecoderNames::HuggingFace { .. } if self.has_clamped_experts() => {
+                let of_expert = |expert: usize| {
+                    let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
+                    self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
+                };
+                (0..count).map(of_expert).collect()
+            }
+            DecoderNames::HuggingFace { .. } if !tensor.contains("{}") => {
+                self.weights.stacked(&tensor, count, rows, cols)
+            }
+            DecoderNames::HuggingFace { .. } => (0..count)
+                .map(|expert| self.weights.matrix(&tensor.replace("{}", &expert.to_string()), rows, cols))
+                .collect(),
+        }
+    }
+}
