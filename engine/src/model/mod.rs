@@ -112,6 +112,15 @@ impl Dimensions {
     pub fn kv_heads(&self) -> usize {
         self.kv_width.checked_div(self.head_dim).unwrap_or(0)
     }
+
+    /// Returns the numbers of values that the cache stores together for a key and for a value: those of a head, or of the
+    /// latent that all heads share.
+    pub fn cached_rows(&self) -> [usize; 2] {
+        match self.kv_width == self.value_width {
+            true => [self.head_dim; 2],
+            false => [self.kv_width, self.value_width],
+        }
+    }
 }
 
 /// Returns the rows of the residual stream that the head is computed for: all if the tap reads them, else the last.
