@@ -155,7 +155,12 @@ impl ExpertFiles {
     }
 
     /// Reads the experts of a GGUF file. Keys for the routing must ask for what llama.cpp computes.
-    pub(super) fn in_gguf(&self, file: &Gguf, architecture: &str, ffn_size: usize) -> Result<ExpertsConfig> {
+    pub(super) fn in_gguf(
+        &self,
+        file: &Gguf,
+        architecture: &str,
+        (n_layers, ffn_size): (usize, usize),
+    ) -> Result<ExpertsConfig> {
         let key = |name: &str| format!("{architecture}.{name}");
         let none = |name: &str, supported: &[usize], what: &str| match file.optional::<usize>(&key(name))? {
             Some(found) if !supported.contains(&found) => {
@@ -180,7 +185,8 @@ impl ExpertFiles {
             none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
         }
         none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
-        let function = self.function_in_gguf(file, &key("expert_gating_func"))?;
+        let usual = self.usual_in_gguf(file, architecture, n_layers);
+        let function = self.function_in_gguf(file, &key("expert_gating_func"), usual)?;
         let shared_ffn_size = match self.shared {
             Some(SharedExpertFiles::Weighted([_, shared])) => match file.optional(&key(shared))? {
                 Some(width) => Some(width),
@@ -225,9 +231,20 @@ impl ExpertFiles {
         matches!(self.shared, Some(SharedExpertFiles::Weighted(_)))
     }
 
+    /// Returns the function of GGUF files that do not state it. llama.cpp knows early files of GLM 4.7 Flash, which have
+    /// sigmoids, by their sizes.
+    fn usual_in_gguf(&self, file: &Gguf, architecture: &str, n_layers: usize) -> ScoreFunction {
+        const FLASH_VOCABULARY: usize = 154_880;
+        let vocabulary = file.tensors.get("token_embd.weight").and_then(|table| table.shape.first());
+        let has_its_sizes = matches!(n_layers, 47 | 48) && vocabulary == Some(&FLASH_VOCABULARY);
+        match architecture == "deepseek2" && has_its_sizes {
+            true => ScoreFunction::Sigmoid,
+            false => self.gguf_function.unwrap_or(self.function),
+        }
+    }
+
     /// Reads the function that gives scores in a GGUF file.
-    fn function_in_gguf(&self, file: &Gguf, key: &str) -> Result<ScoreFunction> {
-        let usual = self.gguf_function.unwrap_or(self.function);
+    fn function_in_gguf(&self, file: &Gguf, key: &str, usual: ScoreFunction) -> Result<ScoreFunction> {
         let found = file.optional::<usize>(key)?.unwrap_or(0);
         let stated = match found {
             0 => Some(usual),
