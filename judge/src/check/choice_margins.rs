@@ -89,7 +89,9 @@ impl Routers {
             closest = closest.smaller(router.narrowest(&own, &others));
         }
         let parted = is_evaluating.then_some([margin.parted, closest.parted]);
-        Some(Preference { margin: margin.wide.max(0.0), closest: closest.wide, parted })
+        // A margin that is not a number is no tie.
+        let wide = if margin.wide < 0.0 { 0.0 } else { margin.wide };
+        Some(Preference { margin: wide, closest: closest.wide, parted })
     }
 }
 
