@@ -126,14 +126,15 @@ fn divided_by_sum(values: Vec<ExactValue>) -> Vec<ExactValue> {
     let sum: f64 = values.iter().map(|value| value.value).sum();
     let sigma = values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt();
     let radius: f64 = values.iter().map(|value| value.radius).sum();
-    // The sum of positive values is uncertain by less than itself.
-    let least = (sum - radius).max(sum * U);
+    let size = sum.abs();
+    // The sum is uncertain by less than itself, unless values of both signs cancel out.
+    let least = (size - radius).max(size * U);
     let divided = |value: ExactValue| {
         let share = value.value / sum;
         ExactValue {
             value: share,
-            sigma: both(value.sigma, share * sigma) / sum,
-            radius: (value.radius + share * radius) / least,
+            sigma: both(value.sigma, share.abs() * sigma) / size,
+            radius: (value.radius + share.abs() * radius) / least,
         }
     };
     values.into_iter().map(divided).collect()
