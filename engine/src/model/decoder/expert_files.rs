@@ -99,6 +99,12 @@ impl ExpertFiles {
         for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
             file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
         }
+        if self.may_name_method() {
+            let expected = "false (DeepSeek V2's weights are not divided by their sum)";
+            file.only("norm_topk_prob", &[false.into()], expected)?;
+        }
+        let least = "1e-12 or absent (other least sums of weights are not supported)";
+        file.only("moe_norm_min", &[1e-12.into()], least)?;
         let stated = self.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
         let shared_ffn_size = match (self.shared, shared) {
             (Some(SharedExpertFiles::Count(_)), Some(key)) => {
@@ -134,7 +140,7 @@ impl ExpertFiles {
             file.only(SCALE, &[1.0.into(), 1.into()], "1 or absent (scaled weights are not supported)")?;
             return Ok((None, 1.0));
         }
-        let is_grouped = file.optional_str("topk_method")? != Some("greedy");
+        let is_grouped = !self.may_name_method() || self.names_groups(file)?;
         let count = file.optional_usize("n_group")?.filter(|_| is_grouped).unwrap_or(1);
         let used = file.optional_usize("topk_group")?.unwrap_or(1);
         let scale = file.optional_f32(SCALE)?.unwrap_or(1.0);
@@ -142,6 +148,20 @@ impl ExpertFiles {
             return Err(file.bad_key(SCALE, scale, "a positive number"));
         }
         Ok(((count > 1).then_some(ExpertGroups { count, used, summed: self.summed }), scale))
+    }
+
+    /// Returns true for experts of DeepSeek V2, whose files name the method of the choice.
+    fn may_name_method(&self) -> bool {
+        self.may_have_groups && self.function == ScoreFunction::Softmax
+    }
+
+    /// Reads if the method of the choice has groups.
+    fn names_groups(&self, file: &Config) -> Result<bool> {
+        const KEY: &str = "topk_method";
+        const GROUPS: &str = "group_limited_greedy";
+        let expected = format!("\"greedy\" or {GROUPS:?} (other choices of experts are not supported)");
+        file.only(KEY, &["greedy".into(), GROUPS.into()], &expected)?;
+        Ok(file.optional_str(KEY)? == Some(GROUPS))
     }
 
     /// Reads the function that gives scores.
@@ -176,9 +196,13 @@ impl ExpertFiles {
         if !self.may_have_groups {
             none("expert_group_count", &[0, 1], "1 (groups of experts are not supported)")?;
         }
-        let may_be_scaled = |scale: f32| scale == 1.0 || self.may_have_groups && scale.is_finite();
+        let may_be_scaled =
+            |scale: f32| scale == 1.0 || self.may_have_groups && scale > 0.0 && scale.is_finite();
         if let Some(scale) = scale.filter(|scale| !may_be_scaled(*scale)) {
-            let expected = "1 (scaled expert weights are not supported)";
+            let expected = match self.may_have_groups {
+                true => "a positive number",
+                false => "1 (scaled expert weights are not supported)",
+            };
             return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_scale"), scale, expected));
         }
         if self.dense == DenseFiles::Never {
@@ -281,10 +305,11 @@ impl ExpertFiles {
     }
 }
 
-/// Reads a number that has several names.
+/// Reads a number that has several names. Defaults count only if the file states none of the names.
 fn one_of(file: &Config, keys: &[&str]) -> Result<usize> {
     let mut found: Option<(&str, usize)> = None;
-    for key in keys {
+    let is_stated = keys.iter().any(|key| file.states(key));
+    for key in keys.iter().filter(|key| !is_stated || file.states(key)) {
         match (file.optional_usize(key)?, found) {
             (Some(number), Some((other, known))) if number != known => {
                 return Err(file.bad_key(other, known, format!("{number}, the value of {key}")));
