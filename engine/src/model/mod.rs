@@ -64,7 +64,9 @@ pub use adapter::AdapterFiles;
 pub use cache::{KvLayer, LayerState, ModelState};
 pub use files::ModelFiles;
 pub use json::Config;
-pub use loaders::{LoadedModel, architectures, is_known_model_type};
+pub use loaders::{
+    LoadedModel, architectures, is_known_model_type, may_have_expert_groups, may_have_expert_scores,
+};
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 pub use weight_scheme::WeightScheme;

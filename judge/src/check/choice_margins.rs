@@ -53,7 +53,8 @@ impl Routers {
     }
 
     /// Returns the margins by which the scores prefer `own` experts, `[T, k]`, to the dump's, if recorded, and to all
-    /// others. `None` if `own` experts do not have the largest scores: another value decides.
+    /// others. `None` if `own` experts do not have the largest scores: another value decides. `None` too if an expert
+    /// does not exist.
     pub(crate) fn preference(
         &self,
         site: Site,
@@ -70,6 +71,10 @@ impl Routers {
             false => scores.data().iter().map(|&logit| ExactValue::sure(logit.into())).collect(),
         };
         let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
+        let is_expert = |expert: f64| (0.0..scores.row_len() as f64).contains(&expert);
+        if !own.data().iter().map(|&x| x.into()).chain(theirs.iter().copied()).all(is_expert) {
+            return None;
+        }
         let (mut margin, mut closest) = (ScoreGap::NONE, ScoreGap::ALL);
         for ((own, theirs), exacts) in own
             .data()

@@ -83,6 +83,11 @@ impl ExpertFiles {
         ..Self::MIXTRAL
     };
 
+    /// Returns true if the choice may read other scores than the softmax of the logits.
+    pub(crate) fn may_have_scores(&self) -> bool {
+        self.function != ScoreFunction::Softmax || self.has_bias || self.may_have_groups
+    }
+
     /// Reads the experts of a `config.json`. transformers has several names for their numbers.
     pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
         const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
