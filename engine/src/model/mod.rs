@@ -118,10 +118,15 @@ impl Dimensions {
     /// Returns the numbers of values that the cache stores together for a key and for a value: those of a head, or of the
     /// latent that all heads share.
     pub fn cached_rows(&self) -> [usize; 2] {
-        match self.kv_width == self.value_width {
-            true => [self.head_dim; 2],
-            false => [self.kv_width, self.value_width],
+        match self.has_latents() {
+            true => [self.kv_width, self.value_width],
+            false => [self.head_dim; 2],
         }
+    }
+
+    /// Returns true if the cache stores latents: a key then has a rotated part that a value lacks.
+    pub fn has_latents(&self) -> bool {
+        self.kv_width != self.value_width
     }
 }
 
