@@ -456,7 +456,7 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 34] = [
+    let refused: [(&str, &[&str], Value, &str); 38] = [
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["residual_multiplier"], json!(0.22), "multipliers are not supported"),
@@ -475,6 +475,10 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-ernie45moe", &["moe_layer_interval"], json!(0), "1 or more layers"),
         ("tiny-deepseekv3", &["rope_interleave"], json!(false), "other rotations are not supported"),
         ("tiny-deepseekv3", &["kv_lora_rank"], json!(0), "rank of keys and values"),
+        ("tiny-deepseekv3", &["num_nextn_predict_layers"], json!(1_u64 << 60), "at most 4096"),
+        ("tiny-deepseekv2", &["topk_method"], json!("noaux_tc"), "other choices of experts"),
+        ("tiny-deepseekv2", &["norm_topk_prob"], json!(true), "are not divided by their sum"),
+        ("tiny-ernie45moe", &["moe_norm_min"], json!(1e-6), "other least sums of weights"),
         ("tiny-glm47flash", &["mlp_layer_types"], json!(["dense", "odd"]), "\"dense\" or \"sparse\""),
         (
             "tiny-qwen3moe",

@@ -157,26 +157,28 @@ fn a_dropped_scale_of_keys_or_values_in_a_quantised_cache_is_named() {
 
 #[test]
 fn a_quantised_cache_that_does_not_fit_the_heads_is_refused() {
-    let terminal = Terminal::new();
-    let small = terminal.run(&[
-        "dump",
-        "--model",
-        &here(DUMPS[0].0),
-        "--tokens",
-        "1,393",
-        "--numerics",
-        "llama.cpp-flash",
-        "--kv-cache",
-        "q8_0",
-        "--out",
-        &terminal.path().join("x.safetensors").display().to_string(),
-    ]);
-    assert_eq!(small.code, 2, "{}", small.stderr);
-    assert!(
-        small.stderr.contains("q8_0 KV cache needs heads of a multiple of 32 values"),
-        "{}",
-        small.stderr
-    );
+    // Latent attention caches 64 values of a latent with 8 rotated ones, not heads of 40.
+    let latent = "tests/data/architectures/tiny-deepseekv3/tiny-deepseekv3-f32.gguf";
+    for (model, width) in [(DUMPS[0].0, ""), (latent, "72;")] {
+        let terminal = Terminal::new();
+        let small = terminal.run(&[
+            "dump",
+            "--model",
+            &here(model),
+            "--tokens",
+            "1,5",
+            "--numerics",
+            "llama.cpp-flash",
+            "--kv-cache",
+            "q8_0",
+            "--out",
+            &terminal.path().join("x.safetensors").display().to_string(),
+        ]);
+        assert_eq!(small.code, 2, "{}", small.stderr);
+        let told =
+            format!("q8_0 KV cache needs heads of a multiple of 32 values, and this model has {width}");
+        assert!(small.stderr.contains(&told), "{}", small.stderr);
+    }
 }
 
 const HEAD_OF_128: &str = "tests/data/flash/head-of-128.gguf";

@@ -88,10 +88,10 @@ impl NumericsOptions {
                  round otherwise than those that merge it; use a run in f32, or a model merged with peft's merge_and_unload"
             )));
         }
-        let (kv, head_dim) = (numerics.cache_type(), model.dimensions().head_dim);
-        if !head_dim.is_multiple_of(kv.block_len()) {
+        let (kv, rows) = (numerics.cache_type(), model.dimensions().cached_rows());
+        if let Some(width) = rows.into_iter().find(|width| !width.is_multiple_of(kv.block_len())) {
             return Err(Error::Usage(format!(
-                "a {kv} KV cache needs heads of a multiple of {} values, and this model has {head_dim}; use another \
+                "a {kv} KV cache needs heads of a multiple of {} values, and this model has {width}; use another \
                  --kv-cache",
                 kv.block_len()
             )));

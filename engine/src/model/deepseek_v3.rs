@@ -26,7 +26,7 @@ impl StandardFamily for DeepseekV3Family {
             output: BiasRule::Stated("attention_bias"),
             mlp: BiasRule::Never,
         },
-        // llama.cpp takes files without the key as those of DeepSeek V2.
+        // llama.cpp takes files without the key as those of DeepSeek V2, except those of GLM 4.7 Flash.
         experts: Some(ExpertFiles {
             gguf_function: Some(ScoreFunction::Softmax),
             ..ExpertFiles::DEEPSEEK_V3

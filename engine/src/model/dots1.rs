@@ -26,6 +26,7 @@ impl StandardFamily for Dots1Family {
             mlp: BiasRule::Never,
         },
         experts: Some(ExpertFiles::DEEPSEEK_V3),
+        has_window_switch: false,
         layer_names: SHARED_EXPERTS,
         config_defaults,
         ..LlamaBlock::FAMILY
@@ -44,6 +45,8 @@ fn config_defaults() -> Value {
         "num_key_value_heads": 32,
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6,
+        "sliding_window": 4096,
+        "max_window_layers": 62,
         "norm_topk_prob": false,
         "tie_word_embeddings": false,
     })

@@ -57,6 +57,11 @@ impl<'f> Config<'f> {
         self.json.get(key).or_else(|| self.defaults?.get(key)).is_some_and(Value::is_null)
     }
 
+    /// Returns true if the file itself has a value of a key.
+    pub(crate) fn states(&self, key: &str) -> bool {
+        self.json.get(key).is_some_and(|value| !value.is_null())
+    }
+
     /// Returns the object under a key, if it exists.
     ///
     /// # Errors

@@ -54,6 +54,7 @@ impl DecoderBlock for LlamaBlock {
         attn_scale: inverse_root_of_head_dim,
         stated: &[],
         sliding: None,
+        has_window_switch: true,
         unrotated_every: None,
         rope: RopeExtras::NONE,
         config_defaults: || json!({"rms_norm_eps": 1e-6}),

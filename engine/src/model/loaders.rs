@@ -11,7 +11,7 @@ use crate::model::arcee::ArceeFamily;
 use crate::model::bitnet::BitnetBlock;
 use crate::model::cohere::CohereFamily;
 use crate::model::cohere2::Cohere2Family;
-use crate::model::decoder::{Decoder, DecoderBlock, StandardBlock};
+use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, StandardBlock};
 use crate::model::deepseek_v2::DeepseekV2Family;
 use crate::model::deepseek_v3::DeepseekV3Family;
 use crate::model::dequantisation::Dequantisation;
@@ -83,6 +83,8 @@ struct Loader {
     model_types: &'static [&'static str],
     /// Defaults of transformers for keys that a `config.json` omits.
     config_defaults: fn() -> Value,
+    /// Expert settings, if the architecture has experts.
+    experts: Option<ExpertFiles>,
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
     hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
 }
@@ -168,6 +170,7 @@ const GPT2: Loader = Loader {
     gguf_names: &["gpt2"],
     model_types: &["gpt2"],
     config_defaults: || Value::Null,
+    experts: None,
     gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
     hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
 };
@@ -178,6 +181,7 @@ const fn decoder<B: DecoderBlock>() -> Loader {
         gguf_names: B::FAMILY.gguf_names,
         model_types: B::FAMILY.model_types,
         config_defaults: B::FAMILY.config_defaults,
+        experts: B::FAMILY.experts,
         gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
         hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
     }
@@ -186,6 +190,21 @@ const fn decoder<B: DecoderBlock>() -> Loader {
 /// Returns the names of the supported architectures.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     LOADERS.iter().map(|loader| loader.architecture)
+}
+
+/// Returns true if experts of this architecture may be chosen by other scores than the router's logits.
+pub fn may_have_expert_scores(architecture: &str) -> bool {
+    has_experts(architecture, ExpertFiles::may_have_scores)
+}
+
+/// Returns true if tokens of this architecture may choose from some groups of experts only.
+pub fn may_have_expert_groups(architecture: &str) -> bool {
+    has_experts(architecture, |experts| experts.may_have_groups)
+}
+
+fn has_experts(architecture: &str, are_such: impl Fn(&ExpertFiles) -> bool) -> bool {
+    let named = LOADERS.iter().filter(|loader| loader.architecture == architecture);
+    named.filter_map(|loader| loader.experts.as_ref()).any(are_such)
 }
 
 /// Returns true if our engine knows the architecture of a `config.json` with this `model_type`.

@@ -54,6 +54,7 @@ fn config_defaults() -> Value {
         "head_dim": 128,
         "max_position_embeddings": 196_608,
         "rms_norm_eps": 1e-6,
+        "rope_theta": 5_000_000.0,
         "num_experts_per_tok": 8,
         "num_local_experts": 256,
         "tie_word_embeddings": false,

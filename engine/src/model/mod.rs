@@ -64,7 +64,9 @@ pub use adapter::AdapterFiles;
 pub use cache::{KvLayer, LayerState, ModelState};
 pub use files::ModelFiles;
 pub use json::Config;
-pub use loaders::{LoadedModel, architectures, is_known_model_type};
+pub use loaders::{
+    LoadedModel, architectures, is_known_model_type, may_have_expert_groups, may_have_expert_scores,
+};
 pub use longrope::{LongRope, LongRopeModel};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 pub use weight_scheme::WeightScheme;
@@ -111,6 +113,20 @@ impl Dimensions {
     /// Returns the number of key-value heads: Hkv.
     pub fn kv_heads(&self) -> usize {
         self.kv_width.checked_div(self.head_dim).unwrap_or(0)
+    }
+
+    /// Returns the numbers of values that the cache stores together for a key and for a value: those of a head, or of the
+    /// latent that all heads share.
+    pub fn cached_rows(&self) -> [usize; 2] {
+        match self.has_latents() {
+            true => [self.kv_width, self.value_width],
+            false => [self.head_dim; 2],
+        }
+    }
+
+    /// Returns true if the cache stores latents: a key then has a rotated part that a value lacks.
+    pub fn has_latents(&self) -> bool {
+        self.kv_width != self.value_width
     }
 }
 

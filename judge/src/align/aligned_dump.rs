@@ -10,7 +10,7 @@ use crate::align::choices::GreedyChoices;
 use crate::align::expert_slots;
 use crate::checkpoint::{Point, Site, TapAxis, TapScope};
 use crate::dump::{Dump, Pass, TensorRow};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
 use crate::weight::DType;
@@ -29,6 +29,8 @@ pub struct AlignedDump<'d> {
     pairing: Cell<Option<RopePairing>>,
     /// True if the values have shown the order of the heads.
     is_shown: Cell<bool>,
+    /// True if values cannot show another order than the manifest.
+    is_fixed: Cell<bool>,
     /// Type to which values were presumably rounded when they were stored, if smaller than the stored type.
     presumed: Option<DType>,
 }
@@ -50,6 +52,7 @@ impl<'d> AlignedDump<'d> {
             tells_by_reading,
             pairing,
             is_shown,
+            is_fixed: Cell::new(false),
             presumed: None,
         })
     }
@@ -145,7 +148,7 @@ impl<'d> AlignedDump<'d> {
     ///
     /// The errors of `rel_l2`.
     pub(crate) fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
-        if self.is_shown.get() {
+        if self.is_shown.get() || self.is_fixed.get() {
             return Ok(());
         }
         let declared = self.pairing.get();
@@ -160,6 +163,29 @@ impl<'d> AlignedDump<'d> {
             self.is_shown.set(true);
         }
         Ok(())
+    }
+
+    /// Fixes the order of heads to that of a model with latent attention. Only a part of its heads rotates, so other orders
+    /// are not converted.
+    ///
+    /// # Errors
+    /// If the manifest states another order.
+    pub(crate) fn fix_pairing(&self, own: Option<RopePairing>) -> Result<()> {
+        self.is_fixed.set(true);
+        let has_heads = self.dump.points().iter().any(|point| point.follows_rope_pairing());
+        let stated = self.dump.manifest.layout.rope_pairing;
+        match (stated.filter(|stated| has_heads && Some(*stated) != own), own) {
+            (Some(stated), Some(own)) => {
+                let problem = format!(
+                    "layout.rope_pairing is \"{}\", which is not converted for latent attention; record the rotated \
+                     part of each head as the model's files pair it, and state \"{}\"",
+                    stated.name(),
+                    own.name()
+                );
+                Err(Error::dump(&self.dump.path, problem))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Forgets the order of heads that values have shown, so that each judgement finds the order

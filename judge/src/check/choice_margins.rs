@@ -53,7 +53,8 @@ impl Routers {
     }
 
     /// Returns the margins by which the scores prefer `own` experts, `[T, k]`, to the dump's, if recorded, and to all
-    /// others. `None` if `own` experts do not have the largest scores: another value decides.
+    /// others. `None` if `own` experts do not have the largest scores: another value decides. `None` too if an expert
+    /// does not exist.
     pub(crate) fn preference(
         &self,
         site: Site,
@@ -70,6 +71,10 @@ impl Routers {
             false => scores.data().iter().map(|&logit| ExactValue::sure(logit.into())).collect(),
         };
         let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
+        let is_expert = |expert: f64| (0.0..scores.row_len() as f64).contains(&expert);
+        if !own.data().iter().map(|&x| x.into()).chain(theirs.iter().copied()).all(is_expert) {
+            return None;
+        }
         let (mut margin, mut closest) = (ScoreGap::NONE, ScoreGap::ALL);
         for ((own, theirs), exacts) in own
             .data()
@@ -84,12 +89,14 @@ impl Routers {
                 return None;
             }
             let theirs = set(&mut theirs.iter().map(|&x| x as usize));
-            margin = margin.larger(router.widest(own.difference(&theirs), theirs.difference(&own)));
+            margin = margin.larger(router.margin(&own, &theirs));
             let others: HashSet<usize> = (0..exacts.len()).filter(|expert| !own.contains(expert)).collect();
             closest = closest.smaller(router.narrowest(&own, &others));
         }
         let parted = is_evaluating.then_some([margin.parted, closest.parted]);
-        Some(Preference { margin: margin.wide.max(0.0), closest: closest.wide, parted })
+        // A margin that is not a number is no tie.
+        let wide = if margin.wide < 0.0 { 0.0 } else { margin.wide };
+        Some(Preference { margin: wide, closest: closest.wide, parted })
     }
 }
 
@@ -129,6 +136,8 @@ struct TokenScores<'e> {
 struct GroupScores {
     /// Number of experts in a group.
     size: usize,
+    /// Number of groups that the token chooses from.
+    used: usize,
     scores: Vec<ExactValue>,
     is_chosen: Vec<bool>,
 }
@@ -143,7 +152,7 @@ impl GroupScores {
             ExactValue { value: group.into(), sigma: 0.0, radius: radius * groups.summed as f64 }
         };
         let scores = groups.scores(&values).into_iter().zip(exacts.chunks(size)).map(of_group).collect();
-        Self { size, scores, is_chosen: groups.chosen(&values) }
+        Self { size, used: groups.used, scores, is_chosen: groups.chosen(&values) }
     }
 
     /// Returns the gap between the chosen group with the smallest score and another group: that of an expert, or the
@@ -162,6 +171,14 @@ impl GroupScores {
                 others.map(gaps).fold(ScoreGap::ALL, ScoreGap::smaller)
             }
         }
+    }
+
+    /// Returns the largest gap between another group and a group of `these`.
+    fn widest(&self, these: &[usize]) -> ScoreGap {
+        let others = (0..self.scores.len()).filter(|group| !these.contains(group));
+        others
+            .flat_map(|other| these.iter().map(move |&this| between(&self.scores[other], &self.scores[this])))
+            .fold(ScoreGap::NONE, ScoreGap::larger)
     }
 
     fn has_chosen(&self, expert: usize) -> bool {
@@ -192,18 +209,63 @@ impl<'e> TokenScores<'e> {
         !(closest.wide < -closest.parted)
     }
 
+    /// Returns the margin by which the scores prefer `own` experts to `theirs`.
+    fn margin(&self, own: &HashSet<usize>, theirs: &HashSet<usize>) -> ScoreGap {
+        match &self.groups {
+            Some(groups) if own != theirs => self.margin_in(groups, theirs),
+            _ => self.widest(own.difference(theirs), theirs.difference(own)),
+        }
+    }
+
+    /// Returns the margin by which the scores prefer other experts or other groups to `theirs`, for those groups with
+    /// which it is smallest. Infinite if no token may choose from so many groups.
+    fn margin_in(&self, groups: &GroupScores, theirs: &HashSet<usize>) -> ScoreGap {
+        let with: HashSet<usize> = theirs.iter().map(|expert| expert / groups.size).collect();
+        let Some(free) = groups.used.checked_sub(with.len()) else { return ScoreGap::ALL };
+        // Each group that takes part must have no experts that are preferred to theirs.
+        let passed_over = |group: usize| {
+            let all = group * groups.size..self.exacts.len().min((group + 1) * groups.size);
+            let others: Vec<usize> = all.filter(|expert| !theirs.contains(expert)).collect();
+            self.widest(others.iter(), theirs.iter())
+        };
+        let sure = with.iter().map(|&group| passed_over(group)).fold(ScoreGap::NONE, ScoreGap::larger);
+        let mut rest: Vec<(usize, ScoreGap)> = (0..groups.scores.len())
+            .filter(|group| !with.contains(group))
+            .map(|group| (group, passed_over(group)))
+            .collect();
+        rest.sort_by(|(_, one), (_, other)| one.beyond().total_cmp(&other.beyond()));
+        let mut margin = ScoreGap::ALL;
+        for count in free..=rest.len() {
+            let worst = rest[..count].last().map_or(sure, |(_, gap)| sure.larger(*gap));
+            if worst.beyond() > margin.beyond() {
+                break;
+            }
+            let mut fill: Vec<usize> = rest[..count].iter().map(|(group, _)| *group).collect();
+            fill.sort_by(|&a, &b| groups.scores[b].value.total_cmp(&groups.scores[a].value));
+            fill.truncate(free);
+            fill.extend(&with);
+            margin = margin.smaller(worst.larger(groups.widest(&fill)));
+        }
+        margin
+    }
+
     /// Returns the difference of two experts' exact scores and its error bound. The bound of logits includes the error of
-    /// the `f32` softmax: two roundings, and the error of the library's exponential. Experts of a group that is not
-    /// chosen differ by the scores of groups; and so may others, if groups have nearly the same scores.
-    fn gap(&self, one: usize, other: usize) -> ScoreGap {
+    /// the `f32` softmax: two roundings, and the error of the library's exponential.
+    fn direct(&self, one: usize, other: usize) -> ScoreGap {
         let (first, second) = (&self.exacts[one], &self.exacts[other]);
-        let direct = match self.largest {
+        match self.largest {
             None => between(first, second),
             Some(largest) => {
                 let own = |exact: &ExactValue| exact.radius + U * (8.0 + largest - exact.value);
                 ScoreGap { wide: first.value - second.value, parted: own(first) + own(second) }
             }
-        };
+        }
+    }
+
+    /// Returns the smallest change of scores that puts an expert in place of a chosen one. Experts of a group that is not
+    /// chosen differ by the scores of groups; and so may others, if groups have nearly the same scores.
+    fn gap(&self, one: usize, other: usize) -> ScoreGap {
+        let direct = self.direct(one, other);
         match &self.groups {
             None => direct,
             Some(groups) if groups.has_chosen(other) => direct.smaller(groups.gap(None)),
@@ -217,7 +279,7 @@ impl<'e> TokenScores<'e> {
         than: impl Iterator<Item = &'n usize> + Clone,
     ) -> ScoreGap {
         of.flat_map(|&one| than.clone().map(move |&other| (one, other)))
-            .map(|(one, other)| self.gap(one, other))
+            .map(|(one, other)| self.direct(one, other))
             .fold(ScoreGap::NONE, ScoreGap::larger)
     }
 
@@ -256,5 +318,26 @@ impl DraftToken {
             (own != read as usize).then_some(Self { pass, position, read, own: own as u32, margin })
         };
         (0..logits.rows() - 1).filter_map(other).max_by(|a, b| a.margin.total_cmp(&b.margin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tied_groups_do_not_excuse_wrong_experts() {
+        const SCORES: [f64; 12] = [0.9, 0.8, 0.3, 0.1, 0.5, 0.4, 0.1, 0.1, 0.5, 0.4, 0.1, 0.1];
+        let exacts = SCORES.map(ExactValue::sure);
+        let groups = ExpertGroups { count: 3, used: 2, summed: 2 };
+        let router = TokenScores::new(&exacts, Point::ExpertScores, Some(groups));
+        let margin = |theirs: [usize; 3]| router.margin(&[0, 1, 4].into(), &theirs.into());
+        // Another expert of the same group is worse by 0.7, whatever groups are tied.
+        assert!((margin([0, 3, 4]).wide - 0.7).abs() < 1e-6);
+        assert!((margin([0, 3, 8]).wide - 0.7).abs() < 1e-6);
+        // Expert 8 is the best of a group that is tied with that of expert 4.
+        assert!(margin([0, 1, 8]).wide <= 0.0);
+        // Three groups, where two may be used.
+        assert_eq!(margin([0, 4, 8]).wide, f64::INFINITY);
     }
 }

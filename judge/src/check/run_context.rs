@@ -137,6 +137,9 @@ impl<'r> RunContext<'r> {
     ) -> Result<Self> {
         let Rules { selection, role, is_stated, gate, suppositions, .. } = rules;
         let dimensions = model.dimensions();
+        if dimensions.has_latents() {
+            held.fix_pairing(dimensions.rope_pairing)?;
+        }
         let profile = match rules.rounding {
             EngineRounding::Stated => profile_of(numerics, held)?,
             EngineRounding::Shown(profile) | EngineRounding::Demanded(profile) => {

@@ -8,6 +8,7 @@ use crate::check::uniform_distribution::UniformErrors;
 use crate::checkpoint::Point;
 use crate::error::Result;
 use crate::measure::{LogprobPrecision, ValuePrecision, coarser};
+use crate::model::{may_have_expert_groups, may_have_expert_scores};
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
@@ -95,7 +96,8 @@ impl<'p, 'd> SitePair<'p, 'd> {
     }
 
     /// Returns the margin by which a side's scores or router logits prefer its own experts to the other side's. Uses the
-    /// reference's, or the candidate's if the reference has none.
+    /// reference's, or the candidate's if the reference has none. `None` if other values may decide: scores that are not
+    /// recorded, or groups of experts, which only a model states.
     pub(super) fn preference(&self, found: &ArrayComparison) -> Result<Option<Preference>> {
         let site = self.candidate.site;
         let differs = matches!(found, ArrayComparison::Measured(found) if found.errors.max_abs != 0.0);
@@ -104,8 +106,16 @@ impl<'p, 'd> SitePair<'p, 'd> {
         }
         let [candidate, reference] = self.both();
         let sides = [[reference, candidate], [candidate, reference]];
-        for (point, [own, other]) in [Point::ExpertScores, Point::RouterLogits]
+        let is_any = |has: fn(&str) -> bool| {
+            self.both().iter().any(|at| has(&at.held.dump.manifest.model.architecture))
+        };
+        if is_any(may_have_expert_groups) {
+            return Ok(None);
+        }
+        let logits = Some(Point::RouterLogits).filter(|_| !is_any(may_have_expert_scores));
+        for (point, [own, other]) in [Some(Point::ExpertScores), logits]
             .into_iter()
+            .flatten()
             .flat_map(|point| sides.map(|two| (point, two)))
         {
             let scores = own.tap(point);

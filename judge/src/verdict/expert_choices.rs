@@ -72,7 +72,10 @@ impl Routing<'_> {
         match preferences.get(&row.site) {
             None => (
                 Verdict::Inconclusive,
-                format!("{told}; record router_logits and expert_scores to decide whether this is a tie"),
+                format!(
+                    "{told}; to decide whether this is a tie, record router_logits and expert_scores, and give the \
+                     model if its experts have groups"
+                ),
             ),
             Some(known) => {
                 let parted = known.parted.map(|[parted, _]| parted);

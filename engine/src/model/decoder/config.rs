@@ -224,6 +224,15 @@ impl DecoderConfig {
             ("context length", self.context_length),
         ];
         size::check(file, &sizes)?;
+        if self.predicting_layers > size::MAX_LAYERS {
+            let expected = format!("at most {}", size::MAX_LAYERS);
+            return Err(Error::bad_key(
+                file,
+                "number of predicting layers",
+                self.predicting_layers,
+                expected,
+            ));
+        }
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             let expected = format!("a divisor of the {} query heads", self.n_heads);
             return Err(Error::bad_key(file, "number of key-value heads", self.n_kv_heads, expected));

@@ -88,7 +88,10 @@ impl DecoderConfig {
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
             linear_class: None,
-            experts: family.experts.map(|known| known.in_gguf(file, architecture, ffn_size)).transpose()?,
+            experts: family
+                .experts
+                .map(|known| known.in_gguf(file, architecture, (n_layers, ffn_size)))
+                .transpose()?,
             dense: None,
             has_adapter: false,
         };

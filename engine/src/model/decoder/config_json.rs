@@ -292,12 +292,15 @@ fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
 
 /// Checks that no layer slides in a model whose file only switches windows on. As in transformers, layers from
 /// `max_window_layers` on slide if `layer_types` does not list them.
-fn check_sliding_window(file: &Config) -> Result<()> {
+fn check_sliding_window(file: &Config, family: &Family) -> Result<()> {
+    const WINDOW: &str = "sliding_window";
     const SWITCH: &str = "use_sliding_window";
     const FIRST: &str = "max_window_layers";
     const FIRST_BY_DEFAULT: usize = 28;
     let is_listed = file.get("layer_types").is_some();
-    if file.optional_bool(SWITCH)? != Some(true) || is_listed || file.get("sliding_window").is_none() {
+    let is_off = family.has_window_switch && file.optional_bool(SWITCH)? != Some(true);
+    // An explicit null means no window, even if there is a default.
+    if is_off || is_listed || file.is_null(WINDOW) || file.get(WINDOW).is_none() {
         return Ok(());
     }
     let n_layers = file.require_usize("num_hidden_layers")?;
@@ -312,7 +315,7 @@ fn check_sliding_window(file: &Config) -> Result<()> {
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     let no = [Value::from(false)];
-    check_sliding_window(file)?;
+    check_sliding_window(file, family)?;
     file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
     let numbers = [
         ("attn_logit_softcapping", "softcapping is not supported"),

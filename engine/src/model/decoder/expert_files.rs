@@ -83,6 +83,11 @@ impl ExpertFiles {
         ..Self::MIXTRAL
     };
 
+    /// Returns true if the choice may read other scores than the softmax of the logits.
+    pub(crate) fn may_have_scores(&self) -> bool {
+        self.function != ScoreFunction::Softmax || self.has_bias || self.may_have_groups
+    }
+
     /// Reads the experts of a `config.json`. transformers has several names for their numbers.
     pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
         const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
@@ -99,6 +104,12 @@ impl ExpertFiles {
         for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
             file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
         }
+        if self.may_name_method() {
+            let expected = "false (DeepSeek V2's weights are not divided by their sum)";
+            file.only("norm_topk_prob", &[false.into()], expected)?;
+        }
+        let least = "1e-12 or absent (other least sums of weights are not supported)";
+        file.only("moe_norm_min", &[1e-12.into()], least)?;
         let stated = self.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
         let shared_ffn_size = match (self.shared, shared) {
             (Some(SharedExpertFiles::Count(_)), Some(key)) => {
@@ -134,7 +145,7 @@ impl ExpertFiles {
             file.only(SCALE, &[1.0.into(), 1.into()], "1 or absent (scaled weights are not supported)")?;
             return Ok((None, 1.0));
         }
-        let is_grouped = file.optional_str("topk_method")? != Some("greedy");
+        let is_grouped = !self.may_name_method() || self.names_groups(file)?;
         let count = file.optional_usize("n_group")?.filter(|_| is_grouped).unwrap_or(1);
         let used = file.optional_usize("topk_group")?.unwrap_or(1);
         let scale = file.optional_f32(SCALE)?.unwrap_or(1.0);
@@ -142,6 +153,20 @@ impl ExpertFiles {
             return Err(file.bad_key(SCALE, scale, "a positive number"));
         }
         Ok(((count > 1).then_some(ExpertGroups { count, used, summed: self.summed }), scale))
+    }
+
+    /// Returns true for experts of DeepSeek V2, whose files name the method of the choice.
+    fn may_name_method(&self) -> bool {
+        self.may_have_groups && self.function == ScoreFunction::Softmax
+    }
+
+    /// Reads if the method of the choice has groups.
+    fn names_groups(&self, file: &Config) -> Result<bool> {
+        const KEY: &str = "topk_method";
+        const GROUPS: &str = "group_limited_greedy";
+        let expected = format!("\"greedy\" or {GROUPS:?} (other choices of experts are not supported)");
+        file.only(KEY, &["greedy".into(), GROUPS.into()], &expected)?;
+        Ok(file.optional_str(KEY)? == Some(GROUPS))
     }
 
     /// Reads the function that gives scores.
@@ -155,7 +180,12 @@ impl ExpertFiles {
     }
 
     /// Reads the experts of a GGUF file. Keys for the routing must ask for what llama.cpp computes.
-    pub(super) fn in_gguf(&self, file: &Gguf, architecture: &str, ffn_size: usize) -> Result<ExpertsConfig> {
+    pub(super) fn in_gguf(
+        &self,
+        file: &Gguf,
+        architecture: &str,
+        (n_layers, ffn_size): (usize, usize),
+    ) -> Result<ExpertsConfig> {
         let key = |name: &str| format!("{architecture}.{name}");
         let none = |name: &str, supported: &[usize], what: &str| match file.optional::<usize>(&key(name))? {
             Some(found) if !supported.contains(&found) => {
@@ -171,16 +201,21 @@ impl ExpertFiles {
         if !self.may_have_groups {
             none("expert_group_count", &[0, 1], "1 (groups of experts are not supported)")?;
         }
-        let may_be_scaled = |scale: f32| scale == 1.0 || self.may_have_groups && scale.is_finite();
+        let may_be_scaled =
+            |scale: f32| scale == 1.0 || self.may_have_groups && scale > 0.0 && scale.is_finite();
         if let Some(scale) = scale.filter(|scale| !may_be_scaled(*scale)) {
-            let expected = "1 (scaled expert weights are not supported)";
+            let expected = match self.may_have_groups {
+                true => "a positive number",
+                false => "1 (scaled expert weights are not supported)",
+            };
             return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_scale"), scale, expected));
         }
         if self.dense == DenseFiles::Never {
             none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
         }
         none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
-        let function = self.function_in_gguf(file, &key("expert_gating_func"))?;
+        let usual = self.usual_in_gguf(file, architecture, n_layers);
+        let function = self.function_in_gguf(file, &key("expert_gating_func"), usual)?;
         let shared_ffn_size = match self.shared {
             Some(SharedExpertFiles::Weighted([_, shared])) => match file.optional(&key(shared))? {
                 Some(width) => Some(width),
@@ -225,9 +260,20 @@ impl ExpertFiles {
         matches!(self.shared, Some(SharedExpertFiles::Weighted(_)))
     }
 
+    /// Returns the function of GGUF files that do not state it. llama.cpp knows early files of GLM 4.7 Flash, which have
+    /// sigmoids, by their sizes.
+    fn usual_in_gguf(&self, file: &Gguf, architecture: &str, n_layers: usize) -> ScoreFunction {
+        const FLASH_VOCABULARY: usize = 154_880;
+        let vocabulary = file.tensors.get("token_embd.weight").and_then(|table| table.shape.first());
+        let has_its_sizes = matches!(n_layers, 47 | 48) && vocabulary == Some(&FLASH_VOCABULARY);
+        match architecture == "deepseek2" && has_its_sizes {
+            true => ScoreFunction::Sigmoid,
+            false => self.gguf_function.unwrap_or(self.function),
+        }
+    }
+
     /// Reads the function that gives scores in a GGUF file.
-    fn function_in_gguf(&self, file: &Gguf, key: &str) -> Result<ScoreFunction> {
-        let usual = self.gguf_function.unwrap_or(self.function);
+    fn function_in_gguf(&self, file: &Gguf, key: &str, usual: ScoreFunction) -> Result<ScoreFunction> {
         let found = file.optional::<usize>(key)?.unwrap_or(0);
         let stated = match found {
             0 => Some(usual),
@@ -264,10 +310,11 @@ impl ExpertFiles {
     }
 }
 
-/// Reads a number that has several names.
+/// Reads a number that has several names. Defaults count only if the file states none of the names.
 fn one_of(file: &Config, keys: &[&str]) -> Result<usize> {
     let mut found: Option<(&str, usize)> = None;
-    for key in keys {
+    let is_stated = keys.iter().any(|key| file.states(key));
+    for key in keys.iter().filter(|key| !is_stated || file.states(key)) {
         match (file.optional_usize(key)?, found) {
             (Some(number), Some((other, known))) if number != known => {
                 return Err(file.bad_key(other, known, format!("{number}, the value of {key}")));

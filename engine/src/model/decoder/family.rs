@@ -51,6 +51,8 @@ pub struct Family {
     pub(crate) stated: &'static [NumberKey],
     /// Default sliding window, if some of its layers have one.
     pub(crate) sliding: Option<SlidingDefaults>,
+    /// True if `use_sliding_window` switches a stated window on; else it has no meaning.
+    pub(crate) has_window_switch: bool,
     /// Default interval of layers without RoPE.
     pub(crate) unrotated_every: Option<usize>,
     /// RoPE variants in its files in addition to Llama's.

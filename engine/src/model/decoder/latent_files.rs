@@ -53,10 +53,10 @@ pub(super) fn sizes_in_gguf(file: &Gguf, architecture: &str) -> Result<LatentSiz
         let expected = format!("at most {head}, the size of a key head");
         return Err(Error::bad_key(file.tensors.path(), &key("rope.dimension_count"), rotated, expected));
     };
-    if file.optional::<f32>(&key("attention.temperature_scale"))?.is_some_and(|scale| scale != 0.0) {
+    let scale_key = key("attention.temperature_scale");
+    if let Some(found) = file.optional::<f32>(&scale_key)?.filter(|scale| *scale != 0.0) {
         let expected = "0 (queries that are scaled by their position are not supported)";
-        let key = key("attention.temperature_scale");
-        return Err(Error::bad_key(file.tensors.path(), &key, "another number", expected));
+        return Err(Error::bad_key(file.tensors.path(), &scale_key, found, expected));
     }
     Ok(LatentSizes {
         query_rank: file.optional(&key("attention.q_lora_rank"))?,

@@ -38,7 +38,14 @@ impl Operation for ExpertWeights {
             let weights: Vec<ExactValue> = match (self.routing.function, self.routing.is_normalised) {
                 // With and without other experts in the softmax, the divisor is the same for all chosen experts.
                 (ScoreFunction::Softmax, true) => {
-                    softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile)
+                    let skipped = self.skipped(&all.values, chosen.clone());
+                    let weights = softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile);
+                    // Both a weight and the divisor are exponentials of larger distances.
+                    let moved = |weight: ExactValue| {
+                        let error = 2.0 * U * skipped * weight.value;
+                        weight.moved(K * error, error)
+                    };
+                    weights.into_iter().map(moved).collect()
                 }
                 (ScoreFunction::Softmax, false) => {
                     let weights = softmax(&all, profile);
@@ -71,6 +78,20 @@ impl Operation for ExpertWeights {
 
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.logits]
+    }
+}
+
+impl ExpertWeights {
+    /// Returns the distance of the largest logit, which engines subtract in their softmax, from the largest of the chosen
+    /// experts. A correction bias or groups may skip the expert with the largest logit.
+    fn skipped(&self, logits: &[f64], chosen: impl Iterator<Item = usize>) -> f64 {
+        let may_skip = !self.routing.bias.is_empty() || self.routing.groups.is_some();
+        if !may_skip || self.routing.is_of_chosen {
+            return 0.0;
+        }
+        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let of_chosen = chosen.map(|expert| logits[expert]).fold(f64::NEG_INFINITY, f64::max);
+        Some(largest - of_chosen).filter(|skipped| skipped.is_finite()).unwrap_or(0.0)
     }
 }
 
@@ -126,14 +147,15 @@ fn divided_by_sum(values: Vec<ExactValue>) -> Vec<ExactValue> {
     let sum: f64 = values.iter().map(|value| value.value).sum();
     let sigma = values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt();
     let radius: f64 = values.iter().map(|value| value.radius).sum();
-    // The sum of positive values is uncertain by less than itself.
-    let least = (sum - radius).max(sum * U);
+    let size = sum.abs();
+    // The sum is uncertain by less than itself, unless values of both signs cancel out.
+    let least = (size - radius).max(size * U);
     let divided = |value: ExactValue| {
         let share = value.value / sum;
         ExactValue {
             value: share,
-            sigma: both(value.sigma, share * sigma) / sum,
-            radius: (value.radius + share * radius) / least,
+            sigma: both(value.sigma, share.abs() * sigma) / size,
+            radius: (value.radius + share.abs() * radius) / least,
         }
     };
     values.into_iter().map(divided).collect()

@@ -60,7 +60,7 @@ pub struct ExpertGroups {
     /// Number of groups.
     pub count: usize,
     /// Number of groups that a token chooses from.
-    pub(crate) used: usize,
+    pub used: usize,
     /// Number of a group's largest scores that are added to the group's score.
     pub summed: usize,
 }
