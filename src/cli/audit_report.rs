@@ -91,8 +91,15 @@ impl AuditReport {
             (Verdict::Fail, _) => {
                 format!("the server does not serve this model (after {after} answers), but one of {names}")
             }
-            _ => format!("undecided after {} answers: not rejected are {names}", self.answers),
+            _ => format!("undecided after {} answers: not rejected are {names}{}", self.answers, self.needed()),
         }
+    }
+
+    /// Returns how many requests the open states need.
+    fn needed(&self) -> String {
+        let open = self.states.iter().skip(1).filter(|state| state.rejected_after.is_none());
+        let needs = open.filter_map(|state| Some((&state.name, state.expected_requests?)));
+        needs.map(|(name, needed)| format!("; {name} needs about {needed} requests")).collect()
     }
 
     /// Returns the table for the terminal.

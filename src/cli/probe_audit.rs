@@ -142,7 +142,7 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
     let mut test = StateTest::new(ALPHA, &bounds);
     let most = endpoint.client.left();
     let (mut answers, mut steps) = (Vec::new(), StepProgress::new("request", most));
-    while !test.is_decided(most) {
+    while !test.is_decided() {
         if prompts.is_empty() {
             let mut more = source.several(MORE, tokens)?;
             predict(&mut more, &states, |state| test.rejected(state).is_none())?;
@@ -156,7 +156,7 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
         test.add(&OddsAnswer { told, predicted: prompt.predicted });
         steps.reached(test.answers);
     }
-    Ok(report(endpoint, &claimed, &states, &test, (tokens, most, answers)))
+    Ok(report(endpoint, &claimed, &states, &test, (tokens, answers)))
 }
 
 fn tokenizer_of(models: &AuditedModels) -> Result<Arc<dyn Tokenizer>> {
@@ -278,7 +278,7 @@ fn report(
     claimed: &ServingState,
     states: &[ServingState],
     test: &StateTest,
-    (tokens, most, answers): (usize, usize, Vec<Value>),
+    (tokens, answers): (usize, Vec<Value>),
 ) -> AuditReport {
     let audited = |(index, state): (usize, &ServingState)| {
         let (residual, bound) = test.residual(index);
@@ -289,7 +289,7 @@ fn report(
             log10_evidence: test.evidence(index) / std::f64::consts::LN_10,
             residual,
             bound,
-            expected_requests: test.expected(index).filter(|needed| *needed <= most),
+            expected_requests: test.expected(index),
         }
     };
     AuditReport {

@@ -19,6 +19,9 @@ const CLIP: f64 = 3.0;
 const BOLDEST: f64 = 40.0;
 /// Another implementation may round twice as often as our numerics, which doubles the second moment.
 const SPARE: f64 = 2.0;
+/// Number of requests above which a difference counts as hidden by rounding: ten times the default of `--requests`. It
+/// does not depend on that option, so that a smaller number of requests never hides a state.
+const HIDDEN: f64 = 2000.0;
 /// Size of the error, in second moments of the bound, that is detected before a state passes: twice the noise.
 const DETECTED: f64 = 4.0;
 
@@ -181,13 +184,13 @@ impl StateTest {
         (self.threshold() / size_gain(DETECTED, 1.0)).ceil() as usize
     }
 
-    /// Returns true if no more than `most` answers can change the result: the first state is the only one left that
-    /// can be told from it, or at most one other state is left.
-    pub fn is_decided(&self, most: usize) -> bool {
+    /// Returns true if no more answers are needed: the first state is the only one left that can be told from it, or
+    /// at most one other state is left.
+    pub fn is_decided(&self) -> bool {
         let remaining = self.remaining();
         match remaining.first() {
             Some(0) => {
-                let can_be_told = |&state: &usize| self.expected(state).is_some_and(|needed| needed <= most);
+                let can_be_told = |&state: &usize| self.expected(state).is_some();
                 self.answers >= self.least_answers() && !remaining[1..].iter().any(can_be_told)
             }
             _ => remaining.len() <= 1,
@@ -208,7 +211,7 @@ impl StateTest {
         };
         let gains = bounds.predicted.iter().map(gain).sum::<f64>() / bounds.predicted.len().max(1) as f64;
         let requests = (self.threshold() / gains).ceil();
-        (state > 0 && gains > 0.0 && requests < 1e6).then_some(requests as usize)
+        (state > 0 && gains > 0.0 && requests <= HIDDEN).then_some(requests as usize)
     }
 }
 
