@@ -16,6 +16,8 @@ pub(super) struct AuditedState {
     pub meaning: String,
     /// Number of answers after which the state was rejected.
     pub rejected_after: Option<usize>,
+    /// True if there were enough answers to reject an unlisted state, and rounding explains their differences.
+    pub agrees: bool,
     /// Logarithm of the evidence against the state; 3 is needed to reject it.
     pub log10_evidence: f64,
     /// Root mean square of the answers' differences from the state, in log-odds.
@@ -50,8 +52,8 @@ pub(super) struct AuditReport {
 }
 
 impl AuditReport {
-    /// Returns the verdict: fail if the claimed state is rejected, pass if every other state is that can be told from
-    /// it.
+    /// Returns the verdict: fail if the claimed state is rejected, pass if the answers agree with it and every other
+    /// state is rejected that can be told from it.
     pub(super) fn verdict(&self) -> Verdict {
         let is_open = |state: &AuditedState| state.rejected_after.is_none();
         let (Some(claimed), others) = (self.states.first(), self.states.get(1..).unwrap_or_default()) else {
@@ -61,7 +63,7 @@ impl AuditReport {
         let excludes_any = others.iter().any(|state| !is_open(state));
         match () {
             () if !is_open(claimed) => Verdict::Fail,
-            () if is_undecided || !excludes_any || self.answers < self.least_answers => Verdict::Inconclusive,
+            () if is_undecided || !excludes_any || !claimed.agrees => Verdict::Inconclusive,
             () => Verdict::Pass,
         }
     }
@@ -84,13 +86,14 @@ impl AuditReport {
                 "the server does not serve this model (after {after} answers), nor any listed state: another model, \
                  adapter or quantisation"
             ),
-            (Verdict::Fail, [one]) => format!(
+            (Verdict::Fail, [one]) if one.agrees => format!(
                 "the server does not serve this model (after {after} answers), but {}: {}",
                 one.name, one.meaning
             ),
-            (Verdict::Fail, _) => {
-                format!("the server does not serve this model (after {after} answers), but one of {names}")
-            }
+            (Verdict::Fail, _) => format!(
+                "the server does not serve this model (after {after} answers); not rejected: {names} ({} answers)",
+                self.answers
+            ),
             _ => format!("undecided after {} answers: not rejected are {names}{}", self.answers, self.needed()),
         }
     }

@@ -286,6 +286,7 @@ fn report(
             name: state.name.clone(),
             meaning: state.meaning.clone(),
             rejected_after: test.rejected(index),
+            agrees: test.agrees(index),
             log10_evidence: test.evidence(index) / std::f64::consts::LN_10,
             residual,
             bound,

@@ -98,6 +98,19 @@ fn a_difference_below_rounding_is_not_expected_to_be_told() {
 }
 
 #[test]
+fn the_last_state_is_not_named_before_the_answers_agree_with_it() {
+    let mut draws = Draws(6);
+    let mut test = started(&mut draws, 50.0);
+    while test.remaining().len() > 1 {
+        let predicted = predicted(&mut draws, 50.0);
+        let told = predicted[1].iter().map(|y| ToldOdds::Known(*y)).collect();
+        test.add(&OddsAnswer { told, predicted });
+    }
+    assert_eq!(test.remaining(), [1]);
+    assert!(test.answers < test.least_answers() && !test.is_decided(), "{} answers", test.answers);
+}
+
+#[test]
 fn fewer_requests_do_not_hide_a_state() {
     let mut draws = Draws(5);
     let mut test = started(&mut draws, 0.6);

@@ -184,16 +184,23 @@ impl StateTest {
         (self.threshold() / size_gain(DETECTED, 1.0)).ceil() as usize
     }
 
-    /// Returns true if no more answers are needed: the first state is the only one left that can be told from it, or
-    /// at most one other state is left.
+    /// Returns true if the answers agree with a state: there are enough to reject an unlisted one, and their residual
+    /// is within the bound.
+    pub fn agrees(&self, state: usize) -> bool {
+        let (residual, bound) = self.residual(state);
+        self.rejected(state).is_none() && self.answers >= self.least_answers() && residual <= bound
+    }
+
+    /// Returns true if no more answers are needed: they agree with the first state, and all others are rejected that
+    /// can be told from it; or they agree with the only other state that is left; or none is left.
     pub fn is_decided(&self) -> bool {
-        let remaining = self.remaining();
-        match remaining.first() {
-            Some(0) => {
-                let can_be_told = |&state: &usize| self.expected(state).is_some();
-                self.answers >= self.least_answers() && !remaining[1..].iter().any(can_be_told)
+        match self.remaining().as_slice() {
+            [] => true,
+            [0, others @ ..] => {
+                self.agrees(0) && others.iter().all(|&state| self.expected(state).is_none())
             }
-            _ => remaining.len() <= 1,
+            [one] => self.agrees(*one),
+            _ => false,
         }
     }
 
