@@ -69,6 +69,23 @@ fn a_true_state_is_rarely_rejected_although_its_noise_has_heavy_tails() {
 }
 
 #[test]
+fn a_true_state_is_rarely_rejected_although_its_noise_is_twice_the_measured_one() {
+    let mut draws = Draws(8);
+    let mut rejected = 0;
+    for _ in 0..300 {
+        let mut test = started(&mut draws, 2.0);
+        for _ in 0..200 {
+            let predicted = predicted(&mut draws, 2.0);
+            let noisy = |y: &f64| ToldOdds::Known(y + std::f64::consts::SQRT_2 * draws.noise());
+            let told = predicted[0].iter().map(noisy).collect();
+            test.add(&OddsAnswer { told, predicted });
+        }
+        rejected += usize::from(test.rejected(0).is_some());
+    }
+    assert!(rejected <= 3, "{rejected} of 300");
+}
+
+#[test]
 fn other_states_are_told_by_their_direction() {
     let mut draws = Draws(2);
     for state in 0..3 {

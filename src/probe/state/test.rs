@@ -19,6 +19,8 @@ const CLIP: f64 = 3.0;
 const BOLDEST: f64 = 40.0;
 /// Another implementation may round twice as often as our numerics, which doubles the second moment.
 const SPARE: f64 = 2.0;
+/// Standard errors of a measured second moment that its bound allows for.
+const ERRORS: f64 = 3.0;
 /// Number of requests above which a difference counts as hidden by rounding: ten times the default of `--requests`. It
 /// does not depend on that option, so that a smaller number of requests never hides a state.
 const HIDDEN: f64 = 2000.0;
@@ -61,14 +63,15 @@ impl NoiseBounds {
         self.noise.push(noise);
     }
 
-    /// Returns the bound of the second moment of a projection of the noise of a state: the largest of its numerics.
+    /// Returns the bound of the second moment of a projection of the noise of a state: the largest of its numerics,
+    /// with the standard error of a mean over so few prompts.
     fn largest(&self, state: usize, square: impl Fn(usize, &[f64]) -> f64) -> f64 {
         let numerics = self.noise.first().map_or(0, |noise| noise[state].len());
-        let mean = |kind: usize| {
-            let squares = self.noise.iter().enumerate().map(|(at, noise)| square(at, &noise[state][kind]));
-            squares.sum::<f64>() / self.noise.len() as f64
+        let bound = |kind: usize| {
+            let of = |(at, noise): (usize, &Vec<Vec<Vec<f64>>>)| square(at, &noise[state][kind]);
+            upper_mean(&self.noise.iter().enumerate().map(of).collect::<Vec<f64>>())
         };
-        SPARE * (0..numerics).map(mean).fold(0.0, f64::max)
+        SPARE * (0..numerics).map(bound).fold(0.0, f64::max)
     }
 
     /// Returns the bound of the second moment of one token's noise.
@@ -230,6 +233,14 @@ impl StateBets {
         let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         most + (all.iter().map(|capital| (capital - most).exp()).sum::<f64>() / all.len() as f64).ln()
     }
+}
+
+/// Returns the mean of measured values plus its standard errors.
+fn upper_mean(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    mean + ERRORS * (variance / count).sqrt()
 }
 
 /// Returns the logarithm of a bet's factor for the component `along` of a residual, if the states differ by `length`.
