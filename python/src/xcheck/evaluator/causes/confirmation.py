@@ -82,6 +82,6 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
     try:
         with torch.no_grad(), forcing, change.installed(run):
             run_passes(model, session.dump, evaluation, forcing)
-    except Broken:
+    except Exception:  # Broken, or a model that the change makes unable to run
         return False
     return True
