@@ -47,6 +47,8 @@ pub(super) struct AuditReport {
     /// Number of tokens compared in each answer.
     pub tokens: usize,
     pub states: Vec<AuditedState>,
+    /// Reason why the server's values tell nothing about a state.
+    pub doubt: Option<String>,
     /// Prompts, answers and predictions of the claimed state.
     pub evidence: Vec<Value>,
 }
@@ -62,6 +64,7 @@ impl AuditReport {
         let is_undecided = others.iter().any(|state| is_open(state) && state.expected_requests.is_some());
         let excludes_any = others.iter().any(|state| !is_open(state));
         match () {
+            () if self.doubt.is_some() => Verdict::Inconclusive,
             () if !is_open(claimed) => Verdict::Fail,
             () if is_undecided || !excludes_any || !claimed.agrees => Verdict::Inconclusive,
             () => Verdict::Pass,
@@ -74,6 +77,9 @@ impl AuditReport {
             self.states.iter().filter(|state| state.rejected_after.is_none()).collect();
         let names = open.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ");
         let after = self.states.first().and_then(|claimed| claimed.rejected_after).unwrap_or(self.answers);
+        if let Some(doubt) = &self.doubt {
+            return format!("undecided: {doubt}");
+        }
         match (self.verdict(), open.as_slice()) {
             (Verdict::Pass, [_]) => {
                 format!("the server serves this model; every other state was rejected after {after} answers")
@@ -94,7 +100,9 @@ impl AuditReport {
                 "the server does not serve this model (after {after} answers); not rejected: {names} ({} answers)",
                 self.answers
             ),
-            _ => format!("undecided after {} answers: not rejected are {names}{}", self.answers, self.needed()),
+            _ => {
+                format!("undecided after {} answers: not rejected are {names}{}", self.answers, self.needed())
+            }
         }
     }
 
@@ -129,7 +137,11 @@ impl AuditReport {
         for state in &self.states {
             let rejected = match (state.rejected_after, state.expected_requests) {
                 (Some(after), _) => format!("after {after}"),
-                (None, None) if state.name != self.states[0].name => "hidden by rounding".to_owned(),
+                (None, None)
+                    if self.states[0].rejected_after.is_none() && state.name != self.states[0].name =>
+                {
+                    "hidden by rounding".to_owned()
+                }
                 (None, _) => "no".to_owned(),
             };
             _ = writeln!(

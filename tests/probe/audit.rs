@@ -50,7 +50,7 @@ fn run(draws: &mut Draws, state: usize, far: f64) -> StateTest {
     while !test.is_decided() && test.answers < MOST {
         let predicted = predicted(draws, far);
         let told = predicted[state].iter().map(|y| ToldOdds::Known(y + draws.noise())).collect();
-        test.add(&OddsAnswer { told, predicted });
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
     }
     test
 }
@@ -78,7 +78,7 @@ fn a_true_state_is_rarely_rejected_although_its_noise_is_twice_the_measured_one(
             let predicted = predicted(&mut draws, 2.0);
             let noisy = |y: &f64| ToldOdds::Known(y + std::f64::consts::SQRT_2 * draws.noise());
             let told = predicted[0].iter().map(noisy).collect();
-            test.add(&OddsAnswer { told, predicted });
+            test.add(&OddsAnswer { told, step: 0.0, predicted });
         }
         rejected += usize::from(test.rejected(0).is_some());
     }
@@ -101,7 +101,7 @@ fn a_state_that_is_not_listed_is_told_by_its_size() {
     for _ in 0..40 {
         let predicted = predicted(&mut draws, 3.0);
         let told = predicted[0].iter().map(|y| ToldOdds::Known(y + 6.0 * draws.noise())).collect();
-        test.add(&OddsAnswer { told, predicted });
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
     }
     assert_eq!(test.remaining(), [0usize; 0]);
 }
@@ -121,7 +121,7 @@ fn the_last_state_is_not_named_before_the_answers_agree_with_it() {
     while test.remaining().len() > 1 {
         let predicted = predicted(&mut draws, 50.0);
         let told = predicted[1].iter().map(|y| ToldOdds::Known(*y)).collect();
-        test.add(&OddsAnswer { told, predicted });
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
     }
     assert_eq!(test.remaining(), [1]);
     assert!(test.answers < test.least_answers() && !test.is_decided(), "{} answers", test.answers);
@@ -136,7 +136,7 @@ fn fewer_requests_do_not_hide_a_state() {
     while test.answers < test.least_answers() {
         let predicted = predicted(&mut draws, 0.6);
         let told = predicted[0].iter().map(|y| ToldOdds::Known(*y)).collect();
-        test.add(&OddsAnswer { told, predicted });
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
     }
     assert!(test.remaining().contains(&1) && !test.is_decided(), "{needed} requests are needed");
 }
@@ -160,6 +160,25 @@ fn a_correct_server_is_not_rejected_in_an_audit() {
         assert_ne!(code, 1, "{kind:?} {way:?}: {}", report["sentence"]);
         assert_eq!(report["states"][0]["rejected_after"], Value::Null, "{kind:?} {way:?}");
     }
+}
+
+#[test]
+fn an_audit_of_values_that_tell_nothing_is_inconclusive() {
+    for way in [Way::Renormalised, Way::OneDecimal] {
+        let (code, report) = audited(ServerProtocol::Openai, way, &[]);
+        assert_eq!(code, 3, "{way:?}: {}", report["sentence"]);
+        assert!(report["doubt"].is_string(), "{way:?}: {}", report["sentence"]);
+    }
+}
+
+#[test]
+fn an_impossible_value_rejects_a_state_without_nan() {
+    let mut draws = Draws(7);
+    let mut test = started(&mut draws, 3.0);
+    let told = vec![ToldOdds::Known(-1e200); TOKENS];
+    test.add(&OddsAnswer { told, step: 0.0, predicted: predicted(&mut draws, 3.0) });
+    assert!((0..3).all(|state| !test.evidence(state).is_nan()));
+    assert_eq!(test.remaining(), [0usize; 0]);
 }
 
 #[test]

@@ -62,8 +62,9 @@ pub fn check_modules(
         Some(seconds) => {
             follow("searching for the cause");
             // The values are wrong whether or not the search for the cause succeeds.
-            causes(connection, dump, wrong, seconds)
-                .unwrap_or_else(|error| (Vec::new(), Some(format!("the search for the cause failed: {error}"))))
+            causes(connection, dump, wrong, seconds).unwrap_or_else(|error| {
+                (Vec::new(), Some(format!("the search for the cause failed: {error}")))
+            })
         }
     };
     check.outcome(name, causes, facts)

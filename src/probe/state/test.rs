@@ -43,6 +43,8 @@ pub enum ToldOdds {
 pub struct OddsAnswer {
     /// Log-odds of each token.
     pub told: Vec<ToldOdds>,
+    /// Largest error of a told log-probability, by the decimals or the type in which the server writes it.
+    pub step: f64,
     /// Predicted log-odds of each state and token; NaN for a rejected state, in whose direction no bet is made.
     pub predicted: Vec<Vec<f64>>,
 }
@@ -101,6 +103,8 @@ struct StateBets {
     rejected: Option<usize>,
     /// Sum of squares of the residuals, and their number.
     residuals: (f64, usize),
+    /// Sum of squares of the errors that the server's decimals allow.
+    steps: f64,
 }
 
 /// Sequential test; the first state is the claimed one.
@@ -125,6 +129,7 @@ impl StateTest {
             noise: bounds.size(state),
             rejected: None,
             residuals: (0.0, 0),
+            steps: 0.0,
         };
         let states: Vec<StateBets> = (0..count).map(bets).collect();
         let mut test = Self { alpha, states, expected: Vec::new(), answers: 0 };
@@ -140,13 +145,19 @@ impl StateTest {
         for (state, bets) in open {
             let predicted = &answer.predicted;
             let r = residual(&answer.told, &predicted[state]);
+            let steps: Vec<f64> =
+                predicted[state].iter().map(|odds| answer.step * (1.0 + odds.exp())).collect();
             for (other, capital) in
                 bets.directions.iter_mut().enumerate().filter(|(other, _)| *other != state)
             {
                 let d = difference(&predicted[other], &predicted[state]);
-                *capital += direction_gain(component(&r, &d), squares(&d).sqrt(), bets.along[other]);
+                let length = squares(&d).sqrt();
+                let bound = bets.along[other] + squares_along(&steps, &d);
+                *capital += direction_gain(component(&r, &d), length, bound);
             }
-            bets.size += size_gain(squares(&r) / r.len().max(1) as f64, bets.noise);
+            let count = r.len().max(1) as f64;
+            bets.size += size_gain(squares(&r) / count, bets.noise + squares(&steps) / count);
+            bets.steps += squares(&steps);
             bets.residuals = (bets.residuals.0 + squares(&r), bets.residuals.1 + r.len());
             if bets.evidence(state) >= threshold {
                 bets.rejected = Some(self.answers);
@@ -167,7 +178,8 @@ impl StateTest {
     /// Returns the root mean square of a state's residuals, and the bound that rounding gives.
     pub fn residual(&self, state: usize) -> (f64, f64) {
         let bets = &self.states[state];
-        ((bets.residuals.0 / bets.residuals.1.max(1) as f64).sqrt(), bets.noise.sqrt())
+        let count = bets.residuals.1.max(1) as f64;
+        ((bets.residuals.0 / count).sqrt(), (bets.noise + bets.steps / count).sqrt())
     }
 
     /// Returns the number of requests that are needed to tell a state from the first one; `None` if rounding hides
@@ -199,9 +211,7 @@ impl StateTest {
     pub fn is_decided(&self) -> bool {
         match self.remaining().as_slice() {
             [] => true,
-            [0, others @ ..] => {
-                self.agrees(0) && others.iter().all(|&state| self.expected(state).is_none())
-            }
+            [0, others @ ..] => self.agrees(0) && others.iter().all(|&state| self.expected(state).is_none()),
             [one] => self.agrees(*one),
             _ => false,
         }
@@ -231,6 +241,9 @@ impl StateBets {
         let directions = self.directions.iter().enumerate().filter(|(other, _)| *other != own);
         let all: Vec<f64> = directions.map(|(_, capital)| *capital).chain([self.size]).collect();
         let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if most.is_infinite() {
+            return most;
+        }
         most + (all.iter().map(|capital| (capital - most).exp()).sum::<f64>() / all.len() as f64).ln()
     }
 }
@@ -275,6 +288,12 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 fn squares(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum()
+}
+
+/// Returns the second moment along `d` of independent errors; 0 if `d` is 0.
+fn squares_along(errors: &[f64], d: &[f64]) -> f64 {
+    let along = errors.iter().zip(d).map(|(error, d)| (error * d).powi(2)).sum::<f64>();
+    if squares(d) > 0.0 { along / squares(d) } else { 0.0 }
 }
 
 /// Returns the component of `r` along `d`; 0 if `d` is 0.
