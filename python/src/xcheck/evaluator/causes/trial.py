@@ -88,6 +88,8 @@ class Trial:
         self.path = module
         self.site = (module, call, pass_number)
         self.deadline = time.monotonic() + seconds
+        self.end = self.deadline  # of the confirmations
+        self.unconfirmed: list[Change] = []  # changes that explain the values, without time for their confirmation
         if self.site not in session.dump.rows:
             raise EvaluatorError("request", f"module {module!r}, call {call}, pass {pass_number}: not recorded; "
                                  "give a site of the dump")  # fmt: skip
