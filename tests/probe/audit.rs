@@ -205,6 +205,8 @@ fn an_audit_that_cannot_be_made_is_refused_in_one_message() {
     assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
     assert!(finished.stderr.contains("only answers conversations"), "{}", finished.stderr);
     assert_eq!(terminal.run(&["probe", &server.url, "--audit"]).code, 2, "it needs a model");
+    let ignored = ["probe", &server.url, "--audit", "--model", MODEL, "--no-causes"];
+    assert_eq!(terminal.run(&ignored).code, 2, "an audit searches for no causes");
     // With nine requests, six of which identify the server, there are too few answers.
     let (code, report) = audited(ServerProtocol::Vllm, Way::Plain, &["--requests", "9"]);
     assert_eq!((code, report["verdict"].as_str()), (3, Some("inconclusive")));
