@@ -317,7 +317,7 @@ fn calibrated<'m>(
     Ok(bounds)
 }
 
-/// Returns an answer and the claimed prediction, for the published report.
+/// Returns an answer and the prediction of the claimed model, for the published report.
 fn published(prompt: &AuditPrompt, told: &[ToldOdds]) -> Value {
     let told: Vec<Value> = told
         .iter()
