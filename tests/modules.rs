@@ -342,6 +342,20 @@ fn a_cause_is_asked_for_at_the_first_wrong_module() {
     );
 }
 
+#[test]
+fn a_failed_search_for_the_cause_leaves_the_verdict() {
+    let mut outputs = outputs();
+    outputs[2].exact[0] += 0.1;
+    let error = message(json!({"message": "error", "code": "internal", "text": "no memory"}), &[]);
+    for rest in [Vec::new(), error] {
+        let bytes = [answer(&outputs, &modules()), rest].concat();
+        let judged = judge_answer(&dump(&outputs, "f32"), bytes, Some(5)).unwrap();
+        assert_eq!(judged.verdict, Verdict::Fail);
+        let notes = judged.notes.join("; ");
+        assert!(notes.contains("the search for the cause failed"), "{notes}");
+    }
+}
+
 /// The message with a tap in place of a module that returns it, or as it is.
 fn with_tap(mut message: Value) -> Value {
     let fields = message.as_object_mut().unwrap();

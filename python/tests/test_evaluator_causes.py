@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,9 +14,10 @@ from test_evaluator import DECODE, PASSES, Judged, attributes, judged, models, p
 
 from module_recorder import record  # noqa: E402
 from xcheck.evaluator.causes import numbers  # noqa: E402
+from xcheck.evaluator.causes.change import Change, Run  # noqa: E402
 from xcheck.evaluator.causes.confirmation import confirmed  # noqa: E402
 from xcheck.evaluator.causes.round_numbers import bounds, chosen, decimals  # noqa: E402
-from xcheck.evaluator.causes.search import search  # noqa: E402
+from xcheck.evaluator.causes.search import likeliest, search  # noqa: E402
 from xcheck.evaluator.causes.trial import Trial  # noqa: E402
 
 BF16 = torch.bfloat16
@@ -183,3 +186,23 @@ def test_a_fault_of_one_layer_is_not_called_one_of_the_configuration(models, tmp
 
     (cause,) = causes_of(judged(models("llama"), tmp_path, fault))
     assert cause["kind"] == "constant" and cause["found"] == "0.001" and "variance_epsilon" in cause["what"]
+
+
+def test_no_hook_stays_on_the_model_if_one_cannot_be_registered():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    run = Run(model, None, None, frozenset(["0", "1"]))
+
+    def make(path, module):
+        if path == "1":
+            raise AttributeError(path)
+        return module.register_forward_hook(lambda *_: None)
+
+    with pytest.raises(AttributeError), run.hooks(make):
+        pass
+    assert not model[0]._forward_hooks
+
+
+def test_changes_without_time_for_a_confirmation_are_not_taken():
+    trial = SimpleNamespace(end=0.0, unconfirmed=[])
+    change = Change(0, {"error_after": 1.0, "what": "a constant"}, trial=trial)
+    assert likeliest([change]) == [] and trial.unconfirmed

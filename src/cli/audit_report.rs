@@ -16,6 +16,8 @@ pub(super) struct AuditedState {
     pub meaning: String,
     /// Number of answers after which the state was rejected.
     pub rejected_after: Option<usize>,
+    /// True if there were enough answers to reject an unlisted state, and rounding explains their differences.
+    pub agrees: bool,
     /// Logarithm of the evidence against the state; 3 is needed to reject it.
     pub log10_evidence: f64,
     /// Root mean square of the answers' differences from the state, in log-odds.
@@ -45,13 +47,15 @@ pub(super) struct AuditReport {
     /// Number of tokens compared in each answer.
     pub tokens: usize,
     pub states: Vec<AuditedState>,
+    /// Reason why the server's values tell nothing about a state.
+    pub doubt: Option<String>,
     /// Prompts, answers and predictions of the claimed state.
     pub evidence: Vec<Value>,
 }
 
 impl AuditReport {
-    /// Returns the verdict: fail if the claimed state is rejected, pass if every other state is that can be told from
-    /// it.
+    /// Returns the verdict: fail if the claimed state is rejected, pass if the answers agree with it and every other
+    /// state is rejected that can be told from it.
     pub(super) fn verdict(&self) -> Verdict {
         let is_open = |state: &AuditedState| state.rejected_after.is_none();
         let (Some(claimed), others) = (self.states.first(), self.states.get(1..).unwrap_or_default()) else {
@@ -60,8 +64,9 @@ impl AuditReport {
         let is_undecided = others.iter().any(|state| is_open(state) && state.expected_requests.is_some());
         let excludes_any = others.iter().any(|state| !is_open(state));
         match () {
+            () if self.doubt.is_some() => Verdict::Inconclusive,
             () if !is_open(claimed) => Verdict::Fail,
-            () if is_undecided || !excludes_any || self.answers < self.least_answers => Verdict::Inconclusive,
+            () if is_undecided || !excludes_any || !claimed.agrees => Verdict::Inconclusive,
             () => Verdict::Pass,
         }
     }
@@ -72,6 +77,9 @@ impl AuditReport {
             self.states.iter().filter(|state| state.rejected_after.is_none()).collect();
         let names = open.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ");
         let after = self.states.first().and_then(|claimed| claimed.rejected_after).unwrap_or(self.answers);
+        if let Some(doubt) = &self.doubt {
+            return format!("undecided: {doubt}");
+        }
         match (self.verdict(), open.as_slice()) {
             (Verdict::Pass, [_]) => {
                 format!("the server serves this model; every other state was rejected after {after} answers")
@@ -84,15 +92,25 @@ impl AuditReport {
                 "the server does not serve this model (after {after} answers), nor any listed state: another model, \
                  adapter or quantisation"
             ),
-            (Verdict::Fail, [one]) => format!(
+            (Verdict::Fail, [one]) if one.agrees => format!(
                 "the server does not serve this model (after {after} answers), but {}: {}",
                 one.name, one.meaning
             ),
-            (Verdict::Fail, _) => {
-                format!("the server does not serve this model (after {after} answers), but one of {names}")
+            (Verdict::Fail, _) => format!(
+                "the server does not serve this model (after {after} answers); not rejected: {names} ({} answers)",
+                self.answers
+            ),
+            _ => {
+                format!("undecided after {} answers: not rejected are {names}{}", self.answers, self.needed())
             }
-            _ => format!("undecided after {} answers: not rejected are {names}", self.answers),
         }
+    }
+
+    /// Returns how many requests the open states need.
+    fn needed(&self) -> String {
+        let open = self.states.iter().skip(1).filter(|state| state.rejected_after.is_none());
+        let needs = open.filter_map(|state| Some((&state.name, state.expected_requests?)));
+        needs.map(|(name, needed)| format!("; {name} needs about {needed} requests")).collect()
     }
 
     /// Returns the table for the terminal.
@@ -119,7 +137,11 @@ impl AuditReport {
         for state in &self.states {
             let rejected = match (state.rejected_after, state.expected_requests) {
                 (Some(after), _) => format!("after {after}"),
-                (None, None) if state.name != self.states[0].name => "hidden by rounding".to_owned(),
+                (None, None)
+                    if self.states[0].rejected_after.is_none() && state.name != self.states[0].name =>
+                {
+                    "hidden by rounding".to_owned()
+                }
                 (None, _) => "no".to_owned(),
             };
             _ = writeln!(

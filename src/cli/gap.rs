@@ -12,6 +12,7 @@ use crate::cli::gap_page::gap_page;
 use crate::cli::options::{
     FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
 };
+use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::gap::{
     GapAssessment, GapOptions, LogOddsScale, PolicySide, RecordSource, SequenceJoin, assess, gap_table,
@@ -81,8 +82,12 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
     let verdict = verdicts.fold(found.verdict, Ord::max);
     if let Some(path) = &args.html {
-        let page =
-            gap_page(document(&found, of_model.as_ref(), verdict), &found.figure, args.texts()?.as_deref());
+        // The judgement is made: a model without a readable tokenizer only leaves token texts out.
+        let texts = args.texts().unwrap_or_else(|error| {
+            tell!("note: the page has no token texts: {error}");
+            None
+        });
+        let page = gap_page(document(&found, of_model.as_ref(), verdict), &found.figure, texts.as_deref());
         write_whole(path, page.as_bytes()).map_err(Error::io("write", path))?;
     }
     args.output.document(|| document(&found, of_model.as_ref(), verdict));

@@ -57,7 +57,12 @@ pub(crate) struct ProbeArgs {
     ///
     /// A sequential test: a true state is rejected with a probability of at most 0.1 %. --requests limits the
     /// number of requests. The report folder gets audit.json.
-    #[arg(long, requires = "model", help_heading = "Audit")]
+    #[arg(
+        long,
+        requires = "model",
+        conflicts_with_all = ["record", "decode", "numerics", "dtype", "kv_cache", "strict", "no_causes", "causes"],
+        help_heading = "Audit"
+    )]
     audit: bool,
     /// Another model that the server may serve instead, such as another checkpoint or LoRA step
     #[arg(long, value_name = "MODEL", requires = "audit", help_heading = "Audit")]

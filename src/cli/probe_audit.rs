@@ -10,17 +10,20 @@ use crate::cli::audited_states::{AuditedModels, ServingState};
 use crate::cli::progress::StepProgress;
 use crate::cli::requested_model::own_tokenizer;
 use crate::cli::terminal::tell;
+use crate::dump::COARSEST;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::{F32, Numerics};
+use crate::probe::self_consistency::leave_a_share;
 use crate::probe::state::{
     Arithmetic, NoiseBounds, NoisePair, OddsAnswer, StateTest, TokenOdds, ToldOdds, WordPrompts, last_odds,
 };
 use crate::probe::{
     Client, ContinuationRequest, MissingAnswer, ProbePrompt, ServerApi, ServerIdentity, TokenPosition,
-    TokenTextIds,
+    TokenTextIds, coarseness, decimals,
 };
 use crate::tokenizer::Tokenizer;
+use crate::verdict::Verdict;
 
 /// Largest probability with which a true state is rejected.
 pub(super) const ALPHA: f64 = 1e-3;
@@ -36,6 +39,8 @@ const LIKELIEST: f64 = 0.99;
 const LEAD: f64 = 0.5;
 /// States whose predictions differ by less are the same.
 const SAME: f64 = 1e-4;
+/// Log-probability below which tokens are not distinguished.
+const IMPOSSIBLE: f64 = -1e4;
 /// Log-probability above which a token counts as certain; its log-odds are about 20.
 const CERTAIN: f64 = -2e-9;
 
@@ -141,8 +146,9 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
     let mut prompts = VecDeque::from(prompts);
     let mut test = StateTest::new(ALPHA, &bounds);
     let most = endpoint.client.left();
-    let (mut answers, mut steps) = (Vec::new(), StepProgress::new("request", most));
-    while !test.is_decided(most) {
+    let mut answers = AuditAnswers::default();
+    let mut steps = StepProgress::new("request", most);
+    while !test.is_decided() {
         if prompts.is_empty() {
             let mut more = source.several(MORE, tokens)?;
             predict(&mut more, &states, |state| test.rejected(state).is_none())?;
@@ -152,11 +158,65 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
         let Some(place) = endpoint.ask(&prompt, &vocabulary)? else { break };
         let told = told_odds(&place, &prompt.odds.ids);
         let Some(told) = told else { return Err(no_logprobs(endpoint)) };
-        answers.push(published(&prompt, &told));
-        test.add(&OddsAnswer { told, predicted: prompt.predicted });
-        steps.reached(test.answers);
+        answers.add(prompt, place, told, &mut test);
+        if answers.doubt().is_some() {
+            break;
+        }
+        steps.reached(answers.published.len());
     }
-    Ok(report(endpoint, &claimed, &states, &test, (tokens, most, answers)))
+    Ok(report(endpoint, &claimed, &states, &test, (tokens, answers)))
+}
+
+/// Answers of the server. The first ones wait until their precision is known.
+#[derive(Default)]
+struct AuditAnswers {
+    places: Vec<TokenPosition>,
+    waiting: Vec<(AuditPrompt, Vec<ToldOdds>)>,
+    published: Vec<Value>,
+}
+
+impl AuditAnswers {
+    /// Number of answers that show the precision of log-probabilities.
+    const FIRST: usize = 8;
+
+    /// Adds an answer, and bets on it if the precision is known and no doubt arises.
+    fn add(&mut self, prompt: AuditPrompt, place: TokenPosition, told: Vec<ToldOdds>, test: &mut StateTest) {
+        self.published.push(published(&prompt, &told));
+        self.places.push(place);
+        self.waiting.push((prompt, told));
+        if self.places.len() < Self::FIRST || self.doubt().is_some() {
+            return;
+        }
+        let step = coarseness(&self.places);
+        for (prompt, told) in self.waiting.drain(..) {
+            test.add(&OddsAnswer { told, step, predicted: prompt.predicted });
+        }
+    }
+
+    /// Returns the reason why the values of the answers tell nothing about a state.
+    fn doubt(&self) -> Option<String> {
+        if self.places.len() < Self::FIRST {
+            return None;
+        }
+        let step = 2.0 * decimals(&self.places).unwrap_or(0.0);
+        let is_certain = |place: &TokenPosition| {
+            place
+                .top
+                .iter()
+                .chain(&place.token)
+                .any(|named| named.logprob.is_some_and(|value| value >= CERTAIN))
+        };
+        match leave_a_share(&self.places) {
+            _ if step > COARSEST => Some(format!(
+                "the log-probabilities are multiples of {step}, too coarse to distinguish models"
+            )),
+            _ if self.places.iter().all(is_certain) => Some(
+                "a token has all of the probability in every answer: the values are of a sampler".to_owned(),
+            ),
+            (Verdict::Inconclusive, why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 fn tokenizer_of(models: &AuditedModels) -> Result<Arc<dyn Tokenizer>> {
@@ -195,7 +255,7 @@ fn told_odds(place: &TokenPosition, ids: &[u32]) -> Option<Vec<ToldOdds>> {
     let named = place.top.iter().chain(&place.token);
     let known: Vec<(Option<u32>, f64)> = named
         .filter_map(|named| Some((named.id, named.logprob.filter(|logprob| !logprob.is_nan())?)))
-        .map(|(id, logprob)| (id, TokenOdds::of(logprob.min(CERTAIN))))
+        .map(|(id, logprob)| (id, TokenOdds::of(logprob.clamp(IMPOSSIBLE, CERTAIN))))
         .collect();
     let least = known.iter().map(|(_, odds)| *odds).min_by(f64::total_cmp)?;
     let of = |id: &u32| known.iter().find(|(known, _)| *known == Some(*id)).map(|(_, odds)| *odds);
@@ -257,7 +317,7 @@ fn calibrated<'m>(
     Ok(bounds)
 }
 
-/// Returns an answer and the claimed prediction, for the published report.
+/// Returns an answer and the prediction of the claimed model, for the published report.
 fn published(prompt: &AuditPrompt, told: &[ToldOdds]) -> Value {
     let told: Vec<Value> = told
         .iter()
@@ -278,7 +338,7 @@ fn report(
     claimed: &ServingState,
     states: &[ServingState],
     test: &StateTest,
-    (tokens, most, answers): (usize, usize, Vec<Value>),
+    (tokens, answers): (usize, AuditAnswers),
 ) -> AuditReport {
     let audited = |(index, state): (usize, &ServingState)| {
         let (residual, bound) = test.residual(index);
@@ -286,10 +346,11 @@ fn report(
             name: state.name.clone(),
             meaning: state.meaning.clone(),
             rejected_after: test.rejected(index),
+            agrees: test.agrees(index),
             log10_evidence: test.evidence(index) / std::f64::consts::LN_10,
             residual,
             bound,
-            expected_requests: test.expected(index).filter(|needed| *needed <= most),
+            expected_requests: test.expected(index),
         }
     };
     AuditReport {
@@ -304,6 +365,7 @@ fn report(
         least_answers: test.least_answers(),
         tokens,
         states: std::iter::once(claimed).chain(states).enumerate().map(audited).collect(),
-        evidence: answers,
+        doubt: answers.doubt(),
+        evidence: answers.published,
     }
 }

@@ -28,6 +28,7 @@ pub use answer::{
 };
 pub(crate) use check::{ProbeCheck, ProbeSubject};
 pub(crate) use client::{Client, ClientLimits, is_here};
+pub(crate) use difference::coarseness;
 pub use difference::{AnswerDifference, DivergentTokens, LogprobDifference, TokenMargin, decimals};
 pub(crate) use noise_floor::{distance, floor};
 pub(crate) use recording::{Recording, TokenTextIds};

@@ -84,7 +84,7 @@ fn rounding_of_sum(place: &TokenPosition) -> f64 {
 
 /// Checks that the top tokens leave some probability to the others. If the least likely top token has more than
 /// rounding, and nothing is left at any such token, the softmax ran over the top tokens alone.
-fn leave_a_share(places: &[TokenPosition]) -> (Verdict, String) {
+pub(crate) fn leave_a_share(places: &[TokenPosition]) -> (Verdict, String) {
     let step = coarseness(places);
     let shares = places.iter().filter_map(|place| {
         let values: Vec<f64> = place.top.iter().filter_map(|named| Some(named.logprob?.exp())).collect();

@@ -187,7 +187,8 @@ impl EvaluatorProcess {
 
 impl Drop for EvaluatorProcess {
     fn drop(&mut self) {
-        let has_failed = matches!(self.process.with(Child::try_wait), Ok(Some(status)) if !status.success());
+        let has_failed = self.process.is_stalled()
+            || matches!(self.process.with(Child::try_wait), Ok(Some(status)) if !status.success());
         _ = self.process.with(Child::kill);
         _ = self.process.with(Child::wait);
         if !has_failed {

@@ -47,10 +47,10 @@ fn started(draws: &mut Draws, far: f64) -> StateTest {
 fn run(draws: &mut Draws, state: usize, far: f64) -> StateTest {
     const MOST: usize = 200;
     let mut test = started(draws, far);
-    while !test.is_decided(MOST) && test.answers < MOST {
+    while !test.is_decided() && test.answers < MOST {
         let predicted = predicted(draws, far);
         let told = predicted[state].iter().map(|y| ToldOdds::Known(y + draws.noise())).collect();
-        test.add(&OddsAnswer { told, predicted });
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
     }
     test
 }
@@ -69,6 +69,23 @@ fn a_true_state_is_rarely_rejected_although_its_noise_has_heavy_tails() {
 }
 
 #[test]
+fn a_true_state_is_rarely_rejected_although_its_noise_is_twice_the_measured_one() {
+    let mut draws = Draws(8);
+    let mut rejected = 0;
+    for _ in 0..300 {
+        let mut test = started(&mut draws, 2.0);
+        for _ in 0..200 {
+            let predicted = predicted(&mut draws, 2.0);
+            let noisy = |y: &f64| ToldOdds::Known(y + std::f64::consts::SQRT_2 * draws.noise());
+            let told = predicted[0].iter().map(noisy).collect();
+            test.add(&OddsAnswer { told, step: 0.0, predicted });
+        }
+        rejected += usize::from(test.rejected(0).is_some());
+    }
+    assert!(rejected <= 3, "{rejected} of 300");
+}
+
+#[test]
 fn other_states_are_told_by_their_direction() {
     let mut draws = Draws(2);
     for state in 0..3 {
@@ -84,7 +101,7 @@ fn a_state_that_is_not_listed_is_told_by_its_size() {
     for _ in 0..40 {
         let predicted = predicted(&mut draws, 3.0);
         let told = predicted[0].iter().map(|y| ToldOdds::Known(y + 6.0 * draws.noise())).collect();
-        test.add(&OddsAnswer { told, predicted });
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
     }
     assert_eq!(test.remaining(), [0usize; 0]);
 }
@@ -94,7 +111,34 @@ fn a_difference_below_rounding_is_not_expected_to_be_told() {
     let test = started(&mut Draws(4), 0.01);
     assert!(test.expected(1).is_none_or(|needed| needed > 10_000), "{:?}", test.expected(1));
     assert_eq!(test.remaining(), [0, 1, 2]);
-    assert!(!test.is_decided(200), "nothing was asked");
+    assert!(!test.is_decided(), "nothing was asked");
+}
+
+#[test]
+fn the_last_state_is_not_named_before_the_answers_agree_with_it() {
+    let mut draws = Draws(6);
+    let mut test = started(&mut draws, 50.0);
+    while test.remaining().len() > 1 {
+        let predicted = predicted(&mut draws, 50.0);
+        let told = predicted[1].iter().map(|y| ToldOdds::Known(*y)).collect();
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
+    }
+    assert_eq!(test.remaining(), [1]);
+    assert!(test.answers < test.least_answers() && !test.is_decided(), "{} answers", test.answers);
+}
+
+#[test]
+fn fewer_requests_do_not_hide_a_state() {
+    let mut draws = Draws(5);
+    let mut test = started(&mut draws, 0.6);
+    let needed = test.expected(1).expect("it can be told");
+    assert!(needed > test.least_answers(), "{needed}");
+    while test.answers < test.least_answers() {
+        let predicted = predicted(&mut draws, 0.6);
+        let told = predicted[0].iter().map(|y| ToldOdds::Known(*y)).collect();
+        test.add(&OddsAnswer { told, step: 0.0, predicted });
+    }
+    assert!(test.remaining().contains(&1) && !test.is_decided(), "{needed} requests are needed");
 }
 
 fn audited(kind: ServerProtocol, way: Way, more: &[&str]) -> (i32, Value) {
@@ -116,6 +160,25 @@ fn a_correct_server_is_not_rejected_in_an_audit() {
         assert_ne!(code, 1, "{kind:?} {way:?}: {}", report["sentence"]);
         assert_eq!(report["states"][0]["rejected_after"], Value::Null, "{kind:?} {way:?}");
     }
+}
+
+#[test]
+fn an_audit_of_values_that_tell_nothing_is_inconclusive() {
+    for way in [Way::Renormalised, Way::OneDecimal] {
+        let (code, report) = audited(ServerProtocol::Openai, way, &[]);
+        assert_eq!(code, 3, "{way:?}: {}", report["sentence"]);
+        assert!(report["doubt"].is_string(), "{way:?}: {}", report["sentence"]);
+    }
+}
+
+#[test]
+fn an_impossible_value_rejects_a_state_without_nan() {
+    let mut draws = Draws(7);
+    let mut test = started(&mut draws, 3.0);
+    let told = vec![ToldOdds::Known(-1e200); TOKENS];
+    test.add(&OddsAnswer { told, step: 0.0, predicted: predicted(&mut draws, 3.0) });
+    assert!((0..3).all(|state| !test.evidence(state).is_nan()));
+    assert_eq!(test.remaining(), [0usize; 0]);
 }
 
 #[test]
@@ -142,6 +205,8 @@ fn an_audit_that_cannot_be_made_is_refused_in_one_message() {
     assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
     assert!(finished.stderr.contains("only answers conversations"), "{}", finished.stderr);
     assert_eq!(terminal.run(&["probe", &server.url, "--audit"]).code, 2, "it needs a model");
+    let ignored = ["probe", &server.url, "--audit", "--model", MODEL, "--no-causes"];
+    assert_eq!(terminal.run(&ignored).code, 2, "an audit searches for no causes");
     // With nine requests, six of which identify the server, there are too few answers.
     let (code, report) = audited(ServerProtocol::Vllm, Way::Plain, &["--requests", "9"]);
     assert_eq!((code, report["verdict"].as_str()), (3, Some("inconclusive")));

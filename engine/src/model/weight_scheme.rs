@@ -64,7 +64,7 @@ impl WeightScheme {
         let layers = model.dimensions().n_layers;
         let mut roundings = Vec::new();
         for layer in 0..layers {
-            let named = model.layer_matrices(layer).into_iter();
+            let named = model.layer_matrices(layer).into_iter().filter(|(name, _)| !name.starts_with(ROUTER));
             roundings.extend(named.map(|(name, w)| (w, self.in_layer(name, w, layer, layers))));
         }
         let head = std::ptr::from_ref(model.head().row(0));
@@ -99,6 +99,9 @@ impl WeightScheme {
         }
     }
 }
+
+/// Start of the names of routers, of all experts and of the shared one, which are never quantised.
+const ROUTER: &str = "ffn_gate_inp";
 
 /// Returns a K-quant, or llama.cpp's replacement if a row is not a whole number of its blocks.
 fn blocks(dtype: DType, w: &Matrix) -> WeightRounding {

@@ -79,6 +79,7 @@ macro_rules! delegate {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);
     };
     (@add $inner:tt) => { delegate!(@add $inner (a: &Tensor, b: &Tensor) -> Tensor); };
+    (@add_halves $inner:tt) => { delegate!(@add_halves $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@probabilities $inner:tt) => {
         delegate!(@probabilities $inner (logits: &Tensor, temperature: f32) -> Tensor);
     };

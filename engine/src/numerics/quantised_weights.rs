@@ -10,7 +10,7 @@ use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::experts::ExpertRouting;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -101,6 +101,10 @@ impl Numerics for QuantisedWeights {
         self.inner.affine(x, self.of(w), bias)
     }
 
+    fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
+        self.inner.router_logits(x, self.of(w), precision)
+    }
+
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         self.inner.linear_of_expert(x, self.of(w))
     }
@@ -108,6 +112,6 @@ impl Numerics for QuantisedWeights {
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, activation_codes, scale, rms_norm, layer_norm, adds_rows_alike,
         bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, clamped_glu, sums_of_values, context, activation, gated,
-        likelihoods, choose, expert_weights, mix, shared_weights, add_shared, add, probabilities
+        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, add, add_halves, probabilities
     );
 }

@@ -61,7 +61,10 @@ pub fn check_modules(
         None => Default::default(),
         Some(seconds) => {
             follow("searching for the cause");
-            causes(connection, dump, wrong, seconds)?
+            // The values are wrong whether or not the search for the cause succeeds.
+            causes(connection, dump, wrong, seconds).unwrap_or_else(|error| {
+                (Vec::new(), Some(format!("the search for the cause failed: {error}")))
+            })
         }
     };
     check.outcome(name, causes, facts)

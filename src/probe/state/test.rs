@@ -19,6 +19,11 @@ const CLIP: f64 = 3.0;
 const BOLDEST: f64 = 40.0;
 /// Another implementation may round twice as often as our numerics, which doubles the second moment.
 const SPARE: f64 = 2.0;
+/// Standard errors of a measured second moment that its bound allows for.
+const ERRORS: f64 = 3.0;
+/// Number of requests above which a difference counts as hidden by rounding: ten times the default of `--requests`. It
+/// does not depend on that option, so that a smaller number of requests never hides a state.
+const HIDDEN: f64 = 2000.0;
 /// Size of the error, in second moments of the bound, that is detected before a state passes: twice the noise.
 const DETECTED: f64 = 4.0;
 
@@ -38,6 +43,8 @@ pub enum ToldOdds {
 pub struct OddsAnswer {
     /// Log-odds of each token.
     pub told: Vec<ToldOdds>,
+    /// Largest error of a told log-probability, by the decimals or the type in which the server writes it.
+    pub step: f64,
     /// Predicted log-odds of each state and token; NaN for a rejected state, in whose direction no bet is made.
     pub predicted: Vec<Vec<f64>>,
 }
@@ -58,14 +65,15 @@ impl NoiseBounds {
         self.noise.push(noise);
     }
 
-    /// Returns the bound of the second moment of a projection of the noise of a state: the largest of its numerics.
+    /// Returns the bound of the second moment of a projection of the noise of a state: the largest of its numerics,
+    /// with the standard error of a mean over so few prompts.
     fn largest(&self, state: usize, square: impl Fn(usize, &[f64]) -> f64) -> f64 {
         let numerics = self.noise.first().map_or(0, |noise| noise[state].len());
-        let mean = |kind: usize| {
-            let squares = self.noise.iter().enumerate().map(|(at, noise)| square(at, &noise[state][kind]));
-            squares.sum::<f64>() / self.noise.len() as f64
+        let bound = |kind: usize| {
+            let of = |(at, noise): (usize, &Vec<Vec<Vec<f64>>>)| square(at, &noise[state][kind]);
+            upper_mean(&self.noise.iter().enumerate().map(of).collect::<Vec<f64>>())
         };
-        SPARE * (0..numerics).map(mean).fold(0.0, f64::max)
+        SPARE * (0..numerics).map(bound).fold(0.0, f64::max)
     }
 
     /// Returns the bound of the second moment of one token's noise.
@@ -95,6 +103,8 @@ struct StateBets {
     rejected: Option<usize>,
     /// Sum of squares of the residuals, and their number.
     residuals: (f64, usize),
+    /// Sum of squares of the errors that the server's decimals allow.
+    steps: f64,
 }
 
 /// Sequential test; the first state is the claimed one.
@@ -119,6 +129,7 @@ impl StateTest {
             noise: bounds.size(state),
             rejected: None,
             residuals: (0.0, 0),
+            steps: 0.0,
         };
         let states: Vec<StateBets> = (0..count).map(bets).collect();
         let mut test = Self { alpha, states, expected: Vec::new(), answers: 0 };
@@ -134,13 +145,19 @@ impl StateTest {
         for (state, bets) in open {
             let predicted = &answer.predicted;
             let r = residual(&answer.told, &predicted[state]);
+            let steps: Vec<f64> =
+                predicted[state].iter().map(|odds| answer.step * (1.0 + odds.exp())).collect();
             for (other, capital) in
                 bets.directions.iter_mut().enumerate().filter(|(other, _)| *other != state)
             {
                 let d = difference(&predicted[other], &predicted[state]);
-                *capital += direction_gain(component(&r, &d), squares(&d).sqrt(), bets.along[other]);
+                let length = squares(&d).sqrt();
+                let bound = bets.along[other] + squares_along(&steps, &d);
+                *capital += direction_gain(component(&r, &d), length, bound);
             }
-            bets.size += size_gain(squares(&r) / r.len().max(1) as f64, bets.noise);
+            let count = r.len().max(1) as f64;
+            bets.size += size_gain(squares(&r) / count, bets.noise + squares(&steps) / count);
+            bets.steps += squares(&steps);
             bets.residuals = (bets.residuals.0 + squares(&r), bets.residuals.1 + r.len());
             if bets.evidence(state) >= threshold {
                 bets.rejected = Some(self.answers);
@@ -161,7 +178,8 @@ impl StateTest {
     /// Returns the root mean square of a state's residuals, and the bound that rounding gives.
     pub fn residual(&self, state: usize) -> (f64, f64) {
         let bets = &self.states[state];
-        ((bets.residuals.0 / bets.residuals.1.max(1) as f64).sqrt(), bets.noise.sqrt())
+        let count = bets.residuals.1.max(1) as f64;
+        ((bets.residuals.0 / count).sqrt(), (bets.noise + bets.steps / count).sqrt())
     }
 
     /// Returns the number of requests that are needed to tell a state from the first one; `None` if rounding hides
@@ -181,16 +199,21 @@ impl StateTest {
         (self.threshold() / size_gain(DETECTED, 1.0)).ceil() as usize
     }
 
-    /// Returns true if no more than `most` answers can change the result: the first state is the only one left that
-    /// can be told from it, or at most one other state is left.
-    pub fn is_decided(&self, most: usize) -> bool {
-        let remaining = self.remaining();
-        match remaining.first() {
-            Some(0) => {
-                let can_be_told = |&state: &usize| self.expected(state).is_some_and(|needed| needed <= most);
-                self.answers >= self.least_answers() && !remaining[1..].iter().any(can_be_told)
-            }
-            _ => remaining.len() <= 1,
+    /// Returns true if the answers agree with a state: there are enough to reject an unlisted one, and their residual
+    /// is within the bound.
+    pub fn agrees(&self, state: usize) -> bool {
+        let (residual, bound) = self.residual(state);
+        self.rejected(state).is_none() && self.answers >= self.least_answers() && residual <= bound
+    }
+
+    /// Returns true if no more answers are needed: they agree with the first state, and all others are rejected that
+    /// can be told from it; or they agree with the only other state that is left; or none is left.
+    pub fn is_decided(&self) -> bool {
+        match self.remaining().as_slice() {
+            [] => true,
+            [0, others @ ..] => self.agrees(0) && others.iter().all(|&state| self.expected(state).is_none()),
+            [one] => self.agrees(*one),
+            _ => false,
         }
     }
 
@@ -208,7 +231,7 @@ impl StateTest {
         };
         let gains = bounds.predicted.iter().map(gain).sum::<f64>() / bounds.predicted.len().max(1) as f64;
         let requests = (self.threshold() / gains).ceil();
-        (state > 0 && gains > 0.0 && requests < 1e6).then_some(requests as usize)
+        (state > 0 && gains > 0.0 && requests <= HIDDEN).then_some(requests as usize)
     }
 }
 
@@ -218,8 +241,19 @@ impl StateBets {
         let directions = self.directions.iter().enumerate().filter(|(other, _)| *other != own);
         let all: Vec<f64> = directions.map(|(_, capital)| *capital).chain([self.size]).collect();
         let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if most.is_infinite() {
+            return most;
+        }
         most + (all.iter().map(|capital| (capital - most).exp()).sum::<f64>() / all.len() as f64).ln()
     }
+}
+
+/// Returns the mean of measured values plus its standard errors.
+fn upper_mean(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    mean + ERRORS * (variance / count).sqrt()
 }
 
 /// Returns the logarithm of a bet's factor for the component `along` of a residual, if the states differ by `length`.
@@ -254,6 +288,12 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 fn squares(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum()
+}
+
+/// Returns the second moment along `d` of independent errors; 0 if `d` is 0.
+fn squares_along(errors: &[f64], d: &[f64]) -> f64 {
+    let along = errors.iter().zip(d).map(|(error, d)| (error * d).powi(2)).sum::<f64>();
+    if squares(d) > 0.0 { along / squares(d) } else { 0.0 }
 }
 
 /// Returns the component of `r` along `d`; 0 if `d` is 0.

@@ -6,7 +6,7 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -43,12 +43,15 @@ class Run:
     @contextmanager
     def hooks(self, make: Callable[[str, Any], Any]) -> Iterator[None]:
         """Registers a hook on each module in which the change applies."""
-        handles = [make(path, self.model.get_submodule(path)) for path in sorted(self.paths)]
-        try:
+        with ExitStack() as stack:
+            for path in sorted(self.paths):
+                stack.callback(make(path, self.model.get_submodule(path)).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
+
+    @staticmethod
+    def part(module: Any, inside: str) -> Any:
+        """Returns a module inside of another; None if a layer of another kind lacks it."""
+        return dict(module.named_modules(remove_duplicate=False)).get(inside)
 
 
 @dataclass

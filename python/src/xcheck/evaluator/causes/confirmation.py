@@ -78,10 +78,16 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
 
     evaluation = Evaluation(Settings(session.settings.samples))
     forcing = Forcing(model, session.dump, evaluation, look)
+
+    def miss(row: Row, why: str) -> None:
+        if row.site in session.seen:
+            raise Broken
+
+    forcing.on_missing = miss
     run = Run(model, evaluation, forcing, paths)
     try:
         with torch.no_grad(), forcing, change.installed(run):
             run_passes(model, session.dump, evaluation, forcing)
-    except Broken:
+    except Exception:  # Broken, or a model that the change makes unable to run
         return False
-    return True
+    return session.seen <= forcing.seen

@@ -44,7 +44,10 @@ class Rearranged(Change):
                 return replaced(output, fresh(self.function(tracked.exact).clone(), tracked.dtype, moved))
 
         def make(path: str, module: Any) -> Any:
-            return module.get_submodule(self.inside).register_forward_hook(hook, prepend=True)
+            target = run.part(module, self.inside)
+            if target is None:
+                return module.register_forward_hook(lambda *_: None)
+            return target.register_forward_hook(hook, prepend=True)
 
         with run.hooks(make):
             yield

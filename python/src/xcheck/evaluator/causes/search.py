@@ -25,12 +25,15 @@ SHARE = 0.8  # of the time for the search; the rest is for confirmations
 
 def search(session: Session, module: str, call: int, pass_number: int, seconds: float) -> list[dict[str, Any]]:
     """Returns the causes of one output, all equally likely; if nothing explains every value, the facts about them."""
+    end = time.monotonic() + seconds
     trial = Trial(session, module, call, pass_number, SHARE * seconds)
+    trial.end = end
     if trial.before is None or trial.before.violations == 0:
         return []
     chosen = first_group(trial)
     if not chosen:
         limit = [] if trial.has_time else ["the search reached its time limit"]
+        limit += [f"unconfirmed, time limit: {change.message['what']}" for change in trial.unconfirmed[:1]]
         return [{"message": "facts", "text": ", ".join(facts(trial) + limit)}]
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
 
@@ -65,7 +68,10 @@ def tried(trial: Trial, group: int) -> list[Change]:
 
 
 def count_of(change: Change) -> int:
-    """Returns the number of modules in which a change is confirmed."""
+    """Returns the number of modules in which a change is confirmed; 0 if there is no time to confirm it."""
+    if change.confirmed is None and time.monotonic() >= change.trial.end:
+        change.trial.unconfirmed.append(change)
+        return 0
     if change.confirmed is None:
         change.confirmed = confirmed(change.trial, change)
     return change.confirmed
@@ -73,7 +79,8 @@ def count_of(change: Change) -> int:
 
 def likeliest(found: list[Change]) -> list[Change]:
     """Returns the confirmed changes of the best rank; of these, those that explain the most modules."""
-    best = min((change.message["error_after"] for change in found), default=0.0)
+    by_error = sorted(found, key=lambda change: change.message["error_after"])
+    best = next((change.message["error_after"] for change in by_error if count_of(change)), -1.0)
     found = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
     for rank in sorted({change.rank for change in found}):
         counted = [(count_of(change), change) for change in found if change.rank == rank]

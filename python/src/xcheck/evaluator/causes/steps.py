@@ -85,10 +85,10 @@ class ReturnsInput(Change):
             return replaced(output, given.to(value.dtype).clone())
 
         def make(path: str, module: Any) -> Any:
-            # A layer of another kind may lack the module.
-            if self.inside and self.inside not in dict(module.named_modules()):
+            target = run.part(module, self.inside)
+            if target is None:
                 return module.register_forward_hook(lambda *_: None)
-            return module.get_submodule(self.inside).register_forward_hook(hook, prepend=True, with_kwargs=True)
+            return target.register_forward_hook(hook, prepend=True, with_kwargs=True)
 
         with run.hooks(make):
             yield

@@ -88,6 +88,8 @@ class Trial:
         self.path = module
         self.site = (module, call, pass_number)
         self.deadline = time.monotonic() + seconds
+        self.end = self.deadline  # of the confirmations
+        self.unconfirmed: list[Change] = []  # changes that explain the values, without time for their confirmation
         if self.site not in session.dump.rows:
             raise EvaluatorError("request", f"module {module!r}, call {call}, pass {pass_number}: not recorded; "
                                  "give a site of the dump")  # fmt: skip
@@ -174,6 +176,7 @@ class Trial:
         evaluation = Evaluation(Settings(self.session.settings.samples))
         handles = []
         with torch.no_grad(), Forcing(self.session.model, self.session.dump, evaluation, ignore) as forcing:
+            forcing.on_leave = self.progress
             for path in candidates:
                 module = self.session.model.get_submodule(path)
                 handles.append(module.register_forward_pre_hook(keeper(path), with_kwargs=True, prepend=True))
@@ -194,9 +197,14 @@ class Trial:
     def forcing(self, model: Any, evaluation: Evaluation) -> Iterator[Forcing]:
         """Replaces the outputs of modules within the module by the candidate's."""
         with Forcing(model, self.dump_without_site, evaluation, ignore, self.root) as forcing:
+            forcing.on_leave = self.progress
             forcing.calls = dict(self.calls)
             forcing.pass_number = self.site[2]
             yield forcing
+
+    def progress(self, path: str) -> None:
+        """Reports after each module that the search works, so that a large model does not look stuck."""
+        self.session.on_trial()
 
     def run(self, evaluation: Evaluation, change: Change | None = None) -> torch.Tensor | None:
         """Returns the module's output; None if it has another shape."""
@@ -228,6 +236,7 @@ class Trial:
         """Runs the model up to the module."""
         mark_computed_buffers(model)
         forcing = Forcing(model, self.dump_without_site, evaluation, ignore)
+        forcing.on_leave = self.progress
         bypass = self.bypass.installed(model, forcing)
         with torch.no_grad(), forcing, bypass, self.kept(model, forcing) as outputs, suppress(Reached):
             run_passes(model, self.session.dump, evaluation, forcing)
