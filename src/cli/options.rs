@@ -465,6 +465,7 @@ pub(crate) enum OutputFormat {
 /// Output options of commands without a verdict.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FormatOptions {
+    /// Output format
     #[arg(long, value_enum, default_value_t = OutputFormat::Table, help_heading = "Output")]
     pub(crate) format: OutputFormat,
 }

@@ -25,7 +25,7 @@ impl StandardFamily for GptNeoxFamily {
             ffn: FfnShape::Plain,
             parallel: Some(ParallelHalves {
                 has_ffn_norm: true,
-                orders: [ParallelOrder::HalvesFirst, ParallelOrder::FeedForwardFirst],
+                orders: [ParallelOrder::HalvesTogether, ParallelOrder::FeedForwardFirst],
                 is_always: false,
                 is_gguf: false,
             }),

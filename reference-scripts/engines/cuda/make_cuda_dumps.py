@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parents[2] / "dump"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dump"))
 sys.path.insert(0, str(HERE.parents[3] / "python" / "src"))
 
 import pool  # noqa: E402

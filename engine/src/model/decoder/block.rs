@@ -69,7 +69,7 @@ pub(crate) struct ParallelHalves {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParallelOrder {
     /// `x + (attention + feed-forward)`
-    HalvesFirst,
+    HalvesTogether,
     /// `(x + attention) + feed-forward`
     AttentionFirst,
     /// `(x + feed-forward) + attention`
