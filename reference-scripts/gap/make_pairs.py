@@ -42,15 +42,14 @@ class Subject:
             self.prompts = [torch.randint(3, vocabulary, (n,), generator=generator).tolist() for n in lengths]
 
     def model(self, dtype: str, attention: str = "sdpa") -> torch.nn.Module:
-        key = (dtype, attention)
-        if key not in self.loaded:
+        """Returns the model in this type. Both kernels share its weights: the last call sets the kernel."""
+        if dtype not in self.loaded:
             folder, gguf = self.source
             more = {"gguf_file": gguf} if gguf else {}
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation=attention, **more
-            )
-            self.loaded[key] = model.to(DTYPES[dtype]).eval()
-        return self.loaded[key]
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **more)
+            self.loaded[dtype] = model.to(DTYPES[dtype]).eval()
+        self.loaded[dtype].set_attn_implementation(attention)
+        return self.loaded[dtype]
 
 
 def chosen(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -186,7 +185,7 @@ def faults(subject: Subject, runs: list[list[int]], dtype: str) -> dict[str, lis
             columns[f"weights_{size}"] = each(runs, lambda t: chosen(full(model, t), torch.tensor(t[1:])))
     columns["versions"] = versions(model, runs)
     columns["dropout"] = dropout(subject, runs, dtype)
-    columns["rope_base"] = rope_base(model, runs)
+    columns["rope_base"] = rope_base(subject.model(dtype), runs)
     return columns
 
 
