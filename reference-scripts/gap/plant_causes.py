@@ -36,6 +36,7 @@ COLUMNS = {
     "packing without a mask": ("packed", {"outlier-sequences"}),
     "stale weights, with versions": ("versions", {"stale-weights"}),
     "other weights": ("weights_0.1", set()),
+    "weights moved by 1 %": ("weights_0.01", set()),
     "dropout left on": ("dropout", set()),
     "RoPE base": ("rope_base", set()),
 }
