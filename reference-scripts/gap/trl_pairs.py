@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Makes pairs of log-probabilities by transformers' own generate and TRL's own trainer, and judges each with xcheck.
 
-transformers samples left-padded batches; its log-probabilities are those of compute_transition_scores. The trainer's
-are those of GRPOTrainer's method, of selective_log_softmax, and of one forward pass of transformers. All pairs are
-correct: each verdict other than pass is a false alarm. Prints a Markdown table.
+transformers samples left-padded batches. The rollout's log-probabilities are a log-softmax of generate's scores
+(`scores`) and those of compute_transition_scores (`transition`). The trainer's are those of GRPOTrainer's method, of
+selective_log_softmax, and of one forward pass of transformers. All pairs differ by rounding alone: each verdict other
+than pass is a false alarm. Prints a Markdown table.
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -22,11 +24,12 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, selective_log_softmax
 
 BATCH = 8
+ROLLOUTS = ("scores", "transition")
 TRAINERS = ("grpo", "selective", "forward")
 
 
 def generated(model: torch.nn.Module, prompts: list[list[int]], steps: int, temperature: float) -> tuple:
-    """Returns ids and mask of a left-padded batch with its completions, and their log-probabilities."""
+    """Returns ids and mask of a left-padded batch with its completions, and their log-probabilities in two ways."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
@@ -35,13 +38,14 @@ def generated(model: torch.nn.Module, prompts: list[list[int]], steps: int, temp
         pad_token_id=0, output_scores=True, return_dict_in_generate=True,
     )
     out = model.generate(ids, attention_mask=mask, generation_config=settings)
-    logprobs = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
-    return out.sequences, torch.cat([mask, torch.ones_like(logprobs, dtype=mask.dtype)], 1), logprobs
+    transition = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+    scores = chosen(torch.stack(out.scores, 1), out.sequences[:, width:])
+    return out.sequences, torch.cat([mask, torch.ones_like(scores, dtype=mask.dtype)], 1), scores, transition
 
 
 @torch.no_grad()
 def batch(model: torch.nn.Module, prompts: list[list[int]], steps: int, temperature: float) -> list[dict]:
-    ids, mask, rollout = generated(model, prompts, steps, temperature)
+    ids, mask, scores, transition = generated(model, prompts, steps, temperature)
     trainer = SimpleNamespace(accelerator=Accelerator(cpu=True))
     grpo, *_ = GRPOTrainer._get_per_token_logps_and_entropies(trainer, model, ids, mask, steps)
     rows = []
@@ -50,7 +54,7 @@ def batch(model: torch.nn.Module, prompts: list[list[int]], steps: int, temperat
         logits = model(tokens[None]).logits[:, -steps - 1 : -1]
         last = tokens[None, -steps:]
         ways = {
-            "rollout": rollout[n], "grpo": grpo[n],
+            "scores": scores[n], "transition": transition[n], "grpo": grpo[n],
             "selective": selective_log_softmax(logits, last, temperature)[0],
             "forward": chosen(logits / temperature, last)[0],
         }
@@ -94,11 +98,11 @@ def main() -> None:
             for row in batch(model, prompts, options.steps, options.temperature):
                 opened.write(json.dumps(row) + "\n")
     print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}", file=sys.stderr)
-    for trainer in TRAINERS:
-        for columns in (f"rollout,{trainer}", f"{trainer},rollout"):
-            verdict = judged(options.xcheck, file, columns, options.dtype)
-            cells = [options.name, options.dtype, options.temperature, columns, options.sequences, verdict]
-            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+    pairs = [pair for one, other in itertools.product(ROLLOUTS, TRAINERS) for pair in ((one, other), (other, one))]
+    for columns in map(",".join, pairs):
+        verdict = judged(options.xcheck, file, columns, options.dtype)
+        cells = [options.name, options.dtype, options.temperature, columns, options.sequences, verdict]
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 if __name__ == "__main__":
