@@ -312,6 +312,14 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.add(a, b), Addition { a: x, b: y })
     }
 
+    fn add_halves(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        let stage = Addition { a: a.clone(), b: b.clone() };
+        self.rounding(self.numerics.add_halves(a, b), stage, |profile| Profile {
+            wide_stream: false,
+            ..profile
+        })
+    }
+
     /// Returns the last row of recorded logits, with an origin that keeps all rows.
     fn last_row(&self, logits: &Tensor) -> Tensor {
         let last = logits.last_row();

@@ -38,14 +38,14 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.activations import ACT2FN
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.masking_utils import eager_mask, flex_attention_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from dump_writer import Record, prepare, write_dump
 
 RECORDING = "xcheck_recording"
-MASKS = {"eager": eager_mask, "sdpa": sdpa_mask}  # by the attention that is recorded: what builds its mask
+MASKS = {"eager": eager_mask, "sdpa": sdpa_mask, "flex_attention": flex_attention_mask}  # by the attention that is recorded: what builds its mask
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -915,7 +915,7 @@ def row_choice(text: str) -> Callable[[int], tuple[int, ...]]:
     return choose
 
 
-ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
+ATTENTION = "eager shows scores and weights; sdpa, transformers' default, and flex_attention are one operation (default: eager)"
 AUTOCAST = "compute products in this type by torch.autocast, of weights of --dtype"
 DEVICE = "cpu or cuda (default: cpu)"
 TF32 = "round the operands of f32 products to TF32, on a GPU"
@@ -1026,8 +1026,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
     choose_products(arguments)
-    # BitNet's layers are compiled otherwise, by whatever compiler there is.
-    torch.compiler.set_stance("default" if arguments.compile else "force_eager")
+    # BitNet's layers are compiled otherwise, by whatever compiler there is. Flex attention is a compiled kernel.
+    is_compiled = arguments.compile or arguments.attention == "flex_attention"
+    torch.compiler.set_stance("default" if is_compiled else "force_eager")
     counters.clear()
     prepare(arguments.out)
     config = load_config(arguments.model)

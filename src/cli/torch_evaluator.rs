@@ -32,7 +32,7 @@ pub(crate) struct EvaluatorOptions {
     /// (xcheck.hook in Python). It needs a Python environment with torch and transformers.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Evaluator")]
     evaluator: EvaluatorName,
-    /// Time after which a torch worker that reports no progress is ended, in seconds [default: 600]
+    /// End a torch worker without progress after this many seconds [default: 600]
     ///
     /// The worker reports each layer that it has evaluated, and the changes that it tries. It reports nothing while it
     /// loads the model.

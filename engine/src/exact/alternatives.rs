@@ -122,6 +122,10 @@ impl Profile {
             Choice::WideSums => Self { wide_sums: !p.wide_sums, ..p },
             Choice::SplitBf16 => p.with_split_operands(Operands::SplitBf16),
             Choice::SplitTf32 => p.with_split_operands(Operands::SplitTf32),
+            Choice::WholeNormWeights if p.weights == Float::F32 => p,
+            Choice::WholeNormWeights => Self { whole_norm_weights: !p.whole_norm_weights, ..p },
+            Choice::WholeCosines if p.stream() == Float::F32 => p,
+            Choice::WholeCosines => Self { rotated: short, whole_cosines: !p.whole_cosines, ..p },
             Choice::WholeWeights => Self { weights: Float::F32, ..p },
             Choice::WholeActivations => Self { activation_codes: None, row_scales: RowScales::Decoded, ..p },
         };
@@ -189,7 +193,9 @@ impl Profile {
         match choice {
             Choice::Normed => rounds(self.normed, "the normed row", "before its gain"),
             Choice::Activated => rounds(self.activated, "the activation", "before the up projection"),
-            Choice::ActivationChain => "each step of the activation is rounded (gelu_new: is not)".to_owned(),
+            Choice::ActivationChain => {
+                "each step of the activation is rounded (gelu_new and clamped GLU: is not)".to_owned()
+            }
             Choice::GeluTable if self.gelu_table => "GELU comes from a table of f16".to_owned(),
             Choice::GeluTable => "GELU does not come from a table of f16".to_owned(),
             Choice::CosSin => rounds(self.cos_sin, "RoPE's table", "before it is used"),
@@ -268,6 +274,16 @@ impl Profile {
             Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
             Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
             Choice::WholeWeights => Self::WHOLE_WEIGHTS.to_owned(),
+            Choice::WholeNormWeights if self.whole_norm_weights => {
+                "weights of norms are not rounded".to_owned()
+            }
+            Choice::WholeNormWeights => {
+                format!("weights of norms are rounded to {}", self.weights.name())
+            }
+            Choice::WholeCosines => format!(
+                "in a rotation, the product with the sine is rounded to {}, and the product with the cosine is not",
+                self.rotated.name()
+            ),
             Choice::WholeActivations => {
                 format!("{} before products with these weights", Self::WHOLE_ACTIVATIONS)
             }

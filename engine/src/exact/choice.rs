@@ -95,6 +95,10 @@ pub enum Choice {
     /// Weights with more digits than the model's type, which are not rounded to it before products: kernels that apply
     /// the scales of quantised weights themselves.
     WholeWeights,
+    /// Weights of norms that are not rounded to the model's type.
+    WholeNormWeights,
+    /// Rounding of the product with the sine in a rotation, but not of the product with the cosine.
+    WholeCosines,
 }
 
 impl Choice {
@@ -145,6 +149,8 @@ impl Choice {
         Choice::SplitBf16,
         Choice::SplitTf32,
         Choice::WholeWeights,
+        Choice::WholeNormWeights,
+        Choice::WholeCosines,
     ];
 
     /// Returns true for the alternatives to the TF32 form that is tried first.
@@ -178,6 +184,11 @@ impl Choice {
             || self.is_other_tf32()
             || self == Choice::WholeWeights;
         is_of_operands || self.is_of_parts() || self.is_of_row_scales()
+    }
+
+    /// Returns true for choices of few engines.
+    pub(super) fn is_rare(self) -> bool {
+        matches!(self, Choice::WholeNormWeights | Choice::WholeCosines)
     }
 
     /// Returns true if the choice concerns row scales of integer weights.

@@ -141,6 +141,9 @@ pub struct Profile {
     pub library_ulps: f64,
     /// Type that a product is rounded to before a separate operation adds its bias.
     pub biased: Float,
+    /// True if weights of norms are not rounded to `weights`. Found by the search and not stated in manifests.
+    #[serde(skip)]
+    pub whole_norm_weights: bool,
     /// True if RMSNorm of a sum reads it before rounding: norms fused with the addition before them.
     pub norm_of_sums: bool,
     /// True if only the mean square is computed from the sum before rounding: fused norms that read the stored row
@@ -159,8 +162,8 @@ pub struct Profile {
     pub layer_normed: Float,
     /// Type that an activation is rounded to before the product with the up projection.
     pub activated: Float,
-    /// True if an activation is a chain of operations that each round to `results`. For transformers' `gelu_new`,
-    /// which is a chain by default, true if it is not.
+    /// True if an activation is a chain of operations that each round to `results`. For transformers' `gelu_new` and
+    /// clamped GLU, which are chains by default, true if they are not.
     pub activation_chain: bool,
     /// Type that the constants of an activation are rounded to.
     pub constants: Float,
@@ -183,6 +186,10 @@ pub struct Profile {
     pub cos_sin: Float,
     /// Type that the two products of a rotation are rounded to before they are added.
     pub rotated: Float,
+    /// True if the product with the cosine is not rounded, although the product with the sine is. Found by the search and
+    /// not stated in manifests.
+    #[serde(skip)]
+    pub whole_cosines: bool,
     /// Type that queries are rounded to before products with keys.
     pub queries: Float,
     /// Operand that the scale of attention is applied to.
@@ -229,6 +236,7 @@ impl Default for Profile {
             parts: 1,
             library_ulps: 2.0,
             biased: Float::F32,
+            whole_norm_weights: false,
             norm_of_sums: false,
             mean_of_sums: false,
             fused: FusedResults::Nothing,
@@ -248,6 +256,7 @@ impl Default for Profile {
             angles: Angles::Direct,
             cos_sin: Float::F32,
             rotated: Float::F32,
+            whole_cosines: false,
             queries: Float::F32,
             scaled: ScaledOperand::Model,
             dots: Float::F32,
@@ -273,6 +282,11 @@ impl Profile {
     /// Returns the type that the residual stream, norms and rotations are rounded to.
     pub fn stream(&self) -> Float {
         if self.wide_stream { Float::F32 } else { self.results }
+    }
+
+    /// Returns the type that weights of norms are rounded to.
+    pub(crate) fn norm_weights(&self) -> Float {
+        if self.whole_norm_weights { Float::F32 } else { self.weights }
     }
 
     /// Returns the type of products, if only products have a short type.

@@ -85,8 +85,9 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     };
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
-    // Tried last: wide sums, other TF32 operands, chains, sums over several devices, and norms of unrounded sums.
+    // Tried last: rare choices, wide sums, other TF32 operands, chains, sums over several devices, and norms of unrounded sums.
     let last = [
+        Choice::is_rare,
         Choice::is_of_wide_sums,
         Choice::is_other_tf32,
         Choice::is_of_chains,

@@ -294,6 +294,11 @@ pub trait Numerics: Send + Sync {
     /// Adds two tensors, such as a branch to the residual stream.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;
 
+    /// Adds the outputs of both halves of a parallel block, before the sum is added to the residual stream.
+    fn add_halves(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        self.add(a, b)
+    }
+
     /// Returns the last row of `[T, V]`, from which the next token is chosen: `[1, V]`.
     fn last_row(&self, logits: &Tensor) -> Tensor {
         logits.last_row()

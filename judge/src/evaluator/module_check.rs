@@ -120,7 +120,9 @@ impl<'d> ModuleCheck<'d> {
                 }
                 Ok(())
             }
-            EvaluatorAnswer::Cause(_) | EvaluatorAnswer::Facts { .. } | EvaluatorAnswer::Error { .. } => Ok(()),
+            EvaluatorAnswer::Cause(_) | EvaluatorAnswer::Facts { .. } | EvaluatorAnswer::Error { .. } => {
+                Ok(())
+            }
         }
     }
 

@@ -265,7 +265,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
             let sum = match (h, order) {
                 (Some(h), _) => p.add(&h, &ffn),
                 (None, ParallelOrder::FeedForwardFirst) => p.add(&p.add(x, &ffn), &out),
-                (None, _) => p.add(x, &n.add(&out, &ffn)),
+                (None, _) => p.add(x, &n.add_halves(&out, &ffn)),
             };
             return t.tap(BlockOut, sum);
         }

@@ -101,9 +101,13 @@ impl Operation for ClampedGating {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (gate, up) = (InputTensor::of(&self.gate, profile), InputTensor::of(&self.up, profile));
         let (alpha, limit) = (f64::from(self.glu.alpha), f64::from(self.glu.limit));
-        let short = profile.results;
-        let once =
-            |exact: ExactValue| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
+        // The experts' biases stay f32 in autocast, so both projections and the steps between them do too. Transformers
+        // computes the steps one by one, and compilers fuse them.
+        let results = if profile.activation_chain { Float::F32 } else { profile.stream() };
+        let profile = &Profile { results, ..*profile };
+        let once = |exact: ExactValue| {
+            exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(profile.results)
+        };
         let one = |&flat: &usize| {
             let (gate, up) = (gate.get(flat), up.get(flat));
             let gate = ExactValue { value: if gate.value > limit { limit } else { gate.value }, ..gate };
@@ -114,6 +118,10 @@ impl Operation for ClampedGating {
             multiplied(weighted, plus)
         };
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::ActivationChain]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -8,7 +8,7 @@ use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operand::{Operand, operand_type};
 use crate::exact::operation::by_row;
 use crate::exact::value::{K, U, both};
-use crate::exact::{Choice, ExactValue, Float, Operation, Profile, is_given};
+use crate::exact::{Choice, ExactValue, Float, Operands, Operation, Profile, is_given};
 use crate::ops::activation::exact::sigmoid;
 use crate::ops::attention::exact::softmax;
 use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction, choose, normalised, row_of_each};
@@ -220,28 +220,9 @@ pub(crate) struct ExpertProducts {
 
 impl Operation for ExpertProducts {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let rows = self.w[0].rows;
-        let operands = self.operands(profile, wanted);
-        let each = row_of_each(&self.x, self.chosen.row_len());
-        // Sorted by expert and output, so that each row of weights is decoded once for all tokens.
-        let place = |index: usize| {
-            let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
-            (self.chosen.data()[entry] as usize, output)
-        };
-        let mut order: Vec<usize> = (0..wanted.len()).collect();
-        order.sort_unstable_by_key(|&index| place(index));
-        let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| place(a) == place(b)).collect();
-        let of_group = |group: usize| {
-            let indices = groups[group];
-            let (expert, output) = place(indices[0]);
-            let row = WeightRow::new(&self.w[expert], output, profile);
-            let at = |&index: &usize| row.times(&operands[&each(wanted[index] / rows)], None, profile);
-            indices.iter().map(at).collect::<Vec<_>>()
-        };
-        let found = parallel::map(groups.len(), self.w[0].cols, of_group);
-        let mut exacts = vec![ExactValue::default(); wanted.len()];
-        for (indices, found) in groups.into_iter().zip(found) {
-            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
+        let mut exacts = self.products(profile, wanted);
+        if profile.operands.tf32().is_some() {
+            self.allow_whole_rows(profile, wanted, &mut exacts);
         }
         exacts
     }
@@ -269,6 +250,48 @@ impl Operation for ExpertProducts {
 }
 
 impl ExpertProducts {
+    fn products(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let rows = self.w[0].rows;
+        let operands = self.operands(profile, wanted);
+        let each = row_of_each(&self.x, self.chosen.row_len());
+        // Sorted by expert and output, so that each row of weights is decoded once for all tokens.
+        let place = |index: usize| {
+            let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
+            (self.chosen.data()[entry] as usize, output)
+        };
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_unstable_by_key(|&index| place(index));
+        let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| place(a) == place(b)).collect();
+        let of_group = |group: usize| {
+            let indices = groups[group];
+            let (expert, output) = place(indices[0]);
+            let row = WeightRow::new(&self.w[expert], output, profile);
+            let at = |&index: &usize| row.times(&operands[&each(wanted[index] / rows)], None, profile);
+            indices.iter().map(at).collect::<Vec<_>>()
+        };
+        let found = parallel::map(groups.len(), self.w[0].cols, of_group);
+        let mut exacts = vec![ExactValue::default(); wanted.len()];
+        for (indices, found) in groups.into_iter().zip(found) {
+            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
+        }
+        exacts
+    }
+
+    /// Widens the results of experts that one token of the pass chooses: cuBLAS computes products of one row in plain
+    /// f32, unless other sequences of a batch add rows.
+    fn allow_whole_rows(&self, profile: &Profile, wanted: &[usize], exacts: &mut [ExactValue]) {
+        let mut tokens = vec![0; self.w.len()];
+        self.chosen.data().iter().for_each(|&expert| tokens[expert as usize] += 1);
+        let is_alone =
+            |&index: &usize| tokens[self.chosen.data()[wanted[index] / self.w[0].rows] as usize] == 1;
+        let alone: Vec<usize> = (0..wanted.len()).filter(is_alone).collect();
+        let whole = Profile { operands: Operands::Whole, truncates: false, ..*profile };
+        let flats: Vec<usize> = alone.iter().map(|&index| wanted[index]).collect();
+        for (index, exact) in alone.into_iter().zip(self.products(&whole, &flats)) {
+            exacts[index] = exacts[index].or(exact);
+        }
+    }
+
     /// Returns the rows of activations that the requested results need.
     fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
         let (rows, width, dtype) = (self.w[0].rows, self.w[0].cols, self.w[0].dtype);

@@ -52,6 +52,7 @@ impl Operation for RmsNormalisation {
         match self.norm.gain {
             Gain::Weight | Gain::WeightFirst => &[
                 Choice::Normed,
+                Choice::WholeNormWeights,
                 Choice::NormOfSums,
                 Choice::MeanOfSums,
                 Choice::ChainedNorms,
@@ -135,7 +136,8 @@ impl RmsNormalisation {
     }
 
     fn gains(&self, profile: &Profile) -> Vec<f64> {
-        let weight = self.norm.weight.iter().map(|&weight| profile.weights.round(weight.into()) as f32);
+        let weights = profile.norm_weights();
+        let weight = self.norm.weight.iter().map(|&weight| weights.round(weight.into()) as f32);
         let gains = RmsNorm { weight: weight.collect(), ..self.norm };
         gains.gains().map(|gain| profile.gains.round(gain.into())).collect()
     }
@@ -239,8 +241,10 @@ impl Operation for LayerNormalisation {
 
 impl LayerNormalisation {
     fn gain(&self, profile: &Profile, at: usize) -> f64 {
-        let weight = profile.weights.round(self.norm.weight[at].into()) as f32;
-        profile.weights.round(self.norm.gain.of(weight).into())
+        let weights = profile.norm_weights();
+        let gain = self.norm.gain.of(weights.round(self.norm.weight[at].into()) as f32);
+        // Compilers fuse the sum 1 + weight with the norm.
+        if profile.fused == FusedResults::Nothing { weights.round(gain.into()) } else { gain.into() }
     }
 
     /// Evaluates LayerNorm stepwise: standardise, multiply by the weight, add the bias, with a rounding after each.

@@ -52,7 +52,7 @@ impl Operation for Rotary {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::Rotated, Choice::CosSin, Choice::ChainedNorms]
+        &[Choice::Rotated, Choice::CosSin, Choice::WholeCosines, Choice::ChainedNorms]
     }
 }
 
@@ -88,7 +88,10 @@ impl Rotary {
             } else {
                 (product(a, cos), product(b, sin))
             };
-            let (one, other) = (one.rounded(profile.rotated), other.rounded(profile.rotated));
+            let of_cosine = if profile.whole_cosines { Float::F32 } else { profile.rotated };
+            let [first, second] =
+                if is_second { [profile.rotated, of_cosine] } else { [of_cosine, profile.rotated] };
+            let (one, other) = (one.rounded(first), other.rounded(second));
             let value = if is_second { one.value + other.value } else { one.value - other.value };
             let sigma = both(one.sigma, other.sigma);
             ExactValue { value, sigma, radius: one.radius + other.radius }

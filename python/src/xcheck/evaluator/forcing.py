@@ -16,6 +16,7 @@ from .model import ROOT
 from .modules import ATTENTION
 from .outputs import has_choices, recorded, replaced
 from .rounding import Evaluation
+from .ties import BY_EXPERT
 from .tracked import Tracked, fresh
 
 SAME = 1 / 64  # error of a rounded value, relative to the largest value of its array
@@ -138,17 +139,40 @@ class Forcing:
         made = self.on_choices(row.module) if choices else []
         if not self.is_router(row.module, value):
             self.on_open(made)
+        order = self.order(row, value)
+        if order is not None:
+            value = value[order]
         with _disable_current_modes():
             self.on_site(row, value)
             forced = self.forced(row, value)
         if forced is None:
             return output
+        if order is not None:
+            forced = forced[order.argsort()]
         again = None
         if isinstance(forced, Tracked) and isinstance(value, Tracked) and choices and not self.has_recorded(row):
             again = self.chosen_again(module, args, kwargs, value, forced)
         if choices and again is None:
             self.on_open(made)  # the other outputs depend on them
         return replaced(output if again is None else again, forced)
+
+    def order(self, row: Row, value: torch.Tensor) -> torch.Tensor | None:
+        """Returns the order in which the dump has rows that are sorted by expert; None if it is the same.
+
+        torch.sort keeps the order of an expert's tokens or not, depending on the processor, and some passes of
+        `generate` do not sort.
+        """
+        if not BY_EXPERT.search(row.module) or value.dim() != 2 or self.agrees(row, value):
+            return None
+        with _disable_current_modes():
+            exact = value.exact if isinstance(value, Tracked) else value.double()
+            distances = torch.cdist(self.dump.value(row).double(), exact)
+            nearest = []
+            for distance in distances:
+                distance[nearest] = torch.inf
+                nearest.append(int(distance.nan_to_num(torch.inf).argmin()))
+            is_complete = sorted(nearest) == list(range(len(nearest)))
+            return torch.tensor(nearest) if is_complete else None
 
     def is_router(self, path: str, value: torch.Tensor) -> bool:
         """Returns true for a module whose recorded output does not depend on the choices that it makes."""
