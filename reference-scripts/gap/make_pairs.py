@@ -42,15 +42,14 @@ class Subject:
             self.prompts = [torch.randint(3, vocabulary, (n,), generator=generator).tolist() for n in lengths]
 
     def model(self, dtype: str, attention: str = "sdpa") -> torch.nn.Module:
-        key = (dtype, attention)
-        if key not in self.loaded:
+        """Returns the model in this type. Both kernels share its weights: the last call sets the kernel."""
+        if dtype not in self.loaded:
             folder, gguf = self.source
             more = {"gguf_file": gguf} if gguf else {}
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation=attention, **more
-            )
-            self.loaded[key] = model.to(DTYPES[dtype]).eval()
-        return self.loaded[key]
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **more)
+            self.loaded[dtype] = model.to(DTYPES[dtype]).eval()
+        self.loaded[dtype].set_attn_implementation(attention)
+        return self.loaded[dtype]
 
 
 def chosen(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -162,18 +161,20 @@ def faults(subject: Subject, runs: list[list[int]], dtype: str) -> dict[str, lis
     columns["top_p_0.9"] = [top_p(l, i, 0.9).tolist() for l, i in zip(logits, ids)]
     size = logits[0].shape[-1]
     used = max(max(t) for t in runs) + 1
-    wide = [torch.cat([l, torch.zeros(len(l), max(64, size // 8))], 1) for l in logits]
-    columns["vocabulary_padded"] = [chosen(l, i).tolist() for l, i in zip(wide, ids)]
+    columns["vocabulary_padded"] = [
+        chosen(torch.cat([l, torch.zeros(len(l), max(64, size // 8))], 1), i).tolist() for l, i in zip(logits, ids)
+    ]
     columns["vocabulary_cut"] = [chosen(l[:, : max(used, size - size // 4)], i).tolist() for l, i in zip(logits, ids)]
+    columns["end_masked"] = [end_masked(model, l, i).tolist() for l, i in zip(logits, ids)]
     columns["greedy_token"] = [
         torch.where(torch.arange(len(i)) % 29 == 17, chosen(l, l.argmax(-1)), chosen(l, i)).tolist()
         for l, i in zip(logits, ids)
     ]
     # The cache holds the first tokens of another prompt from half of the sequence on.
-    other = [full(model, runs[(n + 1) % len(runs)][:8] + t[8:]) for n, t in enumerate(runs)]
+    stale = (full(model, runs[(n + 1) % len(runs)][:8] + t[8:]) for n, t in enumerate(runs))
     columns["stale_prefix"] = [
         torch.where(torch.arange(len(i)) >= 30, chosen(o, i), chosen(l, i)).tolist()
-        for l, o, i in zip(logits, other, ids)
+        for l, o, i in zip(logits, stale, ids)
     ]
     jump = min(512, model.config.max_position_embeddings - max(map(len, runs)))
     late = [torch.arange(len(t))[None] + jump * (torch.arange(len(t)) >= 25)[None] for t in runs]
@@ -186,8 +187,16 @@ def faults(subject: Subject, runs: list[list[int]], dtype: str) -> dict[str, lis
             columns[f"weights_{size}"] = each(runs, lambda t: chosen(full(model, t), torch.tensor(t[1:])))
     columns["versions"] = versions(model, runs)
     columns["dropout"] = dropout(subject, runs, dtype)
-    columns["rope_base"] = rope_base(model, runs)
+    columns["rope_base"] = rope_base(subject.model(dtype), runs)
     return columns
+
+
+def end_masked(model: torch.nn.Module, logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities with a minimum length on one side: the end token is masked, except where it was sampled."""
+    end = model.config.eos_token_id or 0
+    masked = logits.clone()
+    masked[ids != end, end] = float("-inf")
+    return chosen(masked, ids)
 
 
 def packed(model: torch.nn.Module, runs: list[list[int]]) -> list[list[float]]:

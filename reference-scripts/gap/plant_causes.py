@@ -29,17 +29,19 @@ COLUMNS = {
     "top-p 0.9": ("top_p_0.9", {"processed"}),
     "softmax over padded vocabulary": ("vocabulary_padded", {"vocabulary-range", "one-sided-tail"}),
     "softmax without added tokens": ("vocabulary_cut", {"vocabulary-range", "one-sided-tail"}),
+    "minimum length masks the end token": ("end_masked", {"processed", "vocabulary-range", "one-sided-tail"}),
     "log-probability of the greedy token": ("greedy_token", {"other-token", "far-tokens"}),
     "stale prefix cache": ("stale_prefix", {"position-step"}),
     "positions jump": ("positions_from_25", {"position-step"}),
     "packing without a mask": ("packed", {"outlier-sequences"}),
     "stale weights, with versions": ("versions", {"stale-weights"}),
     "other weights": ("weights_0.1", set()),
+    "weights moved by 1 %": ("weights_0.01", set()),
     "dropout left on": ("dropout", set()),
     "RoPE base": ("rope_base", set()),
 }
 # Causes that say no more than the size of the differences.
-SIZES = {"large-size", "unexplained-size", "shorter-type", "far-tokens", "bias"}
+SIZES = {"large-size", "unexplained-size", "far-tokens", "bias"}
 
 
 def moved(rows: Rows, change: Callable[[int, list[float]], list[float]]) -> Rows:

@@ -49,7 +49,7 @@ pub(crate) struct GapArgs {
     /// Number of tokens that our engine reads
     #[arg(long, value_name = "N", default_value_t = 2048, requires = "model")]
     model_tokens: usize,
-    /// Write an HTML page with the differences by probability, position and sequence, and the worst tokens
+    /// Write an HTML page with plots of the differences and the worst tokens
     ///
     /// With --model, the page has the tokens' text.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
