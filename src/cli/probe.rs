@@ -53,7 +53,7 @@ pub(crate) struct ProbeArgs {
     /// Download model files missing from the Hugging Face cache
     #[arg(long, requires = "model")]
     download: bool,
-    /// Tell by few one-token requests whether the server serves this model, or a quantised or another one
+    /// Tell by one-token requests whether the server serves this model
     ///
     /// A sequential test: a true state is rejected with a probability of at most 0.1 %. --requests limits the
     /// number of requests. The report folder gets audit.json.
@@ -64,7 +64,7 @@ pub(crate) struct ProbeArgs {
         help_heading = "Audit"
     )]
     audit: bool,
-    /// Another model that the server may serve instead, such as another checkpoint or LoRA step
+    /// Another model that the server may serve, such as a LoRA step
     #[arg(long, value_name = "MODEL", requires = "audit", help_heading = "Audit")]
     against: Vec<String>,
     /// Seed of the random prompts [default: random]
