@@ -320,24 +320,3 @@ impl DraftToken {
         (0..logits.rows() - 1).filter_map(other).max_by(|a, b| a.margin.total_cmp(&b.margin))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tied_groups_do_not_excuse_wrong_experts() {
-        const SCORES: [f64; 12] = [0.9, 0.8, 0.3, 0.1, 0.5, 0.4, 0.1, 0.1, 0.5, 0.4, 0.1, 0.1];
-        let exacts = SCORES.map(ExactValue::sure);
-        let groups = ExpertGroups { count: 3, used: 2, summed: 2 };
-        let router = TokenScores::new(&exacts, Point::ExpertScores, Some(groups));
-        let margin = |theirs: [usize; 3]| router.margin(&[0, 1, 4].into(), &theirs.into());
-        // Another expert of the same group is worse by 0.7, whatever groups are tied.
-        assert!((margin([0, 3, 4]).wide - 0.7).abs() < 1e-6);
-        assert!((margin([0, 3, 8]).wide - 0.7).abs() < 1e-6);
-        // Expert 8 is the best of a group that is tied with that of expert 4.
-        assert!(margin([0, 1, 8]).wide <= 0.0);
-        // Three groups, where two may be used.
-        assert_eq!(margin([0, 4, 8]).wide, f64::INFINITY);
-    }
-}
