@@ -45,7 +45,7 @@ fn bf16_and_f16_kernels_that_round_other_steps_pass() {
     }
 }
 
-/// The same engine with the sums of transformers passes. No claim of the manifest excuses the partial sums.
+/// Partial sums in bf16 are inconclusive, whatever the manifest claims. The engine passes with the sums of transformers.
 #[test]
 fn split_k_in_bf16_does_not_pass_with_block_outputs_or_logits_alone() {
     use RecordedTaps::{Blocks, Logits};

@@ -12,7 +12,7 @@ pub enum WeightRounding {
     Float(DType),
     /// Each weight divided by a scale, so that the largest of the matrix becomes the largest number of the codes.
     Tensor(CodeType),
-    /// The same with a scale for each row.
+    /// Each weight divided by a scale of its row, so that the largest of the row becomes the largest number of the codes.
     Row(CodeType),
     /// Blocks of a ggml type.
     Blocks(DType),

@@ -73,9 +73,9 @@ impl Tap for LastLogitsTap<'_> {
 pub enum Arithmetic {
     /// Activations in f32, f16 or bf16.
     Float,
-    /// The same, or activations in 8-bit integers with a scale for each 32, as ggml's products have.
+    /// Activations in f32, f16 or bf16, or in 8-bit integers with a scale for each 32, as in ggml's products.
     Blocks,
-    /// The same as `Float`, or activations in 8 bits with a scale for each token.
+    /// Activations in f32, f16 or bf16, or in 8 bits with a scale for each token.
     EightBit,
     /// Activations in these codes, with a scale for each token.
     Codes(ActivationCodeType),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..candidate import Row
 from ..forcing import Forcing
@@ -98,7 +99,8 @@ class Bypass:
                 return forward(*args, **kwargs)
             for name, count in call.calls.items():
                 forcing.calls[name] = forcing.calls.get(name, 0) + count
-            value = forcing.forced(call.row, call.like)
+            with _disable_current_modes():
+                value = forcing.forced(call.row, call.like)
             return value if call.others is None else (value, *call.others)
 
         return stubbed
