@@ -63,7 +63,7 @@
 //! - `serve` (a feature): a model behind the OpenAI API
 //! - [`shipped_models`]: shipped models and references: one inside the program, the others in search folders
 //! - [`cli`]: the commands
-// What only a feature uses is unused without it.
+// Code that only a feature uses is unused if the feature is off.
 #![cfg_attr(not(all(feature = "cloud", feature = "serve")), allow(dead_code, unused_imports))]
 #![deny(missing_docs)]
 // Exceptions (memory maps, vector instructions, signal handlers) are marked at the function.

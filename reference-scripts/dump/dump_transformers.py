@@ -133,9 +133,10 @@ LLAMA = Family(
         "ffn_out": output_of("mlp.down_proj"),
     },
 )
+QK_NORMS = {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
 QWEN3 = replace(
     LLAMA,
-    taps=LLAMA.taps | {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")},
+    taps=LLAMA.taps | QK_NORMS,
 )
 GEMMA3 = replace(
     LLAMA,
@@ -223,7 +224,7 @@ MOE = {tap: port for tap, port in LLAMA.taps.items() if tap not in ("ffn_gate", 
 }
 MIXTRAL = replace(LLAMA, taps=MOE)
 QWEN3_MOE = replace(
-    LLAMA, taps=MOE | {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
+    LLAMA, taps=MOE | QK_NORMS
 )
 
 # A shared expert reads the rows of all sequences as one axis. Its weight is the sigmoid of its gate's only output.
@@ -321,7 +322,6 @@ DEEPSEEK_V3 = replace(
     rope="interleaved",
     has_dense_layers=True,
 )
-QK_NORMS = {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
 GLM4_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | QK_NORMS, has_dense_layers=True)
 FLAT_SHARED = {tap: replace(port, flat=True) for tap, port in DEEPSEEK_MOE.items() if tap.startswith("shared_")}
 ERNIE45_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | FLAT_SHARED, has_dense_layers=True)

@@ -1,5 +1,7 @@
 """The small untrained models of architectures that are settings of a common block."""
 
+import math
+
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
@@ -158,6 +160,15 @@ def granite_experts(tiny: TinyModel) -> PreTrainedModel:
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 
+# Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
+LATENT = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+}
 MODELS = {
     "tiny-gemma": tiny(
         "Gemma's architecture, a first generation: norms multiply by 1 + weight, embeddings are multiplied by √32, GELU by tanh,",
@@ -608,12 +619,7 @@ MODELS = {
         gains={"kv_b_proj": 1.5, "q_b_proj": 1.2, "experts": 2.0},
         settings={
             "num_hidden_layers": 3,
-            "q_lora_rank": 32,
-            "kv_lora_rank": 64,
-            "qk_nope_head_dim": 32,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 16,
-            "num_key_value_heads": 4,
+            **LATENT,
             "n_routed_experts": 12,
             "num_experts_per_tok": 3,
             "n_group": 4,
@@ -634,7 +640,7 @@ MODELS = {
         3,
         {
             "a scale of the latents' width": shows(scale_scores(scale_of_latents), 0.1),
-            "no factor of scores": shows(scale_scores(lambda _: (0.1 * 1.3862943611198906 + 1) ** -2), 0.1),
+            "no factor of scores": shows(scale_scores(lambda _: (0.1 * math.log(4) + 1) ** -2), 0.1),
             "RoPE of halves": shows(configured(leave_out(rope_interleave=False))),
             "no norm of latents": shows(without_modules("kv_a_layernorm"), 0.1),
             "no norm of compressed queries": shows(without_modules("q_a_layernorm"), 0.1),
@@ -642,12 +648,7 @@ MODELS = {
         },
         gains={"kv_b_proj": 1.5, "experts": 2.0},
         settings={
-            "q_lora_rank": 32,
-            "kv_lora_rank": 64,
-            "qk_nope_head_dim": 32,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 16,
-            "num_key_value_heads": 4,
+            **LATENT,
             "n_routed_experts": 12,
             "num_experts_per_tok": 3,
             "n_group": 4,
@@ -681,12 +682,7 @@ MODELS = {
         },
         gains={"kv_b_proj": 1.5, "q_b_proj": 1.2, "experts": 2.0},
         settings={
-            "q_lora_rank": 32,
-            "kv_lora_rank": 64,
-            "qk_nope_head_dim": 32,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 16,
-            "num_key_value_heads": 4,
+            **LATENT,
             "n_routed_experts": 8,
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 32,

@@ -172,8 +172,11 @@ impl OperationChange {
     /// Returns the entry's tap if the entry has exactly one, and another entry has the same kind and values. The tap then
     /// distinguishes the two entries.
     fn place(&self) -> Option<Point> {
-        let CatalogueEntry { kind, at, takes, .. } = *self.entry;
+        let CatalogueEntry { kind, at, takes, names_tap, .. } = *self.entry;
         let &[only] = at else { return None };
+        if !names_tap {
+            return None;
+        }
         let is_elsewhere =
             |other: &CatalogueEntry| (other.kind, other.takes) == (kind, takes) && other.at != at;
         catalogue().any(is_elsewhere).then_some(only)

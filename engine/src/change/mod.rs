@@ -100,6 +100,8 @@ pub struct CatalogueEntry {
     pub at: &'static [Point],
     /// True if the mistake affects one site, such as one weight, and not every layer.
     pub is_local: bool,
+    /// True if the tap tells this entry from others of the same kind and values; false if these are one mistake.
+    pub names_tap: bool,
     /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,
     /// Returns the model's own value at a site.
@@ -140,6 +142,7 @@ impl CatalogueEntry {
         keys: None,
         at: &[],
         is_local: false,
+        names_tap: true,
         takes: "",
         own: |_| ChangeValue::Nothing,
         compute: |_, _| None,

@@ -85,13 +85,14 @@ impl Routers {
             let router = TokenScores::new(exacts, *point, self.groups);
             let set = |chosen: &mut dyn Iterator<Item = usize>| chosen.collect::<HashSet<usize>>();
             let own = set(&mut own.iter().map(|&x| x as usize));
-            if !router.decide(&own) {
-                return None;
+            let others: HashSet<usize> = (0..exacts.len()).filter(|expert| !own.contains(expert)).collect();
+            let nearest = router.narrowest(&own, &others);
+            if nearest.wide < -nearest.parted {
+                return None; // other experts have larger scores: these are not the scores of the choice
             }
             let theirs = set(&mut theirs.iter().map(|&x| x as usize));
             margin = margin.larger(router.margin(&own, &theirs));
-            let others: HashSet<usize> = (0..exacts.len()).filter(|expert| !own.contains(expert)).collect();
-            closest = closest.smaller(router.narrowest(&own, &others));
+            closest = closest.smaller(nearest);
         }
         let parted = is_evaluating.then_some([margin.parted, closest.parted]);
         // A margin that is not a number is no tie.
@@ -202,13 +203,6 @@ impl<'e> TokenScores<'e> {
         Self { exacts, largest, groups: groups.map(|groups| GroupScores::new(exacts, groups)) }
     }
 
-    /// Returns true if these experts have the largest scores, to within their errors.
-    fn decide(&self, own: &HashSet<usize>) -> bool {
-        let others: HashSet<usize> = (0..self.exacts.len()).filter(|expert| !own.contains(expert)).collect();
-        let closest = self.narrowest(own, &others);
-        !(closest.wide < -closest.parted)
-    }
-
     /// Returns the margin by which the scores prefer `own` experts to `theirs`.
     fn margin(&self, own: &HashSet<usize>, theirs: &HashSet<usize>) -> ScoreGap {
         match &self.groups {
@@ -217,12 +211,12 @@ impl<'e> TokenScores<'e> {
         }
     }
 
-    /// Returns the margin by which the scores prefer other experts or other groups to `theirs`, for those groups with
-    /// which it is smallest. Infinite if no token may choose from so many groups.
+    /// Returns the smallest margin, over all sets of groups that contain `theirs`, by which the scores prefer other experts
+    /// or other groups. Infinite if `theirs` lie in more groups than a token may use.
     fn margin_in(&self, groups: &GroupScores, theirs: &HashSet<usize>) -> ScoreGap {
         let with: HashSet<usize> = theirs.iter().map(|expert| expert / groups.size).collect();
         let Some(free) = groups.used.checked_sub(with.len()) else { return ScoreGap::ALL };
-        // Each group that takes part must have no experts that are preferred to theirs.
+        // A set of groups is possible only if no group of it has an expert with a larger score that is not in `theirs`.
         let passed_over = |group: usize| {
             let all = group * groups.size..self.exacts.len().min((group + 1) * groups.size);
             let others: Vec<usize> = all.filter(|expert| !theirs.contains(expert)).collect();
@@ -262,8 +256,8 @@ impl<'e> TokenScores<'e> {
         }
     }
 
-    /// Returns the smallest change of scores that puts an expert in place of a chosen one. Experts of a group that is not
-    /// chosen differ by the scores of groups; and so may others, if groups have nearly the same scores.
+    /// Returns the smallest change of scores that puts an expert in place of a chosen one. For an expert outside of the
+    /// chosen groups, this is a change of group scores; for others, too, if groups have nearly equal scores.
     fn gap(&self, one: usize, other: usize) -> ScoreGap {
         let direct = self.direct(one, other);
         match &self.groups {

@@ -11,6 +11,7 @@ use super::pair_view::{PairView, rms};
 use super::pattern::patterns;
 use super::rounding_scales::LogOddsScale;
 use super::sequence_join::{JoinCounts, SequenceJoin};
+use super::softmax_sum;
 use super::token_sample::TokenSample;
 use super::training_effect::{RatioSums, TrainingEffect};
 use super::value_counts::ValueCounts;
@@ -153,12 +154,20 @@ impl PairTally {
         let storage = grids.iter().flatten().fold(StorageError::F32, |sum, grid| sum.with(grid.error()));
         let pair = PairView::new(&self.sample, LogprobError::new(&self.sample, scale, storage), scale);
         let informative = self.sample.tokens.iter().filter(|token| pair.error.is_informative(token)).count();
+        let is_fault = |finding: &GapFinding| finding.verdict == Verdict::Fail;
         let mut findings = self.values.findings();
         if findings.is_empty() {
             findings = patterns(&pair);
+            if !findings.iter().any(is_fault) {
+                findings.extend(self.structure(&pair, grids));
+            }
+            let is_f32 = self.dtypes.iter().all(|dtype| dtype.as_deref() == Some("f32"));
+            let is_coarse = coarse(&self.dtypes, grids).is_some();
+            if is_f32 && !is_coarse && findings.iter().any(is_fault) {
+                findings = softmax_sum::doubt(&pair).map_or(findings, |doubt| vec![doubt]);
+            }
         }
-        if !findings.iter().any(|finding| finding.verdict == Verdict::Fail) {
-            findings.extend(self.structure(&pair, grids));
+        if !findings.iter().any(is_fault) {
             findings.extend(self.doubts(join, informative));
         }
         let explained = explained(&pair, &findings);
@@ -204,7 +213,8 @@ impl PairTally {
         if let Some(shorter) = shorter.filter(|_| found.is_empty()) {
             let text = format!(
                 "the differences are as large as rounding of {shorter} gives, and {:.0} times as large as in the stated \
-                 types (scale {rms:.2e}, at most {limit:.2e}): one side computes in a shorter type (TF32, bf16, f16)",
+                 types (scale {rms:.2e}, at most {limit:.2e}): one side computes in a shorter type (TF32, bf16, f16), or has a fault of \
+                 this size",
                 rms / limit
             );
             found.push(GapFinding::fault("shorter-type", text));

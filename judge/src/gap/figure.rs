@@ -44,17 +44,20 @@ impl GapFigure {
         let step = tokens.len().div_ceil(MOST_POINTS).max(1);
         let sequences = &pair.sample.sequences;
         let all = sequences.iter().step_by(sequences.len().div_ceil(MOST_SEQUENCES).max(1));
-        let mut far: Vec<(f64, FarToken)> = sequences
-            .iter()
-            .flat_map(|sequence| pair.sample.of(sequence).iter().map(move |token| (sequence.index, token)))
-            .map(|(sequence, token)| (token.delta().abs() / sigma(token), FarToken::of(sequence, token)))
-            .collect();
-        let worst = WORST.min(far.len());
-        if worst < far.len() {
-            far.select_nth_unstable_by(worst, |one, other| other.0.total_cmp(&one.0));
+        let mut far: Vec<(f64, FarToken)> = Vec::with_capacity(2 * WORST);
+        let keep_worst = |far: &mut Vec<(f64, FarToken)>| {
+            far.sort_by(|one, other| other.0.total_cmp(&one.0));
+            far.truncate(WORST);
+        };
+        for sequence in sequences {
+            for token in pair.sample.of(sequence) {
+                far.push((token.delta().abs() / sigma(token), FarToken::of(sequence.index, token)));
+                if far.len() == 2 * WORST {
+                    keep_worst(&mut far);
+                }
+            }
         }
-        far.truncate(worst);
-        far.sort_by(|one, other| other.0.total_cmp(&one.0));
+        keep_worst(&mut far);
         Self {
             points: tokens.iter().step_by(step).map(point).collect(),
             sequences: all.map(|sequence| (sequence.index, rms(pair.scaled_of(sequence)))).collect(),

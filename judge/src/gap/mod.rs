@@ -17,6 +17,7 @@ mod record_source;
 mod rounding_scales;
 mod sentence;
 mod sequence_join;
+mod softmax_sum;
 mod table;
 mod tensor_batch;
 mod token_sample;

@@ -40,7 +40,7 @@ impl Operation for ExpertWeights {
                 (ScoreFunction::Softmax, true) => {
                     let skipped = self.skipped(&all.values, chosen.clone());
                     let weights = softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile);
-                    // Both a weight and the divisor are exponentials of larger distances.
+                    // Engines subtract the largest logit of all: `skipped` more in the exponents of a weight and of the divisor.
                     let moved = |weight: ExactValue| {
                         let error = 2.0 * U * skipped * weight.value;
                         weight.moved(K * error, error)
@@ -57,12 +57,7 @@ impl Operation for ExpertWeights {
                     if is_normalised { divided_by_sum(scores) } else { scores }
                 }
             };
-            let (few, scale) = (used as f64 + 5.0, f64::from(self.routing.scale));
-            let one = |&flat: &usize| {
-                let weight = weights[flat % used];
-                let weight = weight.through(weight.value * scale, scale);
-                weight.moved(2.0 * K * U * weight.value, few * U * weight.value)
-            };
+            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale, used);
             flats.iter().map(one).collect::<Vec<_>>()
         };
         by_row(wanted, used).flat_map(of_token).collect()
@@ -118,16 +113,11 @@ impl Operation for BiasedWeights {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let used = self.scores.row_len();
         let scores = InputTensor::of(&self.scores, profile);
-        let (few, scale) = (used as f64 + 5.0, f64::from(self.routing.scale));
         let of_token = |flats: &[usize]| {
             let first = flats[0] / used * used;
             let all: Vec<ExactValue> = (first..first + used).map(|flat| scores.get(flat)).collect();
             let weights = if self.routing.is_normalised { divided_by_sum(all) } else { all };
-            let one = |&flat: &usize| {
-                let weight = weights[flat % used];
-                let weight = weight.through(weight.value * scale, scale);
-                weight.moved(2.0 * K * U * weight.value.abs(), few * U * weight.value.abs())
-            };
+            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale, used);
             flats.iter().map(one).collect::<Vec<_>>()
         };
         by_row(wanted, used).flat_map(of_token).collect()
@@ -140,6 +130,13 @@ impl Operation for BiasedWeights {
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.scores]
     }
+}
+
+/// Multiplies a weight by the scaling factor of the routing. `used` terms were added in its divisor.
+fn scaled(weight: ExactValue, scale: f32, used: usize) -> ExactValue {
+    let weight = weight.through(weight.value * f64::from(scale), f64::from(scale));
+    let size = U * weight.value.abs();
+    weight.moved(2.0 * K * size, (used as f64 + 5.0) * size)
 }
 
 /// Divides values by their sum.

@@ -9,11 +9,11 @@ use crate::ops::logits::faults::TEMPERATURES;
 use crate::tensor::Tensor;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
-    // A temperature is one mistake of probabilities and log-probabilities, so the change names no tap: `takes` differs.
     CatalogueEntry {
         kind: CauseKind::Probs,
         at: &[Point::TokenLogprobs, Point::TopLogprobs],
-        takes: "0.7|2",
+        takes: "0.7",
+        names_tap: false,
         own: |at| {
             at.stage::<LogProbabilities>()
                 .map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.temperature.into()))

@@ -26,6 +26,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::Probs,
         at: &[Point::Probs],
         takes: "0.7",
+        names_tap: false,
         own: |at| {
             at.stage::<Probabilities>()
                 .map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.temperature.into()))

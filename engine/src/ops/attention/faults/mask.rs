@@ -19,6 +19,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::MaskWindow,
         is_local: false,
+        names_tap: true,
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
         takes: "512|none|chunks:512|padded:64|4+512|ring:512",

@@ -178,6 +178,10 @@ class CodeSite:
     operation: str
     role: str  # path of the innermost module, without numbers
 
+    def is_of(self, call: Call, evaluation: Evaluation) -> bool:
+        """Returns true if the current operation is at this site. The name is compared first, as it costs least."""
+        return call.name == self.operation and code_site(call, evaluation) == self
+
 
 def code_site(call: Call, evaluation: Evaluation) -> CodeSite | None:
     """Returns the site of the current operation; None outside of modelling code."""

@@ -12,7 +12,7 @@ import torch
 from ..call import Call, is_real
 from ..rounding import Evaluation, as_tracked
 from ..tracked import Settings
-from .change import INPUT, OPERATION, UNROUND, CodeChange, CodeSite, Edit, code_site
+from .change import INPUT, OPERATION, UNROUND, BeforeEdit, CodeChange, CodeSite, Edit, code_site
 from .keys import explains
 from .trial import Exact, Trial
 
@@ -67,20 +67,6 @@ class Variant:
     edit: Callable[[Evaluation], Edit]
 
 
-class Replaced(Edit):
-    """Another function in place of an operation."""
-
-    def __init__(self, site: CodeSite, evaluation: Evaluation, function: Function):
-        self.site = site
-        self.evaluation = evaluation
-        self.function = function
-
-    def before(self, call: Call) -> Any:
-        if call.name != self.site.operation or code_site(call, self.evaluation) != self.site:
-            return None
-        return self.function(self.evaluation, call)
-
-
 class OtherOperand(Edit):
     """An operand that is another value of the same module."""
 
@@ -90,7 +76,7 @@ class OtherOperand(Edit):
         self.value: Any = None
 
     def before(self, call: Call) -> Any:
-        if self.value is None or call.name != self.site.operation or code_site(call, self.evaluation) != self.site:
+        if self.value is None or not self.site.is_of(call, self.evaluation):
             return None
         if call.leaves[self.at].shape == self.value.shape:
             call.leaves[self.at] = self.value
@@ -98,7 +84,7 @@ class OtherOperand(Edit):
         return None
 
     def after(self, call: Call, result: Any) -> Any:
-        if call.name == self.source.operation and code_site(call, self.evaluation) == self.source:
+        if self.source.is_of(call, self.evaluation):
             self.value = result
         return result
 
@@ -112,13 +98,13 @@ class Moved(Edit):
         self.call: Call | None = None
 
     def before(self, call: Call) -> Any:
-        if call.name != self.site.operation or code_site(call, self.evaluation) != self.site:
+        if not self.site.is_of(call, self.evaluation):
             return None
         self.call = call
         return as_tracked(call.leaves[self.at])
 
     def after(self, call: Call, result: Any) -> Any:
-        if self.call is None or call.name != self.target.operation or code_site(call, self.evaluation) != self.target:
+        if self.call is None or not self.target.is_of(call, self.evaluation):
             return result
         moved, self.call = self.call, None
         args = list(moved.args)
@@ -212,7 +198,7 @@ def with_argument(at: int, value: Any) -> Function:
 
 
 def replaced(site: CodeSite, what: str, function: Function) -> Variant:
-    return Variant(what, lambda run: Replaced(site, run, function))
+    return Variant(what, lambda run: BeforeEdit(lambda call: function(run, call) if site.is_of(call, run) else None))
 
 
 def arguments(operation: Operation) -> Iterator[Variant]:

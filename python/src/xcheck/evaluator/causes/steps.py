@@ -122,7 +122,7 @@ def leave_out(step: Step, evaluation: Evaluation) -> Edit:
     """Returns an edit that leaves an operation out."""
 
     def change(call: Call) -> Any:
-        if call.name != step.site.operation or not call.reals or code_site(call, evaluation) != step.site:
+        if not call.reals or not step.site.is_of(call, evaluation):
             return None
         operand = as_tracked(call.leaves[step.operand])
         dtype = call.dtype()
