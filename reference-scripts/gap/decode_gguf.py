@@ -14,8 +14,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     options = parser.parse_args()
     folder, name = options.file.parent, options.file.name
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
-    model.config.dtype = torch.float32
+    decoded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+    # transformers refuses to save a model that it read from a GGUF file.
+    config = decoded.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(decoded.state_dict())
     model.save_pretrained(options.out)
     AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(options.out)
 
