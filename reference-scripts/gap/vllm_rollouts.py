@@ -2,7 +2,8 @@
 """Samples sequences with vLLM, and writes their log-probabilities for `trl_pairs.py --rollouts`.
 
 The environment is that of ../engines/vllm. The prompts of a model with a tokenizer are texts, those of other models are
-random tokens. vLLM batches all sequences as it likes; no token ends a sequence.
+random tokens. vLLM batches all sequences as it likes; no token ends a sequence. --top-p below 1 makes a fault, since TRL does
+not apply it.
 """
 
 import argparse
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--texts", action="store_true", help="prompts are texts; needs the model's tokenizer")
     parser.add_argument("--dtype", choices=DTYPES, required=True)
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--out", type=Path, required=True, help="file to write")
@@ -50,7 +52,8 @@ def main() -> None:
     prompts = prompts_of(llm, options.texts, options.sequences)
     settings = [
         SamplingParams(
-            temperature=options.temperature, max_tokens=options.steps, ignore_eos=True, detokenize=False, logprobs=0, seed=n
+            temperature=options.temperature, top_p=options.top_p, max_tokens=options.steps, ignore_eos=True,
+            detokenize=False, logprobs=0, seed=n,
         )
         for n in range(len(prompts))
     ]
