@@ -61,7 +61,9 @@ def audited(url: str, seed: int, arguments: argparse.Namespace) -> dict:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode not in (0, 1, 3):
         sys.exit(done.stderr)
-    return json.loads(done.stdout)
+    report = json.loads(done.stdout)
+    print(f"{report['verdict'].upper()}  {report['sentence']}", file=sys.stderr)
+    return report
 
 
 def row(name: str, kind: str, seed: int, report: dict) -> str:
