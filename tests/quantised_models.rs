@@ -147,7 +147,7 @@ fn reversed(data: &mut [u8]) {
 /// Exit code and report of a dump that is judged with the model in a folder.
 fn verdict(model: &Path, dump: &Path) -> (i32, Value) {
     let (model, dump) = (model.display().to_string(), dump.display().to_string());
-    Terminal::new().json(&["check", "--candidate", &dump, "--model", &model, "--no-report"])
+    Terminal::new().json(&["check", "--candidate", &dump, "--model", &model, "--no-report", "--no-causes"])
 }
 
 #[test]
