@@ -11,7 +11,7 @@ use crate::gap::token_sample::ScoredToken;
 const LEAST: usize = 2;
 /// Smallest share of the zeros that differ from the other side by more than rounding.
 const WRONG: f64 = 0.1;
-/// Smallest share of all squared differences that the zeros have.
+/// Smallest share of the sum of squared differences at the zeros.
 const SHARE: f64 = 0.9;
 
 /// Finds runs of exact zeros at the start or the end of sequences, where the other side has other values.

@@ -10,7 +10,7 @@ use crate::gap::token_sample::ScoredToken;
 /// Bases that libraries use.
 const BASES: [(f64, f64); 2] = [(2.0, LN_2), (10.0, LN_10)];
 
-/// Finds a base whose conversion leaves rounding alone.
+/// Finds a base whose conversion reduces the differences to rounding.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     if pair.rms() <= pair.limit() {
         return None;

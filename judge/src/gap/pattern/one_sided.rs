@@ -54,8 +54,8 @@ pub(super) fn find_range(pair: &PairView) -> Option<GapFinding> {
 
 /// Finds differences that exceed rounding to one side only.
 ///
-/// The tokens are sampled from the rollout's distribution, so a difference of size d has the sign of the rollout exp(d)
-/// times as often as the other sign, even if its cause prefers no sign.
+/// The tokens are sampled from the rollout's distribution. So even for unbiased noise of size d, the rollout's
+/// log-probability is the larger one exp(d) times as often as the trainer's.
 pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
     let tokens = &pair.sample.tokens;
     let beyond: Vec<f64> =
@@ -70,12 +70,12 @@ pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
     (evidence > -CHANCE.ln()).then(|| {
         let farthest = beyond.iter().fold(0.0, |most: f64, delta| most.max(delta.abs()));
         let text = format!(
-            "the {}'s log-probabilities are larger at all {} of {} tokens that differ by more than rounding, by up to \
+            "{} of {} tokens differ by more than rounding, and at all of these the {}'s log-probability is larger, by up to \
              {farthest:.2e} nats. Candidates: the {}'s log-sum-exp leaves entries out (padding of the vocabulary, added \
-             tokens, a masked end token), other tokens than the sampled ones",
-            larger.name(),
+             tokens, a masked end token), or log-probabilities of wrong token ids",
             beyond.len(),
             tokens.len(),
+            larger.name(),
             larger.name()
         );
         GapFinding::fault("one-sided", text).with("larger", larger.name())

@@ -6,9 +6,9 @@ use crate::gap::token_sample::ScoredToken;
 
 /// Fewest tokens of a sequence that is compared with others.
 const LEAST: usize = 8;
-/// Largest number of sequences whose partner is searched.
+/// Largest number of sequences to find a partner for.
 const MOST_LOOKED_FOR: usize = 64;
-/// Largest number of sequences in which partners are searched.
+/// Largest number of sequences to search for a partner.
 const MOST_AMONG: usize = 50_000;
 /// Smallest share of the searched sequences that have a partner.
 const SHARE: f64 = 0.8;

@@ -17,8 +17,8 @@ const MOST: f64 = 0.1;
 const LEAST: usize = 3;
 /// Smallest share of the outlier tokens that have one sign in a one-sided pattern.
 const ONE_SIDED: f64 = 0.9;
-/// Largest surplus of one sign among the middling differences that is no tail, per outlier token. One standard deviation
-/// of a random surplus is added.
+/// Largest excess of one sign among the differences of middle size, per outlier token, that is not yet a tail. One standard
+/// deviation of random signs is added.
 const LEAN: f64 = 0.25;
 
 /// Finds outlier tokens: single tokens with large differences.
