@@ -46,6 +46,7 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::ConvIn,
         Point::ConvOut,
         Point::ConvAct,
+        Point::StepSize,
         Point::RecurrentState,
         Point::RecurrentOut,
         Point::RecurrentNorm,

@@ -174,6 +174,7 @@ static const xcheck__tap xcheck__taps[] = {
     {"conv_in", XCHECK__LAYER, 0, "token,hidden"},
     {"conv_out", XCHECK__LAYER, 0, "token,hidden"},
     {"conv_act", XCHECK__LAYER, 0, "token,hidden"},
+    {"step_size", XCHECK__LAYER, 0, "token,head"},
     {"q_latent", XCHECK__LAYER, 0, "token,hidden"},
     {"q_latent_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"q", XCHECK__LAYER, 0, "token,head,head_dim"},

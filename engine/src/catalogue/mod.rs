@@ -33,6 +33,8 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::shared_expert::faults::ENTRIES,
     crate::ops::short_convolution::faults::ENTRIES,
     crate::ops::gating::faults::ENTRIES,
+    crate::ops::state_space::faults::ENTRIES,
+    crate::ops::norm::faults::gate::ENTRIES,
     crate::ops::addition::faults::ENTRIES,
     crate::ops::addition::faults::stream::ENTRIES,
     crate::ops::logits::faults::ENTRIES,

@@ -236,6 +236,7 @@ points! {
     ConvIn       "conv_in"        Qkv      Layer [Token, Hidden]           "input of the short convolution, gated if the layer has a gate before it" <- [&[MixerIn]];
     ConvOut      "conv_out"       Qkv      Layer [Token, Hidden]           "short convolution with its bias, before any activation" <- [&[ConvIn]];
     ConvAct      "conv_act"       Qkv      Layer [Token, Hidden]           "short convolution after its activation" <- [&[ConvOut]];
+    StepSize     "step_size"      Qkv      Layer [Token, Head]             "steps of a recurrence, after softplus" <- [&[MixerIn]];
     QLatent      "q_latent"       Qkv      Layer [Token, Hidden]           "compressed queries" <- [&[AttnNorm, BlockOut, Embed]];
     QLatentNorm  "q_latent_norm"  Qkv      Layer [Token, Hidden]           "compressed queries after their norm" <- [&[QLatent]];
     Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[QLatentNorm, AttnNorm, BlockOut, Embed]];
@@ -249,14 +250,14 @@ points! {
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
     KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
     VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
-    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct]];
+    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct], &[StepSize]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
     AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
-    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct]];
+    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct], &[StepSize]];
     RecurrentNorm "recurrent_norm" AttnOut Layer [Token, Hidden]           "gated norm of the recurrence's output" <- [&[RecurrentOut], &[MixerIn]];
     ConvGated    "conv_gated"     AttnOut  Layer [Token, Hidden]           "short convolution times the gate after it" <- [&[ConvOut], &[MixerIn]];
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
@@ -397,7 +398,7 @@ impl Point {
 
     /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
     pub fn has_own_heads(self) -> bool {
-        matches!(self, Point::RecurrentState)
+        matches!(self, Point::RecurrentState | Point::StepSize)
     }
 
     /// Returns true if the layout of the tap's heads follows the RoPE pairing.

@@ -25,7 +25,7 @@ pub use sequences::{recorded_equals_unrecorded, side_by_side_equals_alone};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::model::Model;
+use crate::model::{LayerState, Model};
 use crate::numerics::{Numerics, SingleTokenNumerics};
 use crate::verdict::Verdict;
 
@@ -94,7 +94,11 @@ impl<'m> CheckSubject<'m> {
         // Embeddings are looked up; a tied head has a different name.
         let is_table = |name: &str| name == "token_embd" || name == "position_embd";
         let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
-        match matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
+        let layers = 0..self.model.dimensions().n_layers;
+        let mut states = layers.map(|layer| self.model.layer_state(layer));
+        let recurs_alike =
+            self.numerics.recurs_alike() || !states.any(|state| matches!(state, LayerState::Recurrent(_)));
+        match recurs_alike && matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
             true => Exactness::Bits,
             false => Exactness::Rounding,
         }

@@ -39,6 +39,7 @@ pub const TAPS: &[Tap] = &[
     layer("conv_in", &[Token, Hidden]),
     layer("conv_out", &[Token, Hidden]),
     layer("conv_act", &[Token, Hidden]),
+    layer("step_size", &[Token, Head]),
     layer("q_latent", &[Token, Hidden]),
     layer("q_latent_norm", &[Token, Hidden]),
     layer("q", &[Token, Head, HeadDim]),

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::{
     DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, GatedConvolution, LatentAttention,
-    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer,
+    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
 };
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
@@ -130,6 +130,8 @@ pub(crate) enum AttentionHalf {
     Latent(LatentSizes, Box<LatentAttention>),
     /// A gated short convolution in place of attention.
     Convolution(GatedConvolution),
+    /// Mamba-2 in place of attention.
+    StateSpace(Box<StateSpaceLayer>),
 }
 
 /// Attention with keys and values of each head.
@@ -149,6 +151,9 @@ impl AttentionHalf {
             None => {}
             Some(RecurrentMixer::Convolution { kernel, has_bias, .. }) => {
                 return Ok(AttentionHalf::Convolution(GatedConvolution::load(c, (kernel, has_bias), w)?));
+            }
+            Some(RecurrentMixer::StateSpace(sizes)) => {
+                return Ok(AttentionHalf::StateSpace(Box::new(StateSpaceLayer::load(c, sizes, w)?)));
             }
         }
         if let Some(sizes) = c.latent {
@@ -174,6 +179,7 @@ impl AttentionHalf {
         let attn = match self {
             AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, state.kv()),
             AttentionHalf::Convolution(conv) => return conv.forward(x, p.n, t, state.recurrent()),
+            AttentionHalf::StateSpace(layer) => return layer.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::Heads(attn) => attn,
         };
         let (n, c) = (p.n, p.c);
@@ -195,6 +201,7 @@ impl AttentionHalf {
             AttentionHalf::Heads(attn) => attn.projections.matrices(),
             AttentionHalf::Latent(_, attn) => attn.matrices(),
             AttentionHalf::Convolution(conv) => conv.matrices(),
+            AttentionHalf::StateSpace(layer) => layer.matrices(),
         }
     }
 }

@@ -160,6 +160,20 @@ impl LayerWeights<'_, '_> {
         Ok(ShortConvolution { weight, bias, kernel })
     }
 
+    /// Loads a vector by its GGUF name. GGUF files store it as a matrix of one row or one column.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(crate) fn flat(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.plain_of(&tensor, &[&[len], &[len, 1], &[1, len]])
+    }
+
+    /// Returns true for a Hugging Face checkpoint, which stores logarithms of -A of Mamba-2 in place of A.
+    pub(crate) fn has_logarithms(&self) -> bool {
+        matches!(self.names, DecoderNames::HuggingFace { .. })
+    }
+
     /// Returns the operation in place of attention, if the layer is recurrent.
     pub(super) fn recurrent_mixer(&self) -> Option<RecurrentMixer> {
         self.config.recurrent_mixer(self.layer)
@@ -233,12 +247,12 @@ impl FeedForward {
     pub(crate) fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, f, has_bias) = (c.hidden_size, w.dense_ffn_size().unwrap_or(c.ffn_size), c.biases.mlp);
         let (gate, up) = match c.shape.ffn {
-            FfnShape::Gated => {
-                (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
-            }
-            FfnShape::FusedGate => {
+            FfnShape::FusedGate if !w.has_in_gguf("ffn_gate") => {
                 let [gate, up] = w.fused("ffn_up", has_bias, [f; 2], d)?;
                 (Some(gate), up)
+            }
+            FfnShape::Gated | FfnShape::FusedGate => {
+                (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
             }
             FfnShape::Plain => (None, w.projection("ffn_up", has_bias, f, d)?),
         };

@@ -21,6 +21,7 @@ mod recurrent;
 mod rope_json;
 mod shared_expert;
 mod short_conv;
+mod state_space;
 mod yarn;
 
 pub(crate) use block::{
@@ -42,6 +43,7 @@ pub use norm::{Norm, NormKind};
 pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
 pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
+pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 
 use std::ops::Range;
 

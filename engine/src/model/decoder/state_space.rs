@@ -74,7 +74,8 @@ impl StateSpaceLayer {
             space: StateSpace {
                 head_dim,
                 columns,
-                decay: w.decay("ssm_a", heads)?,
+                decay: w.flat("ssm_a", heads)?,
+                is_log: w.has_logarithms(),
                 skip: w.flat("ssm_d", heads)?,
             },
             norm: c.rms_norm(w.flat("ssm_norm", inner)?),
