@@ -178,6 +178,11 @@ impl LayerState {
         }
     }
 
+    /// Returns true if the layer keeps matrices.
+    pub fn has_matrices(&self) -> bool {
+        matches!(self, LayerState::Recurrent(layer) if layer.sizes.matrices[0] > 0)
+    }
+
     /// Returns the position of the next token, if the state is one of a layer like `own`, with these widths of keys and
     /// values; else `None`.
     pub(crate) fn position(&self, own: &Self, widths: [usize; 2]) -> Option<usize> {

@@ -417,13 +417,18 @@ impl Numerics for PerturbedResults<'_> {
         is_single: bool,
     ) -> [Tensor; 2] {
         let [out, after] = self.numerics.recurrence(x, steps, before, space, is_single);
-        // Matrices stay `f32`, and so do outputs of several tokens.
-        let short = if is_single { self.activation_type() } else { DType::F32 };
         let (tokens, columns) = (x.rows() as f64, space.columns as f64);
-        let error =
-            |n: f64| move |_: usize, x: f64, rms: f64| K * U * (n * rms * rms + (n + 3.0) * x * x).sqrt();
-        let out = self.moved_in(short, out, error(tokens + columns));
-        [if is_single { self.result(out) } else { out }, self.moved_in(DType::F32, after, error(tokens))]
+        let error = |n: f64, unit: f64| {
+            move |_: usize, x: f64, rms: f64| K * unit * (n * rms * rms + (n + 3.0) * x * x).sqrt()
+        };
+        // Matrices stay `f32`, but another engine may round the products that extend them to a short type.
+        let (unit, terms) = match self.activation_type() {
+            DType::BF16 => (1.0 / 256.0, 1.0),
+            DType::F16 => (1.0 / 2048.0, 1.0),
+            _ => (U, tokens),
+        };
+        let out = self.moved_in(self.activation_type(), out, error(tokens + columns, U));
+        [self.result(out), self.moved_in(DType::F32, after, error(terms, unit))]
     }
 
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {

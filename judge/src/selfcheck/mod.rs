@@ -25,7 +25,7 @@ pub use sequences::{recorded_equals_unrecorded, side_by_side_equals_alone};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::model::{LayerState, Model};
+use crate::model::Model;
 use crate::numerics::{Numerics, SingleTokenNumerics};
 use crate::verdict::Verdict;
 
@@ -96,8 +96,7 @@ impl<'m> CheckSubject<'m> {
         let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
         let layers = 0..self.model.dimensions().n_layers;
         let mut states = layers.map(|layer| self.model.layer_state(layer));
-        let recurs_alike =
-            self.numerics.recurs_alike() || !states.any(|state| matches!(state, LayerState::Recurrent(_)));
+        let recurs_alike = self.numerics.recurs_alike() || !states.any(|state| state.has_matrices());
         match recurs_alike && matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
             true => Exactness::Bits,
             false => Exactness::Rounding,
