@@ -396,6 +396,13 @@ impl Point {
         self.axes().contains(&TapAxis::Chosen)
     }
 
+    /// Returns true if only layers with a short convolution or a recurrence have the tap.
+    pub fn is_of_recurrent_layers(self) -> bool {
+        use Point::{ConvGated, MixerIn, RecurrentNorm, RecurrentOut, RecurrentState, StepSize};
+        (MixerIn..=StepSize).contains(&self)
+            || matches!(self, RecurrentState | RecurrentOut | RecurrentNorm | ConvGated)
+    }
+
     /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
     pub fn has_own_heads(self) -> bool {
         matches!(self, Point::RecurrentState | Point::StepSize)
