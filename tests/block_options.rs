@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 32] = [
+const MODELS: [(&str, &[&str], usize); 34] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -40,6 +40,8 @@ const MODELS: [(&str, &[&str], usize); 32] = [
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-lfm2", BOTH, 213),
+    ("tiny-granitehybrid", BOTH, 237),
 ];
 
 #[test]
@@ -49,7 +51,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 29] = [
+    let of_models: [(&str, &[Mistake]); 31] = [
         (
             "tiny-gemma",
             &[
@@ -291,6 +293,30 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
                 ("expert_weights=biased", "expert_weights", "expert_weights"),
                 ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-lfm2",
+            &[
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
+                ("conv_state=none", "conv_state", "conv_out"),
+                ("conv_gate@conv_in=swapped", "conv_gate", "conv_in"),
+                ("conv_gate@conv_gated=none", "conv_gate", "conv_gated"),
+                ("norm_missing@q_norm", "norm_missing", "q_norm"),
+            ],
+        ),
+        (
+            "tiny-granitehybrid",
+            &[
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
+                ("conv_bias=none", "conv_bias", "conv_out"),
+                ("activation@conv_act=none", "activation", "conv_act"),
+                ("step_size=unbiased", "step_size", "step_size"),
+                ("state_decay=growing", "state_decay", "recurrent_state"),
+                ("state_skip=none", "state_skip", "recurrent_out"),
+                ("state_kept=none", "state_kept", "recurrent_state"),
+                ("gated_norm=after", "gated_norm", "recurrent_norm"),
+                ("residual_scale=1", "residual_scale", "attn_residual"),
             ],
         ),
     ];

@@ -98,6 +98,17 @@ kinds! {
         RowSource "row_source" "rows of a tap that hold the values of another position, pass, layer or sequence";
         CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
     }
+    Recurrence {
+        ConvKernel "conv_kernel" "the weights of a short convolution in another order";
+        ConvState "conv_state" "the inputs of a short convolution that a layer keeps between passes";
+        ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
+        StepSize "step_size" "the steps of a recurrence: their bias, or softplus";
+        StateDecay "state_decay" "the decay of the matrices of a recurrence";
+        StateSkip "state_skip" "the skip connection of a recurrence";
+        StateKept "state_kept" "the matrices of a recurrence that a layer keeps between passes";
+        GatedNorm "gated_norm" "the gate of a norm: missing, another function, or applied after the norm";
+        ConvGate "conv_gate" "a gate of a short convolution: missing, with an activation, or another part of the projection";
+    }
     Activations {
         Activation "activation" "the activation function of the feed-forward block";
     }

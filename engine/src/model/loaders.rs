@@ -30,10 +30,12 @@ use crate::model::gpt_neox::GptNeoxFamily;
 use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
 use crate::model::granite::GraniteBlock;
+use crate::model::granite_hybrid::GraniteHybridFamily;
 use crate::model::granite_moe::GraniteMoeFamily;
 use crate::model::helium::HeliumFamily;
 use crate::model::jais2::Jais2Family;
 use crate::model::json::{Config, json_of};
+use crate::model::lfm2::Lfm2Family;
 use crate::model::llama::LlamaBlock;
 use crate::model::minimax_m2::MiniMaxM2Family;
 use crate::model::mistral::MistralBlock;
@@ -131,6 +133,8 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Dots1Family>>(),
     decoder::<StandardBlock<MiniMaxM2Family>>(),
     decoder::<StandardBlock<Ernie45MoeFamily>>(),
+    decoder::<StandardBlock<GraniteHybridFamily>>(),
+    decoder::<StandardBlock<Lfm2Family>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

@@ -9,6 +9,8 @@ pub(super) enum DecoderNames<'a> {
     Gguf {
         /// Names of a layer's tensors that differ from Llama's.
         layer: &'a [(&'a str, &'a str)],
+        /// Name of the last norm.
+        output_norm: &'a str,
     },
     HuggingFace {
         /// Prefix of the decoder's tensor names.
@@ -35,6 +37,16 @@ const LAYER: &[(&str, &str)] = &[
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_output", "self_attn.o_proj"),
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_dt", "mamba.dt_bias="),
+    ("ssm_a", "mamba.A_log="),
+    ("ssm_d", "mamba.D="),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.out_proj", "conv.out_proj"),
     ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
@@ -65,6 +77,11 @@ const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
+/// Returns the name of the weight of a module, or of a parameter, whose name ends in `=`.
+fn parameter(name: String) -> String {
+    name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
+}
+
 impl<'a> DecoderNames<'a> {
     pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
         let (layer, outer) = (family.layer_names, family.outer_names);
@@ -75,16 +92,14 @@ impl<'a> DecoderNames<'a> {
 
     pub(super) fn of_layer(self, name: &str, index: usize) -> String {
         match self {
-            DecoderNames::Gguf { layer } => {
+            DecoderNames::Gguf { layer, .. } => {
                 let other = layer.iter().find(|(own, _)| *own == name);
-                format!("blk.{index}.{}.weight", other.map_or(name, |(_, other)| other))
+                parameter(format!("blk.{index}.{}", other.map_or(name, |(_, other)| other)))
             }
             DecoderNames::HuggingFace { prefix, layer, outer } => {
                 let mut names = layer.iter().chain(LAYER);
                 let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
-                let name = format!("{prefix}{}.{index}.{hugging_face}", outer.layers);
-                // A parameter of its own, not of a module.
-                name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
+                parameter(format!("{prefix}{}.{index}.{hugging_face}", outer.layers))
             }
         }
     }
@@ -122,7 +137,7 @@ impl<'a> DecoderNames<'a> {
 
     pub(super) fn output_norm(self) -> String {
         match self {
-            DecoderNames::Gguf { .. } => "output_norm.weight".into(),
+            DecoderNames::Gguf { output_norm, .. } => format!("{output_norm}.weight"),
             DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.norm),
         }
     }

@@ -1,0 +1,150 @@
+//! Recurrence of Mamba-2 (state-space duality; Dao and Gu, 2024). Each head keeps a matrix S, `[P, N]`. A token decays and
+//! extends it, and reads it: `S = exp(Δ · A) · S + Δ · x · Bᵀ`, `y = S · C + D · x`. The step Δ = softplus(dt + bias) is
+//! one number for each head and token. x of all heads, B and C are the parts of one tensor, `[T, H·P + 2·N]`; all heads
+//! share B and C.
+
+pub(crate) mod exact;
+pub(crate) mod faults;
+
+use crate::parallel;
+use crate::tensor::Tensor;
+
+/// Sizes and weights of a recurrence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateSpace {
+    /// Number of values in one head, P.
+    pub head_dim: usize,
+    /// Columns of the matrix of a head, N.
+    pub columns: usize,
+    /// A of each head, which is negative, or the logarithm of -A: `[H]`.
+    pub decay: Vec<f32>,
+    /// True if `decay` is the logarithm of -A.
+    pub is_log: bool,
+    /// D of each head: `[H]`.
+    pub skip: Vec<f32>,
+}
+
+/// Numbers of one head and token.
+pub(crate) struct HeadToken<'t> {
+    /// Δ
+    pub(crate) step: f32,
+    /// `[P]`
+    pub(crate) x: &'t [f32],
+    /// `[N]`
+    pub(crate) b: &'t [f32],
+    /// `[N]`
+    pub(crate) c: &'t [f32],
+}
+
+impl StateSpace {
+    /// Number of heads, H.
+    pub(crate) fn heads(&self) -> usize {
+        self.decay.len()
+    }
+
+    /// Returns A of each head. `round` is applied to its logarithm.
+    pub(crate) fn rates(&self, round: impl Fn(f32) -> f32) -> Vec<f32> {
+        let rate = |&decay: &f32| if self.is_log { -round(decay).exp() } else { decay };
+        self.decay.iter().map(rate).collect()
+    }
+
+    /// Returns the numbers of a head and token.
+    pub(crate) fn token<'t>(
+        &self,
+        x: &'t Tensor,
+        steps: &Tensor,
+        token: usize,
+        head: usize,
+    ) -> HeadToken<'t> {
+        let (row, inner, columns) = (x.row(token), self.heads() * self.head_dim, self.columns);
+        HeadToken {
+            step: steps.row(token)[head],
+            x: &row[head * self.head_dim..][..self.head_dim],
+            b: &row[inner..][..columns],
+            c: &row[inner + columns..][..columns],
+        }
+    }
+
+    /// Runs the recurrence over the tokens of a pass: `[T, H·P + 2·N]`, `[T, H]` and the matrices before it, `[H, P, N]`,
+    /// to the outputs, `[T, H·P]`, and the matrices after it. `advance` updates the row of a matrix and returns its
+    /// product with C: it gets the row, exp(Δ · A), Δ · x, B and C.
+    pub(crate) fn run(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        advance: impl Fn(&mut [f32], f32, f32, &[f32], &[f32]) -> f32 + Sync,
+    ) -> [Tensor; 2] {
+        let (tokens, heads, size) = (x.rows(), self.heads(), self.head_dim);
+        let rates = self.rates(|log| log);
+        let of_head = |head: usize| {
+            let (mut matrix, mut out) = (before.row(head).to_vec(), Vec::with_capacity(tokens * size));
+            for token in 0..tokens {
+                let HeadToken { step, x, b, c } = self.token(x, steps, token, head);
+                let decay = (step * rates[head]).exp();
+                for (row, &x) in matrix.chunks_exact_mut(self.columns).zip(x) {
+                    let read = advance(row, decay, x * step, b, c);
+                    out.push(read + x * self.skip[head]);
+                }
+            }
+            (out, matrix)
+        };
+        let all = parallel::map(heads, 4 * tokens * size * self.columns, of_head);
+        let row = |at: usize| &all[at % heads].0[at / heads * size..][..size];
+        let out = (0..tokens * heads).flat_map(row).copied().collect();
+        let after = all.iter().flat_map(|(_, matrix)| matrix).copied().collect();
+        [Tensor::new(&[tokens, heads * size], out), Tensor::new(before.shape(), after)]
+    }
+}
+
+impl StateSpace {
+    /// Runs the recurrence over one token, with a rounding of each product and sum besides the matrix: transformers'
+    /// recurrent form.
+    pub(crate) fn run_single(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        round: impl Fn(f32) -> f32 + Sync,
+    ) -> [Tensor; 2] {
+        let (mut after, mut out, rates) = (before.data().to_vec(), Vec::new(), self.rates(|log| log));
+        for (at, row) in after.chunks_exact_mut(self.columns).enumerate() {
+            let (head, inside) = (at / self.head_dim, at % self.head_dim);
+            let HeadToken { step, x, b, c } = self.token(x, steps, 0, head);
+            let decay = (step * rates[head]).exp();
+            for (state, b) in row.iter_mut().zip(b) {
+                *state = *state * decay + round(round(step * b) * x[inside]);
+            }
+            let read: f32 = row.iter().zip(c).map(|(state, c)| round(*state) * c).sum();
+            out.push(round(round(read) + round(x[inside] * self.skip[head])));
+        }
+        [Tensor::new(&[1, self.heads() * self.head_dim], out), Tensor::new(before.shape(), after)]
+    }
+}
+
+/// Number of sums of a product with C.
+const SUMS: usize = 32;
+
+/// Advances the row of a matrix in ggml's order: 32 sums for groups of columns, added by halves, then the remaining columns.
+pub(crate) fn advance(row: &mut [f32], decay: f32, x: f32, b: &[f32], c: &[f32]) -> f32 {
+    let mut sums = [0.0f32; SUMS];
+    let whole = row.len() / SUMS * SUMS;
+    for (at, state) in row.iter_mut().enumerate() {
+        *state = state.mul_add(decay, b[at] * x);
+        if at < whole {
+            sums[at % SUMS] = state.mul_add(c[at], sums[at % SUMS]);
+        }
+    }
+    for width in [16, 8, 4] {
+        for lane in 0..width {
+            sums[lane] += sums[lane + width];
+        }
+    }
+    let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    row[whole..].iter().zip(&c[whole..]).fold(sum, |sum, (state, c)| state.mul_add(*c, sum))
+}
+
+/// Computes softplus, `ln(1 + eˣ)`, as ggml does.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { (1.0 + x.exp()).ln() }
+}
