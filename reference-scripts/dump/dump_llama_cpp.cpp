@@ -226,8 +226,11 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "q_latent", "q_latent_norm", "q", "k", "v", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
-    "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
+    "attn_norm", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act",
+    "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
+    "q_unit", "k_unit", "beta", "decay", "recurrent_state",
+    "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated",
+    "recurrent_out", "recurrent_norm", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
     "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
@@ -274,6 +277,7 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"attn_k_norm", "k_norm"},
     {"attn_sub_norm", "attn_sub_norm"},
     {"attn_output", "attn_out"},
+    {"ssm_out", "attn_out"}, // of linear attention
     {"post_attention_norm", "attn_post_norm"},
     {"ffn_norm", "ffn_norm"},
     {"ffn_gate", "ffn_gate"},
@@ -319,6 +323,7 @@ const std::vector<NodeRule> NODE_RULES = {
     // What enters layer 0: the last of these that the architecture has.
     {"inp_embd", "GET_ROWS", "embed"},
     {"embd", "GET_ROWS", "embed"},
+    {"model.embed_tokens", "GET_ROWS", "embed"}, // Qwen3-Next
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
@@ -327,6 +332,24 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Qcur", "VIEW", "q"},
     {"Kcur", "VIEW", "k"},
     {"Vcur", "VIEW", "v"},
+    // Qwen3-Next: queries and a gate of attention's output as parts of one projection.
+    {"Qcur_view", "VIEW", "q"},
+    {"gate", "VIEW", "attn_gate"},
+    {"attn_pregate", "CONT", "attn_context"},
+    {"attn_pregate", "RESHAPE", "k_cache", KEYS, 1},
+    {"attn_pregate", "RESHAPE", "v_cache", KEYS, 2},
+    {"attn_pregate", "RESHAPE", "attn_context"},
+    {"attn_gated", "MUL", "attn_gated"},
+    // Its linear attention; see also rule_sources.
+    {"linear_attn_qkv_mixed", "RESHAPE", "conv_in"},
+    {"z", "MUL_MAT", "mixer_gate"},
+    {"b", "VIEW", "beta_logit"},
+    {"a", "VIEW", "decay_logit"},
+    {"conv_output_raw", "SSM_CONV", "conv_out"},
+    {"conv_output_silu", "UNARY", "conv_act"},
+    {"gate", "MUL", "decay"},
+    {"new_state", "VIEW", "recurrent_state"},
+    {"final_output", "RESHAPE", "recurrent_norm"},
     {"Qcur", "ROPE", "q_rope"},
     {"Kcur", "ROPE", "k_rope"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
@@ -349,6 +372,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"kqv_merged_cont", "CONT", "attn_context"},
     {"ffn_inp", "ADD", "attn_residual"},
     {"sa_out", "ADD", "attn_residual"}, // Gemma
+    {"attn_residual", "ADD", "attn_residual"},
     {"ffn_swiglu", "GLU", "ffn_act"},
     {"ffn_geglu", "GLU", "ffn_act"},
     {"ffn_gate_par", "MUL", "ffn_act"}, // before there were GLU nodes
@@ -377,6 +401,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_out", "CONT", "ffn_out"},
     // With a shared expert: see Recorder::name_shared.
     {"ffn_shexp_gate", "DIV", "shared_weight"},
+    {"shared_expert_gate_sigmoid", "UNARY", "shared_weight"},
     {"ffn_out", "ADD", "shared_sum"},
 };
 
@@ -516,8 +541,24 @@ std::vector<Source> node_sources(const ggml_tensor * node) {
     return sources;
 }
 
+// The node of a gated delta rule has no name: its output, a view, has one.
+std::vector<Source> rule_sources(const ggml_tensor * node) {
+    const Name name = node_name(node);
+    const bool is_output = name.base == "attn_output" && node->op == GGML_OP_VIEW;
+    if (!is_output || std::strcmp(ggml_op_name(node->src[0]->op), "GATED_DELTA_NET") != 0) return {};
+    ggml_tensor * const * inputs = node->src[0]->src;
+    return {
+        {name.layer, "q_unit", inputs[0], ROWS},
+        {name.layer, "k_unit", inputs[1], ROWS},
+        {name.layer, "beta", inputs[4], ROWS},
+        {name.layer, "recurrent_out", node, ROWS},
+    };
+}
+
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
+    const std::vector<Source> of_rule = rule_sources(node);
+    sources.insert(sources.end(), of_rule.begin(), of_rule.end());
     const std::vector<Source> named = node_sources(node);
     sources.insert(sources.end(), named.begin(), named.end());
     return sources;
@@ -542,6 +583,7 @@ class Recorder {
             split_gate_and_up(taps);
             shape_heads(taps);
             shape_latents(taps);
+            shape_linear_attention(taps);
             shape_experts(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
@@ -576,7 +618,8 @@ class Recorder {
     bool take(const ggml_tensor * node) {
         for (const Source & source : sources_of(node)) {
             Value value = gather(source.tensor, source.layout, cells_);
-            if (source.layout.cells < 0) value.shape = rows_shape(source, value);
+            const bool has_tokens = source.layout.cells < 0 && source.tap != "recurrent_state";
+            if (has_tokens) value.shape = rows_shape(source, value);
             taps_[source.layer][source.tap] = std::move(value);
             if (source.tap == "ffn_norm") keep_residual(taps_[source.layer], node);
             if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
@@ -670,6 +713,24 @@ class Recorder {
             Value & value = taps[tap];
             const int64_t tokens = value.shape[0];
             value.shape = {tokens, heads, static_cast<int64_t>(value.data.size()) / tokens / heads};
+        }
+    }
+
+    // Each query and key head of linear attention stands for several heads of values.
+    static void shape_linear_attention(Taps & taps) {
+        if (!taps.count("recurrent_out") || !taps.count("beta") || !taps.count("conv_in") || !taps.count("mixer_gate")) return;
+        const int64_t tokens = taps["beta"].shape[0], heads = taps["beta"].shape[1];
+        taps["recurrent_out"].shape = {tokens, heads, taps["recurrent_out"].shape[1] / heads};
+        const int64_t keys = (taps["conv_in"].shape[1] - taps["mixer_gate"].shape[1]) / 2;
+        for (const char * tap : {"q_unit", "k_unit"}) {
+            Value & value = taps[tap];
+            const int64_t width = value.shape[1] / heads, each = value.shape[1] / keys;
+            Value kept{{tokens, heads / each, width}, {}};
+            for (int64_t row = 0; row < tokens * heads; row += each) {
+                const float * head = value.data.data() + row * width;
+                kept.data.insert(kept.data.end(), head, head + width);
+            }
+            value = std::move(kept);
         }
     }
 

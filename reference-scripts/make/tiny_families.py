@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
@@ -57,6 +58,8 @@ from transformers import (
     PreTrainedModel,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SeedOssConfig,
     SeedOssForCausalLM,
     StableLmConfig,
@@ -66,19 +69,25 @@ from transformers import (
 )
 
 from tiny_mistakes import (
+    change_mixture,
     configured,
+    cut_gates_at_middle,
+    drop_attention_gate,
     drop_biases,
     drop_embedding_scale,
     drop_global_scaling,
     drop_norm_offset,
     drop_shared_experts,
+    drop_shared_weight,
     drop_sinks,
     drop_window,
+    given,
     leave_out,
     misroute,
     norm_each_head,
     norm_keeping_mean,
     normalised,
+    replaced,
     rotate_full_layers,
     scale_of_latents,
     scale_rope,
@@ -690,6 +699,39 @@ MODELS = {
             "mlp_layer_types": ["dense", "sparse"],
             "routed_scaling_factor": 1.5,
         },
+    ),
+    "tiny-qwen3next": tiny(
+        "Qwen3-Next's architecture, linear attention with a gated delta rule in layer 0 (2 key heads and 4 value heads of 16,\na short "
+        "convolution of 4 tokens), attention with a gate of its output in layer 1, norms that multiply by 1 + weight, RoPE of\n8 values of "
+        "each head, 8 experts of which each token chooses 3, a shared expert with a weight for each token,",
+        Qwen3NextForCausalLM,
+        Qwen3NextConfig,
+        0,
+        {
+            "norms that multiply by their weight": shows(drop_norm_offset),
+            "no gate of attention's output": shows(drop_attention_gate),
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
+            "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
+            "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
+            "values replaced as a whole": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
+            "gates cut at the middle of their matrix": shows(cut_gates_at_middle),
+            "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
+        },
+        gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
+        settings={
+            "head_dim": 16,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+        },
+        norm_shift=1.0,
     ),
     "tiny-olmo": tiny(
         "OLMo's architecture, LayerNorm without parameters,",
