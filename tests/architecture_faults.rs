@@ -11,7 +11,7 @@ use xcheck::model::gemma3::{Gemma3, Gemma3Block};
 use xcheck::model::gpt2::{AffineMatrix, Gpt2, Gpt2Block};
 use xcheck::model::llama::Llama;
 use xcheck::model::qwen3::Qwen3;
-use xcheck::model::{Config, KvLayer, Model, ModelFiles};
+use xcheck::model::{Config, LayerState, Model, ModelFiles};
 use xcheck::numerics::{F32, Numerics, Transformers};
 use xcheck::ops::activation::Activation;
 use xcheck::ops::attention::{AttentionScale, Mask};
@@ -214,7 +214,7 @@ impl DecoderBlock for Rewired {
         unreachable!("it is made of a model that is loaded")
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         (self.diagram)(&self.block, x, p, t, kv)
     }
 
@@ -241,7 +241,7 @@ fn a_qk_norm_after_rope_is_found_in_the_rotated_queries() {
         let v = t.tap(V, p.c.heads(w.attn.v(n, &norm)));
         let q = t.tap(QRope, n.rms_norm(&p.rotate(&q), &w.attn_q_norm));
         let k = t.tap(KRope, n.rms_norm(&p.rotate(&k), &w.attn_k_norm));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, w.attn.output(n, &context));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &w.attn_post_norm));
         second_half(w, &t.tap(AttnResidual, n.add(x, &out)), p, t)
@@ -260,7 +260,7 @@ fn a_post_norm_after_the_residual_is_found_there() {
         let q = t.tap(QNorm, n.rms_norm(&q, &w.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &w.attn_k_norm));
         let (q, k) = (t.tap(QRope, p.rotate(&q)), t.tap(KRope, p.rotate(&k)));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, w.attn.output(n, &context));
         second_half(w, &t.tap(AttnResidual, n.rms_norm(&n.add(x, &out), &w.attn_post_norm)), p, t)
     });

@@ -42,6 +42,14 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
     let visited: Vec<Site> = keep.0.iter().map(|(site, _)| *site).collect();
 
     let absent = [
+        Point::MixerIn,
+        Point::ConvIn,
+        Point::ConvOut,
+        Point::ConvAct,
+        Point::RecurrentState,
+        Point::RecurrentOut,
+        Point::RecurrentNorm,
+        Point::ConvGated,
         Point::QLatent,
         Point::QLatentNorm,
         Point::KvLatent,

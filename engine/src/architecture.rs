@@ -61,6 +61,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("dots1", &["Dots1ForCausalLM"]),
     ("minimax-m2", &["minimax_m2", "MiniMaxM2ForCausalLM"]),
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
+    ("lfm2", &["Lfm2ForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

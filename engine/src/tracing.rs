@@ -16,6 +16,7 @@ use crate::ops::cache::exact::{CachedCodes, CachedRows};
 use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::experts::exact::{ExpertChoice, ExpertMixture, ExpertProducts, ExpertScores, ExpertWeights};
 use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
+use crate::ops::gating::exact::GatedProduct;
 use crate::ops::hadamard::exact::HadamardTransform;
 use crate::ops::linear::exact::{Integers, Linear};
 use crate::ops::log_probabilities::Picks;
@@ -28,6 +29,8 @@ use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
+use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::short_convolution::exact::Convolution;
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -305,6 +308,16 @@ impl Numerics for TracedNumerics<'_> {
         let (routed, outputs, weights) = (routed.clone(), outputs.clone(), weights.cloned());
         let made = self.numerics.add_shared(&routed, &outputs, weights.as_ref());
         self.by(made, SharedSum { routed, outputs, weights })
+    }
+
+    fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
+        let stage = Convolution { x: x.clone(), conv: conv.clone() };
+        self.by(self.numerics.short_convolution(x, conv), stage)
+    }
+
+    fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
+        let stage = GatedProduct { projected: projected.clone(), part, x: x.clone() };
+        self.by(self.numerics.gated_by_part(projected, part, x), stage)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

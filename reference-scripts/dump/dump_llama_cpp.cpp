@@ -226,11 +226,11 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act",
+    "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
     "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
-    "q_unit", "k_unit", "beta", "decay", "recurrent_state",
-    "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated",
-    "recurrent_out", "recurrent_norm", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
+    "q_rope", "k_rope", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
+    "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm",
+    "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
     "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
@@ -239,10 +239,12 @@ const std::vector<std::string> LAYER_TAPS = {
 // Those that every architecture has: a missing one is worth a warning.
 const std::vector<std::string> COMMON_OUTSIDE_TAPS = {"embed", "final_norm"};
 const std::vector<std::string> COMMON_LAYER_TAPS = {
-    "attn_norm", "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache",
-    "attn_scores", "attn_weights", "attn_context", "attn_out", "attn_residual",
-    "ffn_norm", "ffn_out", "block_out",
+    "attn_norm", "attn_out", "attn_residual", "ffn_norm", "ffn_out", "block_out",
 };
+const std::vector<std::string> ATTENTION_TAPS = {
+    "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_context",
+};
+const std::vector<std::string> CONVOLUTION_TAPS = {"mixer_in", "conv_in", "conv_out"};
 
 const std::vector<std::string> NO_TAPS = {};
 const std::vector<std::string> FFN_TAPS = {"ffn_up", "ffn_act"};
@@ -277,8 +279,13 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"attn_k_norm", "k_norm"},
     {"attn_sub_norm", "attn_sub_norm"},
     {"attn_output", "attn_out"},
-    {"ssm_out", "attn_out"}, // of linear attention
     {"post_attention_norm", "attn_post_norm"},
+    {"ssm_in", "mixer_in"}, // Mamba-2, as are the next two
+    {"ssm_conv1d", "conv_out"},
+    {"ssm_out", "attn_out"},
+    {"shortconv.in_proj", "mixer_in"},
+    {"shortconv.conv", "conv_out"},
+    {"shortconv.out_proj", "attn_out"},
     {"ffn_norm", "ffn_norm"},
     {"ffn_gate", "ffn_gate"},
     {"ffn_up", "ffn_up"},
@@ -294,6 +301,13 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_down", "ffn_out"},
     {"post_ffw_norm", "ffn_post_norm"},
     {"output_norm", "final_norm"},
+    {"token_embd_norm", "final_norm"}, // LFM2
+};
+
+// What a weight multiplies gives a tap, too.
+const std::map<std::string, std::string> INPUT_TAPS = {
+    {"shortconv.out_proj", "conv_gated"},
+    {"ssm_out", "recurrent_norm"},
 };
 
 // How three ggml axes (0 is the fastest) become a tap's axes, slowest first. `cells` is the one that runs over
@@ -308,6 +322,7 @@ constexpr Layout SCORES = {{2, 1, 0}, 0};  // [S, T, H] -> H,T,S
 constexpr Layout KEYS   = {{1, 2, 0}, 1};  // [D, S, Hkv] -> S,Hkv,D
 constexpr Layout HEADS  = {{1, 2, 0}, -1}; // [D, T, H]
 constexpr Layout VALUES = {{0, 2, 1}, 0};  // [S, D, Hkv] -> S,Hkv,D
+constexpr Layout WINDOW = {{2, 0, 1}, -1}; // [k - 1 + T, C] -> k-1+T,C
 
 // The other nodes, by name and operation: one name can stand for several nodes. `operand` is which source of the
 // node holds the value, -1 for the node itself. Several rules may match one node.
@@ -323,7 +338,7 @@ const std::vector<NodeRule> NODE_RULES = {
     // What enters layer 0: the last of these that the architecture has.
     {"inp_embd", "GET_ROWS", "embed"},
     {"embd", "GET_ROWS", "embed"},
-    {"model.embed_tokens", "GET_ROWS", "embed"}, // Qwen3-Next
+    {"model.embed_tokens", "GET_ROWS", "embed"}, // LFM2, Qwen3-Next
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
@@ -341,11 +356,9 @@ const std::vector<NodeRule> NODE_RULES = {
     {"attn_pregate", "RESHAPE", "attn_context"},
     {"attn_gated", "MUL", "attn_gated"},
     // Its linear attention; see also rule_sources.
-    {"linear_attn_qkv_mixed", "RESHAPE", "conv_in"},
     {"z", "MUL_MAT", "mixer_gate"},
     {"b", "VIEW", "beta_logit"},
     {"a", "VIEW", "decay_logit"},
-    {"conv_output_raw", "SSM_CONV", "conv_out"},
     {"conv_output_silu", "UNARY", "conv_act"},
     {"gate", "MUL", "decay"},
     {"new_state", "VIEW", "recurrent_state"},
@@ -370,6 +383,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"kqv_out", "RESHAPE", "attn_context"},
     {"kqv_out", "CONT", "attn_context"},
     {"kqv_merged_cont", "CONT", "attn_context"},
+    {"mamba2_y_add_d", "ADD", "recurrent_out"},
     {"ffn_inp", "ADD", "attn_residual"},
     {"sa_out", "ADD", "attn_residual"}, // Gemma
     {"attn_residual", "ADD", "attn_residual"},
@@ -418,12 +432,13 @@ Name node_name(const ggml_tensor * node) {
     return {name.substr(0, digits - 1), std::stoi(name.substr(digits))};
 }
 
-// "blk.3.attn_q.weight" is attn_q of layer 3, "output_norm.weight" is output_norm of no layer.
+// "blk.3.attn_q.weight" is attn_q of layer 3, "output_norm.weight" is output_norm of no layer, "blk.3.shortconv.conv.weight" is
+// shortconv.conv.
 Name weight_name(const ggml_tensor * weight) {
     std::string name = weight->name;
     int layer = -1, prefix = 0;
     if (std::sscanf(name.c_str(), "blk.%d.%n", &layer, &prefix) == 1) name.erase(0, prefix);
-    return {name.substr(0, name.find('.')), layer};
+    return {name.substr(0, name.rfind('.')), layer};
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -522,6 +537,9 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
         sources.push_back({name.layer, tap->second, node, ROWS});
+        const auto input = INPUT_TAPS.find(name.base);
+        if (input != INPUT_TAPS.end()) sources.push_back({name.layer, input->second, node->src[1], ROWS});
+        if (node->op == GGML_OP_SSM_CONV) sources.push_back({name.layer, "conv_in", node->src[0], WINDOW});
         // The node kqv_out is not rotated back yet.
         const bool reads_rotated = tap->second == "attn_out" && is_rotation(computed(node->src[1]));
         if (reads_rotated) sources.push_back({name.layer, "attn_context", node->src[1], ROWS});
@@ -555,10 +573,32 @@ std::vector<Source> rule_sources(const ggml_tensor * node) {
     };
 }
 
+// Rotated queries and keys without a name (LFM2): those of normed ones.
+std::vector<Source> rotation_sources(const ggml_tensor * node) {
+    if (node->op != GGML_OP_ROPE) return {};
+    std::vector<Source> sources = weight_sources(node->src[0]);
+    for (Source & source : sources) {
+        if (source.tap != "q_norm" && source.tap != "k_norm") return {};
+        source.tap = source.tap == "q_norm" ? "q_rope" : "k_rope";
+        source.tensor = node;
+    }
+    return sources;
+}
+
+// Nodes of Mamba-2 without a name: the convolution after its activation, and the matrices after the recurrence.
+std::vector<Source> state_space_sources(const ggml_tensor * node) {
+    if (node->op == GGML_OP_SSM_SCAN) return {{weight_name(node->src[3]).layer, "recurrent_state", node, ROWS}};
+    if (node->op != GGML_OP_UNARY || node->src[0]->op != GGML_OP_ADD) return {};
+    const std::vector<Source> sources = weight_sources(node->src[0]);
+    if (sources.empty() || sources[0].tap != "conv_out") return {};
+    return {{sources[0].layer, "conv_act", node, ROWS}};
+}
+
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
-    const std::vector<Source> of_rule = rule_sources(node);
-    sources.insert(sources.end(), of_rule.begin(), of_rule.end());
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node)}) {
+        sources.insert(sources.end(), unnamed.begin(), unnamed.end());
+    }
     const std::vector<Source> named = node_sources(node);
     sources.insert(sources.end(), named.begin(), named.end());
     return sources;
@@ -618,13 +658,29 @@ class Recorder {
     bool take(const ggml_tensor * node) {
         for (const Source & source : sources_of(node)) {
             Value value = gather(source.tensor, source.layout, cells_);
-            const bool has_tokens = source.layout.cells < 0 && source.tap != "recurrent_state";
-            if (has_tokens) value.shape = rows_shape(source, value);
+            if (source.tap == "conv_in") keep_latest(value);
+            else if (source.tap == "recurrent_state") keep_matrices(value, node);
+            else if (source.layout.cells < 0) value.shape = rows_shape(source, value);
             taps_[source.layer][source.tap] = std::move(value);
             if (source.tap == "ffn_norm") keep_residual(taps_[source.layer], node);
             if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
         }
         return true; // go on
+    }
+
+    // A convolution reads the inputs that the layer has kept, too.
+    void keep_latest(Value & value) const {
+        const int64_t channels = value.shape[2];
+        value.data.erase(value.data.begin(), value.data.end() - tokens_ * channels);
+        value.shape = {tokens_, channels};
+    }
+
+    // The recurrence of Mamba-2 gives its outputs, then the matrices of all heads.
+    static void keep_matrices(Value & value, const ggml_tensor * scan) {
+        if (scan->op != GGML_OP_SSM_SCAN) return;
+        const int64_t * sizes = scan->src[0]->ne;
+        value.data.erase(value.data.begin(), value.data.end() - sizes[0] * sizes[1] * sizes[2]);
+        value.shape = {sizes[2], sizes[1], sizes[0]};
     }
 
     std::vector<int64_t> rows_shape(const Source & source, const Value & value) const {
@@ -902,6 +958,10 @@ void warn_of_missing(const PassTaps & pass) {
     std::set<std::string> missing;
     for (const auto & [layer, taps] : pass) {
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
+            if (!taps.count(tap)) missing.insert(tap);
+        }
+        const bool is_recurrent = taps.count("mixer_in");
+        for (const std::string & tap : layer < 0 ? NO_TAPS : is_recurrent ? CONVOLUTION_TAPS : ATTENTION_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }
         const bool has_experts = taps.count("router_logits");

@@ -115,6 +115,7 @@ class Family:
     taps: dict[str, Port]
     rope: str | None = "half"  # which values of a head RoPE turns together
     has_dense_layers: bool = False  # some layers have other modules: those without experts
+    recurrent: dict[str, Port] | None = None  # taps of the layers without attention
 
 
 LLAMA = Family(
@@ -254,7 +255,7 @@ QWEN3_NEXT = replace(
         "attn_gate": Port("self_attn.q_proj", of_each_head=1, parts=2),
         "attn_gated": input_of("self_attn.o_proj"),
     },
-    has_dense_layers=True,
+    recurrent={"recurrent_norm": input_of("linear_attn.out_proj"), "attn_out": output_of("linear_attn.out_proj")},
 )
 
 
@@ -341,6 +342,47 @@ DEEPSEEK_V3 = replace(
 GLM4_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | QK_NORMS, has_dense_layers=True)
 FLAT_SHARED = {tap: replace(port, flat=True) for tap, port in DEEPSEEK_MOE.items() if tap.startswith("shared_")}
 ERNIE45_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | FLAT_SHARED, has_dense_layers=True)
+# A convolution in place of attention: Recorder.watch_convolution records what only its module shows.
+LFM2 = replace(
+    LLAMA,
+    final_norm="model.embedding_norm",
+    taps={
+        "attn_norm": output_of("operator_norm"),
+        "q": output_of("self_attn.q_proj"),
+        "k": output_of("self_attn.k_proj"),
+        "v": output_of("self_attn.v_proj"),
+        "q_norm": output_of("self_attn.q_layernorm"),
+        "k_norm": output_of("self_attn.k_layernorm"),
+        "attn_out": output_of("self_attn.out_proj"),
+        "attn_residual": input_of("ffn_norm"),
+        "ffn_norm": output_of("ffn_norm"),
+        "ffn_gate": output_of("feed_forward.w1"),
+        "ffn_up": output_of("feed_forward.w3"),
+        "ffn_act": input_of("feed_forward.w2"),
+        "ffn_out": output_of("feed_forward.w2"),
+    },
+    recurrent={
+        "mixer_in": output_of("conv.in_proj"),
+        "conv_gated": input_of("conv.out_proj"),
+        "attn_out": output_of("conv.out_proj"),
+    },
+)
+# Mamba-2 in place of attention: Recorder.watch_state_space records what only its module shows.
+GRANITE_HYBRID = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | {
+        "ffn_gate": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size)),
+        "ffn_up": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size, None)),
+        "ffn_act": input_of("shared_mlp.output_linear"),
+        "ffn_out": output_of("shared_mlp.output_linear"),
+    },
+    recurrent={
+        "mixer_in": output_of("mamba.in_proj"),
+        "recurrent_norm": input_of("mamba.out_proj"),
+        "attn_out": output_of("mamba.out_proj"),
+    },
+)
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
@@ -375,6 +417,8 @@ FAMILIES = {
     "olmo": LLAMA,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
+    "lfm2": LFM2,
+    "granitemoehybrid": GRANITE_HYBRID,
     "jais2": UNGATED,
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
@@ -481,6 +525,34 @@ class LinearResults(TorchFunctionMode):
         for (_, gate_up), (act, out) in zip(self.calls[::2], self.calls[1::2], strict=True):
             gate, up = gate_up.chunk(2, dim=-1)
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
+
+
+class Products(TorchFunctionMode):
+    """Keeps the operands and results of products, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple[tuple, Tensor]] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function in (torch.mul, Tensor.mul, Tensor.__mul__):
+            self.calls.append((args, result))
+        return result
+
+
+class StateSpaceSteps(TorchFunctionMode):
+    """Keeps what the convolution of Mamba-2 gives, before and after SiLU, and its steps."""
+
+    convolved = steps = None
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is nn.functional.silu and self.convolved is None:
+            self.convolved = args[0], result
+        if function is nn.functional.softplus:
+            self.steps = result
+        return result
 
 
 class LinearAttention:
@@ -627,6 +699,47 @@ class Recorder:
         self.keep("k_expanded", layer, neighbours_again(key, width).transpose(1, 2))
         self.keep("v_expanded", layer, value.transpose(1, 2))
 
+    def watch_convolution(self, module: nn.Module, layer: int) -> None:
+        """Keeps what a gated convolution reads and gives: its gates multiply the one and the other, batch x d x T."""
+        own = module.forward
+
+        def forward(*args: Tensor, **kwargs: object) -> Tensor:
+            with Products() as seen:
+                result = own(*args, **kwargs)
+            (_, before), ((_, after), _) = seen.calls
+            self.keep("conv_in", layer, before.transpose(1, 2))
+            self.keep("conv_out", layer, after.transpose(1, 2))
+            return result
+
+        module.forward = forward
+
+    def watch_state_space(self, module: nn.Module, layer: int) -> None:
+        """Keeps what a layer of Mamba-2 computes between its projections."""
+        own, channels = module.forward, slice(module.intermediate_size, module.intermediate_size + module.conv_dim)
+
+        def forward(hidden_states: Tensor, cache_params: DynamicCache, **kwargs: object) -> Tensor:
+            with StateSpaceSteps() as seen:
+                result = own(hidden_states=hidden_states, cache_params=cache_params, **kwargs)
+            tokens = hidden_states.shape[1]
+            self.keep("conv_in", layer, self.projected[..., channels])
+            for tap, value in zip(("conv_out", "conv_act"), seen.convolved, strict=True):
+                self.keep(tap, layer, value[..., -tokens:].transpose(1, 2))
+            # One token after others has its step for each value of a head.
+            is_single = seen.steps.shape[1:] == (module.num_heads, module.head_dim)
+            self.keep("step_size", layer, seen.steps[..., 0][:, None] if is_single else seen.steps)
+            self.keep("recurrent_state", layer, cache_params.get_recurrent_state(layer, state_idx=0))
+            return result
+
+        def keep_projected(_: nn.Module, args: tuple, output: Tensor) -> None:
+            self.projected = output
+
+        def keep_output(_: nn.Module, args: tuple) -> None:
+            self.keep("recurrent_out", layer, args[0])
+
+        module.in_proj.register_forward_hook(keep_projected)
+        module.norm.register_forward_pre_hook(keep_output)
+        module.forward = forward
+
     def watch_latents(self, module: nn.Module) -> None:
         """Keeps the cached latents that an attention module expands."""
         own, layer = module.expand_kv, module.layer_idx
@@ -704,8 +817,6 @@ def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) ->
             return own(*args, **rest)
 
     mixer.forward = forward
-    hook_port(recorder, mixer, "recurrent_norm", layer, input_of("out_proj"))
-    hook_port(recorder, mixer, "attn_out", layer, output_of("out_proj"))
 
 
 def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
@@ -713,9 +824,14 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     if layer == 0:
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     modules = dict(block.named_modules())
-    for tap, port in family.taps.items():
-        if not family.has_dense_layers or port.module in modules:
+    has_others = family.has_dense_layers or family.recurrent is not None
+    for tap, port in [*family.taps.items(), *(family.recurrent or {}).items()]:
+        if not has_others or port.module in modules:
             hook_port(recorder, block, tap, layer, port)
+    if "conv.conv" in modules:
+        recorder.watch_convolution(block.conv, layer)
+    if "mamba.conv1d" in modules:
+        recorder.watch_state_space(block.mamba, layer)
     if hasattr(getattr(block, "self_attn", None), "expand_kv"):
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):
@@ -764,11 +880,11 @@ class Pass:
 def run_passes(model: PreTrainedModel, tokens: list[int], decode: int) -> Iterator[Pass]:
     """The prefill, then `decode` greedy passes of one token each, on one KV cache.
 
-    The cache is given no config, so that layers with a sliding window keep every position too, unless layers keep states.
+    The cache is given no config, so that layers with a sliding window keep every position too, unless layers keep another
+    state than keys and values.
     """
-    config = model.config.get_text_config()
-    has_states = "linear_attention" in (getattr(config, "layer_types", None) or [])
-    cache, position = DynamicCache(config=config) if has_states else DynamicCache(), 0
+    is_recurrent = family_of(model.config).recurrent is not None
+    cache, position = DynamicCache(config=model.config) if is_recurrent else DynamicCache(), 0
     for _ in range(decode + 1):
         ids = torch.tensor([tokens], device=model.device)
         logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0].cpu()

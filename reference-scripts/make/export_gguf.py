@@ -32,7 +32,8 @@ MATRIX_TYPES = {
 
 
 # Tensors of two axes that are no matrices to multiply by.
-F32_TENSORS = ("position_embd.weight", "ssm_conv1d.weight")
+F32_TENSORS = ("position_embd.weight",)
+F32_ENDINGS = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_norm.weight", "ssm_a", "ssm_d")
 
 
 def interleave_rope_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -466,6 +467,71 @@ def name_bias(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: of.reshape(-1) if "e_score" in name else of for name, of in named.items()}
 
 
+def add_lfm2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The lfm2.* keys. Layers with a convolution have no key-value heads."""
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    multiple, width = config.block_multiple_of, int(2 * config.intermediate_size / 3)
+    adjusted = -(-int(config.block_ffn_dim_multiplier * width) // multiple) * multiple
+    writer.add_feed_forward_length(adjusted if config.block_auto_adjust_ff_dim else config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv([0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types])
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+
+
+def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The granitehybrid.* keys. Layers with a state have no key-value heads."""
+    has_keys = [kind != "linear_attention" for kind in config.layer_types]
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.shared_intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv([config.num_key_value_heads if has_keys_of else 0 for has_keys_of in has_keys])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+    writer.add_ssm_conv_kernel(config.mamba_d_conv)
+    writer.add_ssm_state_size(config.mamba_d_state)
+    writer.add_ssm_group_count(config.mamba_n_groups)
+    writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+
+
+def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A weight of Granite 4: A of Mamba-2 and not its logarithm, and one column for each head."""
+    if name.endswith(".A_log"):
+        return -np.exp(weight)[:, None]
+    if name.endswith(("mamba.D", "mamba.norm.weight")):
+        return weight[:, None] if name.endswith("D") else weight[None]
+    return llama_layout(name, convolution_layout(name, weight, config), config)
+
+
+def split_shared(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Granite 4's feed-forward blocks: gate and up are one tensor. The bias of steps has llama.cpp's name."""
+    made = {}
+    for name, weight in tensors.items():
+        if "shared_mlp.input_linear" in name:
+            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2), strict=True):
+                made[name.replace("shared_mlp.input_linear", f"mlp.{kind}")] = half
+        else:
+            made[name.replace("shared_mlp.output_linear", "mlp.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
+    return made
+
+
+def convolution_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A convolution of single channels without the axis of their number."""
+    return weight.squeeze(1) if weight.ndim == 3 and weight.shape[1] == 1 else weight
+
+
 def head_size(config: PreTrainedConfig) -> int:
     """Values of one head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -567,6 +633,10 @@ FAMILIES = {
     "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
     "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=lambda tensors: name_bias(tensors)),
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
+    "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
+    "granitemoehybrid": Family(
+        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split=lambda tensors: split_shared(tensors)
+    ),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "gpt_oss": Family(
@@ -639,7 +709,7 @@ def add_tensors(
         if gguf_name.endswith("ffn_gate_inp_shexp.weight"):
             weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
-        is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and not gguf_name.endswith(F32_TENSORS) and not is_router
+        is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and gguf_name not in F32_TENSORS and not gguf_name.endswith(F32_ENDINGS) and not is_router
         is_other = matrix_type is GGMLQuantizationType.MXFP4 and weight.ndim < 3
         tensor_type = GGMLQuantizationType.Q8_0 if is_other else matrix_type
         tensor_type = tensor_type if is_matrix else GGMLQuantizationType.F32

@@ -38,10 +38,14 @@ from transformers import (
     GptOssForCausalLM,
     GraniteMoeConfig,
     GraniteMoeForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     HeliumConfig,
     HeliumForCausalLM,
     Jais2Config,
     Jais2ForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     MiniMaxM2Config,
     MiniMaxM2ForCausalLM,
     MinistralConfig,
@@ -70,6 +74,7 @@ from transformers import (
 
 from tiny_mistakes import (
     change_mixture,
+    changed_weights,
     configured,
     cut_gates_at_middle,
     drop_attention_gate,
@@ -430,6 +435,60 @@ MODELS = {
         {"no window": shows(configured(drop_window), 0.2, 5), "a window in both layers": shows(window_everywhere, 0.1, 5)},
         settings={"head_dim": 16, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
         types=(),
+    ),
+    "tiny-lfm2": tiny(
+        "LFM2's architecture, gated convolutions over 3 positions in layers 0 and 2, attention with norms of each query and key\nhead in layer 1 "
+        "(two thirds of the feed-forward size are used),",
+        Lfm2ForCausalLM,
+        Lfm2Config,
+        6,
+        {
+            "the kernels in the opposite order": shows(changed_weights("conv.conv.weight", lambda w: w.flip(-1))),
+            "the two gates exchanged": shows(
+                changed_weights("conv.in_proj.weight", lambda w: torch.cat([w.chunk(3)[part] for part in (1, 0, 2)]))
+            ),
+            "no earlier inputs": shows(changed_weights("conv.conv.weight", lambda w: w * (torch.arange(3) == 2))),
+            "no norms of queries and keys": shows(without_modules("q_layernorm", "k_layernorm"), 0.1),
+        },
+        gains={"q_layernorm": 1.35, "k_layernorm": 1.35, "conv": 1.5},
+        settings={
+            "num_hidden_layers": 3,
+            "intermediate_size": 96,
+            "block_multiple_of": 16,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "tie_word_embeddings": False,
+        },
+    ),
+    "tiny-granitehybrid": tiny(
+        "Granite 4's architecture without experts, Mamba-2 in layers 0 and 2 (8 heads of 8 values with 40 columns, convolutions\nover 4 positions), "
+        "attention without RoPE in layer 1, embeddings times 12, scores times 0.3, both halves of a block\ntimes 0.22, logits divided by 3,",
+        GraniteMoeHybridForCausalLM,
+        GraniteMoeHybridConfig,
+        0,
+        {
+            "matrices that do not decay": shows(changed_weights("A_log", lambda w: w - 100), 0.1),
+            "no skip connection": shows(changed_weights("mamba.D", torch.zeros_like), 0.1),
+            "no bias of steps": shows(changed_weights("dt_bias", torch.zeros_like), 0.1),
+            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no factor of the halves": shows(configured(leave_out(residual_multiplier=1.0))),
+        },
+        gains={"q_proj": 1.2, "k_proj": 1.2, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 12.0},
+        settings={
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "shared_intermediate_size": 64,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 8,
+            "mamba_d_state": 40,
+            "mamba_d_conv": 4,
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": True,
+        },
     ),
     "tiny-jais2": tiny(
         "Jais 2's architecture, LayerNorm, biases in all matrices, squared ReLU without a gate,",

@@ -59,6 +59,19 @@ def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def changed_weights(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with every weight of this name changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for name, parameter in model.named_parameters():
+            if name.endswith(suffix):
+                parameter.copy_(change(parameter))
+        return model
+
+    return build
+
+
 def swap_gate_and_up(tiny: TinyModel) -> PreTrainedModel:
     """The up projections of all experts in the place of their gates, and the other way round."""
     model = new_model(tiny)

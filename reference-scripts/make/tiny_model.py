@@ -73,10 +73,8 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
         return (128 * tiny.gains.get(kind, BIAS_NOISE) * noise).round() / 128
     if kind in ("bias", "gate_up_proj_bias", "down_proj_bias"):
         return BIAS_NOISE * noise
-    if kind == "A_log":  # rates of decay from 0.1 to 0.6
-        return noise / 2 - 1.4
-    if kind == "dt_bias":
-        return noise / 2
+    if kind in ("A_log", "dt_bias"):  # matrices that keep three quarters from token to token
+        return BIAS_NOISE * noise - (kind == "dt_bias")
     if parameter.ndim == 1:
         return gain * (1 + NORM_NOISE * noise) - (0 if name.endswith("linear_attn.norm.weight") else tiny.norm_shift)
     if parameter.ndim == 3:  # of each expert; gpt-oss has inputs in rows

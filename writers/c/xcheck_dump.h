@@ -170,6 +170,10 @@ typedef struct {
 static const xcheck__tap xcheck__taps[] = {
     {"embed", XCHECK__PASS, 0, "token,hidden"},
     {"attn_norm", XCHECK__LAYER, 0, "token,hidden"},
+    {"mixer_in", XCHECK__LAYER, 0, "token,hidden"},
+    {"conv_in", XCHECK__LAYER, 0, "token,hidden"},
+    {"conv_out", XCHECK__LAYER, 0, "token,hidden"},
+    {"conv_act", XCHECK__LAYER, 0, "token,hidden"},
     {"q_latent", XCHECK__LAYER, 0, "token,hidden"},
     {"q_latent_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"q", XCHECK__LAYER, 0, "token,head,head_dim"},
@@ -183,12 +187,16 @@ static const xcheck__tap xcheck__taps[] = {
     {"k_rope", XCHECK__LAYER, 0, "token,kv_head,head_dim"},
     {"k_cache", XCHECK__LAYER, 0, "key,kv_head,head_dim"},
     {"v_cache", XCHECK__LAYER, 0, "key,kv_head,head_dim"},
+    {"recurrent_state", XCHECK__LAYER, 0, "head,head_dim,state"},
     {"k_expanded", XCHECK__LAYER, 0, "key,head,head_dim"},
     {"v_expanded", XCHECK__LAYER, 0, "key,head,head_dim"},
     {"attn_scores", XCHECK__LAYER, 0, "head,token,key"},
     {"attn_weights", XCHECK__LAYER, 0, "head,token,key"},
     {"attn_latent", XCHECK__LAYER, 0, "token,head,head_dim"},
     {"attn_context", XCHECK__LAYER, 0, "token,hidden"},
+    {"recurrent_out", XCHECK__LAYER, 0, "token,hidden"},
+    {"recurrent_norm", XCHECK__LAYER, 0, "token,hidden"},
+    {"conv_gated", XCHECK__LAYER, 0, "token,hidden"},
     {"attn_sub_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"attn_out", XCHECK__LAYER, 0, "token,hidden"},
     {"attn_post_norm", XCHECK__LAYER, 0, "token,hidden"},
@@ -229,7 +237,7 @@ enum { XCHECK__TAPS = sizeof xcheck__taps / sizeof *xcheck__taps };
 
 static const char *const xcheck__axes[] = {"batch",    "token",  "head", "group", "kv_head",
                                            "head_dim", "hidden", "ffn",  "key",   "vocab",   "rank",
-                                           "expert",   "chosen"};
+                                           "expert",   "chosen", "state"};
 enum { XCHECK__AXES = sizeof xcheck__axes / sizeof *xcheck__axes };
 enum { XCHECK__BATCH, XCHECK__TOKEN, XCHECK__HEAD, XCHECK__GROUP, XCHECK__KV_HEAD, XCHECK__HEAD_DIM, XCHECK__HIDDEN };
 

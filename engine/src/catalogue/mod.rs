@@ -31,6 +31,8 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::experts::faults::ENTRIES,
     crate::ops::experts::faults::mixture::ENTRIES,
     crate::ops::shared_expert::faults::ENTRIES,
+    crate::ops::short_convolution::faults::ENTRIES,
+    crate::ops::gating::faults::ENTRIES,
     crate::ops::addition::faults::ENTRIES,
     crate::ops::addition::faults::stream::ENTRIES,
     crate::ops::logits::faults::ENTRIES,

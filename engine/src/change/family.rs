@@ -25,6 +25,7 @@ families! {
     Attention "attention";
     Masks "masks";
     Cache "cache";
+    Recurrence "recurrence";
     Activations "activations";
     Experts "experts";
     Residuals "residuals";

@@ -98,6 +98,12 @@ kinds! {
         RowSource "row_source" "rows of a tap that hold the values of another position, pass, layer or sequence";
         CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
     }
+    Recurrence {
+        ConvKernel "conv_kernel" "the weights of a short convolution in another order";
+        ConvState "conv_state" "the inputs of a short convolution that a layer keeps between passes";
+        ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
+        ConvGate "conv_gate" "a gate of a short convolution: missing, with an activation, or another part of the projection";
+    }
     Activations {
         Activation "activation" "the activation function of the feed-forward block";
     }

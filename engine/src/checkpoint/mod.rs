@@ -103,11 +103,13 @@ pub enum TapAxis {
     Expert,
     /// Chosen experts of a token, each with its index.
     Chosen,
+    /// Columns of the matrix of a head.
+    State,
 }
 
 impl TapAxis {
     /// Names of the axes in a dump's manifest.
-    const NAMES: [(TapAxis, &'static str); 13] = [
+    const NAMES: [(TapAxis, &'static str); 14] = [
         (TapAxis::Batch, "batch"),
         (TapAxis::Token, "token"),
         (TapAxis::Head, "head"),
@@ -121,6 +123,7 @@ impl TapAxis {
         (TapAxis::Rank, "rank"),
         (TapAxis::Expert, "expert"),
         (TapAxis::Chosen, "chosen"),
+        (TapAxis::State, "state"),
     ];
 
     /// Returns the name used in a dump's manifest.
@@ -229,6 +232,10 @@ points! {
     Tokens       "tokens"         Input    Run   [Token]                   "the prompt's token ids, by the model's own tokenizer (known cases only)" <- [];
     Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
     AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
+    MixerIn      "mixer_in"       Qkv      Layer [Token, Hidden]           "projections of a recurrent layer, before they are split" <- [&[AttnNorm, BlockOut, Embed]];
+    ConvIn       "conv_in"        Qkv      Layer [Token, Hidden]           "input of the short convolution, gated if the layer has a gate before it" <- [&[MixerIn]];
+    ConvOut      "conv_out"       Qkv      Layer [Token, Hidden]           "short convolution with its bias, before any activation" <- [&[ConvIn]];
+    ConvAct      "conv_act"       Qkv      Layer [Token, Hidden]           "short convolution after its activation" <- [&[ConvOut]];
     QLatent      "q_latent"       Qkv      Layer [Token, Hidden]           "compressed queries" <- [&[AttnNorm, BlockOut, Embed]];
     QLatentNorm  "q_latent_norm"  Qkv      Layer [Token, Hidden]           "compressed queries after their norm" <- [&[QLatent]];
     Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[QLatentNorm, AttnNorm, BlockOut, Embed]];
@@ -242,14 +249,18 @@ points! {
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
     KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
     VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
+    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
     AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
+    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct]];
+    RecurrentNorm "recurrent_norm" AttnOut Layer [Token, Hidden]           "gated norm of the recurrence's output" <- [&[RecurrentOut], &[MixerIn]];
+    ConvGated    "conv_gated"     AttnOut  Layer [Token, Hidden]           "short convolution times the gate after it" <- [&[ConvOut], &[MixerIn]];
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
-    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention after the output projection and bias" <- [&[AttnSubNorm, AttnContext]];
+    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention, or what replaces it, after the output projection and bias" <- [&[RecurrentNorm, ConvGated, AttnSubNorm, AttnContext]];
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
@@ -330,9 +341,10 @@ impl Point {
     /// short type, the tap's values have that type.
     pub fn is_of_products(self) -> bool {
         use Point::{
-            AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
-            K, KExpanded, KvLatent, LastLogits, Logits, Q, QLatent, RoutedOut, RouterLogits, SharedAct,
-            SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
+            AttnContext, AttnOut, ConvAct, ConvGated, ConvIn, ConvOut, ExpertAct, ExpertGate, ExpertOut,
+            ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K, KExpanded, KvLatent, LastLogits, Logits, MixerIn, Q,
+            QLatent, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp,
+            SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
@@ -340,7 +352,13 @@ impl Point {
         let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
             || matches!(self, SharedLogit | SharedWeight);
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
-        is_of_latents || is_of_layers || is_of_experts || is_of_shared || matches!(self, Logits | LastLogits)
+        let is_of_convolutions = matches!(self, MixerIn | ConvIn | ConvOut | ConvAct | ConvGated);
+        is_of_latents
+            || is_of_convolutions
+            || is_of_layers
+            || is_of_experts
+            || is_of_shared
+            || matches!(self, Logits | LastLogits)
     }
 
     /// Returns true if the tap is an exact function of its inputs, with at most one rounding that is the same in every
@@ -375,6 +393,11 @@ impl Point {
     /// orders.
     pub fn is_of_chosen(self) -> bool {
         self.axes().contains(&TapAxis::Chosen)
+    }
+
+    /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
+    pub fn has_own_heads(self) -> bool {
+        matches!(self, Point::RecurrentState)
     }
 
     /// Returns true if the layout of the tap's heads follows the RoPE pairing.

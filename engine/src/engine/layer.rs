@@ -22,12 +22,13 @@ pub fn run_layer(
     t: &mut Probe,
 ) -> Result<Tensor> {
     check_types(model, numerics)?;
-    let position = check_inputs(model.dimensions(), layer, x, state)?;
+    let position = check_inputs(model, layer, x, state)?;
     Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, state))
 }
 
 /// Checks the inputs and returns the position of the first token.
-fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, state: &LayerState) -> Result<usize> {
+fn check_inputs(model: &dyn Model, layer: usize, x: &Tensor, state: &LayerState) -> Result<usize> {
+    let sizes = model.dimensions();
     let Dimensions { n_layers, hidden_size, kv_width, value_width, .. } = sizes;
     let refuse = |problem: String| Err(Error::Usage(problem));
     if layer >= n_layers {
@@ -39,11 +40,16 @@ fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, state: &LayerState)
             x.shape()
         ));
     }
-    let LayerState::Kv(kv) = state;
-    let Some(position) = kv.position([kv_width, value_width]) else {
-        return refuse(format!(
-            "the cache has keys of another width, expected {kv_width} values for layer {layer}"
-        ));
+    let own = model.layer_state(layer);
+    let Some(position) = state.position(&own, [kv_width, value_width]) else {
+        return refuse(match own {
+            LayerState::Kv(_) => {
+                format!("the cache has keys of another width, expected {kv_width} values for layer {layer}")
+            }
+            LayerState::Recurrent(_) => {
+                format!("the state has other sizes, expected the recurrent state of layer {layer}")
+            }
+        });
     };
     check_context(position + x.rows(), sizes)?;
     Ok(position)

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory;
-use crate::model::Dimensions;
+use crate::model::{Dimensions, LayerState, Model};
 
 /// Checks the memory of independent passes over these positions: the scores and weights of one layer, `[H, T, S]` each,
 /// the residual stream, and one layer's keys and values. This is a lower bound, so that no feasible run is refused.
@@ -23,12 +23,15 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
     Ok(())
 }
 
-/// Checks the memory of the keys and values of all layers before a large number of passes is listed.
+/// Checks the memory of the keys and values of all layers that have them, before a large number of passes is listed.
 ///
 /// # Errors
 /// If there is too little memory.
-pub(super) fn check_all(sizes: Dimensions, positions: usize) -> Result<()> {
-    let values = sizes.n_layers as u128 * (sizes.kv_width + sizes.value_width) as u128;
+pub(super) fn check_all(model: &dyn Model, positions: usize) -> Result<()> {
+    let sizes = model.dimensions();
+    let has_keys = |layer: &usize| matches!(model.layer_state(*layer), LayerState::Kv(_));
+    let layers = (0..sizes.n_layers).filter(has_keys).count();
+    let values = layers as u128 * (sizes.kv_width + sizes.value_width) as u128;
     let bytes =
         positions as u128 * (values * size_of::<f32>() as u128 + size_of::<super::PassInput>() as u128);
     memory::check(format_args!("a run over {positions} tokens"), bytes)

@@ -119,7 +119,7 @@ impl GreedyToken {
 /// If there are more tokens than the model's context, or than fit in memory.
 pub fn check_length(model: &dyn Model, tokens: usize) -> Result<()> {
     check_context(tokens, model.dimensions())?;
-    memory_estimate::check_all(model.dimensions(), tokens)
+    memory_estimate::check_all(model, tokens)
 }
 
 /// Checks for the errors of [`run`], before anything is computed or written.

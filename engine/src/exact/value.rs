@@ -92,6 +92,15 @@ impl ExactValue {
         Self { sigma, radius, ..self }.plus(bias)
     }
 
+    /// Multiplies by another uncertain number, with one rounding.
+    pub(crate) fn times(self, other: Self) -> Self {
+        let value = self.value * other.value;
+        let radius =
+            self.value.abs() * other.radius + other.value.abs() * self.radius + self.radius * other.radius;
+        let sigma = both(self.value * other.sigma, other.value * self.sigma);
+        Self { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+    }
+
     /// Propagates the error through a function: `value` is the function's value and `slope` its slope.
     #[inline(always)]
     pub(crate) fn through(self, value: f64, slope: f64) -> Self {

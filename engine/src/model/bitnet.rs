@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights,
 };
@@ -104,7 +104,7 @@ impl DecoderBlock for BitnetBlock {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(self.q.of(&norm, n)));
@@ -112,7 +112,7 @@ impl DecoderBlock for BitnetBlock {
         let v = t.tap(V, c.heads(self.v.of(&norm, n)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let context = t.tap(AttnSubNorm, n.rms_norm(&context, &self.attn_sub_norm));
         let out = t.tap(AttnOut, self.output.of(&context, n));
         let h = t.tap(AttnResidual, n.add(x, &out));

@@ -81,19 +81,117 @@ fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
     earlier.unwrap_or_else(none).followed_by(new, CHUNK)
 }
 
+/// Sizes of the state of a recurrent layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentSizes {
+    /// Channels of the short convolution, C.
+    pub(crate) channels: usize,
+    /// Number of earlier inputs that the convolution reads: the length of its kernel - 1.
+    pub(crate) kept: usize,
+    /// Heads, and rows and columns of each head's matrix; zeros for a layer without matrices.
+    pub(crate) matrices: [usize; 3],
+}
+
+/// State of a recurrent layer: the latest inputs of its short convolution, and a matrix of each head. Both are zero
+/// before the first token.
+#[derive(Clone, Debug)]
+pub struct RecurrentLayer {
+    sizes: RecurrentSizes,
+    /// `[kept, C]`
+    inputs: Option<Tensor>,
+    /// `[heads, rows, columns]`
+    matrices: Option<Tensor>,
+    tokens: usize,
+}
+
+impl RecurrentLayer {
+    /// Creates the state before the first token.
+    pub(crate) fn new(sizes: RecurrentSizes) -> Self {
+        Self { sizes, inputs: None, matrices: None, tokens: 0 }
+    }
+
+    /// Appends the inputs of new tokens, `[T, C]`, and returns them after the kept inputs: `[kept + T, C]`. Keeps the
+    /// latest inputs.
+    pub(crate) fn extended(&mut self, new: &Tensor) -> Tensor {
+        let RecurrentSizes { channels, kept, .. } = self.sizes;
+        let zeros = || Tensor::new(&[kept, channels], vec![0.0; kept * channels]);
+        let all = self.inputs.take().unwrap_or_else(zeros).followed_by(new, 1);
+        self.inputs = Some(all.clone().without_first(new.rows()));
+        self.tokens += new.rows();
+        all
+    }
+
+    #[expect(dead_code, reason = "no architecture with matrices yet")]
+    /// Returns the matrices after the latest token: `[heads, rows, columns]`.
+    pub(crate) fn matrices(&self) -> Tensor {
+        let shape = self.sizes.matrices;
+        let zeros = || Tensor::new(&shape, vec![0.0; shape.iter().product()]);
+        self.matrices.clone().unwrap_or_else(zeros)
+    }
+
+    #[expect(dead_code, reason = "no architecture with matrices yet")]
+    /// Replaces the matrices by those after the pass.
+    pub(crate) fn keep(&mut self, matrices: Tensor) {
+        self.matrices = Some(matrices);
+    }
+
+    /// Returns the size in bytes.
+    fn bytes(&self) -> usize {
+        let kept = [&self.inputs, &self.matrices].into_iter().flatten();
+        kept.map(Tensor::capacity).sum::<usize>() * size_of::<f32>()
+    }
+}
+
 /// State of one layer, by the kind of the layer. The model creates it
 /// ([`Model::layer_state`](crate::model::Model::layer_state)).
 #[derive(Clone, Debug)]
 pub enum LayerState {
     /// Keys and values of attention.
     Kv(KvLayer),
+    /// State of a recurrent layer.
+    Recurrent(RecurrentLayer),
 }
 
 impl LayerState {
+    /// Returns the keys and values.
+    ///
+    /// # Panics
+    /// If the layer is recurrent. This is a bug of the caller: a layer gets the state that its model has created.
+    pub(crate) fn kv(&mut self) -> &mut KvLayer {
+        match self {
+            LayerState::Kv(kv) => kv,
+            LayerState::Recurrent(_) => panic!("a layer with attention has a KV cache"),
+        }
+    }
+
+    /// Returns the state of a recurrent layer.
+    ///
+    /// # Panics
+    /// If the layer has keys and values. See [`LayerState::kv`].
+    pub(crate) fn recurrent(&mut self) -> &mut RecurrentLayer {
+        match self {
+            LayerState::Recurrent(layer) => layer,
+            LayerState::Kv(_) => panic!("a recurrent layer has a recurrent state"),
+        }
+    }
+
+    /// Returns the position of the next token, if the state is one of a layer like `own`, with these widths of keys and
+    /// values; else `None`.
+    pub(crate) fn position(&self, own: &Self, widths: [usize; 2]) -> Option<usize> {
+        match (self, own) {
+            (LayerState::Kv(kv), LayerState::Kv(_)) => kv.position(widths),
+            (LayerState::Recurrent(layer), LayerState::Recurrent(own)) => {
+                (layer.sizes == own.sizes).then_some(layer.tokens)
+            }
+            _ => None,
+        }
+    }
+
     /// Drops all earlier tokens.
     pub(crate) fn clear(&mut self) {
         match self {
             LayerState::Kv(kv) => kv.clear(),
+            LayerState::Recurrent(layer) => *layer = RecurrentLayer::new(layer.sizes),
         }
     }
 
@@ -101,6 +199,7 @@ impl LayerState {
     fn forget(&mut self) {
         match self {
             LayerState::Kv(kv) => kv.forget(),
+            LayerState::Recurrent(_) => {}
         }
     }
 
@@ -108,6 +207,7 @@ impl LayerState {
     pub(crate) fn has_dropped(&self) -> bool {
         match self {
             LayerState::Kv(kv) => kv.first() > 0,
+            LayerState::Recurrent(_) => false,
         }
     }
 
@@ -115,6 +215,7 @@ impl LayerState {
     fn bytes(&self) -> usize {
         match self {
             LayerState::Kv(kv) => kv.bytes(),
+            LayerState::Recurrent(layer) => layer.bytes(),
         }
     }
 }

@@ -28,12 +28,14 @@ pub struct Config<'f> {
     /// Keys that lead to this object, each followed by a dot.
     prefix: String,
     defaults: Option<&'f Value>,
+    /// Keys, each with another key that takes precedence over it.
+    aliases: &'static [(&'static str, &'static str)],
 }
 
 impl<'f> Config<'f> {
     /// Wraps a parsed file.
     pub fn new(path: &'f Path, json: &'f Value) -> Self {
-        Self { path, json, prefix: String::new(), defaults: None }
+        Self { path, json, prefix: String::new(), defaults: None, aliases: &[] }
     }
 
     /// Returns the file's path.
@@ -46,8 +48,15 @@ impl<'f> Config<'f> {
         Self { defaults: Some(defaults), ..self.clone() }
     }
 
+    /// Sets keys that take precedence over other keys: each pair is a key and the key that it replaces.
+    pub(crate) fn with_aliases(&self, aliases: &'static [(&'static str, &'static str)]) -> Self {
+        Self { aliases, ..self.clone() }
+    }
+
     /// Returns the value of a key; `null` counts as absent.
     pub(crate) fn get(&self, key: &str) -> Option<&'f Value> {
+        let alias = self.aliases.iter().find(|(alias, own)| *own == key && self.states(alias));
+        let key = alias.map_or(key, |(alias, _)| alias);
         let stated = self.json.get(key).filter(|value| !value.is_null());
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
     }
@@ -69,7 +78,13 @@ impl<'f> Config<'f> {
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>> {
         let prefix = format!("{}{key}.", self.prefix);
         let nested = |json: &'f Value| {
-            json.is_object().then(|| Self { path: self.path, json, prefix: prefix.clone(), defaults: None })
+            json.is_object().then(|| Self {
+                path: self.path,
+                json,
+                prefix: prefix.clone(),
+                defaults: None,
+                aliases: &[],
+            })
         };
         self.optional(key, nested, "an object")
     }

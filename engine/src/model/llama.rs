@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward,
     ForwardContext, LayerWeights, NormKind, OuterNames, Projections, RopeExtras, inverse_root_of_head_dim,
@@ -59,10 +59,14 @@ impl DecoderBlock for LlamaBlock {
         rope: RopeExtras::NONE,
         config_defaults: || json!({"rms_norm_eps": 1e-6}),
         experts: None,
+        recurrent: None,
+        ffn_size: None,
+        json_aliases: &[],
         predicting: None,
         is_latent: false,
         layer_names: &[],
         gguf_layer_names: &[],
+        gguf_output_norm: "output_norm",
         outer_names: OuterNames::LLAMA,
     };
 
@@ -74,7 +78,7 @@ impl DecoderBlock for LlamaBlock {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
@@ -82,7 +86,7 @@ impl DecoderBlock for LlamaBlock {
         let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, p.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);

@@ -34,6 +34,7 @@ use crate::model::granite_moe::GraniteMoeFamily;
 use crate::model::helium::HeliumFamily;
 use crate::model::jais2::Jais2Family;
 use crate::model::json::{Config, json_of};
+use crate::model::lfm2::Lfm2Family;
 use crate::model::llama::LlamaBlock;
 use crate::model::minimax_m2::MiniMaxM2Family;
 use crate::model::mistral::MistralBlock;
@@ -131,6 +132,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Dots1Family>>(),
     decoder::<StandardBlock<MiniMaxM2Family>>(),
     decoder::<StandardBlock<Ernie45MoeFamily>>(),
+    decoder::<StandardBlock<Lfm2Family>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

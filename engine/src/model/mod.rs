@@ -31,6 +31,7 @@ pub(crate) mod granite_moe;
 pub(crate) mod helium;
 pub(crate) mod jais2;
 mod json;
+pub(crate) mod lfm2;
 pub mod llama;
 mod loaders;
 mod longrope;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
     RopeExtras,
@@ -62,7 +62,7 @@ impl DecoderBlock for Olmo2Block {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
         let q = t.tap(Q, c.heads(self.attn.q(n, x)));
         let k = t.tap(K, c.heads(self.attn.k(n, x)));
@@ -71,7 +71,7 @@ impl DecoderBlock for Olmo2Block {
         let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, self.attn.output(n, &context));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
         let h = t.tap(AttnResidual, n.add(x, &out));

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRules, BlockShape, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, ForwardContext,
     LayerWeights, Projections, RopeExtras, SlidingDefaults,
@@ -47,8 +47,8 @@ impl DecoderBlock for Phi3Block {
         }))
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        self.0.forward(x, p, t, kv)
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        self.0.forward(x, p, t, state)
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {

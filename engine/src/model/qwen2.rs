@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRule, BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights,
     Projections,
@@ -42,7 +42,7 @@ impl DecoderBlock for Qwen2Block {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
@@ -50,7 +50,7 @@ impl DecoderBlock for Qwen2Block {
         let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, n.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
     LayerWeights, Projections,
@@ -56,7 +56,7 @@ impl DecoderBlock for Qwen3Block {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
@@ -66,7 +66,7 @@ impl DecoderBlock for Qwen3Block {
         let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend(&q, k, v, t, kv);
+        let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, n.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{BiasRules, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights};
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
@@ -29,8 +29,8 @@ impl DecoderBlock for SmolLm3Block {
         LlamaBlock::load(c, w).map(Self)
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        self.0.forward(x, p, t, kv)
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        self.0.forward(x, p, t, state)
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {

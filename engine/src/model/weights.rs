@@ -43,8 +43,16 @@ impl<'f> Weights<'f> {
     /// # Errors
     /// If it is missing, has another shape, or has a block type.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let tensor = self.fetch(name, &[len])?;
-        self.decoded(name, tensor, len)
+        self.plain(name, &[len])
+    }
+
+    /// Loads all elements of a tensor of this shape, of a plain type, as `f32`.
+    ///
+    /// # Errors
+    /// See [`Weights::vector`].
+    pub(crate) fn plain(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let tensor = self.fetch(name, shape)?;
+        self.decoded(name, tensor, shape.iter().product())
     }
 
     /// Loads a vector of `len` plain elements that may be stored as a matrix of one row.

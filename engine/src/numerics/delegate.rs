@@ -78,6 +78,12 @@ macro_rules! delegate {
     (@add_shared $inner:tt) => {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);
     };
+    (@short_convolution $inner:tt) => {
+        delegate!(@short_convolution $inner (x: &Tensor, conv: &crate::ops::short_convolution::ShortConvolution) -> Tensor);
+    };
+    (@gated_by_part $inner:tt) => {
+        delegate!(@gated_by_part $inner (projected: &Tensor, part: usize, x: &Tensor) -> Tensor);
+    };
     (@add $inner:tt) => { delegate!(@add $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@add_halves $inner:tt) => { delegate!(@add_halves $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@probabilities $inner:tt) => {

@@ -39,12 +39,14 @@ pub use transformers::Transformers;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision, ScoreFunction};
+use crate::ops::gating;
 use crate::ops::hadamard;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
+use crate::ops::short_convolution::ShortConvolution;
 use crate::parallel;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
@@ -275,6 +277,17 @@ pub trait Numerics: Send + Sync {
     /// Adds the outputs of a shared expert, times its weights if it has any: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         shared_expert::added(routed, outputs, weights, |x| x)
+    }
+
+    /// Computes a causal convolution of each channel: `[k - 1 + T, C]`, beginning with the kept inputs, to `[T, C]`.
+    fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
+        conv.of(x, |sum| sum)
+    }
+
+    /// Multiplies values by a gate, which is the part of a projection with this number: `[T, n · C]`, `[T, C]` to `[T,
+    /// C]`.
+    fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
+        gating::gated(projected, part, x, |product| product)
     }
 
     /// Gathers values of several tensors, without rounding: `from` gives the tensor and the index for each result.

@@ -25,6 +25,7 @@ use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
+use crate::ops::short_convolution::ShortConvolution;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -391,6 +392,15 @@ impl Numerics for PerturbedResults<'_> {
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         let added = self.summed(self.numerics.add_shared(routed, outputs, weights), 2);
         self.result(self.rounded_by(added, self.roundings.experts))
+    }
+
+    fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
+        let convolved = self.summed(self.numerics.short_convolution(x, conv), conv.kernel);
+        self.result(self.in_short(convolved, 2.0, 1.0))
+    }
+
+    fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
+        self.result(self.rounded(self.numerics.gated_by_part(projected, part, x), K))
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

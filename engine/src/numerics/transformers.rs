@@ -14,11 +14,13 @@ use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision};
+use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
+use crate::ops::short_convolution::ShortConvolution;
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -234,6 +236,19 @@ impl Numerics for Transformers {
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         shared_expert::added(routed, outputs, weights, |x| self.round(x))
+    }
+
+    fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
+        let conv = ShortConvolution {
+            weight: self.rounded_row(&conv.weight),
+            bias: conv.bias.as_ref().map(|bias| self.rounded_row(bias)),
+            kernel: conv.kernel,
+        };
+        self.rounded(conv.of(x, |sum| sum))
+    }
+
+    fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
+        gating::gated(projected, part, x, |product| self.round(product))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use crate::align::AlignedDump;
 use crate::check::continuation_values::ContinuationValues;
 use crate::checkpoint::{Point, Site};
+use crate::ops::short_convolution::LONGEST_KERNEL;
 use crate::plan::{Crossing, input_of};
 
 /// The distance between an operation's inputs and its result.
@@ -192,9 +193,26 @@ impl<'d> StartingValueFinder<'d> {
             (Point::KCache | Point::VCache, Some(pass @ 1..)) if self.anew != Some(pass) => {
                 inputs.push(Site { pass: Some(pass - 1), ..site });
             }
+            // So does the state of a recurrent layer.
+            (Point::RecurrentState | Point::RecurrentOut, Some(pass @ 1..)) => {
+                inputs.push(Site { point: Point::RecurrentState, pass: Some(pass - 1), ..site });
+            }
+            (Point::ConvOut, Some(pass)) => inputs.extend(self.earlier_inputs(site, pass)),
             _ => {}
         }
         inputs
+    }
+
+    /// Returns the inputs of a short convolution in earlier passes that may reach into a pass.
+    fn earlier_inputs(&self, site: Site, pass: usize) -> Vec<Site> {
+        let (passes, mut tokens) = (self.held.passes(), 0);
+        let may_reach = |earlier: &usize| {
+            let is_near = tokens < LONGEST_KERNEL;
+            tokens += passes.get(*earlier).map_or(0, |pass| pass.tokens.len());
+            is_near
+        };
+        let earlier = (0..pass).rev().take_while(may_reach);
+        earlier.map(|earlier| Site { point: Point::ConvIn, pass: Some(earlier), ..site }).collect()
     }
 
     /// Returns the site from which `site` reads `point`, if the run visited it.

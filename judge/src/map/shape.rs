@@ -84,6 +84,7 @@ impl PassExtent {
         match axis {
             TapAxis::Token => length == self.tokens || length == 1 && keeps_last(point),
             TapAxis::Batch => length == 1,
+            _ if point.has_own_heads() => length > 0,
             TapAxis::Head => is(heads),
             TapAxis::KvHead => is(kv_heads),
             TapAxis::HeadDim => is(head_dim),

@@ -182,12 +182,22 @@ impl SiteResult {
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
             AttnOut, AttnPostNorm, AttnResidual, BlockOut, Embed, FfnGate, FfnOut, FfnPostNorm, FfnUp, K,
-            KvLatent, Logits, Q, QLatent, RouterLogits, SharedGate, SharedUp, V,
+            KvLatent, Logits, MixerIn, Q, QLatent, RouterLogits, SharedGate, SharedUp, V,
         };
         const STREAM: &[Point] = &[Embed, AttnOut, AttnPostNorm, AttnResidual, FfnOut, FfnPostNorm, BlockOut];
         let is_product = matches!(
             self.site.point,
-            Q | K | V | QLatent | KvLatent | RouterLogits | SharedGate | SharedUp | FfnGate | FfnUp | Logits
+            Q | K
+                | V
+                | QLatent
+                | KvLatent
+                | MixerIn
+                | RouterLogits
+                | SharedGate
+                | SharedUp
+                | FfnGate
+                | FfnUp
+                | Logits
         );
         let is_near = is_product && self.since.iter().all(|start| STREAM.contains(&start.point));
         let why = self.explained.as_ref().filter(|_| is_near)?.why()?;

@@ -13,7 +13,7 @@ from .errors import DumpError
 # Every name that an axis may have. `group` are the query heads that share a key-value head.
 AXES = (
     *("batch", "token", "head", "kv_head", "group", "head_dim", "hidden", "ffn", "key", "vocab", "rank"),
-    *("expert", "chosen"),
+    *("expert", "chosen", "state"),
 )
 
 LAYER, PASS, SEQUENCE = "layer", "pass", "sequence"  # there is one of each: layer of a pass; pass; sequence of a pass
@@ -47,6 +47,10 @@ HIDDEN, FFN, VOCAB = ("token", "hidden"), ("token", "ffn"), ("token", "vocab")
 TABLE = (
     Tap("embed", PASS, HIDDEN, "what enters layer 0: embeddings, after any scale"),
     Tap("attn_norm", LAYER, HIDDEN, "output of the norm before attention"),
+    Tap("mixer_in", LAYER, HIDDEN, "projections of a recurrent layer, before they are split"),
+    Tap("conv_in", LAYER, HIDDEN, "input of the short convolution, gated if the layer has a gate before it"),
+    Tap("conv_out", LAYER, HIDDEN, "short convolution with its bias, before any activation"),
+    Tap("conv_act", LAYER, HIDDEN, "short convolution after its activation"),
     Tap("q_latent", LAYER, ("token", "hidden"), "compressed queries"),
     Tap("q_latent_norm", LAYER, ("token", "hidden"), "compressed queries after their norm"),
     Tap("q", LAYER, HEADS, "queries after projection and bias, before any norm and RoPE"),
@@ -60,12 +64,16 @@ TABLE = (
     Tap("k_rope", LAYER, KV_HEADS, "this pass's keys after RoPE; without RoPE equal to `k`"),
     Tap("k_cache", LAYER, CACHE, "the keys that attention reads, of every position so far"),
     Tap("v_cache", LAYER, CACHE, "the values that attention reads, likewise"),
+    Tap("recurrent_state", LAYER, ("head", "head_dim", "state"), "matrix of each head after the pass's last token"),
     Tap("k_expanded", LAYER, ("key", "head", "head_dim"), "keys of every position so far, expanded from latents"),
     Tap("v_expanded", LAYER, ("key", "head", "head_dim"), "values of every position so far, expanded from latents"),
     Tap("attn_scores", LAYER, SCORES, "scaled q·k, before mask and softmax"),
     Tap("attn_weights", LAYER, SCORES, "after mask and softmax"),
     Tap("attn_latent", LAYER, ("token", "head", "head_dim"), "weights · latents, before they are expanded to values"),
     Tap("attn_context", LAYER, HIDDEN, "weights · v, heads merged"),
+    Tap("recurrent_out", LAYER, HIDDEN, "output of the recurrence with heads merged, before the gated norm"),
+    Tap("recurrent_norm", LAYER, HIDDEN, "gated norm of the recurrence's output"),
+    Tap("conv_gated", LAYER, HIDDEN, "short convolution times the gate after it"),
     Tap("attn_sub_norm", LAYER, HIDDEN, "BitNet's norm before the output projection"),
     Tap("attn_out", LAYER, HIDDEN, "after the output projection and bias"),
     Tap("attn_post_norm", LAYER, HIDDEN, "Gemma's norm after attention, before the residual add"),

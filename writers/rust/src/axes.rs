@@ -32,6 +32,8 @@ pub enum Axis {
     Expert,
     /// Those that a token has chosen, in any order.
     Chosen,
+    /// Columns of the matrix of a head.
+    State,
 }
 
 use Axis::*;
@@ -53,6 +55,7 @@ impl Axis {
             Rank => "rank",
             Expert => "expert",
             Chosen => "chosen",
+            State => "state",
         }
     }
 

@@ -3,10 +3,10 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::KvLayer;
+use crate::model::cache::LayerState;
 use crate::model::decoder::{
-    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LatentAttention, LatentSizes,
-    LayerWeights, Mixture, Norm, Projections,
+    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, GatedConvolution, LatentAttention,
+    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer,
 };
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
@@ -122,12 +122,14 @@ pub struct StandardBlock<F> {
 
 /// Attention half of a block, after its norm.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "all layers of a model have the same variant")]
+#[expect(clippy::large_enum_variant, reason = "a layer has many more bytes of weights")]
 pub(crate) enum AttentionHalf {
     /// Keys and values of each head.
     Heads(HeadAttention),
     /// Keys and values compressed to latents.
     Latent(LatentSizes, Box<LatentAttention>),
+    /// A gated short convolution in place of attention.
+    Convolution(GatedConvolution),
 }
 
 /// Attention with keys and values of each head.
@@ -143,6 +145,12 @@ pub(crate) struct HeadAttention {
 
 impl AttentionHalf {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        match w.recurrent_mixer() {
+            None => {}
+            Some(RecurrentMixer::Convolution { kernel, has_bias, .. }) => {
+                return Ok(AttentionHalf::Convolution(GatedConvolution::load(c, (kernel, has_bias), w)?));
+            }
+        }
         if let Some(sizes) = c.latent {
             return Ok(AttentionHalf::Latent(sizes, Box::new(LatentAttention::load(c, sizes, w)?)));
         }
@@ -162,9 +170,10 @@ impl AttentionHalf {
     }
 
     /// Computes attention of normed tokens, `[T, d]`, with its output projection.
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let attn = match self {
-            AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, kv),
+            AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, state.kv()),
+            AttentionHalf::Convolution(conv) => return conv.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::Heads(attn) => attn,
         };
         let (n, c) = (p.n, p.c);
@@ -177,7 +186,7 @@ impl AttentionHalf {
         }
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
-        let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, kv);
+        let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
         t.tap(AttnOut, attn.projections.output(n, &context))
     }
 
@@ -185,6 +194,7 @@ impl AttentionHalf {
         match self {
             AttentionHalf::Heads(attn) => attn.projections.matrices(),
             AttentionHalf::Latent(_, attn) => attn.matrices(),
+            AttentionHalf::Convolution(conv) => conv.matrices(),
         }
     }
 }
@@ -249,11 +259,11 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = self.attn_norm.as_ref().map(|norm| t.tap(AttnNorm, norm.of(n, x)));
         let input = norm.as_ref().unwrap_or(x);
-        let mut out = self.attn.forward(input, p, t, kv);
+        let mut out = self.attn.forward(input, p, t, state);
         if let Some(norm) = &self.attn_post_norm {
             out = t.tap(AttnPostNorm, norm.of(n, &out));
         }

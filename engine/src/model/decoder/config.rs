@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, LatentSizes, NormKind};
+use crate::model::decoder::{BlockShape, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -74,6 +74,8 @@ pub struct DecoderConfig {
     pub(crate) experts: Option<ExpertsConfig>,
     /// Layers without experts, in a model with experts.
     pub(crate) dense: Option<DenseLayers>,
+    /// Layers with a recurrent state in place of keys and values, if there are any.
+    pub(crate) recurrent: Option<RecurrentLayers>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
 }
@@ -196,6 +198,12 @@ impl DecoderConfig {
                 dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
             }
         }
+    }
+
+    /// Returns the operation of a recurrent layer in place of attention; `None` for a layer with attention.
+    pub(super) fn recurrent_mixer(&self, layer: usize) -> Option<RecurrentMixer> {
+        let recurrent = self.recurrent.as_ref()?;
+        recurrent.layers.get(layer).copied().unwrap_or(false).then_some(recurrent.mixer)
     }
 
     /// Returns true if a layer applies RoPE.

@@ -3,11 +3,11 @@
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::latent_files;
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm,
     SlidingDefaults, SlidingRope, SlidingWindow, yarn,
 };
+use crate::model::decoder::{latent_files, recurrent};
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
@@ -60,6 +60,9 @@ impl DecoderConfig {
             n_heads,
             n_kv_heads: match latent {
                 Some(_) => n_heads,
+                None if family.recurrent.is_some() => {
+                    recurrent::kv_heads(file, &key("attention.head_count_kv"))?
+                }
                 None => optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
             },
             head_dim,
@@ -93,6 +96,7 @@ impl DecoderConfig {
                 .map(|known| known.in_gguf(file, architecture, (n_layers, ffn_size)))
                 .transpose()?,
             dense: None,
+            recurrent: None,
             has_adapter: false,
         };
         config.check(path)?;
@@ -100,6 +104,9 @@ impl DecoderConfig {
             Some(known) => known.dense.in_gguf(file, architecture, n_layers)?,
             None => None,
         };
+        if let Some(known) = &family.recurrent {
+            config.recurrent = Some(known.in_gguf(file, architecture, n_layers, hidden_size)?);
+        }
         config.unrotated = family.unrotated(None, config.n_layers, None);
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = (family.attn_scale)(&config);
@@ -306,6 +313,11 @@ fn long_scaling(file: &Gguf, architecture: &'static str, width: usize) -> Result
 
 /// Returns an error for GGUF options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result<()> {
+    let causal_key = format!("{architecture}.attention.causal");
+    if file.optional(&causal_key)? == Some(false) {
+        let expected = "true (only causal attention is supported)";
+        return Err(Error::bad_key(file.tensors.path(), &causal_key, false, expected));
+    }
     let zero = [
         ("expert_count", "mixtures of experts are not supported"),
         ("final_logit_softcapping", "softcapping is not supported"),
@@ -319,7 +331,9 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         let is_of_experts = name == "expert_count" && family.experts.is_some();
         is_of_experts || family.stated.iter().any(|stated| stated.gguf == name)
     };
-    for (name, what) in zero.into_iter().filter(|(name, _)| !is_stated(name)) {
+    let windows =
+        family.recurrent.map(|_| ("attention.sliding_window", "windows in such models are not supported"));
+    for (name, what) in zero.into_iter().chain(windows).filter(|(name, _)| !is_stated(name)) {
         let key = format!("{architecture}.{name}");
         match file.optional::<f32>(&key)? {
             Some(found) if found != 0.0 => {

@@ -7,8 +7,8 @@ use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files as latent_json;
 use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, SlidingDefaults,
-    SlidingRope, SlidingWindow,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, RecurrentFiles,
+    SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
@@ -22,7 +22,8 @@ impl DecoderConfig {
     /// If a key is missing, has an invalid type or value, or asks for something that the forward pass does not support.
     pub fn from_hugging_face(file: &Config, family: &Family) -> Result<Self> {
         let defaults = (family.config_defaults)();
-        let file = &file.object("text_config")?.unwrap_or(file.clone()).or_defaults(&defaults);
+        let file = file.object("text_config")?.unwrap_or(file.clone()).or_defaults(&defaults);
+        let file = &file.with_aliases(family.json_aliases);
         refuse_extensions(file, family)?;
         let hidden_size = file.require_usize("hidden_size")?;
         let n_heads = file.require_usize("num_attention_heads")?;
@@ -34,8 +35,8 @@ impl DecoderConfig {
         };
         let n_layers = file.require_usize("num_hidden_layers")?;
         let rotating = latent.map_or(head_dim, |latent| latent.rotated);
-        let ffn_size =
-            file.require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?;
+        let ffn_key = family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]);
+        let ffn_size = family.ffn_size.map_or_else(|| file.require_usize(ffn_key), |of| of(file))?;
         let mut config = Self {
             vocab_size: file.require_usize("vocab_size")?,
             hidden_size,
@@ -69,6 +70,7 @@ impl DecoderConfig {
             linear_class: linear_class(file, family)?,
             experts: family.experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
             dense: None,
+            recurrent: None,
             has_adapter: false,
         };
         config.check(file.path())?;
@@ -76,6 +78,9 @@ impl DecoderConfig {
             Some(known) => known.dense.in_json(file, n_layers)?,
             None => None,
         };
+        if let Some(known) = &family.recurrent {
+            config.recurrent = Some(known.in_json(file, n_layers)?);
+        }
         config.unrotated = unrotated(file, config.n_layers, family)?;
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
@@ -115,7 +120,7 @@ fn attn_scale(file: &Config, default: AttentionScale) -> Result<AttentionScale> 
 
 /// Reads the layers with a sliding window: `layer_types`, or every layer except those of `sliding_window_pattern`.
 fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Result<Option<SlidingWindow>> {
-    let listed = layer_types(file, config.n_layers)?;
+    let listed = layer_types(file, config.n_layers, family)?;
     let Some(defaults) = &family.sliding else {
         let full = listed.is_none_or(|layers| !layers.contains(&true));
         return if full {
@@ -156,7 +161,7 @@ fn sliding_pattern(file: &Config, defaults: &SlidingDefaults) -> Result<Option<u
 }
 
 /// Reads the sliding layers from `layer_types`, if present.
-fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
+fn layer_types(file: &Config, n_layers: usize, family: &Family) -> Result<Option<Vec<bool>>> {
     const KEY: &str = "layer_types";
     let Some(value) = file.get(KEY) else { return Ok(None) };
     let kinds = value.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -167,10 +172,15 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
             format!("one for each of {n_layers} layers"),
         ));
     }
+    let recurrent = family.recurrent.map_or(&[][..], RecurrentFiles::layer_types);
     let slides = |kind: &Value| match kind.as_str() {
         Some(FULL) => Ok(false),
         Some(SLIDING) => Ok(true),
-        _ => Err(file.bad_key(KEY, kind, format!("{FULL:?} or {SLIDING:?}"))),
+        Some(other) if recurrent.contains(&other) => Ok(false),
+        _ => {
+            let more: String = recurrent.iter().map(|other| format!(" or {other:?}")).collect();
+            Err(file.bad_key(KEY, kind, format!("{FULL:?} or {SLIDING:?}{more}")))
+        }
     };
     kinds.iter().map(slides).collect::<Result<_>>().map(Some)
 }

@@ -53,6 +53,7 @@ impl DecoderConfig {
             predicting_layers: 0,
             experts: None,
             dense: None,
+            recurrent: None,
             has_adapter: false,
             tied_output: h.shared_classifier,
         };

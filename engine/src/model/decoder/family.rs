@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::model::decoder::{BlockShape, DecoderConfig, ExpertFiles, NormKind};
+use crate::error::Result as ReadResult;
+use crate::model::decoder::{BlockShape, DecoderConfig, ExpertFiles, NormKind, RecurrentFiles};
+use crate::model::json::Config;
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
@@ -61,6 +63,12 @@ pub struct Family {
     pub(crate) config_defaults: fn() -> Value,
     /// Expert settings, if the architecture has experts.
     pub(crate) experts: Option<ExpertFiles>,
+    /// Keys of layers with a recurrent state in place of keys and values, if the architecture has such layers.
+    pub(crate) recurrent: Option<RecurrentFiles>,
+    /// Width of the feed-forward block of a `config.json`, if it is not the value of a key.
+    pub(crate) ffn_size: Option<fn(&Config) -> ReadResult<usize>>,
+    /// Keys of a `config.json` that take precedence over other keys.
+    pub(crate) json_aliases: &'static [(&'static str, &'static str)],
     /// Key of the number of layers after the last one that predict further tokens, which are not computed.
     pub(crate) predicting: Option<[&'static str; 2]>,
     /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index; a name
@@ -68,6 +76,8 @@ pub struct Family {
     pub(crate) layer_names: &'static [(&'static str, &'static str)],
     /// Names of a layer's tensors in its GGUF files that differ from Llama's.
     pub(crate) gguf_layer_names: &'static [(&'static str, &'static str)],
+    /// Name of the last norm in its GGUF files.
+    pub(crate) gguf_output_norm: &'static str,
     /// Hugging Face names of the tensors outside of layers.
     pub(crate) outer_names: OuterNames,
 }

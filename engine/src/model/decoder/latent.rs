@@ -7,6 +7,7 @@
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
+use crate::model::decoder::columns::columns;
 use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, Projection};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
@@ -186,15 +187,6 @@ impl LatentAttention {
         };
         t.tap(AttnContext, n.rearranged(&all, &[tokens, heads * width], &from))
     }
-}
-
-/// Returns `width` columns of each row from `first` on.
-fn columns(n: &dyn Numerics, x: &Tensor, first: usize, width: usize) -> Tensor {
-    let all = x.shape().last().copied().unwrap_or(1);
-    let mut shape = x.shape().to_vec();
-    shape.pop();
-    shape.push(width);
-    n.rearranged(&[x], &shape, &|flat| (0, flat / width * all + first + flat % width))
 }
 
 /// Joins the rows of two tensors, `[T, H, a]` and `[T, H or 1, b]`, to `[T, H, a + b]`.

@@ -6,6 +6,7 @@ use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
+    RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -13,6 +14,7 @@ use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::RopeScaling;
+use crate::ops::short_convolution::ShortConvolution;
 use crate::weight::{Factor, Matrix};
 
 /// Weights of one layer of a file.
@@ -136,6 +138,33 @@ impl LayerWeights<'_, '_> {
         Ok(std::array::from_fn(|part| whole.part(first(part), rows[part])))
     }
 
+    /// Loads a short convolution by its GGUF name, with its bias if it has one. Hugging Face checkpoints have an axis of
+    /// length 1 between channels and kernel.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::projection`].
+    pub(crate) fn convolution(
+        &mut self,
+        name: &str,
+        has_bias: bool,
+        channels: usize,
+        kernel: usize,
+    ) -> Result<ShortConvolution> {
+        let tensor = self.names.of_layer(name, self.layer);
+        let shape: &[usize] = match self.names {
+            DecoderNames::Gguf { .. } => &[channels, kernel],
+            DecoderNames::HuggingFace { .. } => &[channels, 1, kernel],
+        };
+        let weight = self.weights.plain(&tensor, shape)?;
+        let bias = has_bias.then(|| self.bias(name, channels)).transpose()?;
+        Ok(ShortConvolution { weight, bias, kernel })
+    }
+
+    /// Returns the operation in place of attention, if the layer is recurrent.
+    pub(super) fn recurrent_mixer(&self) -> Option<RecurrentMixer> {
+        self.config.recurrent_mixer(self.layer)
+    }
+
     /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
@@ -224,7 +253,8 @@ impl<B: DecoderBlock> Decoder<B> {
     /// If a metadata key or tensor is missing, has another type or shape than the architecture requires, or asks for
     /// something that the forward pass does not support.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
-        let names = DecoderNames::Gguf { layer: B::FAMILY.gguf_layer_names };
+        let names =
+            DecoderNames::Gguf { layer: B::FAMILY.gguf_layer_names, output_norm: B::FAMILY.gguf_output_norm };
         Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, names)
     }
 
@@ -250,7 +280,7 @@ impl<B: DecoderBlock> Decoder<B> {
     /// # Errors
     /// If a size is invalid, or a scale is not a number.
     pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
-        let names = DecoderNames::Gguf { layer: &[] };
+        let names = DecoderNames::Gguf { layer: &[], output_norm: "output_norm" };
         Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, names)
     }
 

@@ -2,6 +2,7 @@
 //! projection, and parts of a block.
 
 mod block;
+mod columns;
 mod config;
 mod config_gguf;
 mod config_json;
@@ -16,8 +17,10 @@ mod load_experts;
 mod mixture;
 mod names;
 mod norm;
+mod recurrent;
 mod rope_json;
 mod shared_expert;
+mod short_conv;
 mod yarn;
 
 pub(crate) use block::{
@@ -36,14 +39,16 @@ pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
 pub(crate) use names::SHARED_EXPERTS;
 pub use norm::{Norm, NormKind};
+pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
 pub(crate) use shared_expert::SharedExpert;
+pub(crate) use short_conv::GatedConvolution;
 
 use std::ops::Range;
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::{Attention, capped};
-use crate::model::cache::{KvLayer, LayerState};
+use crate::model::cache::{KvLayer, LayerState, RecurrentLayer};
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
@@ -67,7 +72,7 @@ pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self>;
 
     /// Computes the block's residual stream: `[T, d]` to `[T, d]`.
-    fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
+    fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor;
 
     /// Returns the matrices, with names for messages.
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
@@ -139,6 +144,13 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         c.sliding.as_ref().filter(|_| c.slides(layer)).map(|sliding| sliding.window)
     }
 
+    fn layer_state(&self, layer: usize) -> LayerState {
+        match self.config.recurrent_mixer(layer) {
+            Some(mixer) => LayerState::Recurrent(RecurrentLayer::new(mixer.state())),
+            None => LayerState::Kv(KvLayer::default()),
+        }
+    }
+
     fn activation(&self) -> Activation {
         self.config.activation
     }
@@ -203,13 +215,12 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     }
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        let LayerState::Kv(kv) = state;
         t.enter_layer(layer);
         arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
         let rotated = sliding.unwrap_or(&self.full);
         let pass = if self.full.c.rotates(layer) { rotated } else { &self.unrotated };
-        self.model.layers[layer].forward(x, pass, t, kv)
+        self.model.layers[layer].forward(x, pass, t, state)
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
@@ -227,8 +238,8 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
 impl ForwardContext<'_> {
     /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
     /// H·D]`.
-    pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        self.attend_with_sinks(q, k, v, None, t, kv)
+    pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        self.attend_with_sinks(q, k, v, None, t, state)
     }
 
     /// Computes attention with a sink in each head, `[H]`, if there are any.
@@ -239,10 +250,10 @@ impl ForwardContext<'_> {
         v: Tensor,
         sinks: Option<&[f32]>,
         t: &mut Probe,
-        kv: &mut KvLayer,
+        state: &mut LayerState,
     ) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, kv)
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, state.kv())
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.

@@ -9,6 +9,8 @@ pub(super) enum DecoderNames<'a> {
     Gguf {
         /// Names of a layer's tensors that differ from Llama's.
         layer: &'a [(&'a str, &'a str)],
+        /// Name of the last norm.
+        output_norm: &'a str,
     },
     HuggingFace {
         /// Prefix of the decoder's tensor names.
@@ -35,6 +37,9 @@ const LAYER: &[(&str, &str)] = &[
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_output", "self_attn.o_proj"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.out_proj", "conv.out_proj"),
     ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
@@ -75,7 +80,7 @@ impl<'a> DecoderNames<'a> {
 
     pub(super) fn of_layer(self, name: &str, index: usize) -> String {
         match self {
-            DecoderNames::Gguf { layer } => {
+            DecoderNames::Gguf { layer, .. } => {
                 let other = layer.iter().find(|(own, _)| *own == name);
                 format!("blk.{index}.{}.weight", other.map_or(name, |(_, other)| other))
             }
@@ -122,7 +127,7 @@ impl<'a> DecoderNames<'a> {
 
     pub(super) fn output_norm(self) -> String {
         match self {
-            DecoderNames::Gguf { .. } => "output_norm.weight".into(),
+            DecoderNames::Gguf { output_norm, .. } => format!("{output_norm}.weight"),
             DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.norm),
         }
     }

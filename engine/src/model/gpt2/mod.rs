@@ -155,11 +155,10 @@ impl ModelPass for Gpt2Pass<'_> {
     }
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        let LayerState::Kv(kv) = state;
         t.enter_layer(layer);
         let products = self.model.layers[layer].products();
         arrive(|| format!("layer {layer}"), &products.map(|(name, product)| (name, &product.weight)));
-        self.model.layers[layer].forward(x, &self.model.config, &self.attention, t, kv)
+        self.model.layers[layer].forward(x, &self.model.config, &self.attention, t, state.kv())
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {

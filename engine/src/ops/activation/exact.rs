@@ -115,7 +115,7 @@ impl Operation for ClampedGating {
             let inner = once(gate.through(gate.value * alpha, alpha));
             let weighted = once(logistic_chain(gate, inner, profile));
             let plus = once(up.through(up.value + 1.0, 1.0));
-            multiplied(weighted, plus)
+            weighted.times(plus)
         };
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
@@ -258,7 +258,7 @@ fn logistic_chain(x: ExactValue, inner: ExactValue, profile: &Profile) -> ExactV
     let library = if overflows(e) { 1.0 } else { profile.results.unit() * e / (1.0 + e) };
     let sigmoid = ExactValue::bounded(sigmoid, sigmoid * (library + 4.0 * U))
         .moved(inner.sigma * slope, inner.radius * (slope + 0.1 * inner.radius.min(1.0)));
-    multiplied(sigmoid.rounded(profile.results), x)
+    sigmoid.rounded(profile.results).times(x)
 }
 
 /// Evaluates GELU's tanh form: x(1 + t)/2, t = tanh a, a = c(x + 0.044715 x³).
@@ -310,7 +310,7 @@ fn gelu_chain(x: ExactValue, profile: &Profile) -> ExactValue {
     // torch rounds the square in bf16, and on GPUs in f16. Other engines do not, so both results are allowed.
     let unrounded = short.unit() * square.value;
     let square = square.moved(unrounded / 2.0, unrounded);
-    let cube = once(multiplied(square, x));
+    let cube = once(square.times(x));
     let sum = {
         let cubic = times(cube, profile.constants.round(CUBIC.into()));
         once(ExactValue {
@@ -324,12 +324,5 @@ fn gelu_chain(x: ExactValue, profile: &Profile) -> ExactValue {
     let tanh = inner.through(t, 1.0 - t * t + inner.radius.min(1.0));
     let tanh = tanh.moved(0.0, profile.library_ulps * 2.0 * U * t.abs()).rounded(short);
     let plus = once(ExactValue { value: 1.0 + tanh.value, ..tanh });
-    multiplied(times(x, 0.5), plus)
-}
-
-fn multiplied(a: ExactValue, b: ExactValue) -> ExactValue {
-    let value = a.value * b.value;
-    let radius = a.value.abs() * b.radius + b.value.abs() * a.radius + a.radius * b.radius;
-    let sigma = both(a.value * b.sigma, b.value * a.sigma);
-    ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+    times(x, 0.5).times(plus)
 }

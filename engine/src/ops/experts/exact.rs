@@ -343,7 +343,7 @@ impl Operation for ExpertMixture {
             let product = |slot: usize| {
                 let (weight, output) =
                     (weights.get(token * used + slot), outputs.get((token * used + slot) * width + column));
-                weighted(weight, output).rounded(profile.weighted)
+                weight.times(output).rounded(profile.weighted)
             };
             let terms: Vec<ExactValue> = (0..used).map(product).collect();
             match profile.mixed {
@@ -361,16 +361,6 @@ impl Operation for ExpertMixture {
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.outputs, &self.weights]
     }
-}
-
-/// Evaluates the product of an output and its weight.
-pub(crate) fn weighted(weight: ExactValue, output: ExactValue) -> ExactValue {
-    let value = weight.value * output.value;
-    let radius = (weight.value * output.radius).abs()
-        + (output.value * weight.radius).abs()
-        + weight.radius * output.radius;
-    let sigma = (weight.value * output.sigma).hypot(output.value * weight.sigma);
-    ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }
 
 /// Sums the terms, for any order of summation.

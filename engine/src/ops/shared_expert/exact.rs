@@ -3,7 +3,6 @@
 use crate::exact::input::InputTensor;
 use crate::exact::value::{ExactValue, K, U, both};
 use crate::exact::{Choice, Operation, Profile};
-use crate::ops::experts::exact::weighted;
 use crate::tensor::Tensor;
 
 /// `routed + weight · output`, or `routed + output`: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
@@ -24,7 +23,7 @@ impl Operation for SharedSum {
         let one = |&flat: &usize| {
             let (routed, output) = (routed.get(flat), outputs.get(flat));
             let product = match &weights {
-                Some(weights) => weighted(weights.get(flat / width), output).rounded(profile.weighted),
+                Some(weights) => weights.get(flat / width).times(output).rounded(profile.weighted),
                 None => output,
             };
             let value = routed.value + product.value;

@@ -32,6 +32,7 @@ use crate::weight::{DType, Matrix, StoredTensor};
 /// Taps of products with a weight matrix, and of the embedding table.
 const MATRICES: &[Point] = &[
     Point::Embed,
+    Point::MixerIn,
     Point::QLatent,
     Point::KvLatent,
     Point::Q,

@@ -1,0 +1,114 @@
+//! A layer of Mamba-2 in place of attention (Dao and Gu, 2024): a projection to a gate, to x, B and C, which a short
+//! convolution mixes, and to steps; the recurrence; a norm of its gated output; and the output projection.
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::RecurrentLayer;
+use crate::model::decoder::columns::columns;
+use crate::model::decoder::{DecoderConfig, LayerWeights, Projection};
+use crate::numerics::Numerics;
+use crate::ops::activation::Activation;
+use crate::ops::norm::RmsNorm;
+use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::state_space::StateSpace;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// Sizes of a layer of Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StateSpaceSizes {
+    /// Number of heads, H.
+    pub(crate) heads: usize,
+    /// Number of values in one head, P.
+    pub(crate) head_dim: usize,
+    /// Columns of the matrix of a head, N.
+    pub(crate) columns: usize,
+    /// Number of weights of a channel of the convolution, k.
+    pub(crate) kernel: usize,
+    /// True if the convolution has a bias.
+    pub(crate) has_conv_bias: bool,
+    /// True if the projections have biases.
+    pub(crate) has_bias: bool,
+}
+
+impl StateSpaceSizes {
+    /// Returns the number of values of all heads.
+    pub(crate) fn inner(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Returns the number of channels of the convolution: x, B and C.
+    pub(crate) fn channels(&self) -> usize {
+        self.inner() + 2 * self.columns
+    }
+}
+
+/// Weights of a layer of Mamba-2.
+#[derive(Clone, Debug)]
+pub(crate) struct StateSpaceLayer {
+    /// `[H·P + channels + H, d]`: the gate, x with B and C, and steps.
+    pub(crate) input: Projection,
+    pub(crate) conv: ShortConvolution,
+    /// `[H]`
+    pub(crate) step_bias: Vec<f32>,
+    pub(crate) space: StateSpace,
+    /// `[H·P]`
+    pub(crate) norm: RmsNorm,
+    /// `[d, H·P]`
+    pub(crate) output: Projection,
+}
+
+impl StateSpaceLayer {
+    /// Loads the weights of a layer.
+    ///
+    /// # Errors
+    /// If one is missing, has another shape, or has an unsupported type.
+    pub(crate) fn load(c: &DecoderConfig, sizes: StateSpaceSizes, w: &mut LayerWeights) -> Result<Self> {
+        let StateSpaceSizes { heads, head_dim, columns, kernel, has_conv_bias, has_bias } = sizes;
+        let (d, inner, channels) = (c.hidden_size, sizes.inner(), sizes.channels());
+        Ok(Self {
+            input: w.projection("ssm_in", has_bias, inner + channels + heads, d)?,
+            conv: w.convolution("ssm_conv1d", has_conv_bias, channels, kernel)?,
+            step_bias: w.vector("ssm_dt", heads)?,
+            space: StateSpace {
+                head_dim,
+                columns,
+                decay: w.decay("ssm_a", heads)?,
+                skip: w.flat("ssm_d", heads)?,
+            },
+            norm: c.rms_norm(w.flat("ssm_norm", inner)?),
+            output: w.projection("ssm_out", has_bias, d, inner)?,
+        })
+    }
+
+    /// Returns the matrices, with names for messages.
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        vec![("ssm_in", &self.input.weight), ("ssm_out", &self.output.weight)]
+    }
+
+    /// Computes the layer for normed tokens, `[T, d]`, with its output projection.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        n: &dyn Numerics,
+        t: &mut Probe,
+        state: &mut RecurrentLayer,
+    ) -> Tensor {
+        let (tokens, heads, inner) = (x.rows(), self.space.decay.len(), self.norm.weight.len());
+        let channels = inner + 2 * self.space.columns;
+        let is_single = tokens == 1 && !state.is_empty();
+        let projected = t.tap(MixerIn, self.input.of(n, x));
+        let input = t.tap(ConvIn, columns(n, &projected, inner, channels));
+        let mixed = t.tap(ConvOut, n.short_convolution(&state.extended(&input), &self.conv));
+        let mixed = t.tap(ConvAct, n.activation(&mixed, Activation::Silu));
+        let dt = columns(n, &projected, inner + channels, heads);
+        let steps = t.tap(StepSize, n.step_sizes(&dt, &self.step_bias));
+        let [out, after] = n.recurrence(&mixed, &steps, &state.matrices(), &self.space, is_single);
+        state.keep(t.tap(RecurrentState, after));
+        let out = t.tap(RecurrentOut, out);
+        let gate = columns(n, &projected, 0, inner);
+        let normed = t.tap(RecurrentNorm, n.gated_norm(&gate, &out, &self.norm, is_single));
+        t.tap(AttnOut, self.output.of(n, &normed))
+    }
+}

@@ -1,0 +1,28 @@
+//! Exact evaluation of a product with a gate.
+
+use crate::exact::input::InputTensor;
+use crate::exact::{ExactValue, Operation, Profile};
+use crate::tensor::Tensor;
+
+/// `gate · x`: `[T, n · C]` and `[T, C]` to `[T, C]`.
+pub(crate) struct GatedProduct {
+    /// Projection that has the gate as one of its parts, `[T, n · C]`.
+    pub(crate) projected: Tensor,
+    /// Number of the gate's part.
+    pub(crate) part: usize,
+    /// Value that the gate multiplies, `[T, C]`.
+    pub(crate) x: Tensor,
+}
+
+impl Operation for GatedProduct {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let [projected, x] = [&self.projected, &self.x].map(|x| InputTensor::of(x, profile));
+        let (all, width) = (self.projected.row_len(), self.x.row_len());
+        let gate = |flat: usize| projected.get(flat / width * all + self.part * width + flat % width);
+        wanted.iter().map(|&flat| gate(flat).times(x.get(flat))).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.projected, &self.x]
+    }
+}

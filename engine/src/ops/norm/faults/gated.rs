@@ -1,0 +1,31 @@
+//! Changes of a norm of a gated output.
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue};
+use crate::checkpoint::Point;
+use crate::exact::node_of;
+use crate::numerics::Numerics;
+use crate::ops::activation::Activation;
+use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::norm::exact::RmsNormalisation;
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
+    kind: CauseKind::GatedNorm,
+    at: &[Point::RecurrentNorm],
+    takes: "after|none|sigmoid|unnormed",
+    compute: |at, value| {
+        let RmsNormalisation { x, norm } = at.stage()?;
+        let node = node_of(x.origins().first()?)?;
+        let Nonlinearity { x: gate, up, .. } = node.operation()?;
+        let out = up.as_ref()?;
+        match value.as_word()? {
+            // The gate multiplies the normed output.
+            "after" => Some(at.n.gated(gate, &at.n.rms_norm(out, norm), Activation::Silu)),
+            "none" => Some(at.n.rms_norm(out, norm)),
+            "sigmoid" => Some(at.n.rms_norm(&at.n.gated(gate, out, Activation::Sigmoid), norm)),
+            "unnormed" => Some(at.n.gated(gate, out, Activation::Silu)),
+            _ => None,
+        }
+    },
+    usual: |_| ["after", "none", "sigmoid", "unnormed"].map(ChangeValue::word).into(),
+    ..CatalogueEntry::PLAIN
+}];

@@ -1,0 +1,39 @@
+//! Causal convolution of each channel over the latest tokens (depthwise; as in Mamba, Gu and Dao, 2023, and LFM2, Liquid
+//! AI, 2025): `y[t, c] = Σ_i w[c, i] · x[t - k + 1 + i, c] + b[c]`, for a kernel of k weights. `x`, `[k - 1 + T, C]`,
+//! begins with the inputs that the layer has kept, or with zeros.
+
+pub(crate) mod exact;
+pub(crate) mod faults;
+
+use crate::tensor::Tensor;
+
+/// Longest supported kernel. A convolution reads inputs of this many positions at most.
+pub const LONGEST_KERNEL: usize = 64;
+
+/// A causal convolution of each channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortConvolution {
+    /// `[C, k]`; the last weight of a channel belongs to the token itself.
+    pub weight: Vec<f32>,
+    /// `[C]`, if the convolution has a bias.
+    pub bias: Option<Vec<f32>>,
+    /// Number of weights of a channel, k.
+    pub kernel: usize,
+}
+
+impl ShortConvolution {
+    /// Computes the convolution, `[k - 1 + T, C]` to `[T, C]`: adds from the earliest input on, then the bias. `round` is
+    /// applied to each sum before its bias.
+    pub(crate) fn of(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
+        let (channels, kernel) = (x.row_len(), self.kernel);
+        Tensor::from_rows(x.rows() + 1 - kernel, channels, |token, out| {
+            for (channel, out) in out.iter_mut().enumerate() {
+                let weights = &self.weight[channel * kernel..][..kernel];
+                let term =
+                    |(at, weight): (usize, &f32)| (x.data()[(token + at) * channels + channel], *weight);
+                let sum = weights.iter().enumerate().map(term).fold(0.0f32, |sum, (x, w)| x.mul_add(w, sum));
+                *out = round(sum) + self.bias.as_ref().map_or(0.0, |bias| bias[channel]);
+            }
+        })
+    }
+}

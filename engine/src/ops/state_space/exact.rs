@@ -1,0 +1,251 @@
+//! Exact evaluation of Mamba-2's steps and recurrence.
+//!
+//! Engines add in several orders. The recurrent form adds tokens in the matrix of a head, then columns in the product with
+//! C. The chunked form adds columns in products of B and C, then tokens. The bounds hold for any order of the terms of all
+//! tokens and columns. Exponents may be added before their exponential, which loses digits of sums over many tokens.
+
+use std::collections::BTreeMap;
+
+use crate::exact::exponential::exp;
+use crate::exact::input::InputTensor;
+use crate::exact::operation::per_row;
+use crate::exact::value::{K, LAMBDA, U};
+use crate::exact::{ExactValue, Float, Operation, Profile};
+use crate::ops::state_space::StateSpace;
+use crate::parallel;
+use crate::tensor::Tensor;
+
+/// Steps of each head and token: `softplus(dt + bias)`, `[T, H]`.
+pub(crate) struct StepSizes {
+    /// `[T, H]`
+    pub(crate) dt: Tensor,
+    /// `[H]`
+    pub(crate) bias: Vec<f32>,
+}
+
+impl Operation for StepSizes {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let dt = InputTensor::of(&self.dt, profile);
+        let one = |&flat: &usize| {
+            let bias = profile.weights.round(self.bias[flat % self.bias.len()].into());
+            let sum = dt.get(flat).plus(bias).rounded(profile.results);
+            let (x, distance) = (sum.value, exp(-sum.value.abs()));
+            let (value, slope) = (x.max(0.0) + distance.ln_1p(), 1.0 / (1.0 + exp(-x)));
+            // An engine may add 1 to the exponential before it takes the logarithm, which loses digits of small values.
+            let library = U * ((profile.library_ulps + 1.0) * (value + slope) + 1.0);
+            sum.through(value, slope).moved(library / 2.0, library)
+        };
+        per_row(wanted, self.bias.len(), |flats, exacts| exacts.extend(flats.iter().map(one)))
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.dt]
+    }
+}
+
+/// Recurrence over the tokens of a pass.
+#[derive(Clone)]
+pub(crate) struct Scan {
+    /// x of all heads, B and C: `[T, H·P + 2·N]`.
+    pub(crate) x: Tensor,
+    /// `[T, H]`
+    pub(crate) steps: Tensor,
+    /// Matrices before the pass, `[H, P, N]`.
+    pub(crate) before: Tensor,
+    /// Sizes and weights.
+    pub(crate) space: StateSpace,
+    /// True for one token after others, which transformers computes in a form of its own, in the type of activations.
+    pub(crate) is_single: bool,
+}
+
+/// Outputs of a recurrence: `[T, H·P]`.
+pub(crate) struct ScanOutput(pub(crate) Scan);
+
+/// Matrices after a recurrence: `[H, P, N]`.
+pub(crate) struct ScanMatrices(pub(crate) Scan);
+
+/// Number of tokens whose exponents an engine may add.
+const CHUNK: usize = 256;
+
+/// Evaluated inputs of a recurrence.
+struct ScanInputs<'s> {
+    x: InputTensor<'s>,
+    steps: InputTensor<'s>,
+    before: InputTensor<'s>,
+    /// exp(Δ · A) of each head and token, with its error.
+    decays: Vec<ExactValue>,
+}
+
+/// Row of a matrix after a token.
+struct MatrixRow {
+    /// Values with their systematic errors.
+    values: Vec<ExactValue>,
+    /// Sums of the squares of the terms of each value.
+    squares: Vec<f64>,
+    /// Number of terms of each value.
+    terms: usize,
+}
+
+impl Scan {
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x, &self.steps, &self.before]
+    }
+
+    fn evaluated(&self, profile: &Profile) -> ScanInputs<'_> {
+        let of = |tensor| InputTensor::of(tensor, profile);
+        let (steps, heads) = (of(&self.steps), self.space.heads());
+        let exponent = |flat: usize| steps.get(flat).value * f64::from(self.space.decay[flat % heads]);
+        let decay = |flat: usize| {
+            let (token, rate) = (flat / heads, f64::from(self.space.decay[flat % heads]));
+            let chunk = (token.saturating_sub(CHUNK - 1)..=token).map(|token| exponent(token * heads + flat % heads));
+            let (value, added) = (exp(exponent(flat)), chunk.sum::<f64>().abs());
+            let error = U * (added + profile.library_ulps + 2.0) * value;
+            steps.get(flat).through(value, rate * value).moved(error / 2.0, error)
+        };
+        let decays = (0..self.steps.data().len()).map(decay).collect();
+        ScanInputs { x: of(&self.x), before: of(&self.before), steps, decays }
+    }
+
+    /// Largest relative error of a product of a single token.
+    fn unit(&self, profile: &Profile) -> f64 {
+        if self.is_single && profile.results != Float::F32 { profile.results.unit() } else { U }
+    }
+
+    /// Returns the numbers of B (0) or C (1) of a token.
+    fn shared<'i>(&self, inputs: &'i ScanInputs, token: usize, part: usize) -> impl Fn(usize) -> ExactValue + 'i {
+        let first = self.space.heads() * self.space.head_dim + part * self.space.columns;
+        let first = token * self.x.row_len() + first;
+        move |column| inputs.x.get(first + column)
+    }
+
+    /// Runs the recurrence for a row of the matrix of a head, and calls `seen` after each token.
+    fn run(
+        &self,
+        inputs: &ScanInputs,
+        (row, tokens): (usize, usize),
+        unit: f64,
+        mut seen: impl FnMut(usize, &MatrixRow),
+    ) -> MatrixRow {
+        let (columns, heads, head) = (self.space.columns, self.space.heads(), row / self.space.head_dim);
+        let values: Vec<ExactValue> = (0..columns).map(|at| inputs.before.get(row * columns + at)).collect();
+        let squares = values.iter().map(|value| value.value.powi(2)).collect();
+        let mut matrix = MatrixRow { values, squares, terms: 1 };
+        for token in 0..tokens {
+            let (step, decay) = (inputs.steps.get(token * heads + head), inputs.decays[token * heads + head]);
+            let (x, b) = (inputs.x.get(token * self.x.row_len() + row), self.shared(inputs, token, 0));
+            let x = x.times(step);
+            for (at, value) in matrix.values.iter_mut().enumerate() {
+                let (kept, term) = (value.times(decay), x.times(b(at)));
+                let error = 2.0 * unit * term.value.abs();
+                let sigma = kept.sigma.hypot(term.sigma);
+                *value = ExactValue { value: kept.value + term.value, sigma, radius: kept.radius + term.radius }
+                    .moved(K * error, error);
+                matrix.squares[at] = matrix.squares[at] * decay.value.powi(2) + term.value.powi(2);
+            }
+            matrix.terms += 1;
+            seen(token, &matrix);
+        }
+        matrix
+    }
+
+    /// Evaluates the product of a matrix row with C, and adds D · x.
+    fn read(
+        &self,
+        matrix: &MatrixRow,
+        c: impl Fn(usize) -> ExactValue,
+        skipped: ExactValue,
+        unit: f64,
+    ) -> ExactValue {
+        let (mut sum, mut squares) = (ExactValue::default(), 0.0);
+        for (at, state) in matrix.values.iter().enumerate() {
+            let product = state.times(c(at));
+            sum.value += product.value;
+            sum.sigma = sum.sigma.hypot(product.sigma);
+            sum.radius += product.radius + unit * product.value.abs();
+            squares += matrix.squares[at] * c(at).value.powi(2);
+        }
+        let sum = in_any_order(sum, matrix.terms * matrix.values.len(), squares);
+        let value = sum.value + skipped.value;
+        let rounding = unit * (sum.value.abs() + skipped.value.abs()) + U * value.abs();
+        ExactValue { value, sigma: sum.sigma.hypot(skipped.sigma), radius: sum.radius + skipped.radius }
+            .moved(K * rounding, rounding)
+    }
+}
+
+/// Adds the error of a sum of `n` terms in any order, given the sum of their squares.
+fn in_any_order(sum: ExactValue, n: usize, squares: f64) -> ExactValue {
+    let n = n as f64;
+    let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * sum.value * sum.value).sqrt();
+    sum.moved(sigma, LAMBDA * sigma)
+}
+
+impl Operation for ScanOutput {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let scan = &self.0;
+        let (inputs, unit) = (scan.evaluated(profile), scan.unit(profile));
+        let (rows, size) = (scan.space.heads() * scan.space.head_dim, scan.space.head_dim);
+        // The wanted tokens of each row of a matrix.
+        let mut tokens: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        wanted.iter().for_each(|flat| tokens.entry(flat % rows).or_default().push(flat / rows));
+        let tokens: Vec<(usize, Vec<usize>)> = tokens.into_iter().collect();
+        let of_row = |index: usize| {
+            let (row, tokens) = &tokens[index];
+            let (mut found, last) = (Vec::with_capacity(tokens.len()), tokens.last().map_or(0, |last| last + 1));
+            scan.run(&inputs, (*row, last), unit, |token, matrix| {
+                if tokens.binary_search(&token).is_ok() {
+                    let skip = ExactValue::sure(profile.weights.round(scan.space.skip[row / size].into()));
+                    let x = inputs.x.get(token * scan.x.row_len() + row);
+                    let read = scan.read(matrix, scan.shared(&inputs, token, 1), skip.times(x), unit);
+                    found.push((token * rows + row, read));
+                }
+            });
+            found
+        };
+        let cost = 8 * scan.x.rows() * scan.space.columns;
+        let mut all = parallel::map(tokens.len(), cost, of_row).concat();
+        all.sort_unstable_by_key(|(flat, _)| *flat);
+        all.into_iter().map(|(_, exact)| exact).collect()
+    }
+
+    fn is_light(&self) -> bool {
+        false
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        if self.0.is_single { profile.results } else { Float::F32 }
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        self.0.inputs()
+    }
+}
+
+impl Operation for ScanMatrices {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let scan = &self.0;
+        let (inputs, unit, columns) = (scan.evaluated(profile), scan.unit(profile), scan.space.columns);
+        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / columns == b / columns).collect();
+        let of_row = |index: usize| {
+            let flats = rows[index];
+            let matrix = scan.run(&inputs, (flats[0] / columns, scan.x.rows()), unit, |_, _| {});
+            let one = |flat: &usize| {
+                let at = flat % columns;
+                in_any_order(matrix.values[at], matrix.terms, matrix.squares[at])
+            };
+            flats.iter().map(one).collect::<Vec<_>>()
+        };
+        parallel::map(rows.len(), 8 * scan.x.rows() * columns, of_row).concat()
+    }
+
+    fn is_light(&self) -> bool {
+        false
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        self.0.inputs()
+    }
+}

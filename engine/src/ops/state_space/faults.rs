@@ -1,0 +1,96 @@
+//! Changes of Mamba-2's recurrence: steps, decay, the skip connection, and the matrices that a layer keeps between passes.
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::Point;
+use crate::numerics::Numerics;
+use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::exact::{Scan, ScanMatrices, ScanOutput, StepSizes};
+use crate::tensor::Tensor;
+
+const SCANNED: &[Point] = &[Point::RecurrentState, Point::RecurrentOut];
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::StepSize,
+        at: &[Point::StepSize],
+        takes: "unbiased|biased-twice|linear",
+        compute: |at, value| {
+            let StepSizes { dt, bias } = at.stage()?;
+            let with = |factor: f32| bias.iter().map(|bias| factor * bias).collect::<Vec<_>>();
+            match value.as_word()? {
+                "unbiased" => Some(at.n.step_sizes(dt, &with(0.0))),
+                "biased-twice" => Some(at.n.step_sizes(dt, &with(2.0))),
+                // Without softplus.
+                "linear" => {
+                    let rows = (0..dt.rows()).flat_map(|_| bias.iter().copied()).collect();
+                    Some(at.n.add(dt, &Tensor::new(dt.shape(), rows)))
+                }
+                _ => None,
+            }
+        },
+        usual: |_| ["unbiased", "biased-twice", "linear"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::StateDecay,
+        at: SCANNED,
+        takes: "none|growing|log",
+        compute: |at, value| {
+            let scan = scan(at)?;
+            let decay: fn(f32) -> f32 = match value.as_word()? {
+                "none" => |_| 0.0,
+                // A without its sign.
+                "growing" => |a| -a,
+                // The logarithm of -A, which files store, in place of A.
+                "log" => |a| (-a).ln(),
+                _ => return None,
+            };
+            let decay = scan.space.decay.iter().map(|&a| decay(a)).collect();
+            with(at, &Scan { space: StateSpace { decay, ..scan.space.clone() }, ..scan.clone() })
+        },
+        usual: |_| ["none", "growing", "log"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::StateSkip,
+        at: &[Point::RecurrentOut],
+        takes: "none|one",
+        compute: |at, value| {
+            let scan = scan(at)?;
+            let factor = match value.as_word()? {
+                "none" => 0.0,
+                "one" => 1.0,
+                _ => return None,
+            };
+            let skip = vec![factor; scan.space.skip.len()];
+            with(at, &Scan { space: StateSpace { skip, ..scan.space.clone() }, ..scan.clone() })
+        },
+        usual: |_| ["none", "one"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::StateKept,
+        at: SCANNED,
+        takes: "none",
+        compute: |at, value| {
+            let scan = scan(at)?;
+            let zeros = || Tensor::new(scan.before.shape(), vec![0.0; scan.before.data().len()]);
+            (value.as_word()? == "none").then(|| with(at, &Scan { before: zeros(), ..scan.clone() }))?
+        },
+        usual: |_| vec![ChangeValue::word("none")],
+        ..CatalogueEntry::PLAIN
+    },
+];
+
+/// Returns the recurrence of a site.
+fn scan<'a>(at: &'a SiteContext) -> Option<&'a Scan> {
+    let matrices = || at.stage().map(|ScanMatrices(scan)| scan);
+    at.stage().map(|ScanOutput(scan)| scan).or_else(matrices)
+}
+
+/// Computes the value of a site with a changed recurrence.
+fn with(at: &SiteContext, scan: &Scan) -> Option<Tensor> {
+    let Scan { x, steps, before, space, is_single } = scan;
+    let [out, after] = at.n.recurrence(x, steps, before, space, *is_single);
+    Some(if at.site.point == Point::RecurrentOut { out } else { after })
+}
