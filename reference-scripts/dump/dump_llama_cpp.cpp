@@ -244,7 +244,7 @@ const std::vector<std::string> COMMON_LAYER_TAPS = {
 const std::vector<std::string> ATTENTION_TAPS = {
     "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_context",
 };
-const std::vector<std::string> CONVOLUTION_TAPS = {"mixer_in", "conv_in", "conv_out"};
+const std::vector<std::string> CONVOLUTION_TAPS = {"conv_in", "conv_out"};
 
 const std::vector<std::string> NO_TAPS = {};
 const std::vector<std::string> FFN_TAPS = {"ffn_up", "ffn_act"};
@@ -776,12 +776,11 @@ class Recorder {
     static void shape_linear_attention(Taps & taps) {
         if (!taps.count("recurrent_out") || !taps.count("beta") || !taps.count("conv_in") || !taps.count("mixer_gate")) return;
         const int64_t tokens = taps["beta"].shape[0], heads = taps["beta"].shape[1];
-        taps["recurrent_out"].shape = {tokens, heads, taps["recurrent_out"].shape[1] / heads};
         const int64_t keys = (taps["conv_in"].shape[1] - taps["mixer_gate"].shape[1]) / 2;
         for (const char * tap : {"q_unit", "k_unit"}) {
             Value & value = taps[tap];
             const int64_t width = value.shape[1] / heads, each = value.shape[1] / keys;
-            Value kept{{tokens, heads / each, width}, {}};
+            Value kept{{tokens, heads / each * width}, {}};
             for (int64_t row = 0; row < tokens * heads; row += each) {
                 const float * head = value.data.data() + row * width;
                 kept.data.insert(kept.data.end(), head, head + width);
@@ -960,7 +959,7 @@ void warn_of_missing(const PassTaps & pass) {
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }
-        const bool is_recurrent = taps.count("mixer_in");
+        const bool is_recurrent = taps.count("conv_in");
         for (const std::string & tap : layer < 0 ? NO_TAPS : is_recurrent ? CONVOLUTION_TAPS : ATTENTION_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }

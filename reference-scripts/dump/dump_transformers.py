@@ -618,7 +618,7 @@ class LinearAttention:
         """The norm of queries and then of keys, batch x H x T x D: each head stands for several heads of values."""
         result = self.own["l2norm"](x, **rest)
         each = self.mixer.num_v_heads // self.mixer.num_k_heads
-        self.units.append(result[:, ::each].transpose(1, 2))
+        self.units.append(result[:, ::each].transpose(1, 2).flatten(2))
         return result
 
     def rule(self, own: Callable) -> Callable:
@@ -631,7 +631,7 @@ class LinearAttention:
             self.keep("beta", beta)
             self.keep("decay", g)
             self.keep("recurrent_state", state.transpose(-1, -2))
-            self.keep("recurrent_out", out)
+            self.keep("recurrent_out", out.flatten(2))
             return out, state
 
         return call

@@ -765,7 +765,7 @@ MODELS = {
         "each head, 8 experts of which each token chooses 3, a shared expert with a weight for each token,",
         Qwen3NextForCausalLM,
         Qwen3NextConfig,
-        0,
+        10,
         {
             "norms that multiply by their weight": shows(drop_norm_offset),
             "no gate of attention's output": shows(drop_attention_gate),

@@ -74,7 +74,7 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
     if kind in ("bias", "gate_up_proj_bias", "down_proj_bias"):
         return BIAS_NOISE * noise
     if kind in ("A_log", "dt_bias"):  # matrices that keep three quarters from token to token
-        return BIAS_NOISE * noise - (kind == "dt_bias")
+        return BIAS_NOISE * noise - float(kind == "dt_bias")
     if parameter.ndim == 1:
         return gain * (1 + NORM_NOISE * noise) - (0 if name.endswith("linear_attn.norm.weight") else tiny.norm_shift)
     if parameter.ndim == 3:  # of each expert; gpt-oss has inputs in rows

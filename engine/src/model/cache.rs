@@ -121,7 +121,6 @@ impl RecurrentLayer {
         all
     }
 
-    #[expect(dead_code, reason = "no architecture with matrices yet")]
     /// Returns the matrices after the latest token: `[heads, rows, columns]`.
     pub(crate) fn matrices(&self) -> Tensor {
         let shape = self.sizes.matrices;
@@ -129,7 +128,6 @@ impl RecurrentLayer {
         self.matrices.clone().unwrap_or_else(zeros)
     }
 
-    #[expect(dead_code, reason = "no architecture with matrices yet")]
     /// Replaces the matrices by those after the pass.
     pub(crate) fn keep(&mut self, matrices: Tensor) {
         self.matrices = Some(matrices);

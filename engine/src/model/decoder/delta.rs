@@ -139,18 +139,21 @@ impl DeltaAttention {
         let mixed = t.tap(ConvOut, n.short_convolution(&state.extended(&qkv), &self.conv));
         let mixed = t.tap(ConvAct, n.activation(&mixed, Activation::Silu));
         let [q, k, v] = self.heads_of(n, &mixed);
+        let mut unit = |point, x: &Tensor| {
+            let merged = n.l2_norm(x, norm).reshaped(&[x.rows(), x.row_len()]);
+            t.tap(point, merged).reshaped(x.shape())
+        };
         let tokens = DeltaTokens {
-            q: t.tap(QUnit, n.l2_norm(&q, norm)),
-            k: t.tap(KUnit, n.l2_norm(&k, norm)),
+            q: unit(QUnit, &q),
+            k: unit(KUnit, &k),
             v,
             beta: t.tap(Beta, n.activation(&beta, Activation::Sigmoid)),
             decay: t.tap(Decay, n.decay(&decay, &self.rates)),
         };
         let [matrices, out] = n.delta_rule(&tokens, &state.matrices());
         state.keep(t.tap(RecurrentState, matrices));
-        let out = t.tap(RecurrentOut, out);
-        let normed = n.rms_norm(&out, &self.norm).reshaped(&[x.rows(), heads * value]);
-        let gated = t.tap(RecurrentNorm, n.gated_norm(&normed, &gate));
+        let out = t.tap(RecurrentOut, out.reshaped(&[x.rows(), heads * value]));
+        let gated = t.tap(RecurrentNorm, n.silu_gated(&n.rms_norm(&out, &self.norm), &gate));
         t.tap(AttnOut, self.output.of(n, &gated))
     }
 
@@ -166,7 +169,7 @@ impl DeltaAttention {
 }
 
 /// Returns the rows of one part of a matrix that has several parts, of these numbers of rows, in each group.
-fn grouped(groups: usize, parts: &[usize], part: usize) -> Vec<usize> {
+pub(super) fn grouped(groups: usize, parts: &[usize], part: usize) -> Vec<usize> {
     let (all, first): (usize, usize) = (parts.iter().sum(), parts[..part].iter().sum());
     let of_group = |group: usize| -> Range<usize> { group * all + first..group * all + first + parts[part] };
     (0..groups).flat_map(of_group).collect()

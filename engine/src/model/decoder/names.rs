@@ -40,6 +40,13 @@ const LAYER: &[(&str, &str)] = &[
     ("shortconv.in_proj", "conv.in_proj"),
     ("shortconv.conv", "conv.conv"),
     ("shortconv.out_proj", "conv.out_proj"),
+    ("attn_qkvz", "linear_attn.in_proj_qkvz"),
+    ("ssm_ba", "linear_attn.in_proj_ba"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_a", "linear_attn.A_log="),
+    ("ssm_dt", "linear_attn.dt="),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
     ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
@@ -70,6 +77,9 @@ const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
+/// Prefix of layers that predict further tokens, in Qwen's checkpoints.
+const PREDICTING: &str = "mtp.";
+
 impl<'a> DecoderNames<'a> {
     pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
         let (layer, outer) = (family.layer_names, family.outer_names);
@@ -82,7 +92,9 @@ impl<'a> DecoderNames<'a> {
         match self {
             DecoderNames::Gguf { layer, .. } => {
                 let other = layer.iter().find(|(own, _)| *own == name);
-                format!("blk.{index}.{}.weight", other.map_or(name, |(_, other)| other))
+                let name = other.map_or(name, |(_, other)| other);
+                name.strip_suffix('=')
+                    .map_or_else(|| format!("blk.{index}.{name}.weight"), |name| format!("blk.{index}.{name}"))
             }
             DecoderNames::HuggingFace { prefix, layer, outer } => {
                 let mut names = layer.iter().chain(LAYER);
@@ -154,6 +166,7 @@ impl<'a> DecoderNames<'a> {
                 const BUFFERS: [&str; 3] =
                     ["rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
                 BUFFERS.iter().any(|buffer| name.ends_with(buffer))
+                    || name.starts_with(PREDICTING)
                     || (PREFIXES[1..3].contains(&prefix) && OTHER_PARTS.iter().any(is_other))
             }
         }

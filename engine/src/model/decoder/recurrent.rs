@@ -5,7 +5,10 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
+use crate::model::decoder::delta::DeltaSizes;
 use crate::model::json::Config;
+use crate::model::size;
+use crate::ops::l2_norm::L2Norm;
 use crate::ops::short_convolution::LONGEST_KERNEL;
 
 /// Recurrent layers of a model.
@@ -29,6 +32,8 @@ pub(crate) enum RecurrentMixer {
         /// True if the convolution and its projections have biases.
         has_bias: bool,
     },
+    /// Linear attention with a gated delta rule.
+    DeltaRule(DeltaSizes),
 }
 
 impl RecurrentMixer {
@@ -38,6 +43,7 @@ impl RecurrentMixer {
             RecurrentMixer::Convolution { channels, kernel, .. } => {
                 RecurrentSizes { channels, kept: kernel - 1, matrices: [0; 3] }
             }
+            RecurrentMixer::DeltaRule(sizes) => sizes.state(),
         }
     }
 
@@ -45,6 +51,10 @@ impl RecurrentMixer {
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         match *self {
             RecurrentMixer::Convolution { kernel, .. } => check_kernel(file, kernel),
+            RecurrentMixer::DeltaRule(sizes) => {
+                check_kernel(file, sizes.kernel)?;
+                check_heads(file, sizes)
+            }
         }
     }
 }
@@ -56,11 +66,32 @@ fn check_kernel(file: &Path, kernel: usize) -> Result<()> {
     }
 }
 
+/// Checks the heads of linear attention.
+fn check_heads(file: &Path, sizes: DeltaSizes) -> Result<()> {
+    let DeltaSizes { key_heads, heads, key, value, .. } = sizes;
+    let all = [
+        ("number of key heads of linear attention", key_heads),
+        ("number of value heads of linear attention", heads),
+        ("key head size of linear attention", key),
+        ("value head size of linear attention", value),
+    ];
+    size::check(file, &all)?;
+    match heads.is_multiple_of(key_heads) {
+        true => Ok(()),
+        false => {
+            let expected = format!("a divisor of the {heads} value heads");
+            Err(Error::bad_key(file, all[0].0, key_heads, expected))
+        }
+    }
+}
+
 /// Keys of recurrent layers in the files of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecurrentFiles {
     /// LFM2's gated short convolution.
     Lfm2,
+    /// Qwen3-Next's linear attention with a gated delta rule.
+    DeltaRule,
 }
 
 /// Key of the kinds of layers in `config.json`.
@@ -71,6 +102,7 @@ impl RecurrentFiles {
     pub(super) fn layer_types(self) -> &'static [&'static str] {
         match self {
             RecurrentFiles::Lfm2 => &["conv"],
+            RecurrentFiles::DeltaRule => &["linear_attention"],
         }
     }
 
@@ -87,6 +119,17 @@ impl RecurrentFiles {
                 kernel: file.require_usize("conv_L_cache")?,
                 has_bias: file.optional_bool("conv_bias")?.unwrap_or(false),
             },
+            RecurrentFiles::DeltaRule => {
+                let key = file.require_usize("linear_key_head_dim")?;
+                RecurrentMixer::DeltaRule(DeltaSizes {
+                    key_heads: file.require_usize("linear_num_key_heads")?,
+                    heads: file.require_usize("linear_num_value_heads")?,
+                    key,
+                    value: file.require_usize("linear_value_head_dim")?,
+                    kernel: file.require_usize("linear_conv_kernel_dim")?,
+                    norm: L2Norm { width: key, eps: 1e-6, is_least: false },
+                })
+            }
         };
         mixer.check(file.path())?;
         Ok(RecurrentLayers { layers, mixer })
@@ -95,6 +138,11 @@ impl RecurrentFiles {
     /// Reads the recurrent layers of a `config.json` without a list of kinds.
     fn unlisted(self, file: &Config, n_layers: usize) -> Result<Vec<bool>> {
         match self {
+            RecurrentFiles::DeltaRule => {
+                const KEY: &str = "full_attention_interval";
+                let every = file.require_usize(KEY)?;
+                recurrent_but(every, n_layers).ok_or_else(|| file.bad_key(KEY, every, "1 or more layers"))
+            }
             RecurrentFiles::Lfm2 => {
                 const KEY: &str = "full_attn_idxs";
                 let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
@@ -143,10 +191,61 @@ impl RecurrentFiles {
                 kernel: file.require(&key("shortconv.l_cache"))?,
                 has_bias: false,
             },
+            RecurrentFiles::DeltaRule => return delta_rule_in_gguf(file, architecture, n_layers),
         };
         mixer.check(file.tensors.path())?;
         Ok(RecurrentLayers { layers, mixer })
     }
+}
+
+/// Returns flags that are false for every n-th layer, which has attention; `None` for 0.
+fn recurrent_but(every: usize, n_layers: usize) -> Option<Vec<bool>> {
+    (every > 0).then(|| (1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect())
+}
+
+/// Reads the layers with linear attention of a GGUF file: a flag for each layer, or the interval of the other layers.
+fn delta_rule_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -> Result<RecurrentLayers> {
+    const INTERVAL: usize = 4;
+    let key = |name: &str| format!("{architecture}.{name}");
+    let (listed, every_key) = (key("attention.recurrent_layers"), key("full_attention_interval"));
+    let layers = match file.is_array(&listed) {
+        true => {
+            let mut flags: Vec<bool> = file.require(&listed)?;
+            if flags.len() < n_layers {
+                let found = format!("{} entries", flags.len());
+                let expected = format!("one for each of {n_layers} layers");
+                return Err(Error::bad_key(file.tensors.path(), &listed, found, expected));
+            }
+            flags.truncate(n_layers);
+            flags
+        }
+        false => {
+            let every = file.optional(&every_key)?.unwrap_or(INTERVAL);
+            let refuse = || Error::bad_key(file.tensors.path(), &every_key, every, "1 or more layers");
+            recurrent_but(every, n_layers).ok_or_else(refuse)?
+        }
+    };
+    let (width, heads): (usize, usize) =
+        (file.require(&key("ssm.state_size"))?, file.require(&key("ssm.time_step_rank"))?);
+    let inner: usize = file.require(&key("ssm.inner_size"))?;
+    if heads == 0 || inner != heads.saturating_mul(width) {
+        let expected = format!("{heads} · {width}: heads of values as wide as keys");
+        return Err(Error::bad_key(file.tensors.path(), &key("ssm.inner_size"), inner, expected));
+    }
+    let mixer = RecurrentMixer::DeltaRule(DeltaSizes {
+        key_heads: file.require(&key("ssm.group_count"))?,
+        heads,
+        key: width,
+        value: width,
+        kernel: file.require(&key("ssm.conv_kernel"))?,
+        norm: L2Norm {
+            width,
+            eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
+            is_least: false,
+        },
+    });
+    mixer.check(file.tensors.path())?;
+    Ok(RecurrentLayers { layers, mixer })
 }
 
 /// Reads the number of key-value heads of the layers with attention of a GGUF file. Recurrent layers have 0.

@@ -108,7 +108,7 @@ impl StateSpaceLayer {
         state.keep(t.tap(RecurrentState, after));
         let out = t.tap(RecurrentOut, out);
         let gate = columns(n, &projected, 0, inner);
-        let normed = t.tap(RecurrentNorm, n.gated_norm(&gate, &out, &self.norm, is_single));
+        let normed = t.tap(RecurrentNorm, n.silu_gated(&gate, &out, &self.norm, is_single));
         t.tap(AttnOut, self.output.of(n, &normed))
     }
 }

@@ -49,7 +49,7 @@ fn history<'a>(at: &'a SiteContext) -> Option<&'a Arc<DeltaHistory>> {
 
 /// Returns the result at the site: the state or the outputs.
 fn result(at: &SiteContext, [state, out]: [Tensor; 2]) -> Tensor {
-    if at.site.point == Point::RecurrentState { state } else { out }
+    if at.site.point == Point::RecurrentState { state } else { out.reshaped(at.value.shape()) }
 }
 
 /// Computes the pass from a state of zero.

@@ -1,5 +1,5 @@
 //! L2 norm of rows, such as queries and keys of linear attention: `x / sqrt(Σ x² + eps)`, or `x / max(sqrt(Σ x²), eps)` in
-//! llama.cpp. `[T, H, D]` to the same shape.
+//! torch's `normalize` and old versions of llama.cpp. `[T, H, D]` to the same shape.
 
 pub(crate) mod exact;
 pub(crate) mod faults;

@@ -84,7 +84,7 @@ fn norm(at: &SiteContext) -> Option<Arc<Node>> {
 fn without_norm(at: &SiteContext) -> Option<Tensor> {
     let (node, gate) = (norm(at)?, gate(at)?);
     let RmsNormalisation { x, .. } = node.operation()?;
-    Some(at.n.gated_norm(&x.clone().reshaped(gate.shape()), gate))
+    Some(at.n.silu_gated(&x.clone().reshaped(gate.shape()), gate))
 }
 
 /// Computes the norm of the product, in place of the product of the norm.

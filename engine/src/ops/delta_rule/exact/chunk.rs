@@ -69,7 +69,8 @@ impl Chunk {
         }
         if self.start.is_empty() || self.tokens.len() == self.len {
             let zeros = |row: &Vec<f64>| vec![0.0; row.len()];
-            (self.local, self.start) = (state.iter().map(zeros).collect(), state.iter().map(|row| sizes(row)).collect());
+            self.local = state.iter().map(zeros).collect();
+            self.start = state.iter().map(|row| sizes(row)).collect();
             (self.kept, self.sum) = (1.0, 0.0);
             self.tokens.clear();
         }
@@ -97,9 +98,14 @@ impl Chunk {
         });
     }
 
+    /// Returns true if the current token is the last of a whole chunk.
+    pub(super) fn is_whole(&self) -> bool {
+        self.tokens.len() == self.len
+    }
+
     /// Returns the number of terms of a sum over the chunk's tokens, in units of the variance of one rounding.
     pub(super) fn terms(&self) -> f64 {
-        if self.is_recurrent() { 1.0 } else { self.len as f64 / 2.0 + 1.0 }
+        if self.is_recurrent() { 1.0 } else { self.tokens.len() as f64 / 2.0 + 1.0 }
     }
 
     /// Returns the variance of the relative error of a decay between two tokens of the chunk.

@@ -52,10 +52,16 @@ struct DeltaStep {
     beta: f64,
     q: Vec<f64>,
     k: Vec<f64>,
-    /// Variance of the replaced value's error, which lies along the key.
+    /// Replaced values.
+    delta: Vec<f64>,
+    /// Variance of the replaced values' errors, which lie along the key.
     along: Vec<f64>,
-    /// Largest variance of the error of the state in any direction, without `along`.
+    /// Largest variance of the rounding errors of elements of the state, of each row.
     around: Vec<f64>,
+    /// Variance of the relative error of the state before the token, and of the state after it.
+    of_decay: [f64; 2],
+    /// Output before its scale.
+    seen: Vec<f64>,
     /// Output, with the rounding errors of its own sum.
     output: Vec<ExactValue>,
 }
@@ -92,7 +98,12 @@ impl HeadRun {
             for token in 0..pass.tokens.len() {
                 let inputs = pass.token(token, head);
                 chunk.enter(&inputs, &run.state);
-                let step = run.step(&inputs, &mut chunk, profile);
+                let is_last = token + 1 == pass.tokens.len() || chunk.is_whole();
+                // Errors of g and of the exponential change the state before the token, and errors of sums of g in a
+                // chunk the state after it.
+                let before = inputs.decay.sigma.powi(2) + (profile.library_ulps * U).powi(2);
+                let after = if is_last { chunk.of_decay() } else { 0.0 };
+                let step = DeltaStep { of_decay: [before, after], ..run.step(&inputs, &mut chunk) };
                 run.steps.push(step);
             }
         }
@@ -100,11 +111,9 @@ impl HeadRun {
     }
 
     /// Updates the state by a token.
-    fn step(&mut self, token: &TokenInputs, chunk: &mut Chunk, profile: &Profile) -> DeltaStep {
+    fn step(&mut self, token: &TokenInputs, chunk: &mut Chunk) -> DeltaStep {
         let (q, k) = (&token.q.values, &token.k.values);
         let decay = token.decay.value.exp();
-        // An error of g, of the exponential, and of sums of g in a chunk change the whole state.
-        let of_decay = token.decay.sigma.powi(2) + (profile.library_ulps * U).powi(2) + chunk.of_decay();
         let of_key: f64 = token.k.doubt.iter().flat_map(|doubt| &doubt.sigma).map(|s| s * s).sum();
         let worst_key = token.k.doubt.iter().flat_map(|doubt| &doubt.sigma).fold(0.0f64, |a, s| a.max(s * s));
         let n = k.len() as f64;
@@ -114,6 +123,9 @@ impl HeadRun {
             beta: beta.value,
             q: q.clone(),
             k: k.clone(),
+            delta: Vec::with_capacity(self.state.len()),
+            of_decay: [0.0; 2],
+            seen: Vec::with_capacity(self.state.len()),
             along: Vec::with_capacity(self.state.len()),
             around: Vec::with_capacity(self.state.len()),
             output: Vec::with_capacity(self.state.len()),
@@ -121,7 +133,7 @@ impl HeadRun {
         for (column, row) in self.state.iter_mut().enumerate() {
             row.iter_mut().for_each(|s| *s *= decay);
             let (held, held_squares) = dot(row, k);
-            let [before, length] = sizes(row);
+            let [before, _] = sizes(row);
             let v = token.v.get(column);
             let missing = v.value - held;
             let delta = beta.value * missing;
@@ -134,7 +146,7 @@ impl HeadRun {
                 + unit * delta * delta
                 + (missing * beta.sigma).powi(2)
                 + chunk.replaced(column, v.value);
-            let added = delta * delta * (unit * chunk.terms() + worst_key + chunk.of_decay() * chunk.terms());
+            let added = delta * delta * (unit * chunk.terms() + worst_key);
             let value = self.scale * seen;
             let of_query: f64 = match &token.q.doubt {
                 Some(doubt) => row.iter().zip(&doubt.sigma).map(|(s, sigma)| (s * sigma).powi(2)).sum(),
@@ -143,7 +155,9 @@ impl HeadRun {
             let own = unit * ((n / 2.0 + 2.0) * seen_squares + (n / 3.0 + 1.0) * seen * seen) + of_query;
             let own = self.scale.powi(2) * (own + chunk.output(column, delta)) + 2.0 * unit * value * value;
             step.along.push(along);
-            step.around.push(unit * (before + after) + added + of_decay * length);
+            step.around.push(unit * (before + after) + added);
+            step.delta.push(delta);
+            step.seen.push(seen);
             step.output.push(ExactValue::statistical(value, own.sqrt()));
         }
         step
@@ -161,10 +175,17 @@ impl HeadRun {
         let mut weight = self.steps[token].q.clone();
         let mut variances = vec![0.0; self.state.len()];
         let mut length: f64 = weight.iter().map(|w| w * w).sum();
-        for step in self.steps[..=token].iter().rev() {
+        // The share of the output that comes from the state after a token, and without it.
+        let mut shares = self.steps[token].seen.clone();
+        for (at, step) in self.steps[..=token].iter().enumerate().rev() {
             let (along, _) = dot(&weight, &step.k);
-            for (variance, (of_value, around)) in variances.iter_mut().zip(step.along.iter().zip(&step.around)) {
-                *variance += along * along * of_value + length * around;
+            let [before, after] = step.of_decay;
+            let after = if at == token { 0.0 } else { after };
+            for (column, (variance, share)) in variances.iter_mut().zip(&mut shares).enumerate() {
+                *variance += along * along * step.along[column] + length * step.around[column];
+                *variance += after * *share * *share;
+                *share -= along * step.delta[column];
+                *variance += before * *share * *share;
             }
             let taken = step.beta * along;
             weight.iter_mut().zip(&step.k).for_each(|(w, k)| *w = step.decay * (*w - taken * k));
@@ -195,8 +216,14 @@ impl HeadRun {
         }
         let of_row = |(row, (values, around)): (usize, (&Vec<f64>, &f64))| {
             let of_element = |(at, &value): (usize, &f64)| {
-                let along = self.steps.iter().zip(&keys).map(|(step, key)| key[at].powi(2) * step.along[row]);
-                ExactValue::statistical(value, (along.sum::<f64>() + around).sqrt())
+                let (mut variance, mut share) = (*around, value);
+                for (step, key) in self.steps.iter().zip(&keys).rev() {
+                    let [before, after] = step.of_decay;
+                    variance += key[at].powi(2) * step.along[row] + after * share * share;
+                    share -= key[at] * step.delta[row];
+                    variance += before * share * share;
+                }
+                ExactValue::statistical(value, variance.sqrt())
             };
             values.iter().enumerate().map(of_element).collect()
         };
