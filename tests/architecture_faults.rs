@@ -204,7 +204,7 @@ fn a_wrong_query_pre_attention_scale_is_found_in_the_scores() {
 #[derive(Clone)]
 struct Rewired {
     block: Gemma3Block,
-    diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut KvLayer) -> Tensor,
+    diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut LayerState) -> Tensor,
 }
 
 impl DecoderBlock for Rewired {
@@ -215,7 +215,7 @@ impl DecoderBlock for Rewired {
     }
 
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        (self.diagram)(&self.block, x, p, t, kv)
+        (self.diagram)(&self.block, x, p, t, state)
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
@@ -224,7 +224,7 @@ impl DecoderBlock for Rewired {
 }
 
 fn rewired(
-    diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut KvLayer) -> Tensor,
+    diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut LayerState) -> Tensor,
 ) -> Decoder<Rewired> {
     let Decoder { config, token_embd, layers, output_norm, output } = gemma3();
     let layers = layers.into_iter().map(|block| Rewired { block, diagram }).collect();
@@ -233,7 +233,7 @@ fn rewired(
 
 #[test]
 fn a_qk_norm_after_rope_is_found_in_the_rotated_queries() {
-    let model = rewired(|w, x, p, t, kv| {
+    let model = rewired(|w, x, p, t, state| {
         let n = p.n;
         let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
         let q = t.tap(Q, p.c.heads(w.attn.q(n, &norm)));
@@ -251,7 +251,7 @@ fn a_qk_norm_after_rope_is_found_in_the_rotated_queries() {
 
 #[test]
 fn a_post_norm_after_the_residual_is_found_there() {
-    let model = rewired(|w, x, p, t, kv| {
+    let model = rewired(|w, x, p, t, state| {
         let n = p.n;
         let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
         let q = t.tap(Q, p.c.heads(w.attn.q(n, &norm)));
