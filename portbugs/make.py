@@ -140,10 +140,7 @@ def write_answers(only: list[str] | None) -> None:
     whole = json.loads(path.read_text())
     for case in whole["faults"]:
         if not only or case["id"] in only:
-            try:
-                case.update(answer(case))
-            except Exception as error:
-                print(case["id"], type(error).__name__, error)
+            case.update(answer(case))
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 

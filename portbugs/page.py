@@ -40,9 +40,10 @@ def write_page(results: list[dict[str, Any]]) -> None:
     runs = [(name, role, level) for name in faults for role in ("fault", "twin") for level in levels_of(faults[name])]
     runs += [(name, "variant", level) for name in variants for level in LEVELS]
     missing = dict.fromkeys(name for name, role, level in runs if (name, role, level) not in judged)
+    builds = "; ".join(sorted({row["builds"] for row in results}))
     partial = f"\n\nNot judged for this page at one level at least: {', '.join(missing)}." if missing else ""
     text = TEXT.format(
-        partial=partial, faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
+        partial=partial, builds=builds, faults=len(faults), twins=len(faults), variants=len(variants), header=HEADER, table="\n".join(table),
         kinds=by_kind(results, faults), alarms=alarms(results, cases), withheld=withheld(results), misses=misses(results, faults),
     )  # fmt: skip
     PAGE.write_text(text)
@@ -136,7 +137,9 @@ of inference engines, {twins} correct twins (the same run without the fault), an
 
 Gates compare the run with a reference run of the same dtype on the same tokens, without the choices of experts and the
 log-probabilities. `check_logprobs_close` compares generated tokens. xcheck gets the model and no reference run. Its search for causes has the default limit of 10 s of wall-clock time, so a busy machine names fewer faults. Times
-are wall-clock times of the machine that made this page.{partial}
+are wall-clock times.
+
+Made with {builds}.{partial}
 
 ## Judges
 

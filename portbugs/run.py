@@ -13,11 +13,14 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -106,6 +109,8 @@ def judge(cases: list[dict[str, Any]], args: dict[str, Any]) -> list[dict[str, A
         rows = [{"id": case["id"], "role": case["role"], "xcheck": {}, "gates": gates_of(case, one)} for case, one in zip(cases, runs)]
         levels = [level for level in args["levels"] if "torch" not in cases[0] or level != "logprobs"]
         paths = {level: [folder / f"{case['id']}-{case['role']}-{level}.safetensors" for case in cases] for level in levels}
+        for row in rows:
+            row["builds"] = builds(args["xcheck"])
         for level in levels:
             for one, path in zip(runs, paths[level]):
                 one.write(path, level)
@@ -120,6 +125,14 @@ def judge(cases: list[dict[str, Any]], args: dict[str, Any]) -> list[dict[str, A
         return rows
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@lru_cache
+def builds(program: str) -> str:
+    """Names the versions that judge, and the processor."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    models = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return f"{version}, torch {torch.__version__}, transformers {metadata.version('transformers')}, on {len(models)} × {models[0]}"
 
 
 def options_of(case: dict[str, Any], args: dict[str, Any]) -> tuple[list[str], Path]:
@@ -139,7 +152,9 @@ def gates_of(case: dict[str, Any], run: Made | modules.MadeModules) -> dict[str,
                 results.setdefault(name, {})[level] = gate(accepts, ours, theirs)
     if isinstance(run, Made):
         own = Made(case, plain=True)
-        results["check_logprobs_close"] = {"logprobs": logprobs_close(tokens(run.passes), tokens(own.passes))}
+        judged = [logprobs_close(ours, theirs) for ours, theirs in zip(tokens(run.passes), tokens(own.passes))]
+        failed = [verdict for verdict in judged if verdict["verdict"] == "fail"]
+        results["check_logprobs_close"] = {"logprobs": (failed or judged)[0]}
     return results
 
 
@@ -159,13 +174,14 @@ def values(run: Made | modules.MadeModules, level: str) -> Tensors:
     return found
 
 
-def tokens(passes: list[Pass]) -> list[tuple[int, list[int]]]:
-    """Returns the chosen token of each pass with the likeliest ones, of the first sequence."""
-    chosen = []
+def tokens(passes: list[Pass]) -> list[list[tuple[int, list[int]]]]:
+    """Returns the chosen token of each pass with the likeliest ones, for each sequence."""
+    chosen: dict[int, list[tuple[int, list[int]]]] = {}
     for one in passes:
-        row = one.rows.of(0)[-1]
-        chosen.append((int(one.taps["argmax", None].flatten()[0]), one.taps["top_ids", None][row, :FEW].tolist()))
-    return chosen
+        for place, sequence in enumerate(one.rows.sequences()):
+            likeliest = one.taps["top_ids", None][one.rows.of(sequence)[-1], :FEW].tolist()
+            chosen.setdefault(sequence, []).append((int(one.taps["argmax", None].flatten()[place]), likeliest))
+    return [chosen[sequence] for sequence in sorted(chosen)]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from figures import HEADER, Figures
 HERE = Path(__file__).resolve().parent
 LEVELS = ("taps", "blocks", "logits", "logprobs")
 VERDICTS = ("pass", "fail", "inconclusive", "error")
-SITE = {"tap": str, "layer": (int, type(None)), "pass": int}
 
 
 def cases() -> tuple[int, dict[tuple[str, str], dict[str, Any]]]:
@@ -40,8 +39,8 @@ def problems(submission: Any) -> list[str]:
     if submission.get("set") != version:
         found.append(f"'set' is {submission.get('set')!r}, expected {version}: the version in faults.json")
     levels = submission.get("levels")
-    if not isinstance(levels, list) or not levels or not set(levels) <= set(LEVELS):
-        return [*found, f"'levels' must be a list of {', '.join(LEVELS)}"]
+    if not isinstance(levels, list) or not levels or any(level not in LEVELS or levels.count(level) > 1 for level in levels):
+        return [*found, f"'levels' must be a list of {', '.join(LEVELS)}, each at most once"]
     expected = {(name, role, level) for (name, role), case in runs.items() for level in levels if levels_of(case, role, level)}
     seen: set[tuple[Any, Any, Any]] = set()
     for place, row in enumerate(submission["results"]):
@@ -61,14 +60,25 @@ def row_problems(row: Any, key: tuple[Any, Any, Any], expected: set[tuple[str, s
     if row.get("verdict") not in VERDICTS:
         found.append(f"verdict {row.get('verdict')!r}, expected one of {', '.join(VERDICTS)}")
     site = row.get("site")
-    if site is not None and not (isinstance(site, dict) and all(isinstance(site.get(name), kind) for name, kind in SITE.items())):
-        found.append("'site' must be null or an object with 'tap', 'layer' (null outside of layers) and 'pass'")
+    if site is not None and not is_site(site):
+        found.append("'site' must be null or an object with 'tap' (a text), 'layer' (a number, null outside of layers) and 'pass'")
     causes = row.get("causes", [])
     if not isinstance(causes, list) or not all(isinstance(cause, str) for cause in causes):
         found.append("'causes' must be a list of texts")
+    seconds = row.get("seconds", 0)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        found.append("'seconds' must be a number of at least 0")
     if row.get("verdict") == "pass" and (site or causes):
         found.append("a run that passes has no site and no causes")
     return found
+
+
+def is_site(site: Any) -> bool:
+    """Tests a site's fields. JSON's true and false are no numbers."""
+    if not isinstance(site, dict) or not isinstance(site.get("tap"), str) or "layer" not in site:
+        return False
+    counts = [site.get("pass"), *([] if site["layer"] is None else [site["layer"]])]
+    return all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
 
 
 def check(path: Path) -> None:

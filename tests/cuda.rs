@@ -184,7 +184,7 @@ fn products_of_f8_operands_are_not_those_of_a_bf16_model() {
 #[test]
 fn block_outputs_and_logits_of_a_gpu_pass() {
     let few = [Point::Embed, Point::BlockOut, Point::Logits, Point::Generated];
-    // Little of these two is inconclusive: TF32, or a short type under autocast, takes the room.
+    // With so few taps, these two are inconclusive: TF32 and autocast leave a high noise floor.
     let is_told = |case: &(&str, &str)| {
         *case != ("tiny-qwen3", "tf32-sdpa") && *case != ("tiny-gptoss", "bf16-autocast")
     };

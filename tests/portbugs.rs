@@ -143,6 +143,11 @@ fn the_checker_refuses_a_wrong_submission() {
         ("verdict 'maybe'", |s| s["results"][0]["verdict"] = json!("maybe")),
         ("has no site and no causes", |s| s["results"][0]["causes"] = json!(["rope_theta"])),
         ("'set' is 2", |s| s["set"] = json!(2)),
+        ("'site' must be", |s| s["results"][0]["site"] = json!({"tap": "q", "layer": true, "pass": 0})),
+        ("'site' must be", |s| s["results"][0]["site"] = json!({"tap": "q", "pass": 0})),
+        ("'seconds' must be", |s| s["results"][0]["seconds"] = json!("fast")),
+        ("each at most once", |s| s["levels"] = json!(["blocks", ["blocks"]])),
+        ("each at most once", |s| s["levels"] = json!(["blocks", "blocks"])),
     ];
     for (message, change) in wrong {
         let mut changed = right.clone();

@@ -8,7 +8,6 @@ libraries are in each `decoded.json`. GPTQModel is not built: its source folder 
     PYTHONPATH=python/src:gptqmodel-7.7.0 python reference-scripts/make/make_quantised_models.py tests/data/quantised [awq ...]
 """
 
-import hashlib
 import json
 import sys
 from importlib import metadata
@@ -19,6 +18,7 @@ import xcheck
 from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from weight_digest import digest
 
 TOKENS = torch.tensor([[1, 39, 35, 26, 9, 41]])
 MODULE = "model.layers.0.mlp.down_proj"
@@ -58,13 +58,6 @@ def model(dtype):
         if weight.dim() == 2:
             weight.data = (torch.randn(weight.shape, generator=random) * size).to(dtype)
     return made
-
-
-def digest(weight):
-    """The type and the SHA-256 of a decoded weight's bytes."""
-    weight = weight.detach().contiguous()
-    data = weight.view(torch.uint8).numpy().tobytes()
-    return {"dtype": str(weight.dtype).removeprefix("torch."), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 # ---------------------------------------------------------------------------------------------------

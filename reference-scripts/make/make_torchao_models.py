@@ -6,7 +6,6 @@ the other folders have the tensors of one module.
     PYTHONPATH=python/src python reference-scripts/make/make_torchao_models.py tests/data/quantised
 """
 
-import hashlib
 import json
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from safetensors.torch import save_file
 from torchao import quantization as ao
 from torchao.quantization.granularity import PerGroup, PerTensor
 from transformers import AutoModelForCausalLM, TorchAoConfig
+from weight_digest import digest
 
 TOKENS = torch.tensor([[1, 39, 35, 26, 9, 41]])
 MODULE = "model.layers.0.mlp.down_proj"
@@ -32,13 +32,6 @@ WAYS = {
     "torchao-int4": ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
 }
 WHOLE = ["torchao-int8"]
-
-
-def digest(weight):
-    """The type and the SHA-256 of a decoded weight's bytes."""
-    weight = weight.detach().contiguous()
-    data = weight.view(torch.uint8).numpy().tobytes()
-    return {"dtype": str(weight.dtype).removeprefix("torch."), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def make(original, folder, way, is_whole):

@@ -80,7 +80,7 @@ impl WeightFormat for FourBits {
             let code = codes[at / 2] >> (4 * (1 - reading.index(at) % 2)) & 15;
             round_to(dtype, blocks.codes[usize::from(code)] * blocks.scales[at / block])
         };
-        Ok(WeightMatrix { dtype, rows, cols, value: Box::new(value) })
+        Ok(WeightMatrix { dtype, rows, cols, experts: None, value: Box::new(value) })
     }
 }
 
@@ -144,7 +144,7 @@ impl WeightFormat for EightBits {
         let value = move |row: usize, col: usize| {
             f32::from(codes[row * cols + col] as i8) * largest[row] * EIGHT_BIT_STEP
         };
-        Ok(WeightMatrix { dtype: DType::F32, rows, cols, value: Box::new(value) })
+        Ok(WeightMatrix { dtype: DType::F32, rows, cols, experts: None, value: Box::new(value) })
     }
 }
 

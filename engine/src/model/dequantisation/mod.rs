@@ -17,6 +17,7 @@ mod gptq;
 mod mlx;
 mod module_filter;
 mod module_tensors;
+mod mxfp4_experts;
 mod settings;
 mod torchao;
 mod verification;
@@ -42,6 +43,12 @@ trait WeightFormat: Send + Sync {
     /// Returns the names of the tensors that hold the weight, after the module's name. The first one exists in every
     /// quantised module and in no other.
     fn tensors(&self) -> &'static [&'static str];
+
+    /// Returns what joins the names of a module and its tensor. Parameters that are quantised without a module of their
+    /// own have another joint.
+    fn joint(&self) -> char {
+        '.'
+    }
 
     /// Returns true if a code has fewer than 8 bits.
     fn has_few_bits(&self) -> bool {
@@ -110,9 +117,10 @@ impl Dequantisation {
     pub(crate) fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
         let mut weights = BTreeMap::new();
         for (index, group) in self.groups.iter().enumerate() {
-            let ending = format!(".{}", group.format.tensors()[0]);
+            let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
+            let ending = format!("{joint}{main}");
             for module in file.iter().filter_map(|(name, _)| name.strip_suffix(ending.as_str())) {
-                let tensors = ModuleTensors { file, module, main: group.format.tensors()[0] };
+                let tensors = ModuleTensors { file, module, joint, main };
                 match self.filter.conversion(module) {
                     Conversion::Group(wanted) | Conversion::Either(wanted) if wanted != index => {}
                     Conversion::Excluded(why) => return Err(tensors.bad(excluded(&why))),
@@ -137,7 +145,7 @@ impl Dequantisation {
         let consumed: HashSet<String> = weights.keys().flat_map(|module| self.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
-        let decoded = weights.iter().map(|(module, weight)| (format!("{module}.weight"), weight.decoded()));
+        let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
         file.with_tensors(whole.chain(decoded).collect())
     }
 
@@ -147,7 +155,8 @@ impl Dequantisation {
             Conversion::Group(group) | Conversion::Either(group) => &self.groups[group],
             Conversion::Excluded(_) => return Vec::new(),
         };
-        group.format.tensors().iter().map(|tensor| format!("{module}.{tensor}")).collect()
+        let joint = group.format.joint();
+        group.format.tensors().iter().map(|tensor| format!("{module}{joint}{tensor}")).collect()
     }
 
     /// Checks that modules without a quantised weight may be unquantised.
@@ -160,9 +169,10 @@ impl Dequantisation {
             if let Conversion::Group(group) = self.filter.conversion(module)
                 && is_projection(module)
             {
-                let wanted = self.groups[group].format.tensors()[0];
+                let format = &self.groups[group].format;
+                let (joint, wanted) = (format.joint(), format.tensors()[0]);
                 let problem = format!(
-                    "the module is not quantised: '{module}.{wanted}' is missing, although quantization_config \
+                    "the module is not quantised: '{module}{joint}{wanted}' is missing, although quantization_config \
                      converts the module; list it in {} if it is meant to be unquantised",
                     self.filter.key_path()
                 );

@@ -13,6 +13,7 @@ pub(super) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 pub(super) struct ModuleTensors<'f> {
     pub(crate) file: &'f TensorFile,
     pub(crate) module: &'f str,
+    pub(crate) joint: char,
     /// Name of the tensor that errors are about, after the module's name.
     pub(crate) main: &'static str,
 }
@@ -97,7 +98,7 @@ impl<'f> ModuleTensors<'f> {
 
     /// Returns the full name of a tensor.
     pub(crate) fn name(&self, tensor: &str) -> String {
-        format!("{}.{tensor}", self.module)
+        format!("{}{}{tensor}", self.module, self.joint)
     }
 
     /// Returns an error about the module's main tensor.

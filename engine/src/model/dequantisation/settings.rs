@@ -11,6 +11,7 @@ use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
+use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{Dequantisation, FormatGroup, compressed_tensors, one_group, torchao};
 use crate::model::json::Config;
 use crate::model::quantisation;
@@ -44,9 +45,10 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         "fp8" => fp8(&settings),
         "bitsandbytes" => bitsandbytes(&settings),
         "torchao" => torchao::read(&settings),
+        "mxfp4" => mxfp4(&settings),
         other => {
-            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\" or \"bitnet\" \
-                         (other quantised checkpoints are not supported)";
+            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\" or \
+                         \"bitnet\" (other quantised checkpoints are not supported)";
             Err(settings.bad_key("quant_method", format!("{other:?}"), known))
         }
     };
@@ -252,6 +254,16 @@ fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
                     judged; save the model dequantised, or use xcheck inspect --verify)";
     let scheme = ActivationScheme::unsupported_for(settings, "load_in_4bit", true, expected);
     Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, Some(scheme), filter))
+}
+
+/// Reads the settings of gpt-oss, whose experts alone are quantised.
+fn mxfp4(settings: &Config) -> Result<Dequantisation> {
+    settings.only_keys(&["quant_method", "dequantize", UNCONVERTED])?;
+    let mut filter = ModuleFilter::all(UNCONVERTED);
+    filter.exclude_listed(settings, UNCONVERTED)?;
+    let experts = ["gate_up_proj", "down_proj"];
+    filter.groups = vec![experts.map(|name| ModulePattern::Suffix(format!(".mlp.experts.{name}"))).into()];
+    Ok(one_group(format!("MXFP4, {}", ScaleGroup::Inputs(32).name()), Mxfp4Experts, None, filter))
 }
 
 /// Reads MLX's settings: one format for all modules, and formats of single modules under their names.

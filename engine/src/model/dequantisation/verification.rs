@@ -91,8 +91,9 @@ impl Dequantisation {
                 Conversion::Group(group) | Conversion::Either(group) => &self.groups[group],
                 Conversion::Excluded(_) => return Ok(unknown()),
             };
-            let tensors = ModuleTensors { file, module, main: group.format.tensors()[0] };
-            match original.get(&format!("{module}.weight")).and_then(|tensor| rows_of(tensor, weight)) {
+            let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
+            let tensors = ModuleTensors { file, module, joint, main };
+            match original.get(&weight.name(module)).and_then(|tensor| rows_of(tensor, weight)) {
                 Some(original) => fit(&*group.format, &tensors, weight, &original),
                 None => Ok(unknown()),
             }
@@ -108,8 +109,8 @@ struct OriginalRows {
 
 /// Returns the rows of an original of the same shape in a plain type.
 fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix) -> Option<OriginalRows> {
-    let view = View::stored(&tensor.shape, tensor.dtype, tensor.data.clone())?;
-    if tensor.shape != [weight.rows, weight.cols] {
+    let view = View::stored(&[weight.rows, weight.cols], tensor.dtype, tensor.data.clone())?;
+    if tensor.shape != weight.shape() {
         return None;
     }
     let row = |row: usize| {

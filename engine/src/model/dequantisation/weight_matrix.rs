@@ -12,15 +12,27 @@ const ROWS: usize = 32;
 pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
     pub(crate) dtype: DType,
-    /// Number of outputs.
+    /// Number of outputs. In a stack of experts: of inputs, of all experts together.
     pub(crate) rows: usize,
-    /// Number of inputs.
+    /// Number of inputs. In a stack of experts: of outputs.
     pub(crate) cols: usize,
+    /// Number of experts whose matrices are stacked in one parameter; `None` for a module's matrix.
+    pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>,
 }
 
 impl WeightMatrix<'_> {
+    /// Returns the name of the decoded tensor of a module.
+    pub(crate) fn name(&self, module: &str) -> String {
+        if self.experts.is_some() { module.to_owned() } else { format!("{module}.weight") }
+    }
+
+    /// Returns the shape of the decoded tensor.
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        self.experts.map_or(vec![self.rows, self.cols], |count| vec![count, self.rows / count, self.cols])
+    }
+
     /// Returns the size of the decoded matrix.
     pub(crate) fn bytes(&self) -> usize {
         self.rows * self.cols * self.dtype.block_bytes()
@@ -33,7 +45,7 @@ impl WeightMatrix<'_> {
         parallel::chunks(&mut data, (ROWS * row_bytes).max(1), ROWS * self.cols * 4, |chunk, out| {
             self.decode_rows(chunk * ROWS, out);
         });
-        StoredTensor { dtype: self.dtype, shape: vec![self.rows, self.cols], data: data.into() }
+        StoredTensor { dtype: self.dtype, shape: self.shape(), data: data.into() }
     }
 
     /// Decodes whole rows from `first` on, column by column.
