@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 33] = [
+const MODELS: [(&str, &[&str], usize); 35] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -41,6 +41,8 @@ const MODELS: [(&str, &[&str], usize); 33] = [
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-lfm2", BOTH, 213),
+    ("tiny-granitehybrid", BOTH, 237),
 ];
 
 #[test]
@@ -50,7 +52,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 30] = [
+    let of_models: [(&str, &[Mistake]); 32] = [
         (
             "tiny-gemma",
             &[
@@ -231,13 +233,13 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("linear_decay=unbiased", "linear_decay", "decay"),
                 ("delta_rule=tiled-heads", "delta_rule", "recurrent_state"),
                 ("delta_rule=undecayed", "delta_rule", "recurrent_state"),
-                ("recurrent_state=reset", "recurrent_state", "recurrent_state"),
+                ("state_kept=none", "state_kept", "recurrent_state"),
                 ("conv_state=none", "conv_state", "conv_out"),
                 ("fused_order@beta_logit=concatenated", "fused_order", "beta_logit"),
                 ("fused_order@q=concatenated", "fused_order", "q"),
                 ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
-                ("attn_gate@recurrent_norm=sigmoid", "attn_gate", "recurrent_norm"),
-                ("norm_order@recurrent_norm=after-gate", "norm_order", "recurrent_norm"),
+                ("gated_norm=sigmoid", "gated_norm", "recurrent_norm"),
+                ("gated_norm=before", "gated_norm", "recurrent_norm"),
                 ("shared_expert=unweighted", "shared_expert", "ffn_out"),
                 ("rope_width=16", "rope_width", "q_rope"),
             ],
@@ -313,6 +315,30 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@kv_latent_norm", "norm_missing", "kv_latent_norm"),
                 ("expert_weights=biased", "expert_weights", "expert_weights"),
                 ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-lfm2",
+            &[
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
+                ("conv_state=none", "conv_state", "conv_out"),
+                ("conv_gate@conv_in=swapped", "conv_gate", "conv_in"),
+                ("conv_gate@conv_gated=none", "conv_gate", "conv_gated"),
+                ("norm_missing@q_norm", "norm_missing", "q_norm"),
+            ],
+        ),
+        (
+            "tiny-granitehybrid",
+            &[
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
+                ("conv_bias=none", "conv_bias", "conv_out"),
+                ("activation@conv_act=none", "activation", "conv_act"),
+                ("step_size=unbiased", "step_size", "step_size"),
+                ("state_decay=growing", "state_decay", "recurrent_state"),
+                ("state_skip=none", "state_skip", "recurrent_out"),
+                ("state_kept=none", "state_kept", "recurrent_state"),
+                ("gated_norm=after", "gated_norm", "recurrent_norm"),
+                ("residual_scale=1", "residual_scale", "attn_residual"),
             ],
         ),
     ];

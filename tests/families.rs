@@ -99,6 +99,8 @@ pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
             let layers_and_passes = match model {
                 "tiny-deepseekv2" => 12,
                 "tiny-deepseekv3" | "tiny-glm47flash" => 8,
+                // Its operation of the recurrence computes the steps.
+                "tiny-granitehybrid" => 8,
                 _ => 0,
             };
             let taps = if is_of_llama_cpp { taps - layers_and_passes } else { taps };
@@ -456,7 +458,18 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 38] = [
+    let refused: [(&str, &[&str], Value, &str); 44] = [
+        (
+            "tiny-lfm2",
+            &["layer_types"],
+            json!(["conv", "sliding_attention", "conv"]),
+            "full_attention throughout",
+        ),
+        ("tiny-lfm2", &["layer_types"], json!(["conv", "full_attention"]), "one for each of 3 layers"),
+        ("tiny-lfm2", &["conv_L_cache"], json!(1000), "'kernel size' is 1000, expected 1 to 64"),
+        ("tiny-granitehybrid", &["mamba_n_groups"], json!(2), "several groups of heads are not supported"),
+        ("tiny-granitehybrid", &["time_step_limit"], json!([0.0, 0.5]), "limited steps are not supported"),
+        ("tiny-granitehybrid", &["num_local_experts"], json!(4), "with experts is not supported"),
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["residual_multiplier"], json!(0.22), "multipliers are not supported"),

@@ -55,6 +55,7 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::AttnGated,
         Point::ConvOut,
         Point::ConvAct,
+        Point::StepSize,
         Point::RecurrentState,
         Point::RecurrentOut,
         Point::RecurrentNorm,

@@ -62,6 +62,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("dots1", &["Dots1ForCausalLM"]),
     ("minimax-m2", &["minimax_m2", "MiniMaxM2ForCausalLM"]),
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
+    ("granitehybrid", &["granitemoehybrid", "GraniteMoeHybridForCausalLM"]),
     ("lfm2", &["Lfm2ForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),

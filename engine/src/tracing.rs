@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::exact::gather::{ElementwiseMap, Gather};
-use crate::exact::{Float, Node, Operands, Operation, Profile, is_given, unrounded_origin};
-use crate::numerics::{Numerics, delegate};
+use crate::exact::{self, Float, Node, Operands, Operation, Profile, is_given, node_of, unrounded_origin};
+use crate::numerics::{F32, Numerics, delegate};
 use crate::ops::activation::exact::{ClampedGating, Nonlinearity};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::addition::exact::Addition;
@@ -37,6 +37,8 @@ use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::short_convolution::exact::Convolution;
+use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::exact::{Scan, ScanMatrices, ScanOutput, StepSizes};
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -144,9 +146,22 @@ impl<'n> TracedNumerics<'n> {
     }
 }
 
+/// Number of passes whose matrices are evaluated from each other.
+const CHAINED: usize = 64;
+
+/// Returns the matrices of a recurrence, evaluated if they follow from those of many passes.
+fn settled(matrices: &Tensor) -> Tensor {
+    let depth = matrices.origins().iter().filter_map(node_of).map(|node| node.depth).max();
+    if depth.is_none_or(|depth| depth < CHAINED) {
+        return matrices.clone();
+    }
+    let known = exact::known(matrices);
+    exact::within(matrices.clone(), |flat| (known[flat].value, known[flat].radius))
+}
+
 impl Numerics for TracedNumerics<'_> {
     delegate!(
-        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, scores_of_logits
+        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, recurs_alike, rope_table, cache_type, likelihoods, scores_of_logits
     );
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -344,6 +359,38 @@ impl Numerics for TracedNumerics<'_> {
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
         let stage = GatedProduct { projected: projected.clone(), part, x: x.clone() };
         self.by(self.numerics.gated_by_part(projected, part, x), stage)
+    }
+
+    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
+        let stage = StepSizes { dt: dt.clone(), bias: bias.to_vec() };
+        self.by(self.numerics.step_sizes(dt, bias), stage)
+    }
+
+    fn recurrence(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        space: &StateSpace,
+        is_single: bool,
+    ) -> [Tensor; 2] {
+        let before = settled(before);
+        let [out, after] = self.numerics.recurrence(x, steps, &before, space, is_single);
+        let (x, steps, space) = (x.clone(), steps.clone(), space.clone());
+        let scan = Scan { x, steps, before, space, is_single };
+        [self.by(out, ScanOutput(scan.clone())), self.by(after, ScanMatrices(scan))]
+    }
+
+    /// The gated output is not rounded, and transformers rounds a normed row of a single token only.
+    fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
+        let made = self.numerics.gated_norm(gate, x, norm, is_single);
+        let inside = Nonlinearity { x: gate.clone(), up: Some(x.clone()), activation: Activation::Silu };
+        let whole = |profile| Profile { results: Float::F32, activated: Float::F32, ..profile };
+        let gated = self.rounding(F32.gated(gate, x, Activation::Silu), inside, whole);
+        self.rounding(made, RmsNormalisation { x: gated, norm: norm.clone() }, |profile| match is_single {
+            true => profile,
+            false => Profile { normed: Float::F32, ..profile },
+        })
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

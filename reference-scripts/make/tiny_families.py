@@ -464,7 +464,7 @@ MODELS = {
         "attention without RoPE in layer 1, embeddings times 12, scores times 0.3, both halves of a block\ntimes 0.22, logits divided by 3,",
         GraniteMoeHybridForCausalLM,
         GraniteMoeHybridConfig,
-        0,
+        14,
         {
             "matrices that do not decay": shows(changed_weights("A_log", lambda w: w - 100), 0.1),
             "no skip connection": shows(changed_weights("mamba.D", torch.zeros_like), 0.1),
@@ -472,7 +472,7 @@ MODELS = {
             "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
             "no factor of the halves": shows(configured(leave_out(residual_multiplier=1.0))),
         },
-        gains={"q_proj": 1.2, "k_proj": 1.2, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 12.0},
+        gains={"q_proj": 1.3, "k_proj": 1.3, "lm_head": 12.0, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 12.0},
         settings={
             "num_hidden_layers": 3,
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
@@ -487,7 +487,7 @@ MODELS = {
             "attention_multiplier": 0.3,
             "residual_multiplier": 0.22,
             "logits_scaling": 3.0,
-            "tie_word_embeddings": True,
+            "tie_word_embeddings": False,
         },
     ),
     "tiny-jais2": tiny(

@@ -177,6 +177,7 @@ static const xcheck__tap xcheck__taps[] = {
     {"decay_logit", XCHECK__LAYER, 0, "token,head"},
     {"conv_out", XCHECK__LAYER, 0, "token,hidden"},
     {"conv_act", XCHECK__LAYER, 0, "token,hidden"},
+    {"step_size", XCHECK__LAYER, 0, "token,head"},
     {"q_latent", XCHECK__LAYER, 0, "token,hidden"},
     {"q_latent_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"q", XCHECK__LAYER, 0, "token,head,head_dim"},

@@ -37,6 +37,8 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::delta_rule::faults::ENTRIES,
     crate::ops::activation::faults::gates::ENTRIES,
     crate::ops::gating::faults::ENTRIES,
+    crate::ops::state_space::faults::ENTRIES,
+    crate::ops::norm::faults::gate::ENTRIES,
     crate::ops::addition::faults::ENTRIES,
     crate::ops::addition::faults::stream::ENTRIES,
     crate::ops::logits::faults::ENTRIES,

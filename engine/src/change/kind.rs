@@ -103,10 +103,14 @@ kinds! {
         LinearBeta "linear_beta" "the shares by which linear attention replaces values";
         LinearDecay "linear_decay" "the decay of the state of linear attention";
         DeltaRule "delta_rule" "the steps of a gated delta rule: heads and inputs that it reads";
-        RecurrentState "recurrent_state" "the matrices that a recurrent layer keeps between passes";
         ConvKernel "conv_kernel" "the weights of a short convolution in another order";
         ConvState "conv_state" "the inputs of a short convolution that a layer keeps between passes";
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
+        StepSize "step_size" "the steps of a recurrence: their bias, or softplus";
+        StateDecay "state_decay" "the decay of the matrices of a recurrence";
+        StateSkip "state_skip" "the skip connection of a recurrence";
+        StateKept "state_kept" "the matrices of a recurrence that a layer keeps between passes";
+        GatedNorm "gated_norm" "the gate of a norm: missing, another function, or applied after the norm";
         ConvGate "conv_gate" "a gate of a short convolution: missing, with an activation, or another part of the projection";
     }
     Activations {

@@ -239,6 +239,7 @@ points! {
     DecayLogit   "decay_logit"    Qkv      Layer [Token, Head]             "projections that the decay of linear attention is computed from" <- [&[AttnNorm, BlockOut, Embed]];
     ConvOut      "conv_out"       Qkv      Layer [Token, Hidden]           "short convolution with its bias, before any activation" <- [&[ConvIn]];
     ConvAct      "conv_act"       Qkv      Layer [Token, Hidden]           "short convolution after its activation" <- [&[ConvOut]];
+    StepSize     "step_size"      Qkv      Layer [Token, Head]             "steps of a recurrence, after softplus" <- [&[MixerIn]];
     QLatent      "q_latent"       Qkv      Layer [Token, Hidden]           "compressed queries" <- [&[AttnNorm, BlockOut, Embed]];
     QLatentNorm  "q_latent_norm"  Qkv      Layer [Token, Hidden]           "compressed queries after their norm" <- [&[QLatent]];
     Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[QLatentNorm, AttnNorm, BlockOut, Embed]];
@@ -257,7 +258,7 @@ points! {
     KUnit        "k_unit"         Rope     Layer [Token, Hidden]           "keys of linear attention after their L2 norm, heads merged" <- [&[ConvAct]];
     Beta         "beta"           Rope     Layer [Token, Head]             "shares by which linear attention replaces values" <- [&[BetaLogit]];
     Decay        "decay"          Rope     Layer [Token, Head]             "logarithms of the decay of the state of linear attention" <- [&[DecayLogit]];
-    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct], &[KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
+    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct], &[StepSize, KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
     AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
@@ -265,7 +266,7 @@ points! {
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
     AttnGated    "attn_gated"     AttnOut  Layer [Token, Hidden]           "weights · v times the sigmoid of the gate" <- [&[AttnContext], &[AttnGate]];
-    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct], &[QUnit, ConvAct], &[KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
+    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct], &[StepSize, QUnit, ConvAct], &[KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     RecurrentNorm "recurrent_norm" AttnOut Layer [Token, Hidden]           "gated norm of the recurrence's output" <- [&[RecurrentOut], &[MixerGate, MixerIn]];
     ConvGated    "conv_gated"     AttnOut  Layer [Token, Hidden]           "short convolution times the gate after it" <- [&[ConvOut], &[MixerIn]];
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
@@ -406,8 +407,8 @@ impl Point {
 
     /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
     pub fn has_own_heads(self) -> bool {
-        use Point::{Beta, BetaLogit, Decay, DecayLogit, RecurrentState};
-        matches!(self, RecurrentState | Beta | BetaLogit | Decay | DecayLogit)
+        use Point::{Beta, BetaLogit, Decay, DecayLogit, RecurrentState, StepSize};
+        matches!(self, RecurrentState | StepSize | Beta | BetaLogit | Decay | DecayLogit)
     }
 
     /// Returns true if the layout of the tap's heads follows the RoPE pairing.

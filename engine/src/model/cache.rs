@@ -121,6 +121,11 @@ impl RecurrentLayer {
         all
     }
 
+    /// Returns true before the first token.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tokens == 0
+    }
+
     /// Returns the matrices after the latest token: `[heads, rows, columns]`.
     pub(crate) fn matrices(&self) -> Tensor {
         let shape = self.sizes.matrices;
@@ -171,6 +176,11 @@ impl LayerState {
             LayerState::Recurrent(layer) => layer,
             LayerState::Kv(_) => panic!("a recurrent layer has a recurrent state"),
         }
+    }
+
+    /// Returns true if the layer keeps matrices.
+    pub fn has_matrices(&self) -> bool {
+        matches!(self, LayerState::Recurrent(layer) if layer.sizes.matrices[0] > 0)
     }
 
     /// Returns the position of the next token, if the state is one of a layer like `own`, with these widths of keys and

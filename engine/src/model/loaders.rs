@@ -30,6 +30,7 @@ use crate::model::gpt_neox::GptNeoxFamily;
 use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
 use crate::model::granite::GraniteBlock;
+use crate::model::granite_hybrid::GraniteHybridFamily;
 use crate::model::granite_moe::GraniteMoeFamily;
 use crate::model::helium::HeliumFamily;
 use crate::model::jais2::Jais2Family;
@@ -134,6 +135,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Dots1Family>>(),
     decoder::<StandardBlock<MiniMaxM2Family>>(),
     decoder::<StandardBlock<Ernie45MoeFamily>>(),
+    decoder::<StandardBlock<GraniteHybridFamily>>(),
     decoder::<StandardBlock<Lfm2Family>>(),
     decoder::<BitnetBlock>(),
     GPT2,

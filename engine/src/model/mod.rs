@@ -27,6 +27,7 @@ pub mod gpt2;
 pub(crate) mod gpt_neox;
 pub(crate) mod gpt_oss;
 pub(crate) mod granite;
+pub(crate) mod granite_hybrid;
 pub(crate) mod granite_moe;
 pub(crate) mod helium;
 pub(crate) mod jais2;

@@ -55,6 +55,16 @@ impl<'f> Weights<'f> {
         self.decoded(name, tensor, shape.iter().product())
     }
 
+    /// Loads all elements of a tensor that has one of these shapes; see [`Weights::plain`].
+    ///
+    /// # Errors
+    /// See [`Weights::vector`].
+    pub(crate) fn plain_of(&mut self, name: &str, shapes: &[&[usize]]) -> Result<Vec<f32>> {
+        let stored = self.file.get(name).map(|tensor| tensor.shape.as_slice());
+        let shape = shapes.iter().find(|shape| Some(**shape) == stored).unwrap_or(&shapes[0]);
+        self.plain(name, shape)
+    }
+
     /// Loads a vector of `len` plain elements that may be stored as a matrix of one row.
     ///
     /// # Errors

@@ -94,6 +94,23 @@ macro_rules! delegate {
     (@gated_by_part $inner:tt) => {
         delegate!(@gated_by_part $inner (projected: &Tensor, part: usize, x: &Tensor) -> Tensor);
     };
+    (@step_sizes $inner:tt) => { delegate!(@step_sizes $inner (dt: &Tensor, bias: &[f32]) -> Tensor); };
+    (@recurrence $inner:tt) => {
+        fn recurrence(
+            &self,
+            x: &Tensor,
+            steps: &Tensor,
+            before: &Tensor,
+            space: &crate::ops::state_space::StateSpace,
+            is_single: bool,
+        ) -> [Tensor; 2] {
+            self.$inner.recurrence(x, steps, before, space, is_single)
+        }
+    };
+    (@recurs_alike $inner:tt) => { delegate!(@recurs_alike $inner () -> bool); };
+    (@gated_norm $inner:tt) => {
+        delegate!(@gated_norm $inner (gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor);
+    };
     (@add $inner:tt) => { delegate!(@add $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@add_halves $inner:tt) => { delegate!(@add_halves $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@probabilities $inner:tt) => {

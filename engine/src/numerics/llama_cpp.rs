@@ -25,7 +25,6 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
-use crate::ops::short_convolution::ShortConvolution;
 use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
@@ -215,16 +214,6 @@ impl Numerics for LlamaCpp {
     /// Divides SiLU by its argument. A row of one value uses the C library's exponential.
     fn shared_weights(&self, logits: &Tensor) -> Tensor {
         logits.clone().map(|x| x / (1.0 + (-x).exp()) / x)
-    }
-
-    /// Rounds products of whole groups of four weights, as gcc's code does, before it adds them one by one.
-    fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
-        let whole = conv.kernel / 4 * 4;
-        let add = |sum: f32, x: f32, weight: f32, at: usize| match at < whole {
-            true => sum + x * weight,
-            false => x.mul_add(weight, sum),
-        };
-        conv.by_terms(x, add, |sum| sum)
     }
 
     /// Scales RMSNorm without a weight.

@@ -36,6 +36,7 @@ pub use quantised_weights::QuantisedWeights;
 pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
 
+use crate::kernels::elementwise::per_column;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::{DecayRates, softplus};
@@ -50,6 +51,7 @@ use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::state_space::{self, StateSpace};
 use crate::parallel;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
@@ -284,7 +286,7 @@ pub trait Numerics: Send + Sync {
 
     /// Computes a causal convolution of each channel: `[k - 1 + T, C]`, beginning with the kept inputs, to `[T, C]`.
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
-        conv.of(x, |sum| sum)
+        conv.of(x)
     }
 
     /// Applies the L2 norm to each row of queries or keys, in `f32`: `[T, H, D]`.
@@ -311,6 +313,37 @@ pub trait Numerics: Send + Sync {
     /// C]`.
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
         gating::gated(projected, part, x, |product| product)
+    }
+
+    /// Computes the steps of a recurrence: softplus of a projection and a bias, `[T, H]`.
+    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
+        per_column(dt.clone(), bias.iter().copied(), |dt, bias| state_space::softplus(dt + bias))
+    }
+
+    /// Runs the recurrence of Mamba-2 over the tokens of a pass: `[T, H·P + 2·N]`, `[T, H]` and the matrices before it,
+    /// `[H, P, N]`, to the outputs, `[T, H·P]`, and the matrices after it. `is_single` is true for one token after others.
+    fn recurrence(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        space: &StateSpace,
+        is_single: bool,
+    ) -> [Tensor; 2] {
+        _ = is_single;
+        space.run(x, steps, before, state_space::advance)
+    }
+
+    /// Returns true if a recurrence over several tokens, with its norm, gives each token the same bits as one over a single
+    /// token.
+    fn recurs_alike(&self) -> bool {
+        true
+    }
+
+    /// Computes the norm of a recurrence's output times SiLU of a gate: `[T, H·P]` twice, to `[T, H·P]`.
+    fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
+        _ = is_single;
+        self.rms_norm(&self.gated(gate, x, Activation::Silu), norm)
     }
 
     /// Gathers values of several tensors, without rounding: `from` gives the tensor and the index for each result.

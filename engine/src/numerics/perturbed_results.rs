@@ -29,6 +29,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::state_space::StateSpace;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -337,7 +338,7 @@ impl Gaussian {
 
 impl Numerics for PerturbedResults<'_> {
     delegate!(
-        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
+        numerics: cache_transform, name, weight_types, native_types, activation_type, adds_rows_alike, recurs_alike, embed, rope_table,
         cache_type, cache_noise, likelihoods, scores_of_logits, choose
     );
 
@@ -430,6 +431,39 @@ impl Numerics for PerturbedResults<'_> {
 
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
         self.result(self.rounded(self.numerics.gated_by_part(projected, part, x), K))
+    }
+
+    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
+        self.result(self.rounded(self.numerics.step_sizes(dt, bias), 3.0 + 2.0 * LIBRARY))
+    }
+
+    fn recurrence(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        space: &StateSpace,
+        is_single: bool,
+    ) -> [Tensor; 2] {
+        let [out, after] = self.numerics.recurrence(x, steps, before, space, is_single);
+        let (tokens, columns) = (x.rows() as f64, space.columns as f64);
+        let error = |n: f64, unit: f64| {
+            move |_: usize, x: f64, rms: f64| K * unit * (n * rms * rms + (n + 3.0) * x * x).sqrt()
+        };
+        // Matrices stay `f32`, but another engine may round the products that extend them to a short type.
+        let (unit, terms) = match self.activation_type() {
+            DType::BF16 => (1.0 / 256.0, 1.0),
+            DType::F16 => (1.0 / 2048.0, 1.0),
+            _ => (U, tokens),
+        };
+        let out = self.moved_in(self.activation_type(), out, error(tokens + columns, U));
+        [self.result(out), self.moved_in(DType::F32, after, error(terms, unit))]
+    }
+
+    fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
+        let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0) + 3.0 + 2.0 * LIBRARY;
+        let normed = self.rounded(self.numerics.gated_norm(gate, x, norm, is_single), roundings);
+        self.result(self.rounded_by(normed, self.roundings.norms))
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

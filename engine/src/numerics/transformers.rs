@@ -23,6 +23,7 @@ use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::state_space::{self, StateSpace};
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -246,7 +247,7 @@ impl Numerics for Transformers {
             bias: conv.bias.as_ref().map(|bias| self.rounded_row(bias)),
             kernel: conv.kernel,
         };
-        self.rounded(conv.of(x, |sum| sum))
+        self.rounded(conv.of(x))
     }
 
     /// Rounds the parameters.
@@ -267,6 +268,39 @@ impl Numerics for Transformers {
 
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
         gating::gated(projected, part, x, |product| self.round(product))
+    }
+
+    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
+        per_column(dt.clone(), self.rounded_row(bias), |dt, bias| {
+            self.round(state_space::softplus(self.round(dt + bias)))
+        })
+    }
+
+    /// Computes a pass of several tokens in `f32`, and one token after others in a form of its own that rounds products.
+    fn recurrence(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        space: &StateSpace,
+        is_single: bool,
+    ) -> [Tensor; 2] {
+        let (decay, skip) = (space.rates(|log| self.round(log)), self.rounded_row(&space.skip));
+        let space = StateSpace { decay, is_log: false, skip, ..*space };
+        if !is_single || *self == Transformers::F32 {
+            return space.run(x, steps, before, state_space::advance);
+        }
+        space.run_single(x, steps, before, |value| self.round(value))
+    }
+
+    fn recurs_alike(&self) -> bool {
+        *self == Transformers::F32
+    }
+
+    /// Computes the gated output and its norm in `f32`, except that the normed row of a single token is rounded.
+    fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
+        let gain = if is_single { Gain::Weight } else { Gain::WeightFirst };
+        self.rms_norm(&F32.gated(gate, x, Activation::Silu), &RmsNorm { gain, ..norm.clone() })
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -30,3 +30,4 @@ pub mod sampling;
 pub mod scaling;
 pub(crate) mod shared_expert;
 pub mod short_convolution;
+pub mod state_space;

@@ -94,7 +94,10 @@ impl<'m> CheckSubject<'m> {
         // Embeddings are looked up; a tied head has a different name.
         let is_table = |name: &str| name == "token_embd" || name == "position_embd";
         let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
-        match matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
+        let layers = 0..self.model.dimensions().n_layers;
+        let mut states = layers.map(|layer| self.model.layer_state(layer));
+        let recurs_alike = self.numerics.recurs_alike() || !states.any(|state| state.has_matrices());
+        match recurs_alike && matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
             true => Exactness::Bits,
             false => Exactness::Rounding,
         }

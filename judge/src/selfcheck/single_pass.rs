@@ -54,6 +54,12 @@ impl SinglePass {
         }
         let value = self.values.get(&Site { pass: None, ..site })?;
         let width = self.width(site.point, value);
+        // Matrices of a recurrence exist after the last token alone.
+        if site.point.axes().contains(&TapAxis::State) {
+            let rows = value.data().chunks(width);
+            let rows = rows.map(|row| PassRow { numbers: row, square: mean_square(row) });
+            return (positions.end == self.tokens.len()).then(|| rows.collect());
+        }
         let (heads, wanted, length) = match site.point.axes() {
             [TapAxis::Head, ..] => (value.shape()[0], positions.clone(), positions.end.min(width)),
             [TapAxis::Key, ..] => (1, 0..positions.end, width),

@@ -42,6 +42,7 @@ pub const TAPS: &[Tap] = &[
     layer("decay_logit", &[Token, Head]),
     layer("conv_out", &[Token, Hidden]),
     layer("conv_act", &[Token, Hidden]),
+    layer("step_size", &[Token, Head]),
     layer("q_latent", &[Token, Hidden]),
     layer("q_latent_norm", &[Token, Hidden]),
     layer("q", &[Token, Head, HeadDim]),

@@ -7,7 +7,7 @@ use crate::model::cache::LayerState;
 use crate::model::decoder::delta::DeltaAttention;
 use crate::model::decoder::{
     DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, GatedConvolution, LatentAttention,
-    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer,
+    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
@@ -137,6 +137,8 @@ pub(crate) enum AttentionHalf {
     Convolution(GatedConvolution),
     /// Linear attention with a gated delta rule.
     DeltaRule(DeltaAttention),
+    /// Mamba-2 in place of attention.
+    StateSpace(Box<StateSpaceLayer>),
 }
 
 /// Attention with keys and values of each head.
@@ -159,6 +161,9 @@ impl AttentionHalf {
             }
             Some(RecurrentMixer::Convolution { kernel, has_bias, .. }) => {
                 return Ok(AttentionHalf::Convolution(GatedConvolution::load(c, (kernel, has_bias), w)?));
+            }
+            Some(RecurrentMixer::StateSpace(sizes)) => {
+                return Ok(AttentionHalf::StateSpace(Box::new(StateSpaceLayer::load(c, sizes, w)?)));
             }
         }
         if let Some(sizes) = c.latent {
@@ -185,6 +190,7 @@ impl AttentionHalf {
             AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, state.kv()),
             AttentionHalf::Convolution(conv) => return conv.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::DeltaRule(attn) => return attn.forward(x, p.n, t, state.recurrent()),
+            AttentionHalf::StateSpace(layer) => return layer.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::Heads(attn) => attn,
         };
         let (n, c) = (p.n, p.c);
@@ -212,6 +218,7 @@ impl AttentionHalf {
             AttentionHalf::Latent(_, attn) => attn.matrices(),
             AttentionHalf::Convolution(conv) => conv.matrices(),
             AttentionHalf::DeltaRule(attn) => attn.matrices(),
+            AttentionHalf::StateSpace(layer) => layer.matrices(),
         }
     }
 }

@@ -105,9 +105,13 @@ impl DecoderConfig {
             None => None,
         };
         if let Some(known) = &family.recurrent {
-            config.recurrent = Some(known.in_gguf(file, architecture, n_layers, hidden_size)?);
+            config.recurrent = known.in_gguf(file, architecture, n_layers, hidden_size)?;
         }
-        config.unrotated = family.unrotated(None, config.n_layers, None);
+        let rotates = family.recurrent.map(|known| known.rotates_in_gguf(file, architecture)).transpose()?;
+        config.unrotated = match rotates {
+            Some(false) => vec![true; n_layers],
+            _ => family.unrotated(None, n_layers, None),
+        };
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = (family.attn_scale)(&config);
         if latent.is_some() {

@@ -79,9 +79,12 @@ impl DecoderConfig {
             None => None,
         };
         if let Some(known) = &family.recurrent {
-            config.recurrent = Some(known.in_json(file, n_layers)?);
+            config.recurrent = known.in_json(file, n_layers)?;
         }
-        config.unrotated = unrotated(file, config.n_layers, family)?;
+        config.unrotated = match family.recurrent.map(|known| known.rotates_in_json(file)).transpose()? {
+            Some(false) => vec![true; n_layers],
+            _ => unrotated(file, n_layers, family)?,
+        };
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
         if latent.is_some() {
@@ -175,6 +178,7 @@ fn layer_types(file: &Config, n_layers: usize, family: &Family) -> Result<Option
     let recurrent = family.recurrent.map_or(&[][..], RecurrentFiles::layer_types);
     let slides = |kind: &Value| match kind.as_str() {
         Some(FULL) => Ok(false),
+        Some("attention") if !recurrent.is_empty() => Ok(false),
         Some(SLIDING) => Ok(true),
         Some(other) if recurrent.contains(&other) => Ok(false),
         _ => {

@@ -137,7 +137,15 @@ impl ExpertFiles {
         let has_bias = self.has_bias;
         let is_shared_weighted = self.is_shared_weighted();
         let count = one_of(file, &COUNT)?;
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, is_shared_weighted, has_plain_sigmoid: self.has_plain_sigmoid, clamped, has_bias })
+        Ok(ExpertsConfig {
+            count,
+            routing,
+            shared_ffn_size,
+            is_shared_weighted,
+            has_plain_sigmoid: self.has_plain_sigmoid,
+            clamped,
+            has_bias,
+        })
     }
 
     /// Reads the groups of experts and the factor of their weights.
@@ -256,7 +264,15 @@ impl ExpertFiles {
             self.has_bias && file.tensors.iter().any(|(name, _)| name.ends_with(".exp_probs_b.bias"));
         let count = file.require(&key("expert_count"))?;
         let (is_shared_weighted, clamped) = (self.is_shared_weighted(), self.clamped);
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, is_shared_weighted, has_plain_sigmoid: self.has_plain_sigmoid, clamped, has_bias })
+        Ok(ExpertsConfig {
+            count,
+            routing,
+            shared_ffn_size,
+            is_shared_weighted,
+            has_plain_sigmoid: self.has_plain_sigmoid,
+            clamped,
+            has_bias,
+        })
     }
 
     fn is_shared_weighted(&self) -> bool {

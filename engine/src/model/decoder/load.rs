@@ -161,6 +161,15 @@ impl LayerWeights<'_, '_> {
         Ok(ShortConvolution { weight, bias, kernel })
     }
 
+    /// Loads a vector by its GGUF name. GGUF files store it as a matrix of one row or one column.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(crate) fn flat(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.plain_of(&tensor, &[&[len], &[len, 1], &[1, len]])
+    }
+
     /// Returns true for a GGUF file.
     pub(super) fn is_gguf(&self) -> bool {
         matches!(self.names, DecoderNames::Gguf { .. })
@@ -213,7 +222,12 @@ impl Projections {
             (true, _) => w.fused("attn_qkv", has_bias, fused, d)?,
             (false, true) => w.projection("attn_qkv", has_bias, fused.iter().sum(), d)?.of_groups(c),
             (false, false) => [
-                w.projection("attn_q", has_bias, if c.shape.has_output_gate { 2 * q_width } else { q_width }, d)?,
+                w.projection(
+                    "attn_q",
+                    has_bias,
+                    if c.shape.has_output_gate { 2 * q_width } else { q_width },
+                    d,
+                )?,
                 w.projection("attn_k", has_bias, kv_width, d)?,
                 w.projection("attn_v", has_bias, kv_width, d)?,
             ],
@@ -245,12 +259,12 @@ impl FeedForward {
     pub(crate) fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, f, has_bias) = (c.hidden_size, w.dense_ffn_size().unwrap_or(c.ffn_size), c.biases.mlp);
         let (gate, up) = match c.shape.ffn {
-            FfnShape::Gated => {
-                (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
-            }
-            FfnShape::FusedGate => {
+            FfnShape::FusedGate if !w.has_in_gguf("ffn_gate") => {
                 let [gate, up] = w.fused("ffn_up", has_bias, [f; 2], d)?;
                 (Some(gate), up)
+            }
+            FfnShape::Gated | FfnShape::FusedGate => {
+                (Some(w.projection("ffn_gate", has_bias, f, d)?), w.projection("ffn_up", has_bias, f, d)?)
             }
             FfnShape::Plain => (None, w.projection("ffn_up", has_bias, f, d)?),
         };

@@ -8,6 +8,7 @@ mod config_gguf;
 mod config_json;
 mod config_llama2c;
 mod delta;
+mod delta_files;
 mod dense_files;
 mod expert_files;
 mod family;
@@ -22,6 +23,7 @@ mod recurrent;
 mod rope_json;
 mod shared_expert;
 mod short_conv;
+mod state_space;
 mod yarn;
 
 pub(crate) use block::{
@@ -43,6 +45,7 @@ pub use norm::{Norm, NormKind};
 pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
 pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
+pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 
 use std::ops::Range;
 

@@ -37,6 +37,13 @@ const LAYER: &[(&str, &str)] = &[
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_output", "self_attn.o_proj"),
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_dt", "mamba.dt_bias="),
+    ("ssm_a", "mamba.A_log="),
+    ("ssm_d", "mamba.D="),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
     ("shortconv.in_proj", "conv.in_proj"),
     ("shortconv.conv", "conv.conv"),
     ("shortconv.out_proj", "conv.out_proj"),
@@ -80,6 +87,11 @@ const OTHER_PARTS: [&str; 4] =
 /// Prefix of layers that predict further tokens, in Qwen's checkpoints.
 const PREDICTING: &str = "mtp.";
 
+/// Returns the name of the weight of a module, or of a parameter, whose name ends in `=`.
+fn parameter(name: String) -> String {
+    name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
+}
+
 impl<'a> DecoderNames<'a> {
     pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
         let (layer, outer) = (family.layer_names, family.outer_names);
@@ -92,16 +104,12 @@ impl<'a> DecoderNames<'a> {
         match self {
             DecoderNames::Gguf { layer, .. } => {
                 let other = layer.iter().find(|(own, _)| *own == name);
-                let name = other.map_or(name, |(_, other)| other);
-                name.strip_suffix('=')
-                    .map_or_else(|| format!("blk.{index}.{name}.weight"), |name| format!("blk.{index}.{name}"))
+                parameter(format!("blk.{index}.{}", other.map_or(name, |(_, other)| other)))
             }
             DecoderNames::HuggingFace { prefix, layer, outer } => {
                 let mut names = layer.iter().chain(LAYER);
                 let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
-                let name = format!("{prefix}{}.{index}.{hugging_face}", outer.layers);
-                // A parameter of its own, not of a module.
-                name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
+                parameter(format!("{prefix}{}.{index}.{hugging_face}", outer.layers))
             }
         }
     }

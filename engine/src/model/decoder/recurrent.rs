@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
 use crate::model::decoder::delta::DeltaSizes;
+use crate::model::decoder::{StateSpaceSizes, delta_files};
 use crate::model::json::Config;
 use crate::model::size;
-use crate::ops::l2_norm::L2Norm;
 use crate::ops::short_convolution::LONGEST_KERNEL;
 
 /// Recurrent layers of a model.
@@ -32,6 +34,8 @@ pub(crate) enum RecurrentMixer {
         /// True if the convolution and its projections have biases.
         has_bias: bool,
     },
+    /// Mamba-2.
+    StateSpace(StateSpaceSizes),
     /// Linear attention with a gated delta rule.
     DeltaRule(DeltaSizes),
 }
@@ -43,6 +47,11 @@ impl RecurrentMixer {
             RecurrentMixer::Convolution { channels, kernel, .. } => {
                 RecurrentSizes { channels, kept: kernel - 1, matrices: [0; 3] }
             }
+            RecurrentMixer::StateSpace(sizes) => RecurrentSizes {
+                channels: sizes.channels(),
+                kept: sizes.kernel - 1,
+                matrices: [sizes.heads, sizes.head_dim, sizes.columns],
+            },
             RecurrentMixer::DeltaRule(sizes) => sizes.state(),
         }
     }
@@ -51,9 +60,18 @@ impl RecurrentMixer {
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         match *self {
             RecurrentMixer::Convolution { kernel, .. } => check_kernel(file, kernel),
+            RecurrentMixer::StateSpace(StateSpaceSizes { heads, head_dim, columns, kernel, .. }) => {
+                check_kernel(file, kernel)?;
+                let sizes = [
+                    ("number of heads of a recurrence", heads),
+                    ("head size of a recurrence", head_dim),
+                    ("columns of a state", columns),
+                ];
+                size::check(file, &sizes)
+            }
             RecurrentMixer::DeltaRule(sizes) => {
                 check_kernel(file, sizes.kernel)?;
-                check_heads(file, sizes)
+                delta_files::check(file, sizes)
             }
         }
     }
@@ -66,30 +84,13 @@ fn check_kernel(file: &Path, kernel: usize) -> Result<()> {
     }
 }
 
-/// Checks the heads of linear attention.
-fn check_heads(file: &Path, sizes: DeltaSizes) -> Result<()> {
-    let DeltaSizes { key_heads, heads, key, value, .. } = sizes;
-    let all = [
-        ("number of key heads of linear attention", key_heads),
-        ("number of value heads of linear attention", heads),
-        ("key head size of linear attention", key),
-        ("value head size of linear attention", value),
-    ];
-    size::check(file, &all)?;
-    match heads.is_multiple_of(key_heads) {
-        true => Ok(()),
-        false => {
-            let expected = format!("a divisor of the {heads} value heads");
-            Err(Error::bad_key(file, all[0].0, key_heads, expected))
-        }
-    }
-}
-
 /// Keys of recurrent layers in the files of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecurrentFiles {
     /// LFM2's gated short convolution.
     Lfm2,
+    /// Granite 4's Mamba-2.
+    GraniteHybrid,
     /// Qwen3-Next's linear attention with a gated delta rule.
     DeltaRule,
 }
@@ -102,47 +103,59 @@ impl RecurrentFiles {
     pub(super) fn layer_types(self) -> &'static [&'static str] {
         match self {
             RecurrentFiles::Lfm2 => &["conv"],
+            RecurrentFiles::GraniteHybrid => &["linear_attention", "mamba"],
             RecurrentFiles::DeltaRule => &["linear_attention"],
         }
     }
 
-    /// Reads the recurrent layers of a `config.json`.
-    pub(super) fn in_json(self, file: &Config, n_layers: usize) -> Result<RecurrentLayers> {
+    /// Reads the recurrent layers of a `config.json`, if there are any.
+    pub(super) fn in_json(self, file: &Config, n_layers: usize) -> Result<Option<RecurrentLayers>> {
         let kinds = file.texts(LAYER_TYPES)?;
         let layers = match kinds.is_empty() {
             true => self.unlisted(file, n_layers)?,
             false => kinds.iter().map(|kind| self.layer_types().contains(kind)).collect(),
         };
+        if !layers.contains(&true) {
+            return Ok(None);
+        }
         let mixer = match self {
             RecurrentFiles::Lfm2 => RecurrentMixer::Convolution {
                 channels: file.require_usize("hidden_size")?,
                 kernel: file.require_usize("conv_L_cache")?,
                 has_bias: file.optional_bool("conv_bias")?.unwrap_or(false),
             },
-            RecurrentFiles::DeltaRule => {
-                let key = file.require_usize("linear_key_head_dim")?;
-                RecurrentMixer::DeltaRule(DeltaSizes {
-                    key_heads: file.require_usize("linear_num_key_heads")?,
-                    heads: file.require_usize("linear_num_value_heads")?,
-                    key,
-                    value: file.require_usize("linear_value_head_dim")?,
-                    kernel: file.require_usize("linear_conv_kernel_dim")?,
-                    norm: L2Norm { width: key, eps: 1e-6, is_least: false },
-                })
-            }
+            RecurrentFiles::GraniteHybrid => RecurrentMixer::StateSpace(state_space_in_json(file)?),
+            RecurrentFiles::DeltaRule => RecurrentMixer::DeltaRule(delta_files::sizes(file)?),
         };
         mixer.check(file.path())?;
-        Ok(RecurrentLayers { layers, mixer })
+        Ok(Some(RecurrentLayers { layers, mixer }))
+    }
+
+    /// Returns true if the layers with attention rotate queries and keys, in a `config.json`.
+    pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
+        match self {
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
+            RecurrentFiles::GraniteHybrid => {
+                Ok(file.optional_str("position_embedding_type")? == Some("rope"))
+            }
+        }
+    }
+
+    /// Returns true if the layers with attention rotate queries and keys, in a GGUF file.
+    pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
+        match self {
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
+            RecurrentFiles::GraniteHybrid => {
+                Ok(file.optional(&format!("{architecture}.rope.scaling.finetuned"))?.unwrap_or(true))
+            }
+        }
     }
 
     /// Reads the recurrent layers of a `config.json` without a list of kinds.
     fn unlisted(self, file: &Config, n_layers: usize) -> Result<Vec<bool>> {
         match self {
-            RecurrentFiles::DeltaRule => {
-                const KEY: &str = "full_attention_interval";
-                let every = file.require_usize(KEY)?;
-                recurrent_but(every, n_layers).ok_or_else(|| file.bad_key(KEY, every, "1 or more layers"))
-            }
+            RecurrentFiles::GraniteHybrid => Ok(vec![true; n_layers]),
+            RecurrentFiles::DeltaRule => delta_files::layers(file, n_layers),
             RecurrentFiles::Lfm2 => {
                 const KEY: &str = "full_attn_idxs";
                 let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
@@ -165,18 +178,21 @@ impl RecurrentFiles {
         }
     }
 
-    /// Reads the recurrent layers of a GGUF file: those without key-value heads.
+    /// Reads the recurrent layers of a GGUF file, those without key-value heads, if there are any.
     pub(super) fn in_gguf(
         self,
         file: &Gguf,
         architecture: &str,
         n_layers: usize,
         hidden_size: usize,
-    ) -> Result<RecurrentLayers> {
+    ) -> Result<Option<RecurrentLayers>> {
         let key = |name: &str| format!("{architecture}.{name}");
         let kv_heads_key = key("attention.head_count_kv");
         let kv_heads = kv_heads_by_layer(file, &kv_heads_key)?;
         let layers = match kv_heads.len() {
+            _ if self == RecurrentFiles::DeltaRule => {
+                delta_files::layers_in_gguf(file, architecture, n_layers)?
+            }
             1 => vec![kv_heads[0] == 0; n_layers],
             count if count == n_layers => kv_heads.iter().map(|count| *count == 0).collect(),
             count => {
@@ -185,67 +201,96 @@ impl RecurrentFiles {
                 return Err(Error::bad_key(file.tensors.path(), &kv_heads_key, found, expected));
             }
         };
+        if !layers.contains(&true) {
+            return Ok(None);
+        }
         let mixer = match self {
             RecurrentFiles::Lfm2 => RecurrentMixer::Convolution {
                 channels: hidden_size,
                 kernel: file.require(&key("shortconv.l_cache"))?,
                 has_bias: false,
             },
-            RecurrentFiles::DeltaRule => return delta_rule_in_gguf(file, architecture, n_layers),
+            RecurrentFiles::GraniteHybrid => {
+                RecurrentMixer::StateSpace(state_space_in_gguf(file, architecture, hidden_size)?)
+            }
+            RecurrentFiles::DeltaRule => {
+                RecurrentMixer::DeltaRule(delta_files::sizes_in_gguf(file, architecture)?)
+            }
         };
         mixer.check(file.tensors.path())?;
-        Ok(RecurrentLayers { layers, mixer })
+        Ok(Some(RecurrentLayers { layers, mixer }))
     }
 }
 
-/// Returns flags that are false for every n-th layer, which has attention; `None` for 0.
-fn recurrent_but(every: usize, n_layers: usize) -> Option<Vec<bool>> {
-    (every > 0).then(|| (1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect())
-}
-
-/// Reads the layers with linear attention of a GGUF file: a flag for each layer, or the interval of the other layers.
-fn delta_rule_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -> Result<RecurrentLayers> {
-    const INTERVAL: usize = 4;
-    let key = |name: &str| format!("{architecture}.{name}");
-    let (listed, every_key) = (key("attention.recurrent_layers"), key("full_attention_interval"));
-    let layers = match file.is_array(&listed) {
-        true => {
-            let mut flags: Vec<bool> = file.require(&listed)?;
-            if flags.len() < n_layers {
-                let found = format!("{} entries", flags.len());
-                let expected = format!("one for each of {n_layers} layers");
-                return Err(Error::bad_key(file.tensors.path(), &listed, found, expected));
-            }
-            flags.truncate(n_layers);
-            flags
+/// Reads the sizes of Mamba-2 in a `config.json`.
+fn state_space_in_json(file: &Config) -> Result<StateSpaceSizes> {
+    file.only("mamba_n_groups", &[1.into()], "1 (several groups of heads are not supported)")?;
+    if let Some(limit) = file.get("time_step_limit") {
+        let is_open =
+            limit.as_array().is_some_and(|limit| limit.first().and_then(Value::as_f64) == Some(0.0));
+        let has_end = limit.as_array().and_then(|limit| limit.get(1)).and_then(Value::as_f64);
+        if !is_open || has_end.is_some_and(f64::is_finite) {
+            return Err(file.bad_key("time_step_limit", limit, "no limit (limited steps are not supported)"));
         }
-        false => {
-            let every = file.optional(&every_key)?.unwrap_or(INTERVAL);
-            let refuse = || Error::bad_key(file.tensors.path(), &every_key, every, "1 or more layers");
-            recurrent_but(every, n_layers).ok_or_else(refuse)?
-        }
+    }
+    let (heads, inner) = (file.require_usize("mamba_n_heads")?, expanded(file)?);
+    let head_dim = match file.optional_str("mamba_d_head") {
+        Ok(Some("auto")) if heads > 0 => inner / heads,
+        _ => file.require_usize("mamba_d_head")?,
     };
-    let (width, heads): (usize, usize) =
-        (file.require(&key("ssm.state_size"))?, file.require(&key("ssm.time_step_rank"))?);
-    let inner: usize = file.require(&key("ssm.inner_size"))?;
-    if heads == 0 || inner != heads.saturating_mul(width) {
-        let expected = format!("{heads} · {width}: heads of values as wide as keys");
-        return Err(Error::bad_key(file.tensors.path(), &key("ssm.inner_size"), inner, expected));
+    if heads.checked_mul(head_dim) != Some(inner) {
+        let expected = format!("heads of {inner} values together: mamba_expand times the hidden size");
+        return Err(file.bad_key("mamba_n_heads", heads, expected));
     }
-    let mixer = RecurrentMixer::DeltaRule(DeltaSizes {
-        key_heads: file.require(&key("ssm.group_count"))?,
+    Ok(StateSpaceSizes {
         heads,
-        key: width,
-        value: width,
-        kernel: file.require(&key("ssm.conv_kernel"))?,
-        norm: L2Norm {
-            width,
-            eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
-            is_least: false,
-        },
-    });
-    mixer.check(file.tensors.path())?;
-    Ok(RecurrentLayers { layers, mixer })
+        head_dim,
+        columns: file.require_usize("mamba_d_state")?,
+        kernel: file.require_usize("mamba_d_conv")?,
+        has_conv_bias: file.optional_bool("mamba_conv_bias")?.unwrap_or(true),
+        has_bias: file.optional_bool("mamba_proj_bias")?.unwrap_or(false),
+    })
+}
+
+/// Returns the number of values of all heads of Mamba-2.
+fn expanded(file: &Config) -> Result<usize> {
+    let (factor, hidden_size) = (file.require_usize("mamba_expand")?, file.require_usize("hidden_size")?);
+    let product = factor.checked_mul(hidden_size);
+    product.ok_or_else(|| file.bad_key("mamba_expand", factor, "a small whole number"))
+}
+
+/// Reads the sizes of Mamba-2 in a GGUF file.
+fn state_space_in_gguf(file: &Gguf, architecture: &str, hidden_size: usize) -> Result<StateSpaceSizes> {
+    let key = |name: &str| format!("{architecture}.ssm.{name}");
+    let refuse = |name: &str, found: usize, expected: String| {
+        Err(Error::bad_key(file.tensors.path(), &key(name), found, expected))
+    };
+    let [groups, inner, heads]: [usize; 3] = [
+        file.optional(&key("group_count"))?.unwrap_or(1),
+        file.require(&key("inner_size"))?,
+        file.require(&key("time_step_rank"))?,
+    ];
+    if groups != 1 {
+        return refuse("group_count", groups, "1 (several groups of heads are not supported)".into());
+    }
+    if inner != 2 * hidden_size {
+        return refuse(
+            "inner_size",
+            inner,
+            format!("{}, twice the hidden size, as in llama.cpp", 2 * hidden_size),
+        );
+    }
+    if heads == 0 || !inner.is_multiple_of(heads) {
+        return refuse("time_step_rank", heads, format!("a number of heads that divides {inner}"));
+    }
+    Ok(StateSpaceSizes {
+        heads,
+        head_dim: inner / heads,
+        columns: file.require(&key("state_size"))?,
+        kernel: file.require(&key("conv_kernel"))?,
+        has_conv_bias: true,
+        has_bias: false,
+    })
 }
 
 /// Reads the number of key-value heads of the layers with attention of a GGUF file. Recurrent layers have 0.

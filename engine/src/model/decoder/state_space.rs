@@ -74,7 +74,8 @@ impl StateSpaceLayer {
             space: StateSpace {
                 head_dim,
                 columns,
-                decay: w.decay("ssm_a", heads)?,
+                decay: w.flat("ssm_a", heads)?,
+                is_log: !w.is_gguf(),
                 skip: w.flat("ssm_d", heads)?,
             },
             norm: c.rms_norm(w.flat("ssm_norm", inner)?),
@@ -108,7 +109,7 @@ impl StateSpaceLayer {
         state.keep(t.tap(RecurrentState, after));
         let out = t.tap(RecurrentOut, out);
         let gate = columns(n, &projected, 0, inner);
-        let normed = t.tap(RecurrentNorm, n.silu_gated(&gate, &out, &self.norm, is_single));
+        let normed = t.tap(RecurrentNorm, n.gated_norm(&gate, &out, &self.norm, is_single));
         t.tap(AttnOut, self.output.of(n, &normed))
     }
 }

@@ -35,6 +35,20 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         usual: |at| if has_gate(at) { Vec::new() } else { others(at, &[]) },
         ..CatalogueEntry::PLAIN
     },
+    // After the short convolution of a recurrent layer.
+    CatalogueEntry {
+        kind: CauseKind::Activation,
+        keys: Some(["hidden_act", ""]),
+        at: &[Point::ConvAct],
+        takes: "none|silu|gelu_pytorch_tanh|gelu|relu2|relu|quick_gelu",
+        own,
+        compute: |at, value| match value.as_word()? {
+            "none" => at.stage().map(|op: &Nonlinearity| op.x.clone()),
+            word => by_word(at, word),
+        },
+        usual: |at| others(at, &["none"]),
+        ..CatalogueEntry::PLAIN
+    },
     CatalogueEntry {
         kind: CauseKind::GateUpSwap,
         at: ACTIVATED,

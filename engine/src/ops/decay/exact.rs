@@ -26,8 +26,7 @@ impl Operation for Decay {
                 false => (f64::from(self.rates.rates[flat % heads]), 0.0),
             };
             let e = x.value.exp();
-            let (softplus, slope) =
-                if e.is_finite() { (e.ln_1p(), e / (1.0 + e)) } else { (x.value, 1.0) };
+            let (softplus, slope) = if e.is_finite() { (e.ln_1p(), e / (1.0 + e)) } else { (x.value, 1.0) };
             // The exponential, the sum 1 + e^x, which ggml rounds before the logarithm, and the logarithm.
             let own = U * (2.0 * ulps * slope + 1.0 + 2.0 * ulps * softplus);
             let steep = slope + 0.25 * x.radius.min(1.0);

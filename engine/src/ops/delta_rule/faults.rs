@@ -15,11 +15,11 @@ const WORDS: [&str; 4] = ["tiled-heads", "undecayed", "whole", "swapped"];
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
-        kind: CauseKind::RecurrentState,
+        kind: CauseKind::StateKept,
         at: RESULTS,
-        takes: "reset",
-        compute: |at, value| (value.as_word()? == "reset").then(|| reset(at)).flatten(),
-        usual: |_| vec![ChangeValue::word("reset")],
+        takes: "none",
+        compute: |at, value| (value.as_word()? == "none").then(|| reset(at)).flatten(),
+        usual: |_| vec![ChangeValue::word("none")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {

@@ -74,11 +74,8 @@ pub(crate) struct DeltaArithmetic {
 
 impl DeltaArithmetic {
     /// Plain `f32`.
-    pub(crate) const PLAIN: Self = Self {
-        exp: |x| exp(x),
-        dot: |a, b| Kernel::fastest().dot(a, b),
-        multiply_add: |a, b, c| a * b + c,
-    };
+    pub(crate) const PLAIN: Self =
+        Self { exp: |x| exp(x), dot: |a, b| Kernel::fastest().dot(a, b), multiply_add: |a, b, c| a * b + c };
 
     /// Computes the state after the tokens, `[H, Dv, Dk]`, and the outputs, `[T, H, Dv]`.
     pub(crate) fn of(self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {

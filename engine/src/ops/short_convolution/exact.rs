@@ -3,6 +3,7 @@
 use crate::exact::dot::dot;
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operation::per_row;
+use crate::exact::value::{K, U};
 use crate::exact::{ExactValue, Operands, Operation, Profile};
 use crate::ops::short_convolution::ShortConvolution;
 use crate::tensor::Tensor;
@@ -31,10 +32,12 @@ impl Operation for Convolution {
             let weights = weights.iter().map(|&w| ExactValue::sure(operands.round(w.into())));
             let inputs = (0..kernel).map(|at| x.get(flat + at * channels));
             let sum = dot(&InputValues::new(weights), &InputValues::new(inputs));
-            match &self.conv.bias {
-                Some(bias) => sum.rounded(profile.biased).plus(operands.round(bias[channel].into())),
-                None => sum,
-            }
+            let Some(bias) = &self.conv.bias else { return sum };
+            let bias = operands.round(bias[channel].into());
+            // An engine may begin the sum with the bias.
+            let first = U * bias.abs();
+            let n = kernel as f64;
+            sum.rounded(profile.biased).plus(bias).moved(K * n.sqrt() * first, n * first)
         };
         per_row(wanted, channels, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }

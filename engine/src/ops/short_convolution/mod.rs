@@ -22,29 +22,19 @@ pub struct ShortConvolution {
 }
 
 impl ShortConvolution {
-    /// Computes the convolution, `[k - 1 + T, C]` to `[T, C]`: adds from the earliest input on, then the bias. `round` is
-    /// applied to each sum before its bias.
-    pub(crate) fn of(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
-        self.by_terms(x, |sum, x, weight, _| x.mul_add(weight, sum), round)
-    }
-
-    /// Computes the convolution with another addition of a term to a sum: of an input and its weight, the weight with this
-    /// number.
-    pub(crate) fn by_terms(
-        &self,
-        x: &Tensor,
-        add: impl Fn(f32, f32, f32, usize) -> f32 + Sync,
-        round: impl Fn(f32) -> f32 + Sync,
-    ) -> Tensor {
+    /// Computes the convolution, `[k - 1 + T, C]` to `[T, C]`: adds from the earliest input on, then the bias. As in ggml,
+    /// products of whole groups of four inputs are rounded before they are added.
+    pub(crate) fn of(&self, x: &Tensor) -> Tensor {
         let (channels, kernel) = (x.row_len(), self.kernel);
+        let whole = kernel / 4 * 4;
         Tensor::from_rows(x.rows() + 1 - kernel, channels, |token, out| {
             for (channel, out) in out.iter_mut().enumerate() {
                 let weights = &self.weight[channel * kernel..][..kernel];
-                let term =
-                    |(at, weight): (usize, &f32)| (x.data()[(token + at) * channels + channel], *weight);
-                let terms = weights.iter().enumerate().map(term);
-                let sum = terms.enumerate().fold(0.0f32, |sum, (at, (x, w))| add(sum, x, w, at));
-                *out = round(sum) + self.bias.as_ref().map_or(0.0, |bias| bias[channel]);
+                let sum = weights.iter().enumerate().fold(0.0f32, |sum, (at, &weight)| {
+                    let x = x.data()[(token + at) * channels + channel];
+                    if at < whole { sum + x * weight } else { x.mul_add(weight, sum) }
+                });
+                *out = sum + self.bias.as_ref().map_or(0.0, |bias| bias[channel]);
             }
         })
     }

@@ -94,16 +94,26 @@ impl Scan {
     fn evaluated(&self, profile: &Profile) -> ScanInputs<'_> {
         let of = |tensor| InputTensor::of(tensor, profile);
         let (steps, heads) = (of(&self.steps), self.space.heads());
-        let exponent = |flat: usize| steps.get(flat).value * f64::from(self.space.decay[flat % heads]);
+        let rates: Vec<f64> =
+            self.space.decay.iter().map(|&decay| self.rate(decay.into(), profile)).collect();
+        let exponent = |flat: usize| steps.get(flat).value * rates[flat % heads];
         let decay = |flat: usize| {
-            let (token, rate) = (flat / heads, f64::from(self.space.decay[flat % heads]));
-            let chunk = (token.saturating_sub(CHUNK - 1)..=token).map(|token| exponent(token * heads + flat % heads));
+            let (token, rate) = (flat / heads, rates[flat % heads]);
+            let chunk =
+                (token.saturating_sub(CHUNK - 1)..=token).map(|token| exponent(token * heads + flat % heads));
             let (value, added) = (exp(exponent(flat)), chunk.sum::<f64>().abs());
-            let error = U * (added + profile.library_ulps + 2.0) * value;
+            // The exponent has the error of A, an exponential too.
+            let library = (profile.library_ulps + 1.0) * (1.0 + exponent(flat).abs());
+            let error = U * (added + library + 1.0) * value;
             steps.get(flat).through(value, rate * value).moved(error / 2.0, error)
         };
         let decays = (0..self.steps.data().len()).map(decay).collect();
         ScanInputs { x: of(&self.x), before: of(&self.before), steps, decays }
+    }
+
+    /// Returns A of a head.
+    fn rate(&self, decay: f64, profile: &Profile) -> f64 {
+        if self.space.is_log { -exp(profile.weights.round(decay)) } else { decay }
     }
 
     /// Largest relative error of a product of a single token.
@@ -112,7 +122,12 @@ impl Scan {
     }
 
     /// Returns the numbers of B (0) or C (1) of a token.
-    fn shared<'i>(&self, inputs: &'i ScanInputs, token: usize, part: usize) -> impl Fn(usize) -> ExactValue + 'i {
+    fn shared<'i>(
+        &self,
+        inputs: &'i ScanInputs,
+        token: usize,
+        part: usize,
+    ) -> impl Fn(usize) -> ExactValue + 'i {
         let first = self.space.heads() * self.space.head_dim + part * self.space.columns;
         let first = token * self.x.row_len() + first;
         move |column| inputs.x.get(first + column)
@@ -138,8 +153,9 @@ impl Scan {
                 let (kept, term) = (value.times(decay), x.times(b(at)));
                 let error = 2.0 * unit * term.value.abs();
                 let sigma = kept.sigma.hypot(term.sigma);
-                *value = ExactValue { value: kept.value + term.value, sigma, radius: kept.radius + term.radius }
-                    .moved(K * error, error);
+                *value =
+                    ExactValue { value: kept.value + term.value, sigma, radius: kept.radius + term.radius }
+                        .moved(K * error, error);
                 matrix.squares[at] = matrix.squares[at] * decay.value.powi(2) + term.value.powi(2);
             }
             matrix.terms += 1;
@@ -190,7 +206,8 @@ impl Operation for ScanOutput {
         let tokens: Vec<(usize, Vec<usize>)> = tokens.into_iter().collect();
         let of_row = |index: usize| {
             let (row, tokens) = &tokens[index];
-            let (mut found, last) = (Vec::with_capacity(tokens.len()), tokens.last().map_or(0, |last| last + 1));
+            let (mut found, last) =
+                (Vec::with_capacity(tokens.len()), tokens.last().map_or(0, |last| last + 1));
             scan.run(&inputs, (*row, last), unit, |token, matrix| {
                 if tokens.binary_search(&token).is_ok() {
                     let skip = ExactValue::sure(profile.weights.round(scan.space.skip[row / size].into()));

@@ -45,8 +45,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 "log" => |a| (-a).ln(),
                 _ => return None,
             };
-            let decay = scan.space.decay.iter().map(|&a| decay(a)).collect();
-            with(at, &Scan { space: StateSpace { decay, ..scan.space.clone() }, ..scan.clone() })
+            let weights = at.n.profile().weights;
+            let rates = scan.space.rates(|log| weights.round(log.into()) as f32);
+            let decay = rates.into_iter().map(decay).collect();
+            let space = StateSpace { decay, is_log: false, ..scan.space.clone() };
+            with(at, &Scan { space, ..scan.clone() })
         },
         usual: |_| ["none", "growing", "log"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN

@@ -16,8 +16,10 @@ pub struct StateSpace {
     pub head_dim: usize,
     /// Columns of the matrix of a head, N.
     pub columns: usize,
-    /// A of each head, which is negative: `[H]`.
+    /// A of each head, which is negative, or the logarithm of -A: `[H]`.
     pub decay: Vec<f32>,
+    /// True if `decay` is the logarithm of -A.
+    pub is_log: bool,
     /// D of each head: `[H]`.
     pub skip: Vec<f32>,
 }
@@ -40,8 +42,20 @@ impl StateSpace {
         self.decay.len()
     }
 
+    /// Returns A of each head. `round` is applied to its logarithm.
+    pub(crate) fn rates(&self, round: impl Fn(f32) -> f32) -> Vec<f32> {
+        let rate = |&decay: &f32| if self.is_log { -round(decay).exp() } else { decay };
+        self.decay.iter().map(rate).collect()
+    }
+
     /// Returns the numbers of a head and token.
-    pub(crate) fn token<'t>(&self, x: &'t Tensor, steps: &Tensor, token: usize, head: usize) -> HeadToken<'t> {
+    pub(crate) fn token<'t>(
+        &self,
+        x: &'t Tensor,
+        steps: &Tensor,
+        token: usize,
+        head: usize,
+    ) -> HeadToken<'t> {
         let (row, inner, columns) = (x.row(token), self.heads() * self.head_dim, self.columns);
         HeadToken {
             step: steps.row(token)[head],
@@ -62,11 +76,12 @@ impl StateSpace {
         advance: impl Fn(&mut [f32], f32, f32, &[f32], &[f32]) -> f32 + Sync,
     ) -> [Tensor; 2] {
         let (tokens, heads, size) = (x.rows(), self.heads(), self.head_dim);
+        let rates = self.rates(|log| log);
         let of_head = |head: usize| {
             let (mut matrix, mut out) = (before.row(head).to_vec(), Vec::with_capacity(tokens * size));
             for token in 0..tokens {
                 let HeadToken { step, x, b, c } = self.token(x, steps, token, head);
-                let decay = (step * self.decay[head]).exp();
+                let decay = (step * rates[head]).exp();
                 for (row, &x) in matrix.chunks_exact_mut(self.columns).zip(x) {
                     let read = advance(row, decay, x * step, b, c);
                     out.push(read + x * self.skip[head]);
@@ -82,6 +97,31 @@ impl StateSpace {
     }
 }
 
+impl StateSpace {
+    /// Runs the recurrence over one token, with a rounding of each product and sum besides the matrix: transformers'
+    /// recurrent form.
+    pub(crate) fn run_single(
+        &self,
+        x: &Tensor,
+        steps: &Tensor,
+        before: &Tensor,
+        round: impl Fn(f32) -> f32 + Sync,
+    ) -> [Tensor; 2] {
+        let (mut after, mut out, rates) = (before.data().to_vec(), Vec::new(), self.rates(|log| log));
+        for (at, row) in after.chunks_exact_mut(self.columns).enumerate() {
+            let (head, inside) = (at / self.head_dim, at % self.head_dim);
+            let HeadToken { step, x, b, c } = self.token(x, steps, 0, head);
+            let decay = (step * rates[head]).exp();
+            for (state, b) in row.iter_mut().zip(b) {
+                *state = *state * decay + round(round(step * b) * x[inside]);
+            }
+            let read: f32 = row.iter().zip(c).map(|(state, c)| round(*state) * c).sum();
+            out.push(round(round(read) + round(x[inside] * self.skip[head])));
+        }
+        [Tensor::new(&[1, self.heads() * self.head_dim], out), Tensor::new(before.shape(), after)]
+    }
+}
+
 /// Number of sums of a product with C.
 const SUMS: usize = 32;
 
@@ -90,7 +130,7 @@ pub(crate) fn advance(row: &mut [f32], decay: f32, x: f32, b: &[f32], c: &[f32])
     let mut sums = [0.0f32; SUMS];
     let whole = row.len() / SUMS * SUMS;
     for (at, state) in row.iter_mut().enumerate() {
-        *state = b[at].mul_add(x, *state * decay);
+        *state = state.mul_add(decay, b[at] * x);
         if at < whole {
             sums[at % SUMS] = state.mul_add(c[at], sums[at % SUMS]);
         }

@@ -29,6 +29,13 @@ MIXTURE = (
     ("ffn_out", "output", FEED_FORWARD),
 )
 LATENT = (("q", "output", r"(self_attn|attention)\.q_b_proj"),)  # queries of multi-head latent attention
+RECURRENT = (  # layers with a convolution or a recurrence in place of attention
+    ("mixer_in", "output", r"(mamba|conv|mixer)\.in_proj"),
+    ("conv_gated", "input", r"conv\.out_proj"),
+    ("recurrent_out", "input", r"(mamba|mixer)\.norm"),
+    ("recurrent_norm", "input", r"(mamba|mixer)\.out_proj"),
+    ("attn_out", "output", r"(mamba|conv|mixer)\.out_proj"),
+)
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
 CACHE = ("batch", "kv_head", "key", "head_dim")
@@ -123,7 +130,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         else:
             found[tap] = Place(f"{path}.{module}", side, tuple(manner) or None)
     names = [name for name, _ in block.named_modules() if name]
-    for tap, side, pattern in (*MIXTURE, *LATENT):
+    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT):
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)

@@ -14,10 +14,22 @@ use crate::tensor::Tensor;
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::AttnGate,
-        at: &[Point::AttnGated, Point::RecurrentNorm],
-        takes: "none|silu|sigmoid",
+        at: &[Point::AttnGated],
+        takes: "none|silu",
         compute: |at, value| gated(at, value.as_word()?),
-        usual: |_| ["none", "silu", "sigmoid"].map(ChangeValue::word).into(),
+        usual: |_| ["none", "silu"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::GatedNorm,
+        at: &[Point::RecurrentNorm],
+        takes: "before|none|sigmoid|unnormed",
+        compute: |at, value| match value.as_word()? {
+            "before" => before_norm(at),
+            "unnormed" => without_norm(at),
+            word => gated(at, word),
+        },
+        usual: |_| ["before", "none", "sigmoid", "unnormed"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -26,20 +38,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "one|logit|doubled",
         compute: |at, value| share(at, value.as_word()?),
         usual: |_| ["one", "logit", "doubled"].map(ChangeValue::word).into(),
-        ..CatalogueEntry::PLAIN
-    },
-    CatalogueEntry {
-        kind: CauseKind::NormMissing,
-        at: &[Point::RecurrentNorm],
-        compute: |at, _| without_norm(at),
-        ..CatalogueEntry::PLAIN
-    },
-    CatalogueEntry {
-        kind: CauseKind::NormOrder,
-        at: &[Point::RecurrentNorm],
-        takes: "after-gate",
-        compute: |at, value| (value.as_word()? == "after-gate").then(|| after_gate(at)).flatten(),
-        usual: |_| vec![ChangeValue::word("after-gate")],
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -88,7 +86,7 @@ fn without_norm(at: &SiteContext) -> Option<Tensor> {
 }
 
 /// Computes the norm of the product, in place of the product of the norm.
-fn after_gate(at: &SiteContext) -> Option<Tensor> {
+fn before_norm(at: &SiteContext) -> Option<Tensor> {
     let (node, product) = (norm(at)?, without_norm(at)?);
     let RmsNormalisation { x, norm } = node.operation()?;
     Some(at.n.rms_norm(&product.reshaped(x.shape()), norm).reshaped(at.value.shape()))

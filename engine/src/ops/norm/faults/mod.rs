@@ -3,6 +3,7 @@
 //! An engine's divisor can be any number: RMSNorm with a separate epsilon for each row reproduces it.
 
 pub(crate) mod element;
+pub(crate) mod gate;
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
