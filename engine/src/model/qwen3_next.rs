@@ -39,6 +39,15 @@ impl StandardFamily for Qwen3NextFamily {
         }),
         predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
         biases: BiasRules::NONE,
+        layer_names: &[
+            ("attn_qkvz", "linear_attn.in_proj_qkvz"),
+            ("ssm_ba", "linear_attn.in_proj_ba"),
+            ("ssm_conv1d", "linear_attn.conv1d"),
+            ("ssm_a", "linear_attn.A_log="),
+            ("ssm_dt", "linear_attn.dt="),
+            ("ssm_norm", "linear_attn.norm"),
+            ("ssm_out", "linear_attn.out_proj"),
+        ],
         gguf_layer_names: &[("ffn_norm", "post_attention_norm"), ("ssm_a", "ssm_a=")],
         config_defaults,
         ..LlamaBlock::FAMILY

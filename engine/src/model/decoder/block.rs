@@ -127,7 +127,6 @@ pub struct StandardBlock<F> {
 
 /// Attention half of a block, after its norm.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a layer has many more bytes of weights")]
 pub(crate) enum AttentionHalf {
     /// Keys and values of each head.
     Heads(HeadAttention),

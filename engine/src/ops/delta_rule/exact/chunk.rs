@@ -7,7 +7,7 @@
 
 use crate::exact::Profile;
 use crate::exact::value::{K, U};
-use crate::ops::delta_rule::exact::head::{TokenInputs, dot, sizes};
+use crate::ops::delta_rule::exact::inputs::{TokenInputs, dot, sizes};
 
 /// Tokens of a chunk up to the current one.
 pub(super) struct Chunk {

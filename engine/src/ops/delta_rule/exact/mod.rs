@@ -8,13 +8,15 @@
 mod chunk;
 mod head;
 mod history;
+mod inputs;
 
 use std::sync::Arc;
 
 pub(crate) use self::history::DeltaHistory;
 use crate::exact::input::InputTensor;
 use crate::exact::{ExactValue, Float, Operation, Profile};
-use crate::ops::delta_rule::exact::head::{HeadRun, KnownPass, known};
+use crate::ops::delta_rule::exact::head::HeadRun;
+use crate::ops::delta_rule::exact::inputs::{KnownPass, known};
 use crate::parallel;
 use crate::tensor::Tensor;
 
