@@ -12,7 +12,7 @@ use xcheck::error::Result;
 use xcheck::model::{
     Activation, Dimensions, LoadedModel, LongRope, LongRopeModel, Model, ModelFiles, ModelPass,
 };
-use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics};
+use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::rope::Rope;
 use xcheck::selfcheck::{
@@ -373,6 +373,22 @@ fn a_sequence_that_outgrows_longropes_short_factors_has_the_same_bits_in_any_chu
             assert_ne!(checked.verdict.unwrap_or(Verdict::Pass), Verdict::Fail, "{file}: {checked:?}");
         }
         assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, numerics), Verdict::Pass, "{file}");
+    }
+}
+
+#[test]
+fn a_recurrent_state_has_the_same_bits_in_any_chunked_prefill() {
+    for model in ["tiny-lfm2", "tiny-granitehybrid"] {
+        let gguf = format!("{model}-q8_0.gguf");
+        let kinds: [(&str, &dyn Numerics); 3] =
+            [("hf", &F32), ("hf", &Transformers::Bf16), (&gguf, &LLAMA_CPP_F32)];
+        for (file, numerics) in kinds {
+            let loaded = load(&test_data("architectures").join(model).join(file));
+            for checked in check_all(CheckSubject { model: &*loaded.model, numerics }).expect("it runs") {
+                assert_ne!(checked.verdict.unwrap_or(Verdict::Pass), Verdict::Fail, "{model}: {checked:?}");
+            }
+            assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, numerics), Verdict::Pass, "{model}");
+        }
     }
 }
 

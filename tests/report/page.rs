@@ -76,8 +76,9 @@ fn names_from_files_end_no_element() {
 fn large(candidate: f64) -> Report {
     let layers = (0..4).flat_map(|pass| (0..40).map(move |layer| (layer, pass)));
     let points = || {
-        let is_there = |point: &&Point| point.scope() == TapScope::Layer && !point.is_of_experts();
-        Point::ALL.iter().filter(is_there).filter(|point| !point.name().contains("sub_norm"))
+        let of_layers = Point::ALL.iter().filter(|point| point.scope() == TapScope::Layer);
+        let of_all = of_layers.filter(|point| !point.is_of_experts() && !point.is_of_recurrent_layers());
+        of_all.filter(|point| !["sub_norm", "attn_gate"].iter().any(|part| point.name().contains(part)))
     };
     let found = || measurement(&[3, 17], candidate, 0.25);
     let rows = layers.flat_map(|(layer, pass)| points().map(move |&point| (point, layer, pass)));

@@ -405,6 +405,14 @@ impl Point {
         self.axes().contains(&TapAxis::Chosen)
     }
 
+    /// Returns true if only layers with a short convolution or a recurrence have the tap.
+    pub fn is_of_recurrent_layers(self) -> bool {
+        use Point::{ConvGated, MixerIn, QUnit, RecurrentNorm, RecurrentOut, RecurrentState, StepSize};
+        (MixerIn..=StepSize).contains(&self)
+            || (QUnit..=RecurrentState).contains(&self)
+            || matches!(self, RecurrentOut | RecurrentNorm | ConvGated)
+    }
+
     /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
     pub fn has_own_heads(self) -> bool {
         use Point::{Beta, BetaLogit, Decay, DecayLogit, RecurrentState, StepSize};

@@ -32,7 +32,7 @@ impl Operation for StepSizes {
             let (x, distance) = (sum.value, exp(-sum.value.abs()));
             let (value, slope) = (x.max(0.0) + distance.ln_1p(), 1.0 / (1.0 + exp(-x)));
             // An engine may add 1 to the exponential before it takes the logarithm, which loses digits of small values.
-            let library = U * ((profile.library_ulps + 1.0) * (value + slope) + 1.0);
+            let library = U * ((2.0 * profile.library_ulps + 1.0) * (value + slope) + 1.0);
             sum.through(value, slope).moved(library / 2.0, library)
         };
         per_row(wanted, self.bias.len(), |flats, exacts| exacts.extend(flats.iter().map(one)))
@@ -103,7 +103,7 @@ impl Scan {
                 (token.saturating_sub(CHUNK - 1)..=token).map(|token| exponent(token * heads + flat % heads));
             let (value, added) = (exp(exponent(flat)), chunk.sum::<f64>().abs());
             // The exponent has the error of A, an exponential too.
-            let library = (profile.library_ulps + 1.0) * (1.0 + exponent(flat).abs());
+            let library = (2.0 * profile.library_ulps + 1.0) * (1.0 + exponent(flat).abs());
             let error = U * (added + library + 1.0) * value;
             steps.get(flat).through(value, rate * value).moved(error / 2.0, error)
         };
