@@ -62,7 +62,7 @@ fn use_several(bytes: Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: share(12, 96), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: share(24, 96), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn changed_bytes_in_the_header_never_panic(

@@ -69,7 +69,7 @@ fn judged_files(
         open(trainer, PolicySide::Trainer, columns[1]),
     );
     let dtypes = dtypes.map(|dtype| (!dtype.is_empty()).then(|| dtype.to_owned()));
-    assess(join, &GapOptions { dtypes, clip: 0.2, is_one_file: false }).expect("it is read")
+    assess(join, &GapOptions { dtypes, clip: 0.2, ..GapOptions::default() }).expect("it is read")
 }
 
 fn columns(model: &str, rollout: &str, trainer: &str) -> GapAssessment {
@@ -205,8 +205,12 @@ fn planted_faults_are_named_and_their_correct_twins_pass() {
                 }),
             ),
             (
-                "unexplained-size",
+                "logarithm-base",
                 with(&right, |_, values| values.iter().map(|value| value / 10f64.ln()).collect()),
+            ),
+            (
+                "logarithm-base",
+                with(&right, |_, values| values.iter().map(|value| value / 2f64.ln()).collect()),
             ),
         ];
         for (name, planted) in &faults {
@@ -220,7 +224,9 @@ fn planted_faults_are_named_and_their_correct_twins_pass() {
 fn a_shorter_type_than_stated_fails() {
     for model in MODELS {
         let found = judged(&pairs(model, "bf16_cache", "bf16_sdpa"), "f32");
-        assert_eq!(cause(&found), (Verdict::Fail, "shorter-type"), "{model}: {:?}", found.findings);
+        assert_eq!(cause(&found), (Verdict::Fail, "unexplained-size"), "{model}: {:?}", found.findings);
+        let text = json!(found.findings[0])["text"].to_string();
+        assert!(text.contains("Rounding of bf16 can be as large"), "{model}: {text}");
         let coarse = with(&pairs(model, "f32_cache", "f32_sdpa"), |_, values| {
             values.iter().map(|&value| f64::from(half::bf16::from_f64(value))).collect()
         });
@@ -233,6 +239,28 @@ fn a_shorter_type_than_stated_fails() {
             values.iter().map(|value| (value * 100.0).round() / 100.0).collect()
         });
         assert_eq!(cause(&judged(&decimals, "bf16")), (Verdict::Pass, ""), "{model}");
+    }
+}
+
+/// A log-sum-exp that leaves a rare token out moves few tokens, all to one side.
+#[test]
+fn differences_to_one_side_are_no_shorter_type() {
+    for model in MODELS {
+        let right = pairs(model, "f32_cache", "f32_sdpa");
+        let moved = |sides: u64| {
+            with(&right, |index, values| {
+                let rare = |at: usize| 1e-2 * chance(index, at).powi(25);
+                let sign = |at: usize| if sides == 2 && chance(at, index) < 0.5 { -1.0 } else { 1.0 };
+                values.iter().enumerate().map(|(at, value)| value - sign(at) * rare(at)).collect()
+            })
+        };
+        assert_eq!(cause(&judged(&right, "f32")), (Verdict::Pass, ""), "{model}");
+        let found = judged(&moved(1), "f32");
+        assert_eq!(cause(&found), (Verdict::Fail, "one-sided"), "{model}: {:?}", found.findings);
+        assert_eq!(found.findings[0].values["larger"], "rollout", "{model}");
+        let found = judged(&moved(2), "f32");
+        assert_ne!(cause(&found), (Verdict::Fail, "one-sided"), "{model}: {:?}", found.findings);
+        assert_ne!(found.verdict, Verdict::Pass, "{model}");
     }
 }
 

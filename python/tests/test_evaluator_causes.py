@@ -16,6 +16,7 @@ from module_recorder import record  # noqa: E402
 from xcheck.evaluator.causes import numbers  # noqa: E402
 from xcheck.evaluator.causes.change import Change, Run  # noqa: E402
 from xcheck.evaluator.causes.confirmation import confirmed  # noqa: E402
+from xcheck.evaluator.causes.keys import read_entries  # noqa: E402
 from xcheck.evaluator.causes.round_numbers import bounds, chosen, decimals  # noqa: E402
 from xcheck.evaluator.causes.search import likeliest, search  # noqa: E402
 from xcheck.evaluator.causes.trial import Trial  # noqa: E402
@@ -53,6 +54,18 @@ def test_an_expression_of_the_sizes_competes_with_a_round_number():
     assert chosen(0.35, 0.354, forms, False).value is None
     named = chosen(8**-0.5 - 1e-7, 8**-0.5 + 1e-7, forms, False)
     assert named.phrase == "0.353553 = 1/sqrt(8)"
+
+
+def test_a_key_that_the_code_reads_under_another_name_is_tried():
+    from transformers import KimiLinearConfig
+    from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearForCausalLM
+
+    model = KimiLinearForCausalLM.__new__(KimiLinearForCausalLM)
+    torch.nn.Module.__init__(model)
+    model.config = KimiLinearConfig()
+    keys = dict(read_entries(SimpleNamespace(model=model)))
+    assert keys["moe_renormalize",] is True  # the code reads `norm_topk_prob`
+    assert ("bos_token_id",) not in keys
 
 
 def test_the_range_of_numbers_that_fit_is_bisected():

@@ -34,8 +34,9 @@ roundings.
 """
 
 CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of
-several that explain every value, no cause is named, or only other causes are. {count} models were asked, with the default
-limit of 10 s of wall-clock time on a busy machine. Weights that are larger by a thousandth have no cause to name.
+several that explain every value, no cause is named, or only other causes are. {count} models were asked, with a limit of
+15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights that are larger by a thousandth have no cause to
+name.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,11 @@ def fits(row: dict[str, Any], cause: dict[str, Any]) -> bool:
     if row["kind"] == "operation" and cause.get("kind") == "operation":
         return True
     pairs = [(row["expected"], row["found"]), *row.get("constants", [])]
-    return any(close(cause.get("expected"), one) and close(cause.get("found"), other) for one, other in pairs)
+    numbers = re.findall(r"[-+]?\d[\d.e+-]*", text)  # of "another number, such as 1e-05"
+    return any(
+        close(cause.get("expected"), one) and any(close(found, other) for found in (cause.get("found"), *numbers))
+        for one, other in pairs
+    )
 
 
 def close(one: Any, other: Any) -> bool:

@@ -27,9 +27,9 @@ COLUMNS = {
     "temperature 0.9": ("temperature_0.9", {"temperature"}),
     "temperature 1.2": ("temperature_1.2", {"temperature"}),
     "top-p 0.9": ("top_p_0.9", {"processed"}),
-    "softmax over padded vocabulary": ("vocabulary_padded", {"vocabulary-range", "one-sided-tail"}),
-    "softmax without added tokens": ("vocabulary_cut", {"vocabulary-range", "one-sided-tail"}),
-    "minimum length masks the end token": ("end_masked", {"processed", "vocabulary-range", "one-sided-tail"}),
+    "softmax over padded vocabulary": ("vocabulary_padded", {"vocabulary-range", "one-sided"}),
+    "softmax without added tokens": ("vocabulary_cut", {"vocabulary-range", "one-sided"}),
+    "minimum length masks the end token": ("end_masked", {"processed", "vocabulary-range", "one-sided"}),
     "log-probability of the greedy token": ("greedy_token", {"other-token", "far-tokens"}),
     "stale prefix cache": ("stale_prefix", {"position-step"}),
     "positions jump": ("positions_from_25", {"position-step"}),
@@ -64,7 +64,7 @@ def number_faults(rows: Rows, dtype: str) -> dict[str, tuple[Rows, set[str]]]:
         "zeros for the prompt": (moved(rows, lambda _, r: [0.0] * 5 + r[5:]), {"prompt-included"}),
         "zeros for padding": (moved(rows, lambda _, r: r[:-6] + [0.0] * 6), {"padding-included"}),
         "negative log-probabilities": (moved(rows, lambda _, r: [-v for v in r]), {"positive"}),
-        "base 10": (moved(rows, lambda _, r: [v / math.log(10) for v in r]), set()),
+        "base 10": (moved(rows, lambda _, r: [v / math.log(10) for v in r]), {"logarithm-base"}),
         "all zero": (moved(rows, lambda _, r: [0.0] * len(r)), {"constant"}),
         "minus infinity": (moved(rows, lambda i, r: [-1e300 if i % 7 == 3 and n == 4 else v for n, v in enumerate(r)]), {"infinite"}),
     }
@@ -121,7 +121,7 @@ def plant(file: Path, dtype: str, judge: Judge, counts: dict[str, Counter], deta
     faults = {kind: fault for kind, fault in faults.items() if fault[0] != column(f"{dtype}_eager")}
     faults |= number_faults(trainer, dtype)
     if dtype == "f32":
-        faults["bf16 in place of f32"] = (column("bf16_sdpa"), {"shorter-type"})
+        faults["bf16 in place of f32"] = (column("bf16_sdpa"), set())
     for kind, (rows, names) in faults.items():
         known = lines if kind.startswith("stale weights") else still
         verdict, cause = judge(known, rollout, rows, dtype)

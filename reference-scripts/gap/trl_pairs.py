@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes pairs of log-probabilities by transformers' own generate and TRL's own trainer, and judges each with xcheck.
+"""Judges pairs of log-probabilities: rollouts of transformers or of another engine against TRL's trainer.
 
-transformers samples left-padded batches. The rollout's log-probabilities are a log-softmax of generate's scores
-(`scores`) and those of compute_transition_scores (`transition`). The trainer's are those of GRPOTrainer's method, of
-selective_log_softmax, and of one forward pass of transformers. All pairs differ by rounding alone: each verdict other
-than pass is a false alarm. Prints a Markdown table.
+By default, transformers samples left-padded batches. The rollout's log-probabilities are a log-softmax of generate's
+scores (`scores`) and those of compute_transition_scores (`transition`). --rollouts names a file of another engine instead,
+as vllm_rollouts.py writes it. The trainer's are those of GRPOTrainer's method, of selective_log_softmax, and of one forward
+pass of transformers. All pairs differ by rounding alone: each verdict other than pass is a false alarm. Prints a Markdown
+table.
 """
 
 import argparse
@@ -24,42 +25,51 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, selective_log_softmax
 
 BATCH = 8
-ROLLOUTS = ("scores", "transition")
 TRAINERS = ("grpo", "selective", "forward")
 
 
-def generated(model: torch.nn.Module, prompts: list[list[int]], steps: int, temperature: float) -> tuple:
-    """Returns ids and mask of a left-padded batch with its completions, and their log-probabilities in two ways."""
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+def generated(model: torch.nn.Module, prompts: list[list[int]], steps: int, temperature: float) -> list[dict]:
+    """Samples a left-padded batch; returns the sequences and their log-probabilities in two ways."""
+    ids, mask = padded(prompts)
     settings = transformers.GenerationConfig(
         do_sample=True, temperature=temperature, top_k=0, top_p=1.0, max_new_tokens=steps,
         pad_token_id=0, output_scores=True, return_dict_in_generate=True,
     )
     out = model.generate(ids, attention_mask=mask, generation_config=settings)
     transition = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
-    scores = chosen(torch.stack(out.scores, 1), out.sequences[:, width:])
-    return out.sequences, torch.cat([mask, torch.ones_like(scores, dtype=mask.dtype)], 1), scores, transition
+    scores = chosen(torch.stack(out.scores, 1), out.sequences[:, ids.shape[1] :])
+    rows = []
+    for n, prompt in enumerate(prompts):
+        row = {"tokens": out.sequences[n, -len(prompt) - steps :].tolist(), "prompt_length": len(prompt)}
+        rows.append(row | {"scores": numbers(scores[n]), "transition": numbers(transition[n])})
+    return rows
+
+
+def padded(sequences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns ids and mask of a left-padded batch."""
+    width = max(map(len, sequences))
+    pad = [width - len(tokens) for tokens in sequences]
+    ids = [[0] * n + tokens for n, tokens in zip(pad, sequences)]
+    return torch.tensor(ids), torch.tensor([[0] * n + [1] * (width - n) for n in pad])
+
+
+def numbers(values: torch.Tensor) -> list[float]:
+    return shown(values.float().tolist())
 
 
 @torch.no_grad()
-def batch(model: torch.nn.Module, prompts: list[list[int]], steps: int, temperature: float) -> list[dict]:
-    ids, mask, scores, transition = generated(model, prompts, steps, temperature)
+def scored(model: torch.nn.Module, rows: list[dict], steps: int, temperature: float) -> list[dict]:
+    """Adds the trainer's log-probabilities to a batch of rollouts."""
     trainer = SimpleNamespace(accelerator=Accelerator(cpu=True))
-    grpo, *_ = GRPOTrainer._get_per_token_logps_and_entropies(trainer, model, ids, mask, steps)
-    rows = []
-    for n, prompt in enumerate(prompts):
-        tokens = ids[n, -len(prompt) - steps :]
-        logits = model(tokens[None]).logits[:, -steps - 1 : -1]
-        last = tokens[None, -steps:]
-        ways = {
-            "scores": scores[n], "transition": transition[n], "grpo": grpo[n],
-            "selective": selective_log_softmax(logits, last, temperature)[0],
-            "forward": chosen(logits / temperature, last)[0],
-        }
-        row = {"tokens": tokens.tolist(), "prompt_length": len(prompt)}
-        rows.append(row | {name: shown(values.float().tolist()) for name, values in ways.items()})
+    batch = padded([row["tokens"] for row in rows])
+    grpo, *_ = GRPOTrainer._get_per_token_logps_and_entropies(trainer, model, *batch, steps)
+    for row, values in zip(rows, grpo):
+        tokens = torch.tensor([row["tokens"]])
+        logits = model(tokens).logits[:, -steps - 1 : -1]
+        last = tokens[:, -steps:]
+        row["grpo"] = numbers(values)
+        row["selective"] = numbers(selective_log_softmax(logits, last, temperature)[0])
+        row["forward"] = numbers(chosen(logits / temperature, last)[0])
     return rows
 
 
@@ -78,6 +88,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the model")
     parser.add_argument("--gguf", help="file of the model in the folder, if it is GGUF")
     parser.add_argument("--dtype", choices=DTYPES, required=True)
+    parser.add_argument("--rollouts", type=Path, help="file with the rollouts of another engine")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--sequences", type=int, default=104)
     parser.add_argument("--steps", type=int, default=24)
@@ -92,16 +103,22 @@ def main() -> None:
     model.generation_config.eos_token_id = None
     add_fused_lm_head(model, temperature=options.temperature)
     file = options.out / f"{options.name}-{options.dtype}-{options.temperature}.jsonl"
+    rows = []
+    if options.rollouts:
+        rows = [json.loads(line) for line in options.rollouts.open()]
+    for at in range(0, 0 if rows else options.sequences, BATCH):
+        rows += generated(model, subject.prompts[at : at + BATCH], options.steps, options.temperature)
+    ways = [name for name in rows[0] if name not in ("tokens", "prompt_length")]
+    steps = len(rows[0][ways[0]])
     with file.open("w") as opened:
-        for at in range(0, options.sequences, BATCH):
-            prompts = subject.prompts[at : at + BATCH]
-            for row in batch(model, prompts, options.steps, options.temperature):
+        for at in range(0, len(rows), BATCH):
+            for row in scored(model, rows[at : at + BATCH], steps, options.temperature):
                 opened.write(json.dumps(row) + "\n")
     print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}", file=sys.stderr)
-    pairs = [pair for one, other in itertools.product(ROLLOUTS, TRAINERS) for pair in ((one, other), (other, one))]
+    pairs = [pair for one, other in itertools.product(ways, TRAINERS) for pair in ((one, other), (other, one))]
     for columns in map(",".join, pairs):
         verdict = judged(options.xcheck, file, columns, options.dtype)
-        cells = [options.name, options.dtype, options.temperature, columns, options.sequences, verdict]
+        cells = [options.name, options.dtype, options.temperature, columns, len(rows), verdict]
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 

@@ -24,7 +24,7 @@ pub(super) struct AuditedState {
     pub residual: f64,
     /// Largest root mean square that rounding explains.
     pub bound: f64,
-    /// Number of answers needed to tell it from the claimed state; `None` if rounding hides the difference.
+    /// Number of answers needed to distinguish the state from the claimed one; `None` if rounding hides the difference.
     pub expected_requests: Option<usize>,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct AuditReport {
     pub seed: u64,
     /// Number of answers that were compared.
     pub answers: usize,
-    /// Number of requests, with those that identified the server.
+    /// Number of requests, including those that identified the server.
     pub requests: usize,
-    /// Number of answers before a state passes.
+    /// Fewest answers after which a state can pass.
     pub least_answers: usize,
     /// Number of tokens compared in each answer.
     pub tokens: usize,
@@ -54,8 +54,8 @@ pub(super) struct AuditReport {
 }
 
 impl AuditReport {
-    /// Returns the verdict: fail if the claimed state is rejected, pass if the answers agree with it and every other
-    /// state is rejected that can be told from it.
+    /// Returns the verdict: fail if the claimed state is rejected, pass if the answers agree with it and all states that
+    /// can be distinguished from it are rejected.
     pub(super) fn verdict(&self) -> Verdict {
         let is_open = |state: &AuditedState| state.rejected_after.is_none();
         let (Some(claimed), others) = (self.states.first(), self.states.get(1..).unwrap_or_default()) else {
@@ -82,31 +82,30 @@ impl AuditReport {
         }
         match (self.verdict(), open.as_slice()) {
             (Verdict::Pass, [_]) => {
-                format!("the server serves this model; every other state was rejected after {after} answers")
+                format!("the server serves this model: all other states were rejected within {after} answers")
             }
             (Verdict::Pass, [_, ..]) => format!(
-                "the server serves this model ({after} answers), or a state that rounding hides: {}",
+                "the server serves this model ({after} answers), or a state that rounding makes indistinguishable: {}",
                 open[1..].iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ")
             ),
             (Verdict::Fail, []) => format!(
-                "the server does not serve this model (after {after} answers), nor any listed state: another model, \
-                 adapter or quantisation"
+                "the server does not serve this model (rejected after {after} answers), nor any listed state: another \
+                 model, adapter or quantisation"
             ),
             (Verdict::Fail, [one]) if one.agrees => format!(
-                "the server does not serve this model (after {after} answers), but {}: {}",
+                "the server serves {} ({}), not this model, which was rejected after {after} answers",
                 one.name, one.meaning
             ),
             (Verdict::Fail, _) => format!(
-                "the server does not serve this model (after {after} answers); not rejected: {names} ({} answers)",
+                "the server does not serve this model (rejected after {after} answers); not rejected after {} answers: \
+                 {names}",
                 self.answers
             ),
-            _ => {
-                format!("undecided after {} answers: not rejected are {names}{}", self.answers, self.needed())
-            }
+            _ => format!("undecided after {} answers; not rejected: {names}{}", self.answers, self.needed()),
         }
     }
 
-    /// Returns how many requests the open states need.
+    /// Returns the number of requests that each remaining state needs.
     fn needed(&self) -> String {
         let open = self.states.iter().skip(1).filter(|state| state.rejected_after.is_none());
         let needs = open.filter_map(|state| Some((&state.name, state.expected_requests?)));
@@ -146,8 +145,12 @@ impl AuditReport {
             };
             _ = writeln!(
                 text,
-                "  {:<18} {:>9.2e} {:>9.2e} {:>9.1} {:>9}",
-                state.name, state.residual, state.bound, state.log10_evidence, rejected
+                "  {:<18} {:>9.2e} {:>9.2e} {:>9} {:>9}",
+                state.name,
+                state.residual,
+                state.bound,
+                format!("10^{:.1}", state.log10_evidence),
+                rejected
             );
         }
         text

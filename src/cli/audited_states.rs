@@ -117,8 +117,12 @@ fn cache_states(model: &dyn Model, own: Arithmetic) -> Vec<ServingState<'_>> {
             CacheOverride::over(Box::new(F32), cache).unwrap_or_else(|| Box::new(F32))
         })
     });
-    let blocks = [(false, "kv-q4_0"), (true, "kv-q4_0-rotated")].map(|(is_rotated, name)| {
-        ServingState::new((name, "KV cache of llama.cpp in q4_0"), model, own, move || {
+    let kinds = [
+        (false, "kv-q4_0", "KV cache of llama.cpp in q4_0"),
+        (true, "kv-q4_0-rotated", "KV cache of llama.cpp in q4_0, rotated by a Hadamard matrix"),
+    ];
+    let blocks = kinds.map(|(is_rotated, name, meaning)| {
+        ServingState::new((name, meaning), model, own, move || {
             let flash = LlamaCppFlash::of(DType::Q4_0).unwrap_or(LlamaCppFlash::NEW);
             Box::new(flash.rotated(is_rotated))
         })

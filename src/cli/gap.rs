@@ -1,7 +1,6 @@
 //! `xcheck gap`: log-probabilities of a rollout engine against those of a trainer.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,12 +11,12 @@ use crate::cli::gap_page::gap_page;
 use crate::cli::options::{
     FormatOptions, ModelOptions, RequestedModelOptions, SuppositionOptions, ThreadOptions,
 };
+use crate::cli::requested_model::RequestedModel;
 use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::gap::{
     GapAssessment, GapOptions, LogOddsScale, PolicySide, RecordSource, SequenceJoin, assess, gap_table,
 };
-use crate::tokenizer::Tokenizer;
 use crate::verdict::Verdict;
 
 /// Arguments of `xcheck gap`.
@@ -69,9 +68,15 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     if !(args.clip > 0.0) {
         return Err(Error::Usage(format!("--clip {}: expected a number above 0", args.clip)));
     }
-    let options = GapOptions { dtypes: args.dtypes()?, clip: args.clip, is_one_file: args.trainer.is_none() };
+    let options = GapOptions {
+        dtypes: args.dtypes()?,
+        clip: args.clip,
+        is_one_file: args.trainer.is_none(),
+        has_figure: args.html.is_some(),
+    };
+    let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
     let found = assess(args.join()?, &options)?;
-    let of_model = args.model.as_deref().map(|model| args.against(model, &found)).transpose()?;
+    let of_model = target.as_ref().map(|target| args.against(target, &found)).transpose()?;
     args.output.line(gap_table(&found).trim_end());
     if let Some(of_model) = &of_model {
         args.output.line(format_args!("\nModel: {}", of_model.sentence()));
@@ -81,13 +86,13 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     }
     let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
     let verdict = verdicts.fold(found.verdict, Ord::max);
-    if let Some(path) = &args.html {
+    if let (Some(path), Some(figure)) = (&args.html, &found.figure) {
         // The judgement is made: a model without a readable tokenizer only leaves token texts out.
-        let texts = args.texts().unwrap_or_else(|error| {
+        let tokenizer = target.as_ref().map_or(Ok(None), RequestedModel::tokenizer).unwrap_or_else(|error| {
             tell!("note: the page has no token texts: {error}");
             None
         });
-        let page = gap_page(document(&found, of_model.as_ref(), verdict), &found.figure, texts.as_deref());
+        let page = gap_page(document(&found, of_model.as_ref(), verdict), figure, tokenizer.as_deref());
         write_whole(path, page.as_bytes()).map_err(Error::io("write", path))?;
     }
     args.output.document(|| document(&found, of_model.as_ref(), verdict));
@@ -110,13 +115,6 @@ fn document(found: &GapAssessment, of_model: Option<&ModelAssessments>, verdict:
 }
 
 impl GapArgs {
-    /// Returns the tokenizer of the model.
-    fn texts(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
-        let target =
-            self.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
-        target.map_or(Ok(None), |target| target.tokenizer())
-    }
-
     fn join(&self) -> Result<SequenceJoin> {
         let (rollout, trainer) = match self.columns.as_slice() {
             [] => (None, None),
@@ -136,10 +134,10 @@ impl GapArgs {
     }
 
     /// Holds both sides against a model, in the types that the files state.
-    fn against(&self, model: &str, found: &GapAssessment) -> Result<ModelAssessments> {
-        let target = RequestedModelOptions::of(model).find()?;
+    fn against(&self, target: &RequestedModel, found: &GapAssessment) -> Result<ModelAssessments> {
         let loaded = self.model_options.load(&target.variants[0])?;
-        let options = GapOptions { dtypes: found.dtypes.clone(), clip: self.clip, is_one_file: false };
+        let dtypes = found.dtypes.clone();
+        let options = GapOptions { dtypes, clip: self.clip, is_one_file: false, has_figure: false };
         let supposed = self.suppose.suppositions(None);
         against_model(self.join()?, &*loaded.model, &supposed, (&options, self.model_tokens))
     }

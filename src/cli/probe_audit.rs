@@ -1,4 +1,4 @@
-//! `xcheck probe --audit`: tells by few one-token requests in which state a server serves a model.
+//! `xcheck probe --audit`: finds the state in which a server serves a model, by few one-token requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::verdict::Verdict;
 pub(super) const ALPHA: f64 = 1e-3;
 /// Number of prompts whose noise is computed.
 const CALIBRATION: usize = 24;
-/// Number of prompts that are predicted together later.
+/// Number of prompts in each later batch.
 const MORE: usize = 12;
 /// Largest number of tokens that are compared in an answer.
 const MOST_TOKENS: usize = 10;
@@ -37,7 +37,7 @@ const MOST_TOKENS: usize = 10;
 const LIKELIEST: f64 = 0.99;
 /// The likeliest token leads by more than this, so that rounding does not choose the token that a server returns.
 const LEAD: f64 = 0.5;
-/// States whose predictions differ by less are the same.
+/// Largest difference of log-odds between predictions that count as equal.
 const SAME: f64 = 1e-4;
 /// Log-probability below which tokens are not distinguished.
 const IMPOSSIBLE: f64 = -1e4;
@@ -54,7 +54,7 @@ pub(super) struct AuditedEndpoint<'c> {
     pub seed: u64,
 }
 
-/// A prompt, the tokens that are compared, and their log-odds in the claimed state.
+/// A prompt, the tokens to compare, and their predicted log-odds.
 struct AuditPrompt {
     prompt: ProbePrompt,
     ids: Vec<u32>,
@@ -120,7 +120,8 @@ impl PromptSource<'_> {
                 return Ok(AuditPrompt { prompt, ids, odds, predicted: Vec::new() });
             }
         }
-        let problem = "--audit: after 1000 prompts of random words, the model has no clear next token";
+        let problem = "--audit: none of 1000 prompts of random words has a clear next token in this model; expected a trained \
+                       language model";
         Err(Error::Usage(problem.into()))
     }
 }
@@ -136,8 +137,8 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
     let first = source.next(1)?;
     let told = endpoint.ask(&first, &vocabulary)?.map_or(1, |place| place.top.len().max(1));
     if endpoint.server.reads_conversations() {
-        let problem =
-            "--audit: the server only answers conversations, so the tokens that it reads are unknown";
+        let problem = "--audit: the server only answers conversations, so the tokens that it reads are unknown; audit an \
+             endpoint for completions";
         return Err(Error::Usage(problem.into()));
     }
     let tokens = (told / 2).clamp(1, MOST_TOKENS);
@@ -193,7 +194,7 @@ impl AuditAnswers {
         }
     }
 
-    /// Returns the reason why the values of the answers tell nothing about a state.
+    /// Returns the reason why the answers cannot distinguish states.
     fn doubt(&self) -> Option<String> {
         if self.places.len() < Self::FIRST {
             return None;
@@ -211,7 +212,8 @@ impl AuditAnswers {
                 "the log-probabilities are multiples of {step}, too coarse to distinguish models"
             )),
             _ if self.places.iter().all(is_certain) => Some(
-                "a token has all of the probability in every answer: the values are of a sampler".to_owned(),
+                "a token has the probability 1 in every answer: the server returns probabilities after sampling filters"
+                    .to_owned(),
             ),
             (Verdict::Inconclusive, why) => Some(why),
             _ => None,
@@ -228,7 +230,7 @@ fn tokenizer_of(models: &AuditedModels) -> Result<Arc<dyn Tokenizer>> {
 fn no_logprobs(endpoint: &AuditedEndpoint) -> Error {
     let kind = endpoint.known.kind.name();
     Error::Usage(format!(
-        "--audit: the {kind} server returns no log-probability with a known token for a generated token; start it \
+        "--audit: the {kind} server returned no log-probability of a token that xcheck can identify; start it \
          with log-probabilities, or choose its protocol with --server"
     ))
 }
@@ -270,7 +272,7 @@ fn told_odds(place: &TokenPosition, ids: &[u32]) -> Option<Vec<ToldOdds>> {
         .then(|| ids.iter().map(|id| of(id).map_or(absent, ToldOdds::Known)).collect())
 }
 
-/// Computes predictions and noise of all states for the first prompts. Drops states that are the same as the claimed
+/// Computes predictions and noise of all states for the first prompts. Drops states with the predictions of the claimed
 /// one.
 fn calibrated<'m>(
     claimed: &ServingState<'m>,
@@ -290,7 +292,7 @@ fn calibrated<'m>(
     states.retain(|state| {
         let is_kept = kept.next().unwrap_or(false);
         if !is_kept {
-            tell!("note: {} is left out, because it is the same as the model", state.name);
+            tell!("note: state {} is skipped, because it predicts the same values as the model", state.name);
         }
         is_kept
     });

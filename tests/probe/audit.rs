@@ -6,6 +6,7 @@ use xcheck::probe::ServerProtocol;
 use xcheck::probe::state::{NoiseBounds, OddsAnswer, StateTest, ToldOdds};
 
 use super::server::{Fake, MODEL, Way};
+use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 
 /// Uniform numbers between -1 and 1.
@@ -150,12 +151,12 @@ fn audited(kind: ServerProtocol, way: Way, more: &[&str]) -> (i32, Value) {
 
 #[test]
 fn a_correct_server_is_not_rejected_in_an_audit() {
-    for (kind, way) in [
-        (ServerProtocol::LlamaServer, Way::Plain),
+    let others = [
         (ServerProtocol::Vllm, Way::Bf16),
         (ServerProtocol::Vllm, Way::Rounds),
         (ServerProtocol::Openai, Way::FourDecimals),
-    ] {
+    ];
+    for (kind, way) in [(ServerProtocol::LlamaServer, Way::Plain)].into_iter().chain(one_of(2, others)) {
         let (code, report) = audited(kind, way, &[]);
         assert_ne!(code, 1, "{kind:?} {way:?}: {}", report["sentence"]);
         let own = &report["states"][0];

@@ -50,7 +50,7 @@ fn logits_that_were_divided_by_sixteen_are_named() {
 
 #[test]
 fn values_of_the_token_before_are_named() {
-    one_of(2, TELLING).for_each(|kind| assert_found(kind, Way::ShiftedByOne, "previous"));
+    one_of(3, TELLING).for_each(|kind| assert_found(kind, Way::ShiftedByOne, "previous"));
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct GapOptions {
     pub clip: f64,
     /// True if both sides are columns of one file.
     pub is_one_file: bool,
+    /// True if the points of the HTML page are gathered.
+    pub has_figure: bool,
 }
 
 /// The verdict about a pair of files, and its numbers.
@@ -74,9 +76,9 @@ pub struct GapAssessment {
     pub(crate) classes: Vec<TokenClass>,
     /// Sequences with the largest scales: index, scale.
     pub(crate) worst_sequences: Vec<(usize, f64)>,
-    /// Points and tokens for the HTML page.
+    /// Points and tokens for the HTML page, if they were asked for.
     #[serde(skip)]
-    pub figure: GapFigure,
+    pub figure: Option<GapFigure>,
 }
 
 fn verdict_name<S: serde::Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
@@ -107,6 +109,7 @@ pub struct PairTally {
     /// Number of sequences whose sides state different lengths of the prompt.
     other_prompt: usize,
     is_one_file: bool,
+    has_figure: bool,
     sequences: usize,
 }
 
@@ -122,6 +125,7 @@ impl PairTally {
             has_mixed_dtypes: false,
             other_prompt: 0,
             is_one_file: options.is_one_file,
+            has_figure: options.has_figure,
             sequences: 0,
         }
     }
@@ -186,7 +190,7 @@ impl PairTally {
             training: self.ratios.effect(explained),
             classes: classes(&pair),
             worst_sequences: worst(&pair),
-            figure: GapFigure::of(&pair),
+            figure: self.has_figure.then(|| GapFigure::of(&pair)),
             findings,
             values: self.values,
             dtypes: self.dtypes,
@@ -209,19 +213,17 @@ impl PairTally {
         let excess =
             pair.scale.or_else(|| LogOddsScale::named("bf16")).map_or(f64::INFINITY, |scale| scale.excess);
         let limit = pair.limit();
-        let shorter = LogOddsScale::nearest(rms).filter(|_| rms > excess && pair.scale.is_some());
-        if let Some(shorter) = shorter.filter(|_| found.is_empty()) {
-            let text = format!(
-                "the differences are as large as rounding of {shorter} gives, and {:.0} times as large as in the stated \
-                 types (scale {rms:.2e}, at most {limit:.2e}): one side computes in a shorter type (TF32, bf16, f16), or has a fault of \
-                 this size",
-                rms / limit
-            );
-            found.push(GapFinding::fault("shorter-type", text));
-        } else if rms > excess && found.is_empty() {
+        if rms > excess && found.is_empty() {
+            let shorter = LogOddsScale::nearest(rms).filter(|_| pair.scale.is_some());
+            let candidates = shorter.map_or(String::new(), |shorter| {
+                format!(
+                    ". Rounding of {shorter} can be as large. Candidates: one side computes in a shorter type than stated \
+                     (TF32, autocast, the head), or has slightly other weights"
+                )
+            });
             let text = format!(
                 "the differences are {:.0} times as large as rounding gives in these types (scale {rms:.2e}, at most \
-                 {limit:.2e}), and no known pattern explains them",
+                 {limit:.2e}), and no known pattern explains them{candidates}",
                 rms / limit
             );
             found.push(GapFinding::fault("unexplained-size", text));

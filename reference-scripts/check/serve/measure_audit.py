@@ -2,7 +2,7 @@
 """Measures `xcheck probe --audit`: how many answers it needs to tell in which state a real server serves a model.
 
 Each --served NAME=KIND:FILE[,OPTION...] is one state. KIND is xcheck (`xcheck serve`), llama_cpp (`python -m
-llama_cpp.server`) or llama_server (llama.cpp's own). The options follow the server's usual ones, e.g. `--type_k,2`.
+llama_cpp.server`), llama_server (llama.cpp's own) or vllm. The options follow the server's usual ones, e.g. `--type_k,2`.
 The script starts each server on a free port, audits it with each seed against --model, and prints a row of a Markdown
 table for each audit. States and seeds are chosen before the audit runs; nothing is tuned to the results.
 """
@@ -34,6 +34,9 @@ def command(kind: str, file: str, options: list[str], port: int, arguments: argp
             return [arguments.python, "-m", "llama_cpp.server", "--model", file, *place, *fixed, *options]
         case "llama_server":
             return ["llama-server", "--model", file, *place, "--ctx-size", "256", "--threads", "1", *options]
+        case "vllm":
+            fixed = ["--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "4"]
+            return [arguments.vllm, "-m", "vllm.entrypoints.openai.api_server", "--model", file, *place, *fixed, *options]
     sys.exit(f"unknown kind of server: {kind}")
 
 
@@ -58,7 +61,9 @@ def audited(url: str, seed: int, arguments: argparse.Namespace) -> dict:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode not in (0, 1, 3):
         sys.exit(done.stderr)
-    return json.loads(done.stdout)
+    report = json.loads(done.stdout)
+    print(f"{report['verdict'].upper()}  {report['sentence']}", file=sys.stderr)
+    return report
 
 
 def row(name: str, kind: str, seed: int, report: dict) -> str:
@@ -72,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xcheck", default="xcheck", help="the program")
     parser.add_argument("--python", default=sys.executable, help="a Python with llama_cpp.server")
+    parser.add_argument("--vllm", default=sys.executable, help="a Python with vllm")
     parser.add_argument("--model", required=True, help="the claimed model")
     parser.add_argument("--against", action="append", default=[], help="another model that may be served")
     parser.add_argument("--served", action="append", required=True, help="NAME=KIND:FILE[,OPTION...]")

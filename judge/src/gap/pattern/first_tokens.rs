@@ -7,11 +7,11 @@ use crate::gap::finding::{GapFinding, counted};
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Shortest run of zeros that is not chance.
+/// Shortest run of zeros that counts.
 const LEAST: usize = 2;
-/// Smallest share of the zeros that rounding cannot give.
+/// Smallest share of the zeros that differ from the other side by more than rounding.
 const WRONG: f64 = 0.1;
-/// Smallest share of the squared differences at the zeros.
+/// Smallest share of all squared differences that the zeros have.
 const SHARE: f64 = 0.9;
 
 /// Finds runs of exact zeros at the start or the end of sequences, where the other side has other values.

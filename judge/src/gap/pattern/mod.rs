@@ -3,6 +3,7 @@
 //! A pattern is named only if it explains the differences: without it, little is left.
 
 mod first_tokens;
+mod logarithm;
 mod one_sided;
 mod permutation;
 mod positions;
@@ -21,6 +22,7 @@ pub(super) fn patterns(pair: &PairView) -> Vec<GapFinding> {
         shift::find,
         permutation::find,
         first_tokens::find,
+        logarithm::find,
         one_sided::find_processed,
         temperature::find,
         one_sided::find_range,
@@ -31,7 +33,7 @@ pub(super) fn patterns(pair: &PairView) -> Vec<GapFinding> {
     if let Some(found) = versions::find(pair) {
         return vec![found];
     }
-    // Single tokens far off look like a step, if they are in all sequences.
-    let places = [token_outliers::find, sequence_outliers::find, positions::find];
+    // Outlier tokens that all sequences have look like a position step, so they are searched first.
+    let places = [token_outliers::find, sequence_outliers::find, positions::find, one_sided::find_excess];
     places.into_iter().find_map(|find| find(pair)).into_iter().collect()
 }

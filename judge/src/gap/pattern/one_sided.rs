@@ -18,10 +18,12 @@ const OPPOSITE: f64 = 0.002;
 const ALONE: f64 = 0.01;
 /// Largest difference of log-sum-exps over vocabulary ranges.
 const FARTHEST: f64 = 1.5;
-/// Share of the squared differences that a multiple of the log-probability explains, for logarithms of another base.
+/// Share of the squared differences that a multiple of the log-probability explains.
 const PROPORTIONAL: f64 = 0.9;
 /// Smallest mean in standard errors over sequences.
 const SIGMAS: f64 = 5.0;
+/// Largest probability with which noise gives all differences beyond rounding the same sign.
+const CHANCE: f64 = 1e-6;
 
 /// Finds log-probabilities that are renormalised after top-p or top-k.
 pub(super) fn find_processed(pair: &PairView) -> Option<GapFinding> {
@@ -50,6 +52,36 @@ pub(super) fn find_range(pair: &PairView) -> Option<GapFinding> {
     (farthest <= FARTHEST && is_range).then(|| range(larger, farthest, mean))
 }
 
+/// Finds differences that exceed rounding to one side only.
+///
+/// The tokens are sampled from the rollout's distribution, so a difference of size d has the sign of the rollout exp(d)
+/// times as often as the other sign, even if its cause prefers no sign.
+pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
+    let tokens = &pair.sample.tokens;
+    let beyond: Vec<f64> =
+        tokens.iter().filter(|token| !pair.is_rounding(token)).map(ScoredToken::delta).collect();
+    let above = beyond.iter().filter(|delta| **delta > 0.0).count();
+    let larger = match above {
+        0 => PolicySide::Trainer,
+        _ if above == beyond.len() => PolicySide::Rollout,
+        _ => return None,
+    };
+    let evidence: f64 = beyond.iter().map(|delta| (-delta.abs()).exp().ln_1p()).sum();
+    (evidence > -CHANCE.ln()).then(|| {
+        let farthest = beyond.iter().fold(0.0, |most: f64, delta| most.max(delta.abs()));
+        let text = format!(
+            "the {}'s log-probabilities are larger at all {} of {} tokens that differ by more than rounding, by up to \
+             {farthest:.2e} nats. Candidates: the {}'s log-sum-exp leaves entries out (padding of the vocabulary, added \
+             tokens, a masked end token), other tokens than the sampled ones",
+            larger.name(),
+            beyond.len(),
+            tokens.len(),
+            larger.name()
+        );
+        GapFinding::fault("one-sided", text).with("larger", larger.name())
+    })
+}
+
 /// Returns true if most differences exceed rounding. Other faults than a shift of log-sum-exp move tokens of such a
 /// pair to both sides.
 fn is_beyond_rounding(pair: &PairView) -> bool {
@@ -57,7 +89,7 @@ fn is_beyond_rounding(pair: &PairView) -> bool {
     2 * beyond > pair.sample.tokens.len()
 }
 
-/// Returns true if the differences are a multiple of the log-probability, as for logarithms of another base.
+/// Returns true if the differences are a multiple of the log-probability.
 fn is_proportional(pair: &PairView) -> bool {
     let sum = |of: &dyn Fn(&ScoredToken) -> f64| pair.sample.tokens.iter().map(of).sum::<f64>();
     let (own, both) = (sum(&|t| t.logprob().powi(2)), sum(&|t| t.logprob() * t.delta()));

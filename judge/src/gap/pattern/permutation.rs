@@ -4,13 +4,13 @@ use crate::gap::finding::{GapFinding, counted};
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Fewest tokens that tell two sequences apart.
+/// Fewest tokens of a sequence that is compared with others.
 const LEAST: usize = 8;
-/// Number of sequences whose partner is looked for.
+/// Largest number of sequences whose partner is searched.
 const MOST_LOOKED_FOR: usize = 64;
-/// Number of sequences among which it is looked for.
+/// Largest number of sequences in which partners are searched.
 const MOST_AMONG: usize = 50_000;
-/// Smallest share of the differing sequences whose partner is found.
+/// Smallest share of the searched sequences that have a partner.
 const SHARE: f64 = 0.8;
 
 /// Finds sequences that agree with another sequence of the trainer and not with their own.

@@ -5,7 +5,7 @@ use crate::gap::finding::GapFinding;
 use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 
-/// Longest sequence whose positions are told apart.
+/// Longest sequence in which a step is searched.
 const MOST_POSITIONS: usize = 1 << 22;
 /// Fewest tokens before and after the step.
 const LEAST: usize = 40;

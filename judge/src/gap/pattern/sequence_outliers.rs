@@ -46,7 +46,7 @@ fn is_outlier(pair: &PairView, sequence: &SampleSequence) -> bool {
     if values.len() < LEAST {
         return false;
     }
-    // One token far off is no sequence far off: the largest one does not count.
+    // Single tokens with large differences make no outlier sequence: the largest sixteenth is left out.
     let mut squares: Vec<f64> = values.iter().map(|value| value * value).collect();
     let dropped = squares.len().div_ceil(16);
     squares.sort_by(f64::total_cmp);

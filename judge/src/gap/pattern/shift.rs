@@ -5,11 +5,11 @@ use crate::gap::logprob_error::median;
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Farthest shift that is looked for.
+/// Largest shift that is tried.
 const FARTHEST: isize = 3;
-/// Fewest tokens that tell a shift.
+/// Fewest tokens in which a shift is searched.
 const LEAST: usize = 30;
-/// Largest ratio of the differences with and without the shift.
+/// Largest ratio of the median differences with and without the shift.
 const RATIO: f64 = 0.2;
 
 /// Finds a shift that makes the log-probabilities of all sequences agree.

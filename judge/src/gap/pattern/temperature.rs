@@ -30,8 +30,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     if line.slope.abs() < LEAST_SLOPE || !explains || !has_one_sign || line.sigmas < SIGMAS {
         return None;
     }
-    // The slope is that of (1 - r) over (1 + r) / 2, where r is the ratio of trainer to rollout. Likely tokens have few
-    // likely rivals, but there are fewer of them: both estimates count.
+    // With r = trainer's log-odds / rollout's, the slope is 2·(1 - r) / (1 + r). The intercept h biases the slope of all
+    // tokens. It is small for likely tokens, but these are few. The mean of both slopes is used.
     let likely =
         Line::of(pair, CONFIDENT).map(|likely| likely.slope).filter(|slope| slope * line.slope > 0.0);
     let slope = 0.5 * (line.slope + likely.unwrap_or(line.slope));

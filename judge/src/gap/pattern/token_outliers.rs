@@ -13,12 +13,12 @@ const SIGMAS: f64 = 12.0;
 const LARGEST_SIGMAS: f64 = 8.0;
 /// Largest share of outlier tokens.
 const MOST: f64 = 0.1;
-/// Fewest tokens that are no chance.
+/// Fewest outlier tokens of a pattern.
 const LEAST: usize = 3;
-/// Share of the tokens with the same sign.
+/// Smallest share of the outlier tokens that have one sign in a one-sided pattern.
 const ONE_SIDED: f64 = 0.9;
-
-/// Surplus of one sign among the middling differences that is no tail yet, per outlier. One standard deviation is added.
+/// Largest surplus of one sign among the middling differences that is no tail, per outlier token. One standard deviation
+/// of a random surplus is added.
 const LEAN: f64 = 0.25;
 
 /// Finds outlier tokens: single tokens with large differences.
@@ -58,7 +58,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
              padding of the vocabulary, other tokens than the sampled ones",
             larger.name()
         );
-        GapFinding::fault("one-sided-tail", text).with("larger", larger.name())
+        GapFinding::fault("one-sided", text).with("larger", larger.name())
     } else if is_pattern {
         let text = format!(
             "log-probabilities of other tokens than the sampled ones: {count} of {of} are up to {farthest:.2} nats off, \
@@ -86,7 +86,8 @@ fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool 
     lean > LEAN * far as f64 + (between.len() as f64).sqrt()
 }
 
-/// Returns true if the tokens are not next to each other, as those of a wrong stretch are.
+/// Returns true if few outlier tokens are adjacent and no sequence has most of them. Faults of positions or sequences
+/// make adjacent tokens outliers.
 fn are_scattered(pair: &PairView, far: &[usize]) -> bool {
     let most = pair.sample.sequences.iter().map(|sequence| {
         far.partition_point(|&index| index < sequence.tokens.end)
@@ -96,7 +97,7 @@ fn are_scattered(pair: &PairView, far: &[usize]) -> bool {
     5 * adjacent <= far.len() && 2 * most.max().unwrap_or(0) <= far.len().max(4)
 }
 
-/// Returns true if, without the outlier tokens, all sequences differ by little more than rounding.
+/// Returns true if all sequences differ by rounding once the outlier tokens are left out.
 fn are_others_right(pair: &PairView, far: &[usize]) -> bool {
     pair.sample.sequences.iter().all(|sequence| {
         let others = sequence.tokens.clone().filter(|index| far.binary_search(index).is_err());

@@ -10,9 +10,9 @@ use crate::gap::pair_view::{PairView, rms};
 
 /// Fewest sequences of a version that count.
 const LEAST: usize = 2;
-/// Number of sequences whose order is compared.
+/// Largest number of sequences in the rank correlation.
 const MOST: usize = 2000;
-/// Smallest concordance of version and scale, in standard deviations.
+/// Smallest rank correlation of version and scale, in standard deviations.
 const SIGMAS: f64 = 3.7;
 /// Smallest ratio of the largest to the smallest scale.
 const RATIO: f64 = 3.0;

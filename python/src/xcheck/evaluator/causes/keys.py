@@ -114,13 +114,16 @@ def entries(config: Any) -> list[tuple[tuple[str, ...], Any]]:
 
 
 def read_entries(session: Session) -> list[tuple[tuple[str, ...], Any]]:
-    """Returns those keys that the modelling code reads."""
+    """Returns those keys that the modelling code reads, by their own name or by another name of the class."""
     source = modelling_source(session.model)
-    return [
-        (path, value)
-        for path, value in entries(session.model.config)
-        if re.search(rf"\b{re.escape(path[0])}\b", source)
-    ]
+    names: dict[str, list[str]] = {}
+    for name, key in session.model.config.get_text_config().attribute_map.items():
+        names.setdefault(key, []).append(name)
+
+    def is_read(key: str) -> bool:
+        return any(re.search(rf"\b{re.escape(name)}\b", source) for name in (key, *names.get(key, [])))
+
+    return [(path, value) for path, value in entries(session.model.config) if is_read(path[0])]
 
 
 def defaults_of(config: Any) -> dict[str, Any]:
