@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 34] = [
+const MODELS: [(&str, &[&str], usize); 35] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -31,6 +31,7 @@ const MODELS: [(&str, &[&str], usize); 34] = [
     ("tiny-ministral", &[], 177),
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
+    ("tiny-qwen3next", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
     ("tiny-dots1", BOTH, 357),
@@ -51,7 +52,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 31] = [
+    let of_models: [(&str, &[Mistake]); 32] = [
         (
             "tiny-gemma",
             &[
@@ -220,6 +221,27 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("rope_width=8", "rope_width", "q_rope"),
                 ("activation=relu", "activation", "ffn_act"),
                 ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-qwen3next",
+            &[
+                ("norm_weight_offset=-1", "norm_weight_offset", "attn_norm"),
+                ("norm_missing@q_unit", "norm_missing", "q_unit"),
+                ("linear_beta=one", "linear_beta", "beta"),
+                ("linear_decay=growing", "linear_decay", "decay"),
+                ("linear_decay=unbiased", "linear_decay", "decay"),
+                ("delta_rule=tiled-heads", "delta_rule", "recurrent_state"),
+                ("delta_rule=undecayed", "delta_rule", "recurrent_state"),
+                ("state_kept=none", "state_kept", "recurrent_state"),
+                ("conv_state=none", "conv_state", "conv_out"),
+                ("fused_order@beta_logit=concatenated", "fused_order", "beta_logit"),
+                ("fused_order@q=concatenated", "fused_order", "q"),
+                ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
+                ("gated_norm=sigmoid", "gated_norm", "recurrent_norm"),
+                ("gated_norm=before", "gated_norm", "recurrent_norm"),
+                ("shared_expert=unweighted", "shared_expert", "ffn_out"),
+                ("rope_width=16", "rope_width", "q_rope"),
             ],
         ),
         (

@@ -20,6 +20,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("qwen2moe", &["qwen2_moe", "Qwen2MoeForCausalLM"]),
     ("qwen3", &["Qwen3ForCausalLM"]),
     ("qwen3moe", &["qwen3_moe", "Qwen3MoeForCausalLM"]),
+    ("qwen3next", &["qwen3_next", "Qwen3NextForCausalLM"]),
     ("gemma2", &["Gemma2ForCausalLM"]),
     ("gemma3", &["gemma3_text", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"]),
     ("olmo2", &["Olmo2ForCausalLM", "olmo3", "Olmo3ForCausalLM"]),

@@ -13,11 +13,17 @@ use crate::ops::addition::exact::Addition;
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::cache::exact::{CachedCodes, CachedRows};
+use crate::ops::decay::DecayRates;
+use crate::ops::decay::exact::Decay;
+use crate::ops::delta_rule::DeltaTokens;
+use crate::ops::delta_rule::exact::{DeltaHistory, DeltaOutput, DeltaState};
 use crate::ops::embedding::exact::EmbeddingLookup;
 use crate::ops::experts::exact::{ExpertChoice, ExpertMixture, ExpertProducts, ExpertScores, ExpertWeights};
 use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::gating::exact::GatedProduct;
 use crate::ops::hadamard::exact::HadamardTransform;
+use crate::ops::l2_norm::L2Norm;
+use crate::ops::l2_norm::exact::L2Normalisation;
 use crate::ops::linear::exact::{Integers, Linear};
 use crate::ops::log_probabilities::Picks;
 use crate::ops::log_probabilities::exact::LogProbabilities;
@@ -328,6 +334,26 @@ impl Numerics for TracedNumerics<'_> {
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         let stage = Convolution { x: x.clone(), conv: conv.clone() };
         self.by(self.numerics.short_convolution(x, conv), stage)
+    }
+
+    fn l2_norm(&self, x: &Tensor, norm: L2Norm) -> Tensor {
+        self.by(self.numerics.l2_norm(x, norm), L2Normalisation { x: x.clone(), norm })
+    }
+
+    fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
+        self.by(self.numerics.decay(a, rates), Decay { a: a.clone(), rates: rates.clone() })
+    }
+
+    fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
+        let history = Arc::new(DeltaHistory::of(tokens, state));
+        let [state, out] = self.numerics.delta_rule(tokens, state);
+        [self.by(state, DeltaState(history.clone())), self.by(out, DeltaOutput(history))]
+    }
+
+    fn silu_gated(&self, normed: &Tensor, gate: &Tensor) -> Tensor {
+        let stage = Nonlinearity { x: gate.clone(), up: Some(normed.clone()), activation: Activation::Silu };
+        let activated = |profile| Profile { activated: Float::F32, activation_chain: false, ..profile };
+        self.rounding(self.numerics.silu_gated(normed, gate), stage, activated)
     }
 
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {

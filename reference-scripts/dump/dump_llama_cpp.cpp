@@ -226,8 +226,11 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "mixer_in", "conv_in", "conv_out", "conv_act", "step_size", "q_latent", "q_latent_norm", "q", "k", "v", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
-    "q_rope", "k_rope", "k_cache", "v_cache", "recurrent_state", "attn_scores", "attn_weights", "attn_latent", "attn_context", "recurrent_out", "recurrent_norm", "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
+    "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
+    "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
+    "q_rope", "k_rope", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
+    "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm",
+    "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
     "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
@@ -241,7 +244,7 @@ const std::vector<std::string> COMMON_LAYER_TAPS = {
 const std::vector<std::string> ATTENTION_TAPS = {
     "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_context",
 };
-const std::vector<std::string> CONVOLUTION_TAPS = {"mixer_in", "conv_in", "conv_out"};
+const std::vector<std::string> CONVOLUTION_TAPS = {"conv_in", "conv_out"};
 
 const std::vector<std::string> NO_TAPS = {};
 const std::vector<std::string> FFN_TAPS = {"ffn_up", "ffn_act"};
@@ -335,7 +338,7 @@ const std::vector<NodeRule> NODE_RULES = {
     // What enters layer 0: the last of these that the architecture has.
     {"inp_embd", "GET_ROWS", "embed"},
     {"embd", "GET_ROWS", "embed"},
-    {"model.embed_tokens", "GET_ROWS", "embed"}, // LFM2
+    {"model.embed_tokens", "GET_ROWS", "embed"}, // LFM2, Qwen3-Next
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
@@ -344,6 +347,22 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Qcur", "VIEW", "q"},
     {"Kcur", "VIEW", "k"},
     {"Vcur", "VIEW", "v"},
+    // Qwen3-Next: queries and a gate of attention's output as parts of one projection.
+    {"Qcur_view", "VIEW", "q"},
+    {"gate", "VIEW", "attn_gate"},
+    {"attn_pregate", "CONT", "attn_context"},
+    {"attn_pregate", "RESHAPE", "k_cache", KEYS, 1},
+    {"attn_pregate", "RESHAPE", "v_cache", KEYS, 2},
+    {"attn_pregate", "RESHAPE", "attn_context"},
+    {"attn_gated", "MUL", "attn_gated"},
+    // Its linear attention; see also rule_sources.
+    {"z", "MUL_MAT", "mixer_gate"},
+    {"b", "VIEW", "beta_logit"},
+    {"a", "VIEW", "decay_logit"},
+    {"conv_output_silu", "UNARY", "conv_act"},
+    {"gate", "MUL", "decay"},
+    {"new_state", "VIEW", "recurrent_state"},
+    {"final_output", "RESHAPE", "recurrent_norm"},
     {"Qcur", "ROPE", "q_rope"},
     {"Kcur", "ROPE", "k_rope"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
@@ -367,6 +386,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"mamba2_y_add_d", "ADD", "recurrent_out"},
     {"ffn_inp", "ADD", "attn_residual"},
     {"sa_out", "ADD", "attn_residual"}, // Gemma
+    {"attn_residual", "ADD", "attn_residual"},
     {"ffn_swiglu", "GLU", "ffn_act"},
     {"ffn_geglu", "GLU", "ffn_act"},
     {"ffn_gate_par", "MUL", "ffn_act"}, // before there were GLU nodes
@@ -395,6 +415,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_out", "CONT", "ffn_out"},
     // With a shared expert: see Recorder::name_shared.
     {"ffn_shexp_gate", "DIV", "shared_weight"},
+    {"shared_expert_gate_sigmoid", "UNARY", "shared_weight"},
     {"ffn_out", "ADD", "shared_sum"},
 };
 
@@ -538,6 +559,20 @@ std::vector<Source> node_sources(const ggml_tensor * node) {
     return sources;
 }
 
+// The node of a gated delta rule has no name: its output, a view, has one.
+std::vector<Source> rule_sources(const ggml_tensor * node) {
+    const Name name = node_name(node);
+    const bool is_output = name.base == "attn_output" && node->op == GGML_OP_VIEW;
+    if (!is_output || std::strcmp(ggml_op_name(node->src[0]->op), "GATED_DELTA_NET") != 0) return {};
+    ggml_tensor * const * inputs = node->src[0]->src;
+    return {
+        {name.layer, "q_unit", inputs[0], ROWS},
+        {name.layer, "k_unit", inputs[1], ROWS},
+        {name.layer, "beta", inputs[4], ROWS},
+        {name.layer, "recurrent_out", node, ROWS},
+    };
+}
+
 // Rotated queries and keys without a name (LFM2): those of normed ones.
 std::vector<Source> rotation_sources(const ggml_tensor * node) {
     if (node->op != GGML_OP_ROPE) return {};
@@ -561,7 +596,7 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
-    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node)}) {
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());
     }
     const std::vector<Source> named = node_sources(node);
@@ -588,6 +623,7 @@ class Recorder {
             split_gate_and_up(taps);
             shape_heads(taps);
             shape_latents(taps);
+            shape_linear_attention(taps);
             shape_experts(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
@@ -639,8 +675,9 @@ class Recorder {
         value.shape = {tokens_, channels};
     }
 
-    // The recurrence gives its outputs, then the matrices of all heads.
+    // The recurrence of Mamba-2 gives its outputs, then the matrices of all heads.
     static void keep_matrices(Value & value, const ggml_tensor * scan) {
+        if (scan->op != GGML_OP_SSM_SCAN) return;
         const int64_t * sizes = scan->src[0]->ne;
         value.data.erase(value.data.begin(), value.data.end() - sizes[0] * sizes[1] * sizes[2]);
         value.shape = {sizes[2], sizes[1], sizes[0]};
@@ -732,6 +769,23 @@ class Recorder {
             Value & value = taps[tap];
             const int64_t tokens = value.shape[0];
             value.shape = {tokens, heads, static_cast<int64_t>(value.data.size()) / tokens / heads};
+        }
+    }
+
+    // Each query and key head of linear attention stands for several heads of values.
+    static void shape_linear_attention(Taps & taps) {
+        if (!taps.count("recurrent_out") || !taps.count("beta") || !taps.count("conv_in") || !taps.count("mixer_gate")) return;
+        const int64_t tokens = taps["beta"].shape[0], heads = taps["beta"].shape[1];
+        const int64_t keys = (taps["conv_in"].shape[1] - taps["mixer_gate"].shape[1]) / 2;
+        for (const char * tap : {"q_unit", "k_unit"}) {
+            Value & value = taps[tap];
+            const int64_t width = value.shape[1] / heads, each = value.shape[1] / keys;
+            Value kept{{tokens, heads / each * width}, {}};
+            for (int64_t row = 0; row < tokens * heads; row += each) {
+                const float * head = value.data.data() + row * width;
+                kept.data.insert(kept.data.end(), head, head + width);
+            }
+            value = std::move(kept);
         }
     }
 
@@ -905,7 +959,7 @@ void warn_of_missing(const PassTaps & pass) {
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }
-        const bool is_recurrent = taps.count("mixer_in");
+        const bool is_recurrent = taps.count("conv_in");
         for (const std::string & tap : layer < 0 ? NO_TAPS : is_recurrent ? CONVOLUTION_TAPS : ATTENTION_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }

@@ -70,7 +70,8 @@ class Port:
     module: str
     is_input: bool = False
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
-    of_each_head: int | None = None  # a fused q-k-v projection: which third of each head
+    of_each_head: int | None = None  # a fused projection: which part of each head
+    parts: int = 3  # parts of each head
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
     flat: bool = False  # batch and T are one axis
@@ -88,7 +89,7 @@ class Port:
         if self.part is not None:
             value = value[..., self.part(config)]
         if self.of_each_head is not None:
-            heads = value.unflatten(-1, (config.num_attention_heads, 3, -1))
+            heads = value.unflatten(-1, (config.num_attention_heads, self.parts, -1))
             value = heads[..., self.of_each_head, :].flatten(-2)
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
@@ -243,6 +244,21 @@ QWEN2_MOE = replace(
     },
 )
 
+# A gate of attention's output is the second half of each query head. Of linear attention, LinearAttention records what
+# only the functions of the model's file show.
+QWEN3_NEXT = replace(
+    QWEN2_MOE,
+    taps=QWEN2_MOE.taps
+    | QK_NORMS
+    | {
+        "q": Port("self_attn.q_proj", of_each_head=0, parts=2),
+        "attn_gate": Port("self_attn.q_proj", of_each_head=1, parts=2),
+        "attn_gated": input_of("self_attn.o_proj"),
+    },
+    recurrent={"recurrent_norm": input_of("linear_attn.out_proj"), "attn_out": output_of("linear_attn.out_proj")},
+)
+
+
 def neighbours(family: Family) -> Family:
     """The family with RoPE that turns neighbours together."""
     return replace(family, rope="interleaved")
@@ -378,6 +394,7 @@ FAMILIES = {
     "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
     "qwen3_moe": replace(QWEN3_MOE, taps=QWEN3_MOE.taps | DENSE, has_dense_layers=True),
+    "qwen3_next": QWEN3_NEXT,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
@@ -536,6 +553,88 @@ class StateSpaceSteps(TorchFunctionMode):
         if function is nn.functional.softplus:
             self.steps = result
         return result
+
+
+class LinearAttention:
+    """Records what the code run inside it hands to the functions of linear attention, and gets from them."""
+
+    def __init__(self, recorder: "Recorder", mixer: nn.Module, layer: int):
+        self.recorder, self.mixer, self.layer = recorder, mixer, layer
+        self.code = inspect.getmodule(type(mixer))
+        self.units: list[Tensor] = []
+        names = ("causal_conv1d_fn", "causal_conv1d_update", "l2norm")
+        rules = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
+        self.own = {name: getattr(self.code, name) for name in names + rules}
+        self.calls = {
+            "causal_conv1d_fn": self.convolve,
+            "causal_conv1d_update": self.convolve_further,
+            "l2norm": self.norm,
+            **{name: self.rule(self.own[name]) for name in rules},
+        }
+        self.tokens = 0
+
+    def keep(self, tap: str, value: Tensor) -> None:
+        self.recorder.keep(tap, self.layer, value)
+
+    def __enter__(self) -> None:
+        ordered = type(self.mixer).fix_query_key_value_ordering
+
+        def order(*projected: Tensor) -> tuple[Tensor, ...]:
+            query, key, value, z, b, a = ordered(self.mixer, *projected)
+            self.tokens = z.shape[1]
+            self.keep("conv_in", torch.cat([x.flatten(2) for x in (query, key, value)], dim=-1))
+            for tap, part in {"mixer_gate": z.flatten(2), "beta_logit": b, "decay_logit": a}.items():
+                self.keep(tap, part)
+            return query, key, value, z, b, a
+
+        self.mixer.fix_query_key_value_ordering = order
+        for name, call in self.calls.items():
+            setattr(self.code, name, call)
+
+    def __exit__(self, *_: object) -> None:
+        for name, own in self.own.items():
+            setattr(self.code, name, own)
+        del self.mixer.fix_query_key_value_ordering
+
+    def keep_convolved(self, tap: str, convolved: Tensor) -> None:
+        """A result of the convolution, batch x channels x T, without what it computes of earlier inputs."""
+        self.keep(tap, convolved[..., -self.tokens :].transpose(1, 2))
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, **rest: object) -> Tensor:
+        own = self.own["causal_conv1d_fn"]
+        self.keep_convolved("conv_out", own(x, weight, bias, activation=None, **rest))
+        result = own(x, weight, bias, activation=activation, **rest)
+        self.keep_convolved("conv_act", result)
+        return result
+
+    def convolve_further(self, x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+        own = self.own["causal_conv1d_update"]
+        self.keep_convolved("conv_out", own(x, state.clone(), weight, bias, None))
+        result = own(x, state, weight, bias, activation)
+        self.keep_convolved("conv_act", result)
+        return result
+
+    def norm(self, x: Tensor, **rest: object) -> Tensor:
+        """The norm of queries and then of keys, batch x H x T x D: each head stands for several heads of values."""
+        result = self.own["l2norm"](x, **rest)
+        each = self.mixer.num_v_heads // self.mixer.num_k_heads
+        self.units.append(result[:, ::each].transpose(1, 2).flatten(2))
+        return result
+
+    def rule(self, own: Callable) -> Callable:
+        """The gated delta rule, in chunks or token by token."""
+
+        def call(*args: Tensor, g: Tensor, beta: Tensor, **rest: object) -> tuple[Tensor, Tensor]:
+            out, state = own(*args, g=g, beta=beta, **rest)
+            for tap, unit in zip(("q_unit", "k_unit"), self.units, strict=True):
+                self.keep(tap, unit)
+            self.keep("beta", beta)
+            self.keep("decay", g)
+            self.keep("recurrent_state", state.transpose(-1, -2))
+            self.keep("recurrent_out", out.flatten(2))
+            return out, state
+
+        return call
 
 
 def neighbours_again(x: Tensor, width: int) -> Tensor:
@@ -709,6 +808,17 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
     experts.forward = forward
 
 
+def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
+    """Records linear attention with a gated delta rule."""
+    own = mixer.forward
+
+    def forward(*args: object, **rest: object) -> Tensor:
+        with LinearAttention(recorder, mixer, layer):
+            return own(*args, **rest)
+
+    mixer.forward = forward
+
+
 def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
     """Records every tap of one decoder layer, its input too if it is the first."""
     if layer == 0:
@@ -724,6 +834,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_state_space(block.mamba, layer)
     if hasattr(getattr(block, "self_attn", None), "expand_kv"):
         recorder.watch_latents(block.self_attn)
+    if hasattr(block, "linear_attn"):
+        record_linear_attention(recorder, block.linear_attn, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)

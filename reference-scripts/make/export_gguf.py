@@ -178,6 +178,42 @@ def add_qwen2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
+def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen3next.* keys."""
+    add_qwen2_moe(writer, config)
+    add_head_size(writer, config)
+    writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_group_count(config.linear_num_key_heads)
+    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+    writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+
+
+def split_delta_rule(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
+    """Linear attention: one matrix for queries, keys and values of all heads, and one for gates; rates in place of their
+    logarithms."""
+    widths = [config.linear_key_head_dim, config.linear_key_head_dim]
+    values = config.linear_value_head_dim * config.linear_num_value_heads // config.linear_num_key_heads
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("in_proj_qkvz.weight"):
+            heads = weight.reshape(config.linear_num_key_heads, -1, weight.shape[-1])
+            *qkv, z = (part.reshape(-1, weight.shape[-1]) for part in np.split(heads, np.cumsum([*widths, values]), axis=1))
+            made[name.replace("qkvz", "qkv")] = np.concatenate(qkv)
+            made[name.replace("qkvz", "z")] = np.ascontiguousarray(z)
+        elif name.endswith("A_log"):
+            made[name] = -np.exp(weight)
+        elif name.endswith("dt_bias"):
+            made[name.replace("dt_bias", "dt_proj.bias")] = weight
+        elif name.endswith("conv1d.weight"):
+            made[name] = weight.squeeze(1)
+        else:
+            made[name] = weight + 1 if name.endswith("norm.weight") and "linear_attn" not in name else weight
+    return made
+
+
 def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gemma3.* keys; that every sixth layer is global, llama.cpp knows by itself."""
     add_sizes(writer, config)
@@ -554,7 +590,7 @@ class Family:
     add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
     prefix: str = ""  # of the text model's tensors, where there are others
     split: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda tensors: tensors  # fused tensors
-    is_latent: bool = False  # latents of keys and values
+    split_by_sizes: Callable[[dict[str, np.ndarray], PreTrainedConfig], dict[str, np.ndarray]] | None = None
 
 
 # By the `model_type` of config.json.
@@ -566,6 +602,7 @@ FAMILIES = {
     "qwen2_moe": Family(gguf.MODEL_ARCH.QWEN2MOE, add_qwen2_moe),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
     "qwen3_moe": Family(gguf.MODEL_ARCH.QWEN3MOE, add_qwen3_moe),
+    "qwen3_next": Family(gguf.MODEL_ARCH.QWEN3NEXT, add_qwen3_next, split_by_sizes=split_delta_rule),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
     "gemma2": Family(gguf.MODEL_ARCH.GEMMA2, add_gemma2, gemma_layout),
@@ -590,9 +627,9 @@ FAMILIES = {
     "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
     "glm4_moe": Family(gguf.MODEL_ARCH.GLM4_MOE, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
-    "deepseek_v3": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, rope_types=("default", "yarn"), is_latent=True),
-    "deepseek_v2": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, is_latent=True),
-    "glm4_moe_lite": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, is_latent=True),
+    "deepseek_v3": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, rope_types=("default", "yarn"), split_by_sizes=split_latents),
+    "deepseek_v2": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, split_by_sizes=split_latents),
+    "glm4_moe_lite": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, split_by_sizes=split_latents),
     "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
     "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=lambda tensors: name_bias(tensors)),
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
@@ -665,7 +702,7 @@ def add_tensors(
     names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
     if "llama3" in rope_types(config):
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
-    tensors = split_latents(tensors, config) if family.is_latent else family.split(tensors)
+    tensors = family.split_by_sizes(tensors, config) if family.split_by_sizes else family.split(tensors)
     for name, weight in sorted(stacked_experts(tensors).items()):
         weight = family.layout(name, weight.astype(np.float32), config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))

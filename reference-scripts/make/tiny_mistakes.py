@@ -1,5 +1,6 @@
 """Mistakes that an engine may make, each as the model that has it: see Effect in tiny_model.py."""
 
+import inspect
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -318,8 +319,70 @@ def drop_norm_offset(tiny: TinyModel) -> PreTrainedModel:
     """Norms that multiply by their weight, not by 1 + weight."""
     model = new_model(tiny)
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 1 and name.endswith("weight"):
+        if parameter.ndim == 1 and name.endswith("weight") and not name.endswith("linear_attn.norm.weight"):
             parameter.sub_(1)
+    return model
+
+
+def replaced(**functions: Callable[[Callable], Callable]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model that calls other functions of its file: each is made of the function that it replaces."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        code, forward = inspect.getmodule(type(model)), model.forward
+
+        def run(*args: object, **settings: object) -> object:
+            own = {name: getattr(code, name) for name in functions}
+            try:
+                for name, change in functions.items():
+                    setattr(code, name, change(own[name]))
+                return forward(*args, **settings)
+            finally:
+                for name, function in own.items():
+                    setattr(code, name, function)
+
+        model.forward = run
+        return model
+
+    return build
+
+
+def given(**changes: Callable[[Tensor], Tensor]) -> Callable[[Callable], Callable]:
+    """A function that gets other values of these arguments."""
+
+    def change(own: Callable) -> Callable:
+        def call(*args: Tensor, **settings: object) -> object:
+            return own(*args, **settings | {name: of(settings[name]) for name, of in changes.items()})
+
+        return call
+
+    return change
+
+
+def drop_attention_gate(tiny: TinyModel) -> PreTrainedModel:
+    """Attention whose output has no gate: the factor one in place of the sigmoid."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        if hasattr(layer, "self_attn"):
+            project, width = layer.self_attn.q_proj.forward, layer.self_attn.head_dim
+
+            def without_gate(x: Tensor, project: Callable = project, width: int = width) -> Tensor:
+                heads = project(x).unflatten(-1, (-1, 2 * width)).clone()
+                heads[..., width:] = float("inf")
+                return heads.flatten(-2)
+
+            layer.self_attn.q_proj.forward = without_gate
+    return model
+
+
+def cut_gates_at_middle(tiny: TinyModel) -> PreTrainedModel:
+    """The gates of linear attention cut from their matrix at its middle, not for each key head."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        if hasattr(layer, "linear_attn"):
+            weight = layer.linear_attn.in_proj_ba.weight
+            heads = weight.unflatten(0, (2, layer.linear_attn.num_k_heads, -1))
+            weight.copy_(heads.swapaxes(0, 1).flatten(0, 2))
     return model
 
 

@@ -73,10 +73,10 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
         return (128 * tiny.gains.get(kind, BIAS_NOISE) * noise).round() / 128
     if kind in ("bias", "gate_up_proj_bias", "down_proj_bias"):
         return BIAS_NOISE * noise
-    if kind in ("A_log", "dt_bias"):  # of Mamba-2: matrices that keep three quarters from token to token
+    if kind in ("A_log", "dt_bias"):  # matrices that keep three quarters from token to token
         return BIAS_NOISE * noise - float(kind == "dt_bias")
     if parameter.ndim == 1:
-        return gain * (1 + NORM_NOISE * noise) - tiny.norm_shift
+        return gain * (1 + NORM_NOISE * noise) - (0 if name.endswith("linear_attn.norm.weight") else tiny.norm_shift)
     if parameter.ndim == 3:  # of each expert; gpt-oss has inputs in rows
         return gain * noise / parameter.shape[1 if tiny.config.model_type == "gpt_oss" else 2] ** 0.5
     inputs = parameter.shape[0] if module.startswith("c_") else parameter.shape[1:].numel()  # c_: GPT-2's Conv1D

@@ -155,6 +155,7 @@ fn good_rows() -> Vec<SiteResult> {
             || point.is_of_named_ids()
             || point.is_of_experts()
             || point.is_of_recurrent_layers()
+            || point.name().starts_with("attn_gate")
     };
     for &point in Point::ALL.iter().filter(|point| !absent(point)) {
         sites.extend([(0, 0), (1, 0), (0, 1), (1, 1)].map(|(layer, pass)| site(point, layer, pass)));

@@ -78,7 +78,7 @@ fn large(candidate: f64) -> Report {
     let points = || {
         let of_layers = Point::ALL.iter().filter(|point| point.scope() == TapScope::Layer);
         let of_all = of_layers.filter(|point| !point.is_of_experts() && !point.is_of_recurrent_layers());
-        of_all.filter(|point| !point.name().contains("sub_norm"))
+        of_all.filter(|point| !["sub_norm", "attn_gate"].iter().any(|part| point.name().contains(part)))
     };
     let found = || measurement(&[3, 17], candidate, 0.25);
     let rows = layers.flat_map(|(layer, pass)| points().map(move |&point| (point, layer, pass)));

@@ -76,6 +76,7 @@ kinds! {
     Attention {
         GqaMapping "gqa_mapping" "the key-value head that a query head reads";
         HeadOrder "head_order" "heads in another order";
+        AttnGate "attn_gate" "the gate of attention's output: missing, or another function";
         AttnScale "attn_scale" "the factor that q·k is multiplied by";
         Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
     }
@@ -99,6 +100,9 @@ kinds! {
         CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
     }
     Recurrence {
+        LinearBeta "linear_beta" "the shares by which linear attention replaces values";
+        LinearDecay "linear_decay" "the decay of the state of linear attention";
+        DeltaRule "delta_rule" "the steps of a gated delta rule: heads and inputs that it reads";
         ConvKernel "conv_kernel" "the weights of a short convolution in another order";
         ConvState "conv_state" "the inputs of a short convolution that a layer keeps between passes";
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";

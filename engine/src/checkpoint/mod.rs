@@ -233,7 +233,10 @@ points! {
     Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
     AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
     MixerIn      "mixer_in"       Qkv      Layer [Token, Hidden]           "projections of a recurrent layer, before they are split" <- [&[AttnNorm, BlockOut, Embed]];
-    ConvIn       "conv_in"        Qkv      Layer [Token, Hidden]           "input of the short convolution, gated if the layer has a gate before it" <- [&[MixerIn]];
+    ConvIn       "conv_in"        Qkv      Layer [Token, Hidden]           "input of the short convolution, gated if the layer has a gate before it" <- [&[MixerIn, AttnNorm, BlockOut, Embed]];
+    MixerGate    "mixer_gate"     Qkv      Layer [Token, Hidden]           "gate of a recurrent layer's norm, before its activation" <- [&[AttnNorm, BlockOut, Embed]];
+    BetaLogit    "beta_logit"     Qkv      Layer [Token, Head]             "logits of the shares by which linear attention replaces values" <- [&[AttnNorm, BlockOut, Embed]];
+    DecayLogit   "decay_logit"    Qkv      Layer [Token, Head]             "projections that the decay of linear attention is computed from" <- [&[AttnNorm, BlockOut, Embed]];
     ConvOut      "conv_out"       Qkv      Layer [Token, Hidden]           "short convolution with its bias, before any activation" <- [&[ConvIn]];
     ConvAct      "conv_act"       Qkv      Layer [Token, Hidden]           "short convolution after its activation" <- [&[ConvOut]];
     StepSize     "step_size"      Qkv      Layer [Token, Head]             "steps of a recurrence, after softplus" <- [&[MixerIn]];
@@ -242,6 +245,7 @@ points! {
     Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[QLatentNorm, AttnNorm, BlockOut, Embed]];
     K            "k"              Qkv      Layer [Token, KvHead, HeadDim]  "keys after projection and bias, before k-norm and RoPE" <- [&[AttnNorm, BlockOut, Embed]];
     V            "v"              Qkv      Layer [Token, KvHead, HeadDim]  "values after projection and bias" <- [&[AttnNorm, BlockOut, Embed]];
+    AttnGate     "attn_gate"      Qkv      Layer [Token, Hidden]           "gate of attention's output, before its sigmoid" <- [&[AttnNorm, BlockOut, Embed]];
     KvLatent     "kv_latent"      Qkv      Layer [Token, Hidden]           "compressed keys and values, and the part of keys that rotates" <- [&[AttnNorm, BlockOut, Embed]];
     KvLatentNorm "kv_latent_norm" Qkv      Layer [Token, Hidden]           "compressed keys and values after their norm" <- [&[KvLatent]];
     QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after their norm, of each head or of all" <- [&[Q]];
@@ -250,18 +254,23 @@ points! {
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
     KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
     VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
-    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct], &[StepSize]];
+    QUnit        "q_unit"         Rope     Layer [Token, Hidden]           "queries of linear attention after their L2 norm, before any scale, heads merged" <- [&[ConvAct]];
+    KUnit        "k_unit"         Rope     Layer [Token, Hidden]           "keys of linear attention after their L2 norm, heads merged" <- [&[ConvAct]];
+    Beta         "beta"           Rope     Layer [Token, Head]             "shares by which linear attention replaces values" <- [&[BetaLogit]];
+    Decay        "decay"          Rope     Layer [Token, Head]             "logarithms of the decay of the state of linear attention" <- [&[DecayLogit]];
+    RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "matrix of each head after the pass's last token" <- [&[ConvAct], &[StepSize, KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
     AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
-    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct], &[StepSize]];
-    RecurrentNorm "recurrent_norm" AttnOut Layer [Token, Hidden]           "gated norm of the recurrence's output" <- [&[RecurrentOut], &[MixerIn]];
+    AttnGated    "attn_gated"     AttnOut  Layer [Token, Hidden]           "weights · v times the sigmoid of the gate" <- [&[AttnContext], &[AttnGate]];
+    RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct], &[StepSize, QUnit, ConvAct], &[KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
+    RecurrentNorm "recurrent_norm" AttnOut Layer [Token, Hidden]           "gated norm of the recurrence's output" <- [&[RecurrentOut], &[MixerGate, MixerIn]];
     ConvGated    "conv_gated"     AttnOut  Layer [Token, Hidden]           "short convolution times the gate after it" <- [&[ConvOut], &[MixerIn]];
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
-    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention, or what replaces it, after the output projection and bias" <- [&[RecurrentNorm, ConvGated, AttnSubNorm, AttnContext]];
+    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention, or what replaces it, after the output projection and bias" <- [&[RecurrentNorm, ConvGated, AttnSubNorm, AttnGated, AttnContext]];
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
@@ -398,14 +407,16 @@ impl Point {
 
     /// Returns true if only layers with a short convolution or a recurrence have the tap.
     pub fn is_of_recurrent_layers(self) -> bool {
-        use Point::{ConvGated, MixerIn, RecurrentNorm, RecurrentOut, RecurrentState, StepSize};
+        use Point::{ConvGated, MixerIn, QUnit, RecurrentNorm, RecurrentOut, RecurrentState, StepSize};
         (MixerIn..=StepSize).contains(&self)
-            || matches!(self, RecurrentState | RecurrentOut | RecurrentNorm | ConvGated)
+            || (QUnit..=RecurrentState).contains(&self)
+            || matches!(self, RecurrentOut | RecurrentNorm | ConvGated)
     }
 
     /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
     pub fn has_own_heads(self) -> bool {
-        matches!(self, Point::RecurrentState | Point::StepSize)
+        use Point::{Beta, BetaLogit, Decay, DecayLogit, RecurrentState, StepSize};
+        matches!(self, RecurrentState | StepSize | Beta | BetaLogit | Decay | DecayLogit)
     }
 
     /// Returns true if the layout of the tap's heads follows the RoPE pairing.

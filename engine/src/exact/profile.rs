@@ -180,6 +180,11 @@ pub struct Profile {
     pub weighted: Float,
     /// Type that the sum over experts is rounded to after each expert, in the order of their indices.
     pub mixed: Float,
+    /// Number of tokens that a gated delta rule computes together, as products of matrices; 1 for one token after the
+    /// other.
+    pub chunk: usize,
+    /// Type of the operands of a gated delta rule: normed queries and keys, and operands of the products of a chunk.
+    pub chunk_products: Float,
     /// Computation of RoPE's angles.
     pub angles: Angles,
     /// Type that cosines and sines are rounded to.
@@ -253,6 +258,8 @@ impl Default for Profile {
             expert_weights: Float::F32,
             weighted: Float::F32,
             mixed: Float::F32,
+            chunk: 64,
+            chunk_products: Float::F32,
             angles: Angles::Direct,
             cos_sin: Float::F32,
             rotated: Float::F32,

@@ -61,6 +61,11 @@ impl Profile {
         if self.lanes == 0 {
             return Err("lanes is 0, expected at least 1: the number of sums of a product".to_owned());
         }
+        if self.chunk == 0 {
+            return Err(
+                "chunk is 0, expected at least 1: the number of tokens of a gated delta rule".to_owned()
+            );
+        }
         if !(0.0..=MOST_ULPS).contains(&self.library_ulps) {
             return Err(format!("library_ulps is {}, expected 0 to {MOST_ULPS}", self.library_ulps));
         }

@@ -50,6 +50,7 @@ use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen2_moe::Qwen2MoeFamily;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::qwen3_moe::Qwen3MoeFamily;
+use crate::model::qwen3_next::Qwen3NextFamily;
 use crate::model::seed_oss::SeedOssFamily;
 use crate::model::smollm3::SmolLm3Block;
 use crate::model::special_ids::SpecialIds;
@@ -100,6 +101,7 @@ const LOADERS: &[Loader] = &[
     decoder::<Qwen3Block>(),
     decoder::<StandardBlock<Qwen2MoeFamily>>(),
     decoder::<StandardBlock<Qwen3MoeFamily>>(),
+    decoder::<StandardBlock<Qwen3NextFamily>>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
     OLMO2,

@@ -50,6 +50,7 @@ pub(crate) mod qwen2;
 pub(crate) mod qwen2_moe;
 pub mod qwen3;
 pub mod qwen3_moe;
+pub(crate) mod qwen3_next;
 pub(crate) mod seed_oss;
 mod shards;
 mod size;

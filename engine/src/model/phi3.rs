@@ -42,7 +42,7 @@ impl DecoderBlock for Phi3Block {
         let output = w.projection("attn_output", false, c.hidden_size, q_width)?;
         Ok(Self(LlamaBlock {
             attn_norm,
-            attn: Projections { q, k, v, output },
+            attn: Projections { q, k, v, output, gate: None },
             ffn: FeedForward::load(c, w)?,
         }))
     }

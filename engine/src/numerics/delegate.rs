@@ -81,6 +81,16 @@ macro_rules! delegate {
     (@short_convolution $inner:tt) => {
         delegate!(@short_convolution $inner (x: &Tensor, conv: &crate::ops::short_convolution::ShortConvolution) -> Tensor);
     };
+    (@l2_norm $inner:tt) => {
+        delegate!(@l2_norm $inner (x: &Tensor, norm: crate::ops::l2_norm::L2Norm) -> Tensor);
+    };
+    (@decay $inner:tt) => {
+        delegate!(@decay $inner (a: &Tensor, rates: &crate::ops::decay::DecayRates) -> Tensor);
+    };
+    (@delta_rule $inner:tt) => {
+        delegate!(@delta_rule $inner (tokens: &crate::ops::delta_rule::DeltaTokens, state: &Tensor) -> [Tensor; 2]);
+    };
+    (@silu_gated $inner:tt) => { delegate!(@silu_gated $inner (normed: &Tensor, gate: &Tensor) -> Tensor); };
     (@gated_by_part $inner:tt) => {
         delegate!(@gated_by_part $inner (projected: &Tensor, part: usize, x: &Tensor) -> Tensor);
     };

@@ -18,8 +18,11 @@ use crate::kernels::panels::panels;
 use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
+use crate::ops::decay::DecayRates;
+use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
 use crate::ops::experts::{self, ExpertRouting, ScoreFunction};
-use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
+use crate::ops::l2_norm::L2Norm;
+use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
 use crate::quant::{self, DotOrder, round_to_f16};
@@ -165,6 +168,7 @@ impl Numerics for LlamaCpp {
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
         match activation {
             Activation::GeluTanh | Activation::GeluNew => x.clone().map(tabled_gelu),
+            Activation::Sigmoid => x.clone().map(sigmoid),
             _ => F32.activation(x, activation),
         }
     }
@@ -173,6 +177,7 @@ impl Numerics for LlamaCpp {
         match activation {
             Activation::GeluTanh | Activation::GeluNew => zip(gate, up, |gate, up| tabled_gelu(gate) * up),
             Activation::Silu => ggml::swiglu(gate, up),
+            Activation::Sigmoid => zip(gate, up, |gate, up| sigmoid(gate) * up),
             _ => F32.gated(gate, up, activation),
         }
     }
@@ -185,7 +190,7 @@ impl Numerics for LlamaCpp {
     fn scores_of_logits(&self, logits: &Tensor, function: ScoreFunction) -> Tensor {
         match function {
             ScoreFunction::Softmax => self.likelihoods(logits),
-            ScoreFunction::Sigmoid => logits.clone().map(|x| 1.0 / (1.0 + (-x).exp())),
+            ScoreFunction::Sigmoid => logits.clone().map(sigmoid),
         }
     }
 
@@ -211,6 +216,27 @@ impl Numerics for LlamaCpp {
         logits.clone().map(|x| x / (1.0 + (-x).exp()) / x)
     }
 
+    /// Scales RMSNorm without a weight.
+    fn l2_norm(&self, x: &Tensor, norm: L2Norm) -> Tensor {
+        let width = norm.width as f32;
+        let root = 1.0 / width.sqrt();
+        match norm.is_least {
+            true => norm.of(x),
+            false => rms_normed(x, norm.width, norm.eps / width).map(|x| x * root),
+        }
+    }
+
+    /// Loses small values in the sum 1 + e^x.
+    fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
+        rates.of(a, |x| (1.0 + x.exp()).ln())
+    }
+
+    fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
+        let arithmetic =
+            DeltaArithmetic { exp: f32::exp, dot: ggml::dot, multiply_add: |a, b, c| a.mul_add(b, c) };
+        arithmetic.of(tokens, state)
+    }
+
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
         F32.add(a, b)
     }
@@ -218,6 +244,11 @@ impl Numerics for LlamaCpp {
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
         F32.probabilities(logits, temperature)
     }
+}
+
+/// Computes the logistic function with the C library's exponential.
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// Returns GELU from ggml's table: argument and value are rounded to `f16`, except far from zero.

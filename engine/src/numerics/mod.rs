@@ -39,9 +39,12 @@ pub use transformers::Transformers;
 use crate::kernels::elementwise::per_column;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
+use crate::ops::decay::{DecayRates, softplus};
+use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::gating;
 use crate::ops::hadamard;
+use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
@@ -284,6 +287,26 @@ pub trait Numerics: Send + Sync {
     /// Computes a causal convolution of each channel: `[k - 1 + T, C]`, beginning with the kept inputs, to `[T, C]`.
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         conv.of(x)
+    }
+
+    /// Applies the L2 norm to each row of queries or keys, in `f32`: `[T, H, D]`.
+    fn l2_norm(&self, x: &Tensor, norm: L2Norm) -> Tensor {
+        norm.of(x)
+    }
+
+    /// Computes the logarithms of the decay of linear attention, in `f32`: `[T, H]` to `[T, H]`.
+    fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
+        rates.of(a, softplus)
+    }
+
+    /// Computes a gated delta rule: the state after the tokens, in `f32`, `[H, Dv, Dk]`, and the outputs, `[T, H, Dv]`.
+    fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
+        DeltaArithmetic::PLAIN.of(tokens, state)
+    }
+
+    /// Multiplies normed rows by SiLU of a gate, which is not rounded before the product.
+    fn silu_gated(&self, normed: &Tensor, gate: &Tensor) -> Tensor {
+        self.gated(gate, normed, Activation::Silu)
     }
 
     /// Multiplies values by a gate, which is the part of a projection with this number: `[T, n · C]`, `[T, C]` to `[T,

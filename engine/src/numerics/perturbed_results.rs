@@ -20,7 +20,10 @@ use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, PerturbedTerms};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask, head_of};
+use crate::ops::decay::DecayRates;
+use crate::ops::delta_rule::DeltaTokens;
 use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
+use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
@@ -212,6 +215,11 @@ impl<'n> PerturbedResults<'n> {
         Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
     }
 
+    /// Perturbs a result that stays in `f32`.
+    fn in_f32(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
+        self.moved_in(DType::F32, x, |_, x, rms| sigma(x, rms))
+    }
+
     /// Adds the error of sums of `n` products.
     fn summed(&self, x: Tensor, n: usize) -> Tensor {
         let n = n as f64;
@@ -398,6 +406,27 @@ impl Numerics for PerturbedResults<'_> {
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         let convolved = self.summed(self.numerics.short_convolution(x, conv), conv.kernel);
         self.result(self.in_short(convolved, 2.0, 1.0))
+    }
+
+    fn l2_norm(&self, x: &Tensor, norm: L2Norm) -> Tensor {
+        let roundings = K * ((norm.width as f64 / 3.0).sqrt() / 2.0 + 2.0);
+        self.in_f32(self.numerics.l2_norm(x, norm), |x, _| U * roundings * x.abs())
+    }
+
+    fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
+        self.in_f32(self.numerics.decay(a, rates), |x, _| U * (2.0 + 3.0 * LIBRARY) * x.abs())
+    }
+
+    /// Adds the errors of one step, in a state that earlier steps have not decayed.
+    fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
+        let [state, out] = self.numerics.delta_rule(tokens, state);
+        let terms = tokens.widths()[0] as f64;
+        let sigma = |x: f64, rms: f64| K * U * (terms * rms * rms + (terms / 3.0 + 1.0) * x * x).sqrt();
+        [self.in_f32(state, sigma), self.result(self.moved(out, sigma))]
+    }
+
+    fn silu_gated(&self, normed: &Tensor, gate: &Tensor) -> Tensor {
+        self.result(self.rounded(self.numerics.silu_gated(normed, gate), 3.0 + 2.0 * LIBRARY))
     }
 
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {

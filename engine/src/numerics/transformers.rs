@@ -13,6 +13,8 @@ use crate::kernels::product::{StridedRows, product};
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::attention::{self, AttentionScale, Mask};
+use crate::ops::decay::DecayRates;
+use crate::ops::delta_rule::DeltaTokens;
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision};
 use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
@@ -246,6 +248,22 @@ impl Numerics for Transformers {
             kernel: conv.kernel,
         };
         self.rounded(conv.of(x))
+    }
+
+    /// Rounds the parameters.
+    fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
+        let [rounded, bias] = [&rates.rates, &rates.bias].map(|row| self.rounded_row(row));
+        F32.decay(a, &DecayRates { rates: rounded, bias, ..*rates })
+    }
+
+    /// Computes in `f32` and rounds the outputs.
+    fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
+        let [state, out] = F32.delta_rule(tokens, state);
+        [state, self.rounded(out)]
+    }
+
+    fn silu_gated(&self, normed: &Tensor, gate: &Tensor) -> Tensor {
+        self.rounded(F32.silu_gated(normed, gate))
     }
 
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {

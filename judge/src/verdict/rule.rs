@@ -181,8 +181,9 @@ impl SiteResult {
     /// of norm and product. Perturbed runs would hide errors as small as an epsilon.
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
-            AttnOut, AttnPostNorm, AttnResidual, BlockOut, Embed, FfnGate, FfnOut, FfnPostNorm, FfnUp, K,
-            KvLatent, Logits, MixerIn, Q, QLatent, RouterLogits, SharedGate, SharedUp, V,
+            AttnGate, AttnOut, AttnPostNorm, AttnResidual, BetaLogit, BlockOut, DecayLogit, Embed, FfnGate,
+            FfnOut, FfnPostNorm, FfnUp, K, KvLatent, Logits, MixerGate, MixerIn, Q, QLatent, RouterLogits,
+            SharedGate, SharedUp, V,
         };
         const STREAM: &[Point] = &[Embed, AttnOut, AttnPostNorm, AttnResidual, FfnOut, FfnPostNorm, BlockOut];
         let is_product = matches!(
@@ -192,6 +193,10 @@ impl SiteResult {
                 | QLatent
                 | KvLatent
                 | MixerIn
+                | MixerGate
+                | BetaLogit
+                | DecayLogit
+                | AttnGate
                 | RouterLogits
                 | SharedGate
                 | SharedUp

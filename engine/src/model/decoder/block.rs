@@ -4,10 +4,12 @@
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::LayerState;
+use crate::model::decoder::delta::DeltaAttention;
 use crate::model::decoder::{
     DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, GatedConvolution, LatentAttention,
     LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
 };
+use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -26,6 +28,8 @@ pub(crate) struct BlockShape {
     pub(crate) ffn: FfnShape,
     /// True if each head has a sink in softmax.
     pub(crate) has_sinks: bool,
+    /// True if the sigmoid of a gate, which is the second half of each query head, multiplies attention's output.
+    pub(crate) has_output_gate: bool,
 }
 
 /// Norms of the two halves of a block.
@@ -95,6 +99,7 @@ impl BlockShape {
         parallel: None,
         ffn: FfnShape::Gated,
         has_sinks: false,
+        has_output_gate: false,
     };
 }
 
@@ -122,7 +127,6 @@ pub struct StandardBlock<F> {
 
 /// Attention half of a block, after its norm.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a layer has many more bytes of weights")]
 pub(crate) enum AttentionHalf {
     /// Keys and values of each head.
     Heads(HeadAttention),
@@ -130,6 +134,8 @@ pub(crate) enum AttentionHalf {
     Latent(LatentSizes, Box<LatentAttention>),
     /// A gated short convolution in place of attention.
     Convolution(GatedConvolution),
+    /// Linear attention with a gated delta rule.
+    DeltaRule(DeltaAttention),
     /// Mamba-2 in place of attention.
     StateSpace(Box<StateSpaceLayer>),
 }
@@ -149,6 +155,9 @@ impl AttentionHalf {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         match w.recurrent_mixer() {
             None => {}
+            Some(RecurrentMixer::DeltaRule(sizes)) => {
+                return Ok(AttentionHalf::DeltaRule(DeltaAttention::load(c, sizes, w)?));
+            }
             Some(RecurrentMixer::Convolution { kernel, has_bias, .. }) => {
                 return Ok(AttentionHalf::Convolution(GatedConvolution::load(c, (kernel, has_bias), w)?));
             }
@@ -179,6 +188,7 @@ impl AttentionHalf {
         let attn = match self {
             AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, state.kv()),
             AttentionHalf::Convolution(conv) => return conv.forward(x, p.n, t, state.recurrent()),
+            AttentionHalf::DeltaRule(attn) => return attn.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::StateSpace(layer) => return layer.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::Heads(attn) => attn,
         };
@@ -186,6 +196,7 @@ impl AttentionHalf {
         let mut q = t.tap(Q, c.heads(attn.projections.q(n, x)));
         let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
         let v = t.tap(V, c.heads(attn.projections.v(n, x)));
+        let gate = attn.projections.gate.as_ref().map(|gate| t.tap(AttnGate, gate.of(n, x)));
         if let Some([q_norm, k_norm]) = &attn.qk_norms {
             q = t.tap(QNorm, n.rms_norm(&q, q_norm));
             k = t.tap(KNorm, n.rms_norm(&k, k_norm));
@@ -193,6 +204,10 @@ impl AttentionHalf {
         let q = t.tap(QRope, p.rotate(&q));
         let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
+        let context = match &gate {
+            Some(gate) => t.tap(AttnGated, n.gated(gate, &context, Activation::Sigmoid)),
+            None => context,
+        };
         t.tap(AttnOut, attn.projections.output(n, &context))
     }
 
@@ -201,6 +216,7 @@ impl AttentionHalf {
             AttentionHalf::Heads(attn) => attn.projections.matrices(),
             AttentionHalf::Latent(_, attn) => attn.matrices(),
             AttentionHalf::Convolution(conv) => conv.matrices(),
+            AttentionHalf::DeltaRule(attn) => attn.matrices(),
             AttentionHalf::StateSpace(layer) => layer.matrices(),
         }
     }

@@ -111,6 +111,8 @@ pub struct ExpertsConfig {
     pub(crate) shared_ffn_size: Option<usize>,
     /// True if a logit of each token weighs the shared expert.
     pub(crate) is_shared_weighted: bool,
+    /// True if that weight is a sigmoid in llama.cpp too.
+    pub(crate) has_plain_sigmoid: bool,
     /// Clamped GLU of experts with biases, if they have one.
     pub(crate) clamped: Option<ClampedGlu>,
     /// True if experts have a correction bias.

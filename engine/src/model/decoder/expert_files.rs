@@ -22,6 +22,8 @@ pub(crate) struct ExpertFiles {
     pub(crate) gguf_normalised: Option<bool>,
     /// Shared expert, if there is one.
     pub(crate) shared: Option<SharedExpertFiles>,
+    /// True if llama.cpp computes the weight of a shared expert as a sigmoid; false for SiLU divided by its argument.
+    pub(crate) has_plain_sigmoid: bool,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub(crate) is_rounded: bool,
     /// Function that gives scores.
@@ -58,6 +60,7 @@ impl ExpertFiles {
         clamped: None,
         gguf_normalised: Some(true),
         shared: None,
+        has_plain_sigmoid: false,
         is_rounded: false,
         function: ScoreFunction::Softmax,
         gguf_function: None,
@@ -134,7 +137,15 @@ impl ExpertFiles {
         let has_bias = self.has_bias;
         let is_shared_weighted = self.is_shared_weighted();
         let count = one_of(file, &COUNT)?;
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, is_shared_weighted, clamped, has_bias })
+        Ok(ExpertsConfig {
+            count,
+            routing,
+            shared_ffn_size,
+            is_shared_weighted,
+            has_plain_sigmoid: self.has_plain_sigmoid,
+            clamped,
+            has_bias,
+        })
     }
 
     /// Reads the groups of experts and the factor of their weights.
@@ -253,7 +264,15 @@ impl ExpertFiles {
             self.has_bias && file.tensors.iter().any(|(name, _)| name.ends_with(".exp_probs_b.bias"));
         let count = file.require(&key("expert_count"))?;
         let (is_shared_weighted, clamped) = (self.is_shared_weighted(), self.clamped);
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, is_shared_weighted, clamped, has_bias })
+        Ok(ExpertsConfig {
+            count,
+            routing,
+            shared_ffn_size,
+            is_shared_weighted,
+            has_plain_sigmoid: self.has_plain_sigmoid,
+            clamped,
+            has_bias,
+        })
     }
 
     fn is_shared_weighted(&self) -> bool {

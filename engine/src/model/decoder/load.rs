@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
+use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
@@ -169,9 +170,9 @@ impl LayerWeights<'_, '_> {
         self.weights.plain_of(&tensor, &[&[len], &[len, 1], &[1, len]])
     }
 
-    /// Returns true for a Hugging Face checkpoint, which stores logarithms of -A of Mamba-2 in place of A.
-    pub(crate) fn has_logarithms(&self) -> bool {
-        matches!(self.names, DecoderNames::HuggingFace { .. })
+    /// Returns true for a GGUF file.
+    pub(super) fn is_gguf(&self) -> bool {
+        matches!(self.names, DecoderNames::Gguf { .. })
     }
 
     /// Returns the operation in place of attention, if the layer is recurrent.
@@ -188,8 +189,7 @@ impl LayerWeights<'_, '_> {
     /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
     /// tensors.
     fn has_in_gguf(&self, name: &str) -> bool {
-        let is_gguf = matches!(self.names, DecoderNames::Gguf { .. });
-        is_gguf && self.weights.has(&self.names.of_layer(name, self.layer))
+        self.is_gguf() && self.weights.has(&self.names.of_layer(name, self.layer))
     }
 }
 
@@ -222,12 +222,24 @@ impl Projections {
             (true, _) => w.fused("attn_qkv", has_bias, fused, d)?,
             (false, true) => w.projection("attn_qkv", has_bias, fused.iter().sum(), d)?.of_groups(c),
             (false, false) => [
-                w.projection("attn_q", has_bias, q_width, d)?,
+                w.projection(
+                    "attn_q",
+                    has_bias,
+                    if c.shape.has_output_gate { 2 * q_width } else { q_width },
+                    d,
+                )?,
                 w.projection("attn_k", has_bias, kv_width, d)?,
                 w.projection("attn_v", has_bias, kv_width, d)?,
             ],
         };
-        Ok(Self { q, k, v, output: w.projection("attn_output", c.biases.output, d, q_width)? })
+        let (q, gate) = match c.shape.has_output_gate {
+            true => {
+                let half = |half| grouped(c.n_heads, &[c.head_dim; 2], half);
+                (q.gathered(&half(0)), Some(q.gathered(&half(1))))
+            }
+            false => (q, None),
+        };
+        Ok(Self { q, k, v, output: w.projection("attn_output", c.biases.output, d, q_width)?, gate })
     }
 }
 

@@ -7,6 +7,8 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod delta;
+mod delta_files;
 mod dense_files;
 mod expert_files;
 mod family;
@@ -299,10 +301,15 @@ impl Projection {
             let heads = (0..c.n_kv_heads).flat_map(in_group);
             let rows: Vec<usize> =
                 heads.flat_map(|head| head * c.head_dim..(head + 1) * c.head_dim).collect();
-            let bias = self.bias.as_ref().map(|bias| rows.iter().map(|&row| bias[row]).collect());
-            Self { weight: self.weight.gathered(&rows), bias }
+            self.gathered(&rows)
         };
         [heads(0..per_group), heads(per_group..per_group + 1), heads(per_group + 1..per_group + 2)]
+    }
+
+    /// Takes these outputs, in this order.
+    fn gathered(&self, rows: &[usize]) -> Self {
+        let bias = self.bias.as_ref().map(|bias| rows.iter().map(|&row| bias[row]).collect());
+        Self { weight: self.weight.gathered(rows), bias }
     }
 
     /// Splits off the `rows` outputs from `first` on.
@@ -323,6 +330,8 @@ pub struct Projections {
     pub v: Projection,
     /// `[d, H·D]`
     pub output: Projection,
+    /// `[H·D, d]`, for the gate of the merged heads if they have one
+    pub(crate) gate: Option<Projection>,
 }
 
 impl Projections {
@@ -350,7 +359,8 @@ impl Projections {
     pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let all =
             [("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)];
-        all.map(|(name, projection)| (name, &projection.weight)).into()
+        let gate = self.gate.iter().map(|gate| ("attn_q", gate));
+        all.into_iter().chain(gate).map(|(name, projection)| (name, &projection.weight)).collect()
     }
 }
 

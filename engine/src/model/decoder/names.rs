@@ -77,6 +77,9 @@ const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
+/// Prefix of layers that predict further tokens, in Qwen's checkpoints.
+const PREDICTING: &str = "mtp.";
+
 /// Returns the name of the weight of a module, or of a parameter, whose name ends in `=`.
 fn parameter(name: String) -> String {
     name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
@@ -164,6 +167,7 @@ impl<'a> DecoderNames<'a> {
                 const BUFFERS: [&str; 3] =
                     ["rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
                 BUFFERS.iter().any(|buffer| name.ends_with(buffer))
+                    || name.starts_with(PREDICTING)
                     || (PREFIXES[1..3].contains(&prefix) && OTHER_PARTS.iter().any(is_other))
             }
         }

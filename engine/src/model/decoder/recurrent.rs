@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
-use crate::model::decoder::StateSpaceSizes;
+use crate::model::decoder::delta::DeltaSizes;
+use crate::model::decoder::{StateSpaceSizes, delta_files};
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::short_convolution::LONGEST_KERNEL;
@@ -35,6 +36,8 @@ pub(crate) enum RecurrentMixer {
     },
     /// Mamba-2.
     StateSpace(StateSpaceSizes),
+    /// Linear attention with a gated delta rule.
+    DeltaRule(DeltaSizes),
 }
 
 impl RecurrentMixer {
@@ -49,6 +52,7 @@ impl RecurrentMixer {
                 kept: sizes.kernel - 1,
                 matrices: [sizes.heads, sizes.head_dim, sizes.columns],
             },
+            RecurrentMixer::DeltaRule(sizes) => sizes.state(),
         }
     }
 
@@ -64,6 +68,10 @@ impl RecurrentMixer {
                     ("columns of a state", columns),
                 ];
                 size::check(file, &sizes)
+            }
+            RecurrentMixer::DeltaRule(sizes) => {
+                check_kernel(file, sizes.kernel)?;
+                delta_files::check(file, sizes)
             }
         }
     }
@@ -83,6 +91,8 @@ pub(crate) enum RecurrentFiles {
     Lfm2,
     /// Granite 4's Mamba-2.
     GraniteHybrid,
+    /// Qwen3-Next's linear attention with a gated delta rule.
+    DeltaRule,
 }
 
 /// Key of the kinds of layers in `config.json`.
@@ -94,6 +104,7 @@ impl RecurrentFiles {
         match self {
             RecurrentFiles::Lfm2 => &["conv"],
             RecurrentFiles::GraniteHybrid => &["linear_attention", "mamba"],
+            RecurrentFiles::DeltaRule => &["linear_attention"],
         }
     }
 
@@ -114,6 +125,7 @@ impl RecurrentFiles {
                 has_bias: file.optional_bool("conv_bias")?.unwrap_or(false),
             },
             RecurrentFiles::GraniteHybrid => RecurrentMixer::StateSpace(state_space_in_json(file)?),
+            RecurrentFiles::DeltaRule => RecurrentMixer::DeltaRule(delta_files::sizes(file)?),
         };
         mixer.check(file.path())?;
         Ok(Some(RecurrentLayers { layers, mixer }))
@@ -122,7 +134,7 @@ impl RecurrentFiles {
     /// Returns true if the layers with attention rotate queries and keys, in a `config.json`.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 => Ok(true),
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
             RecurrentFiles::GraniteHybrid => {
                 Ok(file.optional_str("position_embedding_type")? == Some("rope"))
             }
@@ -132,7 +144,7 @@ impl RecurrentFiles {
     /// Returns true if the layers with attention rotate queries and keys, in a GGUF file.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 => Ok(true),
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
             RecurrentFiles::GraniteHybrid => {
                 Ok(file.optional(&format!("{architecture}.rope.scaling.finetuned"))?.unwrap_or(true))
             }
@@ -143,6 +155,7 @@ impl RecurrentFiles {
     fn unlisted(self, file: &Config, n_layers: usize) -> Result<Vec<bool>> {
         match self {
             RecurrentFiles::GraniteHybrid => Ok(vec![true; n_layers]),
+            RecurrentFiles::DeltaRule => delta_files::layers(file, n_layers),
             RecurrentFiles::Lfm2 => {
                 const KEY: &str = "full_attn_idxs";
                 let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
@@ -177,6 +190,9 @@ impl RecurrentFiles {
         let kv_heads_key = key("attention.head_count_kv");
         let kv_heads = kv_heads_by_layer(file, &kv_heads_key)?;
         let layers = match kv_heads.len() {
+            _ if self == RecurrentFiles::DeltaRule => {
+                delta_files::layers_in_gguf(file, architecture, n_layers)?
+            }
             1 => vec![kv_heads[0] == 0; n_layers],
             count if count == n_layers => kv_heads.iter().map(|count| *count == 0).collect(),
             count => {
@@ -196,6 +212,9 @@ impl RecurrentFiles {
             },
             RecurrentFiles::GraniteHybrid => {
                 RecurrentMixer::StateSpace(state_space_in_gguf(file, architecture, hidden_size)?)
+            }
+            RecurrentFiles::DeltaRule => {
+                RecurrentMixer::DeltaRule(delta_files::sizes_in_gguf(file, architecture)?)
             }
         };
         mixer.check(file.tensors.path())?;

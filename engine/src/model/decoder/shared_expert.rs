@@ -3,6 +3,7 @@
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights};
+use crate::ops::activation::Activation;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -53,7 +54,12 @@ impl SharedExpert {
         let out = t.tap(SharedOut, n.linear(&act, &self.down));
         let weight = self.weight.as_ref().map(|weight| {
             let logit = t.tap(SharedLogit, n.linear(x, weight).reshaped(&[x.rows()]));
-            t.tap(SharedWeight, n.shared_weights(&logit))
+            let has_plain_sigmoid = p.c.experts.as_ref().is_some_and(|experts| experts.has_plain_sigmoid);
+            let weights = match has_plain_sigmoid {
+                true => n.activation(&logit, Activation::Sigmoid),
+                false => n.shared_weights(&logit),
+            };
+            t.tap(SharedWeight, weights)
         });
         n.add_shared(routed, &out, weight.as_ref())
     }

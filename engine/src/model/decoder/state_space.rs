@@ -75,7 +75,7 @@ impl StateSpaceLayer {
                 head_dim,
                 columns,
                 decay: w.flat("ssm_a", heads)?,
-                is_log: w.has_logarithms(),
+                is_log: !w.is_gguf(),
                 skip: w.flat("ssm_d", heads)?,
             },
             norm: c.rms_norm(w.flat("ssm_norm", inner)?),

@@ -7,6 +7,7 @@
 mod attention;
 
 use multiversion::multiversion;
+use zerocopy::IntoBytes;
 
 pub(super) use self::attention::{
     context, order_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
@@ -15,7 +16,9 @@ use crate::kernels::exp::exp;
 use crate::ops::attention::largest;
 use crate::ops::experts::ExpertOrder;
 use crate::parallel;
+use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// Number of lanes in a SIMD register.
 const LANES: usize = 8;
@@ -24,6 +27,11 @@ const LANES: usize = 8;
 #[inline(always)]
 fn sum_of([a, b, c, d, e, f, g, h]: [f32; LANES]) -> f32 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+/// Computes the dot product of two rows.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    quant::dot(DType::F32, DotOrder::Row)(a.as_bytes(), b.as_bytes())
 }
 
 /// Returns the mean of a row for LayerNorm: the sum is `f64`, the division `f32`.

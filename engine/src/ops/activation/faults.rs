@@ -1,5 +1,7 @@
 //! Changes of the feed-forward block's nonlinearity and of the product with the up projection.
 
+pub(crate) mod gates;
+
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;

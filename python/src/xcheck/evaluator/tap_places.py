@@ -33,8 +33,8 @@ RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("mixer_in", "output", r"(mamba|conv|mixer)\.in_proj"),
     ("conv_gated", "input", r"conv\.out_proj"),
     ("recurrent_out", "input", r"(mamba|mixer)\.norm"),
-    ("recurrent_norm", "input", r"(mamba|mixer)\.out_proj"),
-    ("attn_out", "output", r"(mamba|conv|mixer)\.out_proj"),
+    ("recurrent_norm", "input", r"(mamba|mixer|linear_attn)\.out_proj"),
+    ("attn_out", "output", r"(mamba|conv|mixer|linear_attn)\.out_proj"),
 )
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
@@ -129,6 +129,9 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
             )
         else:
             found[tap] = Place(f"{path}.{module}", side, tuple(manner) or None)
+    if gates_attention(block, path, found):
+        found["attn_gated"] = found.pop("attn_context")
+        del found["q"]  # heads of queries and gates in turn
     names = [name for name, _ in block.named_modules() if name]
     for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT):
         fits = [name for name in names if re.fullmatch(pattern, name)]
@@ -136,6 +139,15 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
             found[tap] = Place(f"{path}.{fits[0]}", side)
     found.update((tap, Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     return found
+
+
+def gates_attention(block: Any, path: str, found: dict[str, Place]) -> bool:
+    """Whether the projection of queries has a gate for each value of attention's output."""
+    if not {"q", "attn_context"} <= found.keys():
+        return False
+    modules = [block.get_submodule(found[tap].module.removeprefix(f"{path}.")) for tap in ("q", "attn_context")]
+    shapes = [getattr(getattr(module, "weight", None), "shape", ()) for module in modules]
+    return [len(shape) for shape in shapes] == [2, 2] and shapes[0][0] == 2 * shapes[1][1]
 
 
 def relative_map(block: Any, heads: Heads) -> dict[str, str]:

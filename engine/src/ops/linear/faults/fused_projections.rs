@@ -2,11 +2,14 @@
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
+use crate::ops::l2_norm::exact::L2Normalisation;
 use crate::ops::linear::faults::{own, with};
 use crate::tensor::Tensor;
 
 const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
 const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
+const QUERIES_AND_GATE: &[Point] = &[Point::Q, Point::AttnGate];
+const BETA_AND_DECAY: &[Point] = &[Point::BetaLogit, Point::DecayLogit];
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
@@ -21,6 +24,16 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         read: |at, theirs| read_shards(at, GATE_UP, theirs),
         ..FUSED
     },
+    CatalogueEntry {
+        at: QUERIES_AND_GATE,
+        compute: |at, value| cut(at, QUERIES_AND_GATE, value.as_word()?),
+        ..FUSED
+    },
+    CatalogueEntry {
+        at: BETA_AND_DECAY,
+        compute: |at, value| cut(at, BETA_AND_DECAY, value.as_word()?),
+        ..FUSED
+    },
 ];
 
 const FUSED: CatalogueEntry = CatalogueEntry {
@@ -33,7 +46,8 @@ const FUSED: CatalogueEntry = CatalogueEntry {
 /// Layout of several projections in one matrix.
 struct FusedLayout {
     /// Number of groups. A group of q, k, v has a key head's query heads, the key head and its value head; a group of
-    /// gate and up has one row each. With shards, a group is the part of one device.
+    /// gate and up has one row each, one of queries and their gates a head, and one of beta and decay the heads of a key
+    /// head. With shards, a group is the part of one device.
     groups: usize,
     /// Rows of each projection in one group.
     rows: Vec<usize>,
@@ -89,6 +103,13 @@ fn cut(at: &SiteContext, parts: &[Point], word: &str) -> Option<Tensor> {
     let (word, groups) = match word.split_once(':') {
         Some((word, shards)) => (word, shards.parse().ok().filter(|shards| *shards > 1)?),
         None if parts == QKV => (word, widths[1] / *at.value.shape().get(2)?),
+        None if parts == QUERIES_AND_GATE => {
+            (word, widths[0] / at.book.norm(Point::QNorm, at.site.layer)?.weight.len())
+        }
+        None if parts == BETA_AND_DECAY => {
+            let keys: &L2Normalisation = at.book.stage(Point::KUnit, at.site.layer)?;
+            (word, *keys.x.shape().get(1)?)
+        }
         None => (word, widths[1]),
     };
     let is_even = groups > 0 && widths.iter().all(|width| width.is_multiple_of(groups));

@@ -1,0 +1,93 @@
+//! Changes of gates: of attention's output, of a recurrent layer's norm, and of the values that linear attention replaces.
+
+use std::sync::Arc;
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::Point;
+use crate::exact::{Node, node_of};
+use crate::numerics::Numerics;
+use crate::ops::activation::Activation;
+use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::norm::exact::RmsNormalisation;
+use crate::tensor::Tensor;
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::AttnGate,
+        at: &[Point::AttnGated],
+        takes: "none|silu",
+        compute: |at, value| gated(at, value.as_word()?),
+        usual: |_| ["none", "silu"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::GatedNorm,
+        at: &[Point::RecurrentNorm],
+        takes: "before|none|sigmoid|unnormed",
+        compute: |at, value| match value.as_word()? {
+            "before" => before_norm(at),
+            "unnormed" => without_norm(at),
+            word => gated(at, word),
+        },
+        usual: |_| ["before", "none", "sigmoid", "unnormed"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::LinearBeta,
+        at: &[Point::Beta],
+        takes: "one|logit|doubled",
+        compute: |at, value| share(at, value.as_word()?),
+        usual: |_| ["one", "logit", "doubled"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+];
+
+/// Returns the gate of a product.
+fn gate<'a>(at: &'a SiteContext) -> Option<&'a Tensor> {
+    let Nonlinearity { x, up: Some(_), .. } = at.stage()? else { return None };
+    Some(x)
+}
+
+/// Computes the product without its gate, or with another activation of the gate.
+fn gated(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let Nonlinearity { x, up, activation } = at.stage()?;
+    let up = up.as_ref()?;
+    match word {
+        "none" => Some(up.clone()),
+        "silu" if *activation != Activation::Silu => Some(at.n.gated(x, up, Activation::Silu)),
+        "sigmoid" if *activation != Activation::Sigmoid => Some(at.n.gated(x, up, Activation::Sigmoid)),
+        _ => None,
+    }
+}
+
+/// Computes the shares by which values are replaced in another way than as sigmoids.
+fn share(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let Nonlinearity { x, .. } = at.stage()?;
+    match word {
+        "one" => Some(Tensor::new(x.shape(), vec![1.0; x.data().len()])),
+        "logit" => Some(x.clone()),
+        // Engines that allow negative eigenvalues.
+        "doubled" => Some(at.n.mapped(at.value, |share, _| 2.0 * share, 0.0)),
+        _ => None,
+    }
+}
+
+/// Returns the node of the norm whose result the gate multiplies.
+fn norm(at: &SiteContext) -> Option<Arc<Node>> {
+    let Nonlinearity { up, .. } = at.stage()?;
+    up.as_ref()?.origins().first().and_then(node_of)
+}
+
+/// Computes the product of the gate and the value before the norm.
+fn without_norm(at: &SiteContext) -> Option<Tensor> {
+    let (node, gate) = (norm(at)?, gate(at)?);
+    let RmsNormalisation { x, .. } = node.operation()?;
+    Some(at.n.silu_gated(&x.clone().reshaped(gate.shape()), gate))
+}
+
+/// Computes the norm of the product, in place of the product of the norm.
+fn before_norm(at: &SiteContext) -> Option<Tensor> {
+    let (node, product) = (norm(at)?, without_norm(at)?);
+    let RmsNormalisation { x, norm } = node.operation()?;
+    Some(at.n.rms_norm(&product.reshaped(x.shape()), norm).reshaped(at.value.shape()))
+}

@@ -1,0 +1,34 @@
+//! Changes of the decay of linear attention: none, the wrong sign, without its bias, or rates read as logarithms or the
+//! reverse.
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::Point;
+use crate::numerics::Numerics;
+use crate::ops::decay::DecayRates;
+use crate::ops::decay::exact::Decay;
+use crate::tensor::Tensor;
+
+const WORDS: [&str; 4] = ["none", "growing", "unbiased", "stored-rates"];
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
+    kind: CauseKind::LinearDecay,
+    at: &[Point::Decay],
+    takes: "none|growing|unbiased|stored-rates",
+    compute: |at, value| changed(at, value.as_word()?),
+    usual: |_| WORDS.map(ChangeValue::word).into(),
+    ..CatalogueEntry::PLAIN
+}];
+
+fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let Decay { a, rates } = at.stage()?;
+    let with = |rates: DecayRates| at.n.decay(a, &rates);
+    let own = rates.clone();
+    match word {
+        "none" => Some(Tensor::new(a.shape(), vec![0.0; a.data().len()])),
+        "growing" => Some(at.n.mapped(&with(own), |g, _| -g, 0.0)),
+        "unbiased" => Some(with(DecayRates { bias: vec![0.0; rates.bias.len()], ..own })),
+        // A Hugging Face file has A and a GGUF file -exp(A): the one is read as the other.
+        "stored-rates" => Some(with(DecayRates { are_logarithms: !rates.are_logarithms, ..own })),
+        _ => None,
+    }
+}

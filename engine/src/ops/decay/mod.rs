@@ -1,0 +1,44 @@
+//! Decay of the state of linear attention, as a logarithm: `g = -exp(A) · softplus(a + bias)` (Yang et al., 2024), with two
+//! numbers `A` and `bias` of each head. `[T, H]` to `[T, H]`.
+
+pub(crate) mod exact;
+pub(crate) mod faults;
+
+use crate::tensor::Tensor;
+
+/// Parameters of a layer's decay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecayRates {
+    /// `A` of each head, or `-exp(A)`: `[H]`.
+    pub(crate) rates: Vec<f32>,
+    /// True if `rates` are `A`, as in Hugging Face files; false if they are `-exp(A)`, as in GGUF files.
+    pub(crate) are_logarithms: bool,
+    /// `[H]`
+    pub(crate) bias: Vec<f32>,
+}
+
+/// Argument above which engines take softplus as its argument.
+const LINEAR: f32 = 20.0;
+
+impl DecayRates {
+    /// Computes the logarithms of the decay in `f32`, with this logarithm of 1 + e^x.
+    pub(crate) fn of(&self, a: &Tensor, log_of_sum: fn(f32) -> f32) -> Tensor {
+        let heads = self.bias.len();
+        let rates: Vec<f32> = match self.are_logarithms {
+            true => self.rates.iter().map(|rate| -rate.exp()).collect(),
+            false => self.rates.clone(),
+        };
+        let of_row = |row: usize, out: &mut [f32]| {
+            for (head, out) in out.iter_mut().enumerate() {
+                let x = a.data()[row * heads + head] + self.bias[head];
+                *out = if x > LINEAR { x } else { log_of_sum(x) } * rates[head];
+            }
+        };
+        Tensor::from_rows(a.data().len() / heads, heads, of_row).reshaped(a.shape())
+    }
+}
+
+/// Computes `ln(1 + e^x)` without loss of small values, as torch does.
+pub(crate) fn softplus(x: f32) -> f32 {
+    x.exp().ln_1p()
+}

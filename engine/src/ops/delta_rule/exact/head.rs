@@ -1,0 +1,192 @@
+//! One head of a gated delta rule in `f64`, with the errors that rounding may make in each step.
+
+use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::value::{K, U};
+use crate::exact::{ExactValue, Profile};
+use crate::ops::delta_rule::exact::chunk::Chunk;
+use crate::ops::delta_rule::exact::inputs::{KnownPass, TokenInputs, dot, sizes};
+
+/// One step of the recurrence: its matrix, exp(g) · (I - β k kᵀ), and variances of errors for each value.
+struct DeltaStep {
+    decay: f64,
+    beta: f64,
+    q: Vec<f64>,
+    k: Vec<f64>,
+    /// Replaced values.
+    delta: Vec<f64>,
+    /// Variance of the replaced values' errors, which lie along the key.
+    along: Vec<f64>,
+    /// Largest variance of the rounding errors of elements of the state, of each row.
+    around: Vec<f64>,
+    /// Variance of the relative error of the state before the token, and of the state after it.
+    of_decay: [f64; 2],
+    /// Output before its scale.
+    seen: Vec<f64>,
+    /// Output, with the rounding errors of its own sum.
+    output: Vec<ExactValue>,
+}
+
+/// A head after all tokens.
+pub(super) struct HeadRun {
+    steps: Vec<DeltaStep>,
+    /// Index of the first token of the latest pass.
+    first: usize,
+    /// `[Dv][Dk]`
+    state: Vec<Vec<f64>>,
+    /// Variance of the initial state's errors, of each row.
+    initial: Vec<f64>,
+    /// Factor of outputs, 1 / √Dk.
+    scale: f64,
+}
+
+impl HeadRun {
+    pub(super) fn of(passes: &[KnownPass], initial: &InputTensor, head: usize, profile: &Profile) -> Self {
+        let [keys, values] = passes.first().map_or([1, 0], |pass| pass.tokens.widths());
+        let rows: Vec<InputValues> =
+            (0..values).map(|row| initial.part((head * values + row) * keys, keys)).collect();
+        let largest = |doubt: &[f64]| doubt.iter().fold(0.0f64, |most, sigma| most.max(sigma * sigma));
+        let mut run = Self {
+            steps: Vec::new(),
+            first: 0,
+            initial: rows.iter().map(|row| row.doubt.as_ref().map_or(0.0, |of| largest(&of.sigma))).collect(),
+            state: rows.into_iter().map(|row| row.values).collect(),
+            scale: 1.0 / (keys as f64).sqrt(),
+        };
+        for pass in passes {
+            run.first = run.steps.len();
+            let mut chunk = Chunk::new(profile);
+            for token in 0..pass.tokens.len() {
+                let inputs = pass.token(token, head);
+                chunk.enter(&inputs, &run.state);
+                let is_last = token + 1 == pass.tokens.len() || chunk.is_whole();
+                // Errors of g and of the exponential change the state before the token, and errors of sums of g in a
+                // chunk the state after it.
+                let before = inputs.decay.sigma.powi(2) + (profile.library_ulps * U).powi(2);
+                let after = if is_last { chunk.of_decay() } else { 0.0 };
+                let step = DeltaStep { of_decay: [before, after], ..run.step(&inputs, &mut chunk) };
+                run.steps.push(step);
+            }
+        }
+        run
+    }
+
+    /// Updates the state by a token.
+    fn step(&mut self, token: &TokenInputs, chunk: &mut Chunk) -> DeltaStep {
+        let (q, k) = (&token.q.values, &token.k.values);
+        let decay = token.decay.value.exp();
+        let of_key: f64 = token.k.doubt.iter().flat_map(|doubt| &doubt.sigma).map(|s| s * s).sum();
+        let worst_key = token.k.doubt.iter().flat_map(|doubt| &doubt.sigma).fold(0.0f64, |a, s| a.max(s * s));
+        let n = k.len() as f64;
+        let (unit, beta) = ((K * U).powi(2), token.beta);
+        let mut step = DeltaStep {
+            decay,
+            beta: beta.value,
+            q: q.clone(),
+            k: k.clone(),
+            delta: Vec::with_capacity(self.state.len()),
+            of_decay: [0.0; 2],
+            seen: Vec::with_capacity(self.state.len()),
+            along: Vec::with_capacity(self.state.len()),
+            around: Vec::with_capacity(self.state.len()),
+            output: Vec::with_capacity(self.state.len()),
+        };
+        for (column, row) in self.state.iter_mut().enumerate() {
+            row.iter_mut().for_each(|s| *s *= decay);
+            let (held, held_squares) = dot(row, k);
+            let [before, _] = sizes(row);
+            let v = token.v.get(column);
+            let missing = v.value - held;
+            let delta = beta.value * missing;
+            row.iter_mut().zip(k).for_each(|(s, k)| *s += delta * k);
+            let [after, _] = sizes(row);
+            let (seen, seen_squares) = dot(row, q);
+            let of_sum = unit * ((n / 2.0 + 1.0) * held_squares + (n / 3.0 + 1.0) * held * held);
+            let of_missing = of_sum + unit * missing * missing + v.sigma.powi(2) + before * of_key;
+            let along = beta.value.powi(2) * of_missing
+                + unit * delta * delta
+                + (missing * beta.sigma).powi(2)
+                + chunk.replaced(column, v.value);
+            let added = delta * delta * (unit * chunk.terms() + worst_key);
+            let value = self.scale * seen;
+            let of_query: f64 = match &token.q.doubt {
+                Some(doubt) => row.iter().zip(&doubt.sigma).map(|(s, sigma)| (s * sigma).powi(2)).sum(),
+                None => 0.0,
+            };
+            let own = unit * ((n / 2.0 + 2.0) * seen_squares + (n / 3.0 + 1.0) * seen * seen) + of_query;
+            let own = self.scale.powi(2) * (own + chunk.output(column, delta)) + 2.0 * unit * value * value;
+            step.along.push(along);
+            step.around.push(unit * (before + after) + added);
+            step.delta.push(delta);
+            step.seen.push(seen);
+            step.output.push(ExactValue::statistical(value, own.sqrt()));
+        }
+        step
+    }
+
+    /// Returns the outputs of the latest pass: of each token, of each value.
+    pub(super) fn outputs(&self) -> Vec<Vec<ExactValue>> {
+        (self.first..self.steps.len()).map(|token| self.output(token)).collect()
+    }
+
+    /// Returns a token's outputs, with the errors of the state that they read.
+    fn output(&self, token: usize) -> Vec<ExactValue> {
+        /// Square of a factor below which errors of earlier tokens are forgotten.
+        const FORGOTTEN: f64 = 1e-12;
+        let mut weight = self.steps[token].q.clone();
+        let mut variances = vec![0.0; self.state.len()];
+        let mut length: f64 = weight.iter().map(|w| w * w).sum();
+        // The share of the output that comes from the state after a token, and without it.
+        let mut shares = self.steps[token].seen.clone();
+        for (at, step) in self.steps[..=token].iter().enumerate().rev() {
+            let (along, _) = dot(&weight, &step.k);
+            let [before, after] = step.of_decay;
+            let after = if at == token { 0.0 } else { after };
+            for (column, (variance, share)) in variances.iter_mut().zip(&mut shares).enumerate() {
+                *variance += along * along * step.along[column] + length * step.around[column];
+                *variance += after * *share * *share;
+                *share -= along * step.delta[column];
+                *variance += before * *share * *share;
+            }
+            let taken = step.beta * along;
+            weight.iter_mut().zip(&step.k).for_each(|(w, k)| *w = step.decay * (*w - taken * k));
+            length = weight.iter().map(|w| w * w).sum();
+            if length < FORGOTTEN * U {
+                break;
+            }
+        }
+        let with = |(output, (variance, initial)): (&ExactValue, (f64, &f64))| {
+            let sigma = self.scale * (variance + length * initial).sqrt();
+            ExactValue::statistical(output.value, (output.sigma.powi(2) + sigma * sigma).sqrt())
+        };
+        self.steps[token].output.iter().zip(variances.into_iter().zip(&self.initial)).map(with).collect()
+    }
+
+    /// Returns the state after the latest pass: `[Dv][Dk]`.
+    pub(super) fn state(&self) -> Vec<Vec<ExactValue>> {
+        let mut around = self.initial.clone();
+        let mut keys: Vec<Vec<f64>> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            for key in &mut keys {
+                let taken = step.beta * dot(key, &step.k).0;
+                key.iter_mut().zip(&step.k).for_each(|(p, k)| *p = step.decay * (*p - taken * k));
+            }
+            keys.push(step.k.clone());
+            let decay = step.decay.powi(2);
+            around.iter_mut().zip(&step.around).for_each(|(sum, new)| *sum = decay * *sum + new);
+        }
+        let of_row = |(row, (values, around)): (usize, (&Vec<f64>, &f64))| {
+            let of_element = |(at, &value): (usize, &f64)| {
+                let (mut variance, mut share) = (*around, value);
+                for (step, key) in self.steps.iter().zip(&keys).rev() {
+                    let [before, after] = step.of_decay;
+                    variance += key[at].powi(2) * step.along[row] + after * share * share;
+                    share -= key[at] * step.delta[row];
+                    variance += before * share * share;
+                }
+                ExactValue::statistical(value, variance.sqrt())
+            };
+            values.iter().enumerate().map(of_element).collect()
+        };
+        self.state.iter().zip(&around).enumerate().map(of_row).collect()
+    }
+}
