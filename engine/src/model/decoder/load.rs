@@ -217,17 +217,14 @@ impl Projections {
     pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, has_bias) = (c.hidden_size, c.biases.qkv);
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
-        let fused = [q_width, kv_width, kv_width];
+        // A head's queries and its gate are rows of one matrix.
+        let q_rows = if c.shape.has_output_gate { 2 * q_width } else { q_width };
+        let fused = [q_rows, kv_width, kv_width];
         let [q, k, v] = match (w.has_in_gguf("attn_qkv"), w.has_fused_heads()) {
             (true, _) => w.fused("attn_qkv", has_bias, fused, d)?,
             (false, true) => w.projection("attn_qkv", has_bias, fused.iter().sum(), d)?.of_groups(c),
             (false, false) => [
-                w.projection(
-                    "attn_q",
-                    has_bias,
-                    if c.shape.has_output_gate { 2 * q_width } else { q_width },
-                    d,
-                )?,
+                w.projection("attn_q", has_bias, q_rows, d)?,
                 w.projection("attn_k", has_bias, kv_width, d)?,
                 w.projection("attn_v", has_bias, kv_width, d)?,
             ],
