@@ -12,8 +12,8 @@ struct DeltaStep {
     beta: f64,
     q: Vec<f64>,
     k: Vec<f64>,
-    /// Replaced values.
-    delta: Vec<f64>,
+    /// β·v, one entry per value dimension: the part of the new state that does not come from the earlier state.
+    written: Vec<f64>,
     /// Variance of the replaced values' errors, which lie along the key.
     along: Vec<f64>,
     /// Largest variance of the rounding errors of elements of the state, of each row.
@@ -83,7 +83,7 @@ impl HeadRun {
             beta: beta.value,
             q: q.clone(),
             k: k.clone(),
-            delta: Vec::with_capacity(self.state.len()),
+            written: Vec::with_capacity(self.state.len()),
             of_decay: [0.0; 2],
             seen: Vec::with_capacity(self.state.len()),
             along: Vec::with_capacity(self.state.len()),
@@ -116,7 +116,7 @@ impl HeadRun {
             let own = self.scale.powi(2) * (own + chunk.output(column, delta)) + 2.0 * unit * value * value;
             step.along.push(along);
             step.around.push(unit * (before + after) + added);
-            step.delta.push(delta);
+            step.written.push(beta.value * v.value);
             step.seen.push(seen);
             step.output.push(ExactValue::statistical(value, own.sqrt()));
         }
@@ -144,7 +144,7 @@ impl HeadRun {
             for (column, (variance, share)) in variances.iter_mut().zip(&mut shares).enumerate() {
                 *variance += along * along * step.along[column] + length * step.around[column];
                 *variance += after * *share * *share;
-                *share -= along * step.delta[column];
+                *share -= along * step.written[column];
                 *variance += before * *share * *share;
             }
             let taken = step.beta * along;
@@ -180,7 +180,7 @@ impl HeadRun {
                 for (step, key) in self.steps.iter().zip(&keys).rev() {
                     let [before, after] = step.of_decay;
                     variance += key[at].powi(2) * step.along[row] + after * share * share;
-                    share -= key[at] * step.delta[row];
+                    share -= key[at] * step.written[row];
                     variance += before * share * share;
                 }
                 ExactValue::statistical(value, variance.sqrt())
@@ -188,5 +188,68 @@ impl HeadRun {
             values.iter().enumerate().map(of_element).collect()
         };
         self.state.iter().zip(&around).enumerate().map(of_row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::inputs::known;
+    use super::super::{DeltaHistory, DeltaOutput, DeltaState};
+    use crate::exact::{Operation, Profile, within};
+    use crate::ops::delta_rule::DeltaTokens;
+    use crate::tensor::Tensor;
+
+    const TOKENS: usize = 5;
+
+    fn wave(shape: &[usize], seed: f32) -> Tensor {
+        let len = shape.iter().product::<usize>();
+        Tensor::new(shape, (1..=len).map(|at| 0.5 * (at as f32 * seed).sin()).collect())
+    }
+
+    fn history(decay: Tensor) -> Arc<DeltaHistory> {
+        let beta = wave(&[TOKENS, 1], 1.9).map(|x| 0.5 + x);
+        let [q, k] = [0.7, 1.3].map(|seed| wave(&[TOKENS, 1, 4], seed));
+        let tokens = DeltaTokens { q, k, v: wave(&[TOKENS, 1, 2], 2.3), decay, beta };
+        Arc::new(DeltaHistory { initial: wave(&[1, 2, 4], 0.4), passes: vec![Arc::new(tokens)] })
+    }
+
+    fn decays(changed: usize, by: f32) -> Tensor {
+        Tensor::new(
+            &[TOKENS, 1],
+            (0..TOKENS).map(|at| if at == changed { by - 0.25 } else { -0.25 }).collect(),
+        )
+    }
+
+    /// Compares the variance of an uncertain decay with the change of the results by a small change of the decay.
+    fn assert_propagated(
+        results: usize,
+        at: impl Fn(Arc<DeltaHistory>, &Profile, &[usize]) -> Vec<[f64; 2]>,
+    ) {
+        const RADIUS: f64 = 1e-2;
+        const STEP: f32 = 1.0 / 1024.0;
+        let (profile, all) = (Profile::default(), (0..results).collect::<Vec<_>>());
+        let plain = at(history(decays(0, 0.0)), &profile, &all);
+        for token in 0..TOKENS {
+            let radius = |flat: usize| if flat == token { RADIUS } else { 0.0 };
+            let uncertain = history(within(decays(0, 0.0), |flat| (-0.25, radius(flat))));
+            let sigma = known(uncertain.latest(), &profile).token(token, 0).decay.sigma;
+            let found = at(uncertain, &profile, &all);
+            let [above, below] = [STEP, -STEP].map(|by| at(history(decays(token, by)), &profile, &all));
+            for flat in all.iter().copied() {
+                let slope = (above[flat][0] - below[flat][0]) / f64::from(2.0 * STEP);
+                let propagated = (found[flat][1].powi(2) - plain[flat][1].powi(2)).max(0.0).sqrt() / sigma;
+                let error = (propagated - slope.abs()).abs();
+                assert!(error < 1e-4, "token {token}, result {flat}: {propagated}, expected {slope}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_decay_reaches_outputs_and_states_as_their_derivative_says() {
+        let pairs = |of: Vec<crate::exact::ExactValue>| of.iter().map(|x| [x.value, x.sigma]).collect();
+        assert_propagated(2 * TOKENS, |history, profile, all| pairs(DeltaOutput(history).at(profile, all)));
+        assert_propagated(8, |history, profile, all| pairs(DeltaState(history).at(profile, all)));
     }
 }
