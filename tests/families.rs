@@ -458,7 +458,7 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 44] = [
+    let refused: [(&str, &[&str], Value, &str); 49] = [
         (
             "tiny-lfm2",
             &["layer_types"],
@@ -470,6 +470,11 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-granitehybrid", &["mamba_n_groups"], json!(2), "several groups of heads are not supported"),
         ("tiny-granitehybrid", &["time_step_limit"], json!([0.0, 0.5]), "limited steps are not supported"),
         ("tiny-granitehybrid", &["num_local_experts"], json!(4), "with experts is not supported"),
+        ("tiny-qwen3next", &["linear_num_key_heads"], json!(0), "number of key heads of linear attention"),
+        ("tiny-qwen3next", &["linear_num_value_heads"], json!(0), "number of value heads of linear"),
+        ("tiny-qwen3next", &["linear_num_key_heads"], json!(3), "a divisor of the 4 value heads"),
+        ("tiny-qwen3next", &["linear_value_head_dim"], json!(1 << 24), "values of a recurrent state"),
+        ("tiny-granitehybrid", &["mamba_d_state"], json!(1 << 24), "values of a recurrent state"),
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["residual_multiplier"], json!(0.22), "multipliers are not supported"),
@@ -553,6 +558,37 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
     let (files, reference) = (text(folder.path()), text(&dump("tiny-phi4", "transformers-f32")));
     Terminal::new()
         .assert_refused(&["run", "--model", &files, "--reference", &reference], "a number for each pair");
+}
+
+#[test]
+fn an_interval_of_attention_layers_of_0_is_refused() {
+    let folder = with_key("tiny-qwen3next", &["layer_types"], None);
+    let file = folder.path().join("config.json");
+    let stated = fs::read_to_string(&file).expect("it is there");
+    fs::write(&file, stated.replacen('{', r#"{"full_attention_interval":0,"#, 1)).expect("it is written");
+    let (files, reference) = (text(folder.path()), text(&dump("tiny-qwen3next", "transformers-f32")));
+    Terminal::new()
+        .assert_refused(&["run", "--model", &files, "--reference", &reference], "1 or more layers");
+}
+
+/// A matrix of queries, keys and values without rows for the gate of attention's output.
+#[test]
+fn a_fused_matrix_without_the_gate_of_attention_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut bytes = fs::read(gguf("tiny-qwen3next", "f32")).expect("it is there");
+    // As many bytes as before, so that the data stay aligned.
+    for (from, to) in
+        [("blk.1.attn_q.weight", "blk.1.attn_qkv.weight"), ("blk.1.attn_k.weight", "blk.1.att.weight")]
+    {
+        let named = |name: &str| [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat();
+        let (from, to) = (named(from), named(to));
+        let at = bytes.windows(from.len()).position(|window| window == from).expect("a tensor");
+        bytes.splice(at..at + from.len(), to);
+    }
+    let file = folder.path().join("fused.gguf");
+    fs::write(&file, bytes).expect("it is written");
+    let (file, reference) = (text(&file), text(&dump("tiny-qwen3next", "llama.cpp-f32")));
+    Terminal::new().assert_refused(&["run", "--model", &file, "--reference", &reference], "[192, 32]");
 }
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.

@@ -23,16 +23,18 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
     Ok(())
 }
 
-/// Checks the memory of the keys and values of all layers that have them, before a large number of passes is listed.
+/// Checks the memory of all layers' states, before a large number of passes is listed: keys and values, which grow with
+/// the number of positions, and recurrent states, which do not.
 ///
 /// # Errors
 /// If there is too little memory.
 pub(super) fn check_all(model: &dyn Model, positions: usize) -> Result<()> {
     let sizes = model.dimensions();
-    let has_keys = |layer: &usize| matches!(model.layer_state(*layer), LayerState::Kv(_));
-    let layers = (0..sizes.n_layers).filter(has_keys).count();
-    let values = layers as u128 * (sizes.kv_width + sizes.value_width) as u128;
-    let bytes =
-        positions as u128 * (values * size_of::<f32>() as u128 + size_of::<super::PassInput>() as u128);
-    memory::check(format_args!("a run over {positions} tokens"), bytes)
+    let of_layer = |layer| match model.layer_state(layer) {
+        LayerState::Kv(_) => positions as u128 * (sizes.kv_width + sizes.value_width) as u128,
+        LayerState::Recurrent(layer) => layer.sizes().values(),
+    };
+    let values: u128 = (0..sizes.n_layers).map(of_layer).sum();
+    let passes = positions as u128 * size_of::<super::PassInput>() as u128;
+    memory::check(format_args!("a run over {positions} tokens"), values * size_of::<f32>() as u128 + passes)
 }

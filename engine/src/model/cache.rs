@@ -92,6 +92,14 @@ pub struct RecurrentSizes {
     pub(crate) matrices: [usize; 3],
 }
 
+impl RecurrentSizes {
+    /// Returns the number of values that a layer keeps between passes.
+    pub(crate) fn values(self) -> u128 {
+        let product = |sizes: &[usize]| sizes.iter().map(|&size| size as u128).product::<u128>();
+        product(&[self.channels, self.kept]) + product(&self.matrices)
+    }
+}
+
 /// State of a recurrent layer: the latest inputs of its short convolution, and a matrix of each head. Both are zero
 /// before the first token.
 #[derive(Clone, Debug)]
@@ -119,6 +127,11 @@ impl RecurrentLayer {
         self.inputs = Some(all.clone().without_first(new.rows()));
         self.tokens += new.rows();
         all
+    }
+
+    /// Returns the sizes of the state.
+    pub(crate) fn sizes(&self) -> RecurrentSizes {
+        self.sizes
     }
 
     /// Returns true before the first token.

@@ -13,8 +13,26 @@ pub(super) const MAX_LAYERS: usize = 1 << 12;
 /// Maximum number of experts, far above real models; one tensor stores the matrices of all experts of a layer.
 pub(super) const MAX_EXPERTS: usize = 1 << 12;
 
+/// Maximum number of values of a layer's recurrent state, far above real models (2^20).
+const MAX_STATE: usize = 1 << 26;
+
 /// Name of the number of layers in messages.
 pub(super) const LAYERS: &str = "number of layers";
+
+/// Checks that a recurrent state of these sizes is plausible.
+///
+/// # Errors
+/// If it has too many values.
+pub(super) fn check_state(file: &Path, sizes: [usize; 3]) -> Result<()> {
+    let values = sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
+    match values.is_some_and(|values| values <= MAX_STATE) {
+        true => Ok(()),
+        false => {
+            let found = sizes.map(|size| size.to_string()).join(" x ");
+            Err(Error::bad_key(file, "values of a recurrent state", found, format!("at most {MAX_STATE}")))
+        }
+    }
+}
 
 /// Checks that sizes are plausible.
 ///

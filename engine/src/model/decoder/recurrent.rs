@@ -59,7 +59,7 @@ impl RecurrentMixer {
     /// Checks the sizes.
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         match *self {
-            RecurrentMixer::Convolution { kernel, .. } => check_kernel(file, kernel),
+            RecurrentMixer::Convolution { kernel, .. } => check_kernel(file, kernel)?,
             RecurrentMixer::StateSpace(StateSpaceSizes { heads, head_dim, columns, kernel, .. }) => {
                 check_kernel(file, kernel)?;
                 let sizes = [
@@ -67,13 +67,14 @@ impl RecurrentMixer {
                     ("head size of a recurrence", head_dim),
                     ("columns of a state", columns),
                 ];
-                size::check(file, &sizes)
+                size::check(file, &sizes)?;
             }
             RecurrentMixer::DeltaRule(sizes) => {
                 check_kernel(file, sizes.kernel)?;
-                delta_files::check(file, sizes)
+                delta_files::check(file, sizes)?;
             }
         }
+        size::check_state(file, self.state().matrices)
     }
 }
 
