@@ -19,6 +19,8 @@ pub(super) enum DecoderNames<'a> {
         layer: &'a [(&'a str, &'a str)],
         /// Names of the tensors outside of layers.
         outer: OuterNames,
+        /// True if the architecture's files may have layers that predict further tokens.
+        may_predict: bool,
     },
 }
 
@@ -90,7 +92,7 @@ impl<'a> DecoderNames<'a> {
         let (layer, outer) = (family.layer_names, family.outer_names);
         let has = |prefix: &&str| file.get(&format!("{prefix}{}.weight", outer.embedding)).is_some();
         let prefix = [outer.prefix].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
-        DecoderNames::HuggingFace { prefix, layer, outer }
+        DecoderNames::HuggingFace { prefix, layer, outer, may_predict: family.predicting.is_some() }
     }
 
     pub(super) fn of_layer(self, name: &str, index: usize) -> String {
@@ -99,7 +101,7 @@ impl<'a> DecoderNames<'a> {
                 let other = layer.iter().find(|(own, _)| *own == name);
                 parameter(format!("blk.{index}.{}", other.map_or(name, |(_, other)| other)))
             }
-            DecoderNames::HuggingFace { prefix, layer, outer } => {
+            DecoderNames::HuggingFace { prefix, layer, outer, .. } => {
                 let mut names = layer.iter().chain(LAYER);
                 let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
                 parameter(format!("{prefix}{}.{index}.{hugging_face}", outer.layers))
@@ -162,12 +164,12 @@ impl<'a> DecoderNames<'a> {
                 matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin")
                     || name.ends_with(".attn_rot_embd")
             }
-            DecoderNames::HuggingFace { prefix, .. } => {
+            DecoderNames::HuggingFace { prefix, may_predict, .. } => {
                 let is_other = |part: &&str| name.starts_with(part);
                 const BUFFERS: [&str; 3] =
                     ["rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
                 BUFFERS.iter().any(|buffer| name.ends_with(buffer))
-                    || name.starts_with(PREDICTING)
+                    || (may_predict && name.starts_with(PREDICTING))
                     || (PREFIXES[1..3].contains(&prefix) && OTHER_PARTS.iter().any(is_other))
             }
         }
