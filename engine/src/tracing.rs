@@ -1,6 +1,7 @@
 //! Numerics that record the operation of each result. Here each operation of [`Numerics`] names its exact evaluation; a
 //! new operation adds one method.
 
+use std::iter::successors;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -146,17 +147,27 @@ impl<'n> TracedNumerics<'n> {
     }
 }
 
-/// Number of passes whose matrices are evaluated from each other.
-const CHAINED: usize = 64;
+/// Largest number of passes through which a recurrent state that is not recorded is evaluated. Without this limit, the
+/// time of a run would grow with the square of the number of passes.
+const MOST_PASSES: usize = 64;
 
-/// Returns the matrices of a recurrence, evaluated if they follow from those of many passes.
-fn settled(matrices: &Tensor) -> Tensor {
-    let depth = matrices.origins().iter().filter_map(node_of).map(|node| node.depth).max();
-    if depth.is_none_or(|depth| depth < CHAINED) {
-        return matrices.clone();
+/// Returns a recurrent state that follows from `passes` passes after the last recorded state. After
+/// [`MOST_PASSES`] passes, evaluates the state, so that later passes start from its values and error bounds.
+fn settled(state: &Tensor, passes: usize) -> Tensor {
+    if passes < MOST_PASSES {
+        return state.clone();
     }
-    let known = exact::known(matrices);
-    exact::within(matrices.clone(), |flat| (known[flat].value, known[flat].radius))
+    let known = exact::known(state);
+    exact::within(state.clone(), |flat| (known[flat].value, known[flat].radius))
+}
+
+/// Returns the number of passes of Mamba-2 after the last recorded state.
+fn scanned_passes(state: &Tensor) -> usize {
+    let before = |state: &Tensor| match state.origins() {
+        [whole] => node_of(whole)?.operation::<ScanMatrices>().map(|ScanMatrices(scan)| scan.before.clone()),
+        _ => None,
+    };
+    successors(before(state), before).count()
 }
 
 impl Numerics for TracedNumerics<'_> {
@@ -345,6 +356,7 @@ impl Numerics for TracedNumerics<'_> {
     }
 
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
+        let state = &settled(state, DeltaHistory::passes_before(state));
         let history = Arc::new(DeltaHistory::of(tokens, state));
         let [state, out] = self.numerics.delta_rule(tokens, state);
         [self.by(state, DeltaState(history.clone())), self.by(out, DeltaOutput(history))]
@@ -374,7 +386,7 @@ impl Numerics for TracedNumerics<'_> {
         space: &StateSpace,
         is_single: bool,
     ) -> [Tensor; 2] {
-        let before = settled(before);
+        let before = settled(before, scanned_passes(before));
         let [out, after] = self.numerics.recurrence(x, steps, &before, space, is_single);
         let (x, steps, space) = (x.clone(), steps.clone(), space.clone());
         let scan = Scan { x, steps, before, space, is_single };
