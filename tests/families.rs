@@ -560,6 +560,25 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         .assert_refused(&["run", "--model", &files, "--reference", &reference], "a number for each pair");
 }
 
+/// 140 tokens: two whole chunks of 64 tokens of the gated delta rule, and a part.
+#[test]
+fn a_prompt_of_several_chunks_passes_and_a_fault_in_its_recurrence_fails() {
+    let dump = text(&home("tiny-qwen3next").join("long/transformers-f32.safetensors"));
+    let model = text(&home("tiny-qwen3next").join("hf"));
+    let check = |more: &[&str]| {
+        let options = ["run", "--model", &model, "--reference", &dump, "--no-report"];
+        let recorded = ["--checkpoint", "qkv,rope,attn_out"];
+        Terminal::new().json(&[&options[..], &recorded, more].concat())
+    };
+    let (code, report) = check(&[]);
+    assert_eq!(code, 0, "{report}");
+    for supposed in ["delta_rule=undecayed", "delta_rule=tiled-heads", "delta_rule=swapped"] {
+        let (code, report) = check(&["--suppose", supposed]);
+        let tap = &report["references"][0]["first_divergence"]["tap"];
+        assert_eq!((code, tap), (1, &json!("recurrent_state")), "{supposed}");
+    }
+}
+
 #[test]
 fn an_interval_of_attention_layers_of_0_is_refused() {
     let folder = with_key("tiny-qwen3next", &["layer_types"], None);
@@ -578,7 +597,7 @@ fn a_fused_matrix_without_the_gate_of_attention_is_refused() {
     let mut bytes = fs::read(gguf("tiny-qwen3next", "f32")).expect("it is there");
     // As many bytes as before, so that the data stay aligned.
     for (from, to) in
-        [("blk.1.attn_q.weight", "blk.1.attn_qkv.weight"), ("blk.1.attn_k.weight", "blk.1.att.weight")]
+        [("blk.1.attn_q.weight", "blk.1.attn_qkv.weight"), ("blk.1.attn_k.weight", "blk.1.attk.weight")]
     {
         let named = |name: &str| [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat();
         let (from, to) = (named(from), named(to));

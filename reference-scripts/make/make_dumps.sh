@@ -93,6 +93,12 @@ make_dumps() { # MODEL
     if [[ -n $tinygrad_model ]]; then
         dump_tinygrad "$1" "$tinygrad_model" "${input[@]}"
     fi
+    if [[ $1 == tiny-qwen3next ]]; then
+        # More tokens than a chunk of the gated delta rule, which has 64.
+        dump_transformers "$1" f32 --tokens "$(seq -s, 3 3 420)" --decode 1 \
+            --taps conv_act,q_unit,k_unit,beta,decay,recurrent_state,recurrent_out \
+            --out "$checkpoints/$1/long/transformers-f32.safetensors"
+    fi
     if [[ $1 == tiny-qwen3moe ]]; then
         dump_experts "$1" "${input[@]}"
     fi
