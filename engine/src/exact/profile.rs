@@ -348,6 +348,7 @@ impl Profile {
             attention: largest(&[|p| p.softmax, |p| p.attention]).max(operands),
             sums: unit(|p| p.sums),
             experts: largest(&[|p| p.expert_weights, |p| p.weighted, |p| p.mixed]),
+            chunks: unit(|p| p.chunk_products),
         }
     }
 

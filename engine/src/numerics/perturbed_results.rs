@@ -88,6 +88,8 @@ pub struct Roundings {
     pub(crate) sums: f64,
     /// Rounding of experts' weights and of weighted outputs.
     pub(crate) experts: f64,
+    /// Rounding of the operands of a gated delta rule in chunks of tokens.
+    pub(crate) chunks: f64,
 }
 
 /// Numerics that add random rounding errors to other numerics. The same seed gives the same errors for the same
@@ -410,7 +412,8 @@ impl Numerics for PerturbedResults<'_> {
 
     fn l2_norm(&self, x: &Tensor, norm: L2Norm) -> Tensor {
         let roundings = K * ((norm.width as f64 / 3.0).sqrt() / 2.0 + 2.0);
-        self.in_f32(self.numerics.l2_norm(x, norm), |x, _| U * roundings * x.abs())
+        let chunks = if x.rows() > 1 { self.roundings.chunks } else { 0.0 };
+        self.in_f32(self.numerics.l2_norm(x, norm), |x, _| (U * roundings + K * chunks) * x.abs())
     }
 
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
@@ -421,7 +424,11 @@ impl Numerics for PerturbedResults<'_> {
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
         let [state, out] = self.numerics.delta_rule(tokens, state);
         let terms = tokens.widths()[0] as f64;
-        let sigma = |x: f64, rms: f64| K * U * (terms * rms * rms + (terms / 3.0 + 1.0) * x * x).sqrt();
+        // Two operands of each product, and the product as an operand of up to three others.
+        let chunks = if tokens.len() > 1 { self.roundings.chunks * 5f64.sqrt() } else { 0.0 };
+        let sigma = |x: f64, rms: f64| {
+            K * (U * (terms * rms * rms + (terms / 3.0 + 1.0) * x * x).sqrt() + chunks * rms)
+        };
         [self.in_f32(state, sigma), self.result(self.moved(out, sigma))]
     }
 
