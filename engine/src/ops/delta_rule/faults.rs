@@ -1,5 +1,4 @@
-//! Changes of a gated delta rule: a state that is not kept between passes, heads that read other keys, and inputs that are
-//! not used.
+//! Faults of a gated delta rule: a state that is not kept between passes, wrong key heads, and unused inputs.
 
 use std::sync::Arc;
 
@@ -41,7 +40,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Returns the tokens and the state before them.
+/// Returns the recorded state and the tokens since then.
 fn history<'a>(at: &'a SiteContext) -> Option<&'a Arc<DeltaHistory>> {
     let of_state = at.stage::<DeltaState>().map(|DeltaState(history)| history);
     of_state.or_else(|| at.stage::<DeltaOutput>().map(|DeltaOutput(history)| history))
@@ -52,7 +51,7 @@ fn result(at: &SiteContext, [state, out]: [Tensor; 2]) -> Tensor {
     if at.site.point == Point::RecurrentState { state } else { out.reshaped(at.value.shape()) }
 }
 
-/// Computes the pass from a state of zero.
+/// Computes the pass with an initial state of zero.
 fn reset(at: &SiteContext) -> Option<Tensor> {
     let history = history(at)?;
     let shape = history.initial.shape();
@@ -60,7 +59,7 @@ fn reset(at: &SiteContext) -> Option<Tensor> {
     Some(result(at, at.n.delta_rule(history.latest(), &zeros)))
 }
 
-/// Computes all passes since the state was recorded with other inputs.
+/// Computes all passes since the last recorded state, with changed inputs.
 fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let history = history(at)?;
     let mut state = history.initial.clone();
@@ -94,7 +93,7 @@ fn with(at: &SiteContext, tokens: &DeltaTokens, word: &str) -> Option<DeltaToken
     }
 }
 
-/// Returns the factor of outputs.
+/// Returns the scale of the outputs, 1 / √Dk.
 fn scale(at: &SiteContext) -> Option<f64> {
     let [width, _] = history(at)?.latest().widths();
     Some(1.0 / (width as f64).sqrt())

@@ -1,8 +1,7 @@
-//! Gated delta rule (Yang et al., 2024): linear attention, with a matrix S, `[Dv, Dk]`, as the state of each head. For each
-//! token:
+//! Gated delta rule (Yang et al., 2024): linear attention with a recurrent state S, `[Dv, Dk]`, in each head. For each token:
 //!
 //! - `S ← exp(g) · S`: the state decays;
-//! - `S ← S + β · (v - S·k) ⊗ k`: the value that the state has for the key is replaced by the token's value, to a share β;
+//! - `S ← S + β · (v - S·k) ⊗ k`: the state's value for the key moves towards the token's value by the fraction β;
 //! - `o = S·q / √Dk`.
 //!
 //! Queries and keys, `[T, Hk, Dk]`, values, `[T, H, Dv]`, and `g` and `β`, `[T, H]`, give outputs, `[T, H, Dv]`, and the
@@ -19,7 +18,7 @@ use crate::kernels::exp::exp;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Tokens that a gated delta rule reads.
+/// Inputs of a gated delta rule for the tokens of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaTokens {
     /// Queries of length 1, `[T, Hk, Dk]`.
@@ -30,7 +29,7 @@ pub struct DeltaTokens {
     pub(crate) v: Tensor,
     /// Logarithms of the decay, `[T, H]`.
     pub(crate) decay: Tensor,
-    /// Shares by which values are replaced, `[T, H]`.
+    /// Fractions β by which the state's values move towards the tokens' values, `[T, H]`.
     pub(crate) beta: Tensor,
 }
 
@@ -55,7 +54,7 @@ impl DeltaTokens {
         [self.k.shape()[2], self.v.shape()[2]]
     }
 
-    /// Returns the tensors.
+    /// Returns all input tensors.
     pub(crate) fn tensors(&self) -> [&Tensor; 5] {
         [&self.q, &self.k, &self.v, &self.decay, &self.beta]
     }
@@ -96,7 +95,7 @@ impl DeltaArithmetic {
         [Tensor::new(state.shape(), made.into_iter().flat_map(|(state, _)| state).collect()), out]
     }
 
-    /// Updates the state of a head by a token, and returns the output: `[Dv]`.
+    /// Updates a head's state with one token. Returns the output, `[Dv]`.
     fn step(self, tokens: &DeltaTokens, [token, head]: [usize; 2], state: &mut [f32]) -> Vec<f32> {
         let [keys, values] = tokens.widths();
         let at = (token * tokens.k.shape()[1] + tokens.key_head(head)) * keys;

@@ -1,9 +1,10 @@
 //! Errors of a gated delta rule that is computed in chunks of tokens, by products of matrices and the solution of a
 //! triangular system (Yang et al., 2024).
 //!
-//! In a chunk, a token's replaced value is the sum of the part that a state of zero at the chunk's beginning would give,
-//! and of a part from that state. Both are sums over the chunk's tokens, which may be larger than the value itself.
-//! Decays between two tokens are exponentials of differences of sums of g, whose rounding errors grow with the sums.
+//! In a chunk, the update of a token, β(v - S·k), is the sum of two parts: the update with a state that starts from zero,
+//! and a part from the state at the chunk's beginning. Both are sums over the chunk's tokens, which may be larger than the
+//! update itself. The decay between two tokens is the exponential of a difference of two sums of g. Its rounding error
+//! grows with these sums.
 
 use crate::exact::Profile;
 use crate::exact::value::{K, U};
@@ -11,35 +12,37 @@ use crate::ops::delta_rule::exact::inputs::{TokenInputs, dot, sizes};
 
 /// Tokens of a chunk up to the current one.
 pub(super) struct Chunk {
-    /// Number of tokens of a whole chunk; 1 for an engine that computes token by token.
+    /// Number of tokens of a whole chunk; 1 for an engine that computes one token after the other.
     len: usize,
-    /// Square of the standard deviation of a rounding relative to its result.
-    unit: f64,
+    /// Variance of rounding an operand of a product, relative to the operand's square.
+    of_operand: f64,
+    /// Error of the exponential, in units in the last place.
     ulps: f64,
     tokens: Vec<ChunkToken>,
     /// State that starts from zero at the chunk's beginning, `[Dv][Dk]`.
     local: Vec<Vec<f64>>,
-    /// Largest square and sum of squares of each row of the state at the chunk's beginning.
-    start: Vec<[f64; 2]>,
+    /// State at the chunk's beginning, `[Dv][Dk]`.
+    start: Vec<Vec<f64>>,
     /// Square of the decay since the chunk's beginning.
     kept: f64,
     /// Sum of g since the chunk's beginning.
     sum: f64,
 }
 
-/// A token of the chunk, as the current token reads it.
+/// A token of the chunk, in relation to the current token.
 struct ChunkToken {
+    q: Vec<f64>,
     k: Vec<f64>,
     beta: f64,
-    /// Value replaced in the local state, of each value.
+    /// Update β(v - S·k) with the state that starts from zero, one entry per value dimension.
     local: Vec<f64>,
-    /// Value replaced in the state, of each value.
+    /// Update β(v - S·k) with the whole state, one entry per value dimension.
     whole: Vec<f64>,
     /// Square of the decay since the token.
     kept: f64,
-    /// Products of its key with the current key, and with the current query: their squares, and the sums of squares of
-    /// their terms.
+    /// Product of the token's key with the current key: its square, and the sum of the squared terms.
     by_key: [f64; 2],
+    /// Product of the token's key with the current query: its square, and the sum of the squared terms.
     by_query: [f64; 2],
 }
 
@@ -48,7 +51,7 @@ impl Chunk {
     pub(super) fn new(profile: &Profile) -> Self {
         Self {
             len: profile.chunk,
-            unit: (K * profile.chunk_products.unit()).powi(2),
+            of_operand: (K * profile.chunk_products.unit()).powi(2),
             ulps: profile.library_ulps,
             tokens: Vec::new(),
             local: Vec::new(),
@@ -62,7 +65,7 @@ impl Chunk {
         self.len <= 1
     }
 
-    /// Moves to the next token, with the state before it. Starts a new chunk after a whole one.
+    /// Moves to the next token. `state` is the state before this token. Starts a new chunk after a whole one.
     pub(super) fn enter(&mut self, token: &TokenInputs, state: &[Vec<f64>]) {
         if self.is_recurrent() {
             return;
@@ -70,7 +73,7 @@ impl Chunk {
         if self.start.is_empty() || self.tokens.len() == self.len {
             let zeros = |row: &Vec<f64>| vec![0.0; row.len()];
             self.local = state.iter().map(zeros).collect();
-            self.start = state.iter().map(|row| sizes(row)).collect();
+            self.start = state.to_vec();
             (self.kept, self.sum) = (1.0, 0.0);
             self.tokens.clear();
         }
@@ -88,6 +91,7 @@ impl Chunk {
         let decay = token.decay.value.exp();
         self.local.iter_mut().flatten().for_each(|s| *s *= decay);
         self.tokens.push(ChunkToken {
+            q: token.q.values.clone(),
             k,
             beta: token.beta.value,
             local: Vec::new(),
@@ -103,7 +107,7 @@ impl Chunk {
         self.tokens.len() == self.len
     }
 
-    /// Returns the number of terms of a sum over the chunk's tokens, in units of the variance of one rounding.
+    /// Returns the variance of a sum over the chunk's tokens, in units of the variance of one rounding.
     pub(super) fn terms(&self) -> f64 {
         if self.is_recurrent() { 1.0 } else { self.tokens.len() as f64 / 2.0 + 1.0 }
     }
@@ -117,43 +121,59 @@ impl Chunk {
         (K * U).powi(2) * of_sums + (self.ulps * U).powi(2)
     }
 
-    /// Returns the variance of the replaced value's error in addition to that of the recurrence.
-    pub(super) fn replaced(&mut self, column: usize, v: f64) -> f64 {
-        let (of_decay, terms, unit) = (self.of_decay(), self.terms(), self.unit);
-        let Some((current, earlier)) = self.tokens.split_last_mut() else { return 0.0 };
-        let (beta, n) = (current.beta, current.k.len() as f64 / 2.0 + 1.0);
-        let row = &mut self.local[column];
-        let local = beta * (v - dot(row, &current.k).0);
-        row.iter_mut().zip(&current.k).for_each(|(s, k)| *s += local * k);
-        current.local.push(local);
-        let (mut variance, mut size) = (unit * local * local, 0.0);
-        for token in earlier.iter() {
-            let [product, squares] = token.by_key;
-            let of_token = token.local[column].powi(2) * token.kept;
-            variance += unit * beta * beta * (terms * product + n * squares) * of_token;
-            size += beta * (product * of_token).sqrt();
-        }
-        let [most, length] = self.start[column];
-        let start = self.kept * beta * beta;
-        variance + of_decay * size * size + start * (unit * (n * most + terms * length) + of_decay * length)
+    /// Returns the variance of the error of a sum over the chunk's tokens or a row of the state. `product` is the square
+    /// of a term, and `squares` the sum of the squared products that the term adds up.
+    ///
+    /// Both operands of each product are rounded once. The term itself is rounded up to three times as an operand of the
+    /// next product: as an entry of the matrix of products, of its inverse, and as a part of the update. Sums are `f32`.
+    fn of_products(&self, [product, squares]: [f64; 2], width: usize) -> f64 {
+        let n = width as f64;
+        let in_f32 = (self.terms() + n / 3.0 + 1.0) * product + (n / 2.0 + 1.0) * squares;
+        self.of_operand * (3.0 * product + 2.0 * squares) + (K * U).powi(2) * in_f32
     }
 
-    /// Returns the variance of the output's error, before its scale, in addition to that of the recurrence. `delta` is
-    /// the current token's replaced value.
-    pub(super) fn output(&mut self, column: usize, delta: f64) -> f64 {
-        let (of_decay, terms, unit) = (self.of_decay(), self.terms(), self.unit);
-        let Some(current) = self.tokens.last_mut() else { return 0.0 };
-        current.whole.push(delta);
-        let n = current.k.len() as f64 / 2.0 + 1.0;
+    /// Returns the variance of the error of a row of the state at the chunk's beginning times a vector, relative to the
+    /// square of the decay since then.
+    fn of_start(&self, column: usize, vector: &[f64]) -> f64 {
+        let row = &self.start[column];
+        let ((product, squares), [_, length]) = (dot(row, vector), sizes(row));
+        self.of_products([product * product, squares], row.len())
+            + (self.of_decay() + self.terms() * (K * U).powi(2)) * length
+    }
+
+    /// Returns the variance of the update's error that the chunked form adds to the error of the recurrence.
+    pub(super) fn update(&mut self, column: usize, v: f64) -> f64 {
+        let Some((current, earlier)) = self.tokens.split_last() else { return 0.0 };
+        let (row, beta) = (&mut self.local[column], current.beta);
+        let local = beta * (v - dot(row, &current.k).0);
+        row.iter_mut().zip(&current.k).for_each(|(s, k)| *s += local * k);
+        let (mut variance, mut size) = (3.0 * self.of_operand * local * local, 0.0);
+        for token in earlier {
+            let of_token = token.local[column].powi(2) * token.kept;
+            variance += beta * beta * self.of_products(token.by_key, current.k.len()) * of_token;
+            size += beta * (token.by_key[0] * of_token).sqrt();
+        }
+        variance += self.of_decay() * size * size;
+        variance += self.kept * beta * beta * self.of_start(column, &current.k);
+        if let Some(current) = self.tokens.last_mut() {
+            current.local.push(local);
+        }
+        variance
+    }
+
+    /// Returns the variance of the error of S·q that the chunked form adds to the error of the recurrence. `update` is
+    /// the current token's update.
+    pub(super) fn output(&mut self, column: usize, update: f64) -> f64 {
+        if let Some(current) = self.tokens.last_mut() {
+            current.whole.push(update);
+        }
+        let Some(current) = self.tokens.last() else { return 0.0 };
         let (mut variance, mut size) = (0.0, 0.0);
         for token in &self.tokens {
-            let [product, squares] = token.by_query;
             let of_token = token.whole[column].powi(2) * token.kept;
-            variance += unit * (terms * product + n * squares) * of_token;
-            size += (product * of_token).sqrt();
+            variance += self.of_products(token.by_query, current.k.len()) * of_token;
+            size += (token.by_query[0] * of_token).sqrt();
         }
-        // A query has length 1.
-        let [most, length] = self.start[column];
-        variance + of_decay * size * size + self.kept * (unit * n * most + of_decay * length)
+        variance + self.of_decay() * size * size + self.kept * self.of_start(column, &current.q)
     }
 }

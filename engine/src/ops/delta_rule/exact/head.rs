@@ -1,4 +1,4 @@
-//! One head of a gated delta rule in `f64`, with the errors that rounding may make in each step.
+//! Evaluates one head of a gated delta rule in `f64`, with the rounding errors of each step.
 
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::value::{K, U};
@@ -6,23 +6,24 @@ use crate::exact::{ExactValue, Profile};
 use crate::ops::delta_rule::exact::chunk::Chunk;
 use crate::ops::delta_rule::exact::inputs::{KnownPass, TokenInputs, dot, sizes};
 
-/// One step of the recurrence: its matrix, exp(g) · (I - β k kᵀ), and variances of errors for each value.
+/// One token's step of the recurrence. It multiplies the state by exp(g) · (I - β k kᵀ) and adds β v kᵀ. Vectors of errors
+/// have one entry per value dimension.
 struct DeltaStep {
     decay: f64,
     beta: f64,
     q: Vec<f64>,
     k: Vec<f64>,
-    /// β·v, one entry per value dimension: the part of the new state that does not come from the earlier state.
+    /// β·v, one entry per value dimension. It does not depend on the earlier state.
     written: Vec<f64>,
-    /// Variance of the replaced values' errors, which lie along the key.
-    along: Vec<f64>,
-    /// Largest variance of the rounding errors of elements of the state, of each row.
-    around: Vec<f64>,
-    /// Variance of the relative error of the state before the token, and of the state after it.
-    of_decay: [f64; 2],
-    /// Output before its scale.
-    seen: Vec<f64>,
-    /// Output, with the rounding errors of its own sum.
+    /// Variance of the error of the update β(v - S·k). The key multiplies this error.
+    error_along_key: Vec<f64>,
+    /// Largest variance of an element's rounding error, for each row of the state.
+    rounding_variance: Vec<f64>,
+    /// Variances of the relative errors that the decay causes in the state before the token and after it.
+    decay_variances: [f64; 2],
+    /// S·q: output before the scale.
+    raw_output: Vec<f64>,
+    /// Output, with the rounding errors of S·q and of the scale only.
     output: Vec<ExactValue>,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct HeadRun {
     first: usize,
     /// `[Dv][Dk]`
     state: Vec<Vec<f64>>,
-    /// Variance of the initial state's errors, of each row.
+    /// Largest variance of an element's error, for each row of the initial state.
     initial: Vec<f64>,
     /// Factor of outputs, 1 / √Dk.
     scale: f64,
@@ -59,11 +60,11 @@ impl HeadRun {
                 let inputs = pass.token(token, head);
                 chunk.enter(&inputs, &run.state);
                 let is_last = token + 1 == pass.tokens.len() || chunk.is_whole();
-                // Errors of g and of the exponential change the state before the token, and errors of sums of g in a
-                // chunk the state after it.
+                // Errors of g and of the exponential change the state before the token. Errors of sums of g in a chunk
+                // change the state at the end of the chunk.
                 let before = inputs.decay.sigma.powi(2) + (profile.library_ulps * U).powi(2);
                 let after = if is_last { chunk.of_decay() } else { 0.0 };
-                let step = DeltaStep { of_decay: [before, after], ..run.step(&inputs, &mut chunk) };
+                let step = DeltaStep { decay_variances: [before, after], ..run.step(&inputs, &mut chunk) };
                 run.steps.push(step);
             }
         }
@@ -84,65 +85,68 @@ impl HeadRun {
             q: q.clone(),
             k: k.clone(),
             written: Vec::with_capacity(self.state.len()),
-            of_decay: [0.0; 2],
-            seen: Vec::with_capacity(self.state.len()),
-            along: Vec::with_capacity(self.state.len()),
-            around: Vec::with_capacity(self.state.len()),
+            decay_variances: [0.0; 2],
+            raw_output: Vec::with_capacity(self.state.len()),
+            error_along_key: Vec::with_capacity(self.state.len()),
+            rounding_variance: Vec::with_capacity(self.state.len()),
             output: Vec::with_capacity(self.state.len()),
         };
         for (column, row) in self.state.iter_mut().enumerate() {
             row.iter_mut().for_each(|s| *s *= decay);
-            let (held, held_squares) = dot(row, k);
+            let (recalled, recalled_squares) = dot(row, k);
             let [before, _] = sizes(row);
             let v = token.v.get(column);
-            let missing = v.value - held;
-            let delta = beta.value * missing;
-            row.iter_mut().zip(k).for_each(|(s, k)| *s += delta * k);
+            let difference = v.value - recalled;
+            let update = beta.value * difference;
+            row.iter_mut().zip(k).for_each(|(s, k)| *s += update * k);
             let [after, _] = sizes(row);
-            let (seen, seen_squares) = dot(row, q);
-            let of_sum = unit * ((n / 2.0 + 1.0) * held_squares + (n / 3.0 + 1.0) * held * held);
-            let of_missing = of_sum + unit * missing * missing + v.sigma.powi(2) + before * of_key;
-            let along = beta.value.powi(2) * of_missing
-                + unit * delta * delta
-                + (missing * beta.sigma).powi(2)
-                + chunk.replaced(column, v.value);
-            let added = delta * delta * (unit * chunk.terms() + worst_key);
-            let value = self.scale * seen;
+            let (raw_output, raw_squares) = dot(row, q);
+            let of_sum = unit * ((n / 2.0 + 1.0) * recalled_squares + (n / 3.0 + 1.0) * recalled * recalled);
+            let difference_variance =
+                of_sum + unit * difference * difference + v.sigma.powi(2) + before * of_key;
+            let along = beta.value.powi(2) * difference_variance
+                + unit * update * update
+                + (difference * beta.sigma).powi(2)
+                + chunk.update(column, v.value);
+            let added = update * update * (unit * chunk.terms() + worst_key);
+            let value = self.scale * raw_output;
             let of_query: f64 = match &token.q.doubt {
                 Some(doubt) => row.iter().zip(&doubt.sigma).map(|(s, sigma)| (s * sigma).powi(2)).sum(),
                 None => 0.0,
             };
-            let own = unit * ((n / 2.0 + 2.0) * seen_squares + (n / 3.0 + 1.0) * seen * seen) + of_query;
-            let own = self.scale.powi(2) * (own + chunk.output(column, delta)) + 2.0 * unit * value * value;
-            step.along.push(along);
-            step.around.push(unit * (before + after) + added);
+            let own =
+                unit * ((n / 2.0 + 2.0) * raw_squares + (n / 3.0 + 1.0) * raw_output * raw_output) + of_query;
+            let own = self.scale.powi(2) * (own + chunk.output(column, update)) + 2.0 * unit * value * value;
+            step.error_along_key.push(along);
+            step.rounding_variance.push(unit * (before + after) + added);
             step.written.push(beta.value * v.value);
-            step.seen.push(seen);
+            step.raw_output.push(raw_output);
             step.output.push(ExactValue::statistical(value, own.sqrt()));
         }
         step
     }
 
-    /// Returns the outputs of the latest pass: of each token, of each value.
+    /// Returns the outputs of the latest pass, `[T][Dv]`.
     pub(super) fn outputs(&self) -> Vec<Vec<ExactValue>> {
         (self.first..self.steps.len()).map(|token| self.output(token)).collect()
     }
 
-    /// Returns a token's outputs, with the errors of the state that they read.
+    /// Returns a token's outputs, `[Dv]`, with the errors of the state.
     fn output(&self, token: usize) -> Vec<ExactValue> {
-        /// Square of a factor below which errors of earlier tokens are forgotten.
+        /// Squared weight below which errors of earlier tokens are neglected.
         const FORGOTTEN: f64 = 1e-12;
         let mut weight = self.steps[token].q.clone();
         let mut variances = vec![0.0; self.state.len()];
         let mut length: f64 = weight.iter().map(|w| w * w).sum();
-        // The share of the output that comes from the state after a token, and without it.
-        let mut shares = self.steps[token].seen.clone();
+        // Part of the output that depends on the state before or after a token.
+        let mut shares = self.steps[token].raw_output.clone();
         for (at, step) in self.steps[..=token].iter().enumerate().rev() {
             let (along, _) = dot(&weight, &step.k);
-            let [before, after] = step.of_decay;
+            let [before, after] = step.decay_variances;
             let after = if at == token { 0.0 } else { after };
             for (column, (variance, share)) in variances.iter_mut().zip(&mut shares).enumerate() {
-                *variance += along * along * step.along[column] + length * step.around[column];
+                *variance +=
+                    along * along * step.error_along_key[column] + length * step.rounding_variance[column];
                 *variance += after * *share * *share;
                 *share -= along * step.written[column];
                 *variance += before * *share * *share;
@@ -163,7 +167,7 @@ impl HeadRun {
 
     /// Returns the state after the latest pass: `[Dv][Dk]`.
     pub(super) fn state(&self) -> Vec<Vec<ExactValue>> {
-        let mut around = self.initial.clone();
+        let mut rounding_variance = self.initial.clone();
         let mut keys: Vec<Vec<f64>> = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             for key in &mut keys {
@@ -172,14 +176,17 @@ impl HeadRun {
             }
             keys.push(step.k.clone());
             let decay = step.decay.powi(2);
-            around.iter_mut().zip(&step.around).for_each(|(sum, new)| *sum = decay * *sum + new);
+            rounding_variance
+                .iter_mut()
+                .zip(&step.rounding_variance)
+                .for_each(|(sum, new)| *sum = decay * *sum + new);
         }
-        let of_row = |(row, (values, around)): (usize, (&Vec<f64>, &f64))| {
+        let of_row = |(row, (values, rounding_variance)): (usize, (&Vec<f64>, &f64))| {
             let of_element = |(at, &value): (usize, &f64)| {
-                let (mut variance, mut share) = (*around, value);
+                let (mut variance, mut share) = (*rounding_variance, value);
                 for (step, key) in self.steps.iter().zip(&keys).rev() {
-                    let [before, after] = step.of_decay;
-                    variance += key[at].powi(2) * step.along[row] + after * share * share;
+                    let [before, after] = step.decay_variances;
+                    variance += key[at].powi(2) * step.error_along_key[row] + after * share * share;
                     share -= key[at] * step.written[row];
                     variance += before * share * share;
                 }
@@ -187,7 +194,7 @@ impl HeadRun {
             };
             values.iter().enumerate().map(of_element).collect()
         };
-        self.state.iter().zip(&around).enumerate().map(of_row).collect()
+        self.state.iter().zip(&rounding_variance).enumerate().map(of_row).collect()
     }
 }
 

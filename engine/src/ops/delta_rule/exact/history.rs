@@ -1,4 +1,4 @@
-//! Tokens that the state of a gated delta rule has read since it was last recorded.
+//! Tokens of a gated delta rule since its recurrent state was last recorded.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ fn before(state: &Tensor) -> Option<Arc<DeltaHistory>> {
     }
 }
 
-/// A state, and the tokens read after it: those of earlier passes too, as long as no dump records the state between them. A
-/// state between two passes is thus evaluated from recorded values, like all others.
+/// A recorded state, and the tokens of all passes since then. A state between two passes that no dump records is evaluated
+/// from the recorded state and these tokens.
 pub(crate) struct DeltaHistory {
     /// `[H, Dv, Dk]`
     pub(crate) initial: Tensor,
-    /// Tokens of each pass; the latest is the last.
+    /// Tokens of each pass, the latest pass last.
     pub(crate) passes: Vec<Arc<DeltaTokens>>,
 }
 
@@ -47,7 +47,7 @@ impl DeltaHistory {
         self.passes.last().expect("every history has a pass")
     }
 
-    /// Returns everything that is read.
+    /// Returns all input tensors.
     pub(super) fn inputs(&self) -> Vec<&Tensor> {
         self.passes.iter().flat_map(|pass| pass.tensors()).chain([&self.initial]).collect()
     }

@@ -1,9 +1,9 @@
 //! Exact evaluation of the gated delta rule: outputs and states.
 //!
-//! The rule is a recurrence, so an error of one token reaches all later ones. Each step multiplies it by exp(g) · (I - β k
-//! kᵀ), which makes no error larger, since keys have length 1 and β is between 0 and 1. Errors of the replaced values lie
-//! along the token's key and are followed exactly through later steps; rounding errors of the elements of the state are
-//! bounded by their largest variance.
+//! The rule is a recurrence, so an error of one token reaches all later tokens. Each step multiplies the error by
+//! exp(g) · (I - β k kᵀ). This makes no error larger, since keys have length 1 and β is between 0 and 1. The error of an
+//! update β(v - S·k) is multiplied by the token's key and is propagated exactly. Rounding errors of the state's elements are
+//! bounded by the largest variance of a row.
 
 mod chunk;
 mod head;
