@@ -37,9 +37,10 @@ pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
 
 use crate::kernels::elementwise::per_column;
+use crate::kernels::softplus::softplus;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::decay::{DecayRates, softplus};
+use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::gating;
@@ -317,11 +318,11 @@ pub trait Numerics: Send + Sync {
 
     /// Computes the steps of a recurrence: softplus of a projection and a bias, `[T, H]`.
     fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), bias.iter().copied(), |dt, bias| state_space::softplus(dt + bias))
+        per_column(dt.clone(), bias.iter().copied(), |dt, bias| softplus(dt + bias))
     }
 
-    /// Runs the recurrence of Mamba-2 over the tokens of a pass: `[T, H·P + 2·N]`, `[T, H]` and the matrices before it,
-    /// `[H, P, N]`, to the outputs, `[T, H·P]`, and the matrices after it. `is_single` is true for one token after others.
+    /// Runs the recurrence of Mamba-2 over the tokens of a pass: `[T, H·P + 2·N]`, `[T, H]` and the state before it,
+    /// `[H, P, N]`, to the outputs, `[T, H·P]`, and the state after it. `is_single` is true in single-token decode.
     fn recurrence(
         &self,
         x: &Tensor,
