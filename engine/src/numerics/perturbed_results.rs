@@ -448,19 +448,16 @@ impl Numerics for PerturbedResults<'_> {
         let [out, after] = self.numerics.recurrence(x, steps, before, space, is_single);
         let (columns, size, terms) = (space.columns as f64, space.head_dim, space.remembered(steps));
         let most = terms.iter().copied().fold(1.0, f64::max) + columns;
-        let sigma = |n: f64, x: f64, rms: f64| K * U * (n * rms * rms + (n + 3.0) * x * x).sqrt();
-        let short = self.activation_type();
-        let dtype = if is_single { short } else { DType::F32 };
-        let out = self.result(self.moved_in(dtype, out, |_, x, rms| sigma(most, x, rms)));
-        let after = self.moved_in(DType::F32, after, |row, x, rms| sigma(terms[row / size], x, rms));
-        // The state stays `f32`, but another engine may round the products that extend it to a short type.
-        let unit = match short {
-            DType::BF16 if is_single => 1.0 / 256.0,
-            DType::F16 if is_single => 1.0 / 2048.0,
-            _ => return [out, after],
+        let error =
+            |n: f64, unit: f64, x: f64, rms: f64| K * unit * (n * rms * rms + (n + 3.0) * x * x).sqrt();
+        let out = self.moved_in(self.activation_type(), out, |_, x, rms| error(most, U, x, rms));
+        // The state stays `f32`, but another form of the recurrence rounds the products that extend it to a short type.
+        let of_state = |row: usize, x: f64, rms: f64| match self.activation_type() {
+            DType::BF16 => error(1.0, 1.0 / 256.0, x, rms),
+            DType::F16 => error(1.0, 1.0 / 2048.0, x, rms),
+            _ => error(terms[row / size], U, x, rms),
         };
-        let extension = space.extension(x, steps, after.shape());
-        [out, self.moved_by(after, &extension, K * 2f64.sqrt() * unit)]
+        [self.result(out), self.moved_in(DType::F32, after, of_state)]
     }
 
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {

@@ -129,16 +129,6 @@ impl StateSpace {
         };
         self.rates(|log| log).into_iter().enumerate().map(terms).collect()
     }
-
-    /// Returns Δ · x · Bᵀ of the first token, which extends the state, `[H, P, N]`.
-    pub(crate) fn extension(&self, x: &Tensor, steps: &Tensor, shape: &[usize]) -> Tensor {
-        let row = |at: usize| {
-            let HeadToken { step, x, b, .. } = self.token(x, steps, 0, at / self.head_dim);
-            let x = x[at % self.head_dim] * step;
-            b.iter().map(move |b| x * b)
-        };
-        Tensor::new(shape, (0..self.heads() * self.head_dim).flat_map(row).collect())
-    }
 }
 
 /// Number of partial sums of a product with C.
