@@ -89,8 +89,9 @@ fn lists_are_the_same_in_json() {
     let (checkpoints, causes, models) = (of("checkpoints"), of("causes"), of("models"));
     let checkpoints = checkpoints["checkpoints"].as_array().expect("a list");
     assert_eq!((checkpoints.len(), &checkpoints[2]["checkpoint"]), (13, &"qkv".into()));
-    let taps: Vec<_> = (0..3).map(|index| &checkpoints[2]["taps"][index]["tap"]).collect();
-    assert_eq!(taps, ["q_latent", "q_latent_norm", "q"]);
+    let taps = checkpoints[2]["taps"].as_array().expect("a list").iter().map(|tap| &tap["tap"]);
+    let projected: Vec<_> = taps.filter(|tap| ["q", "k", "v"].iter().any(|name| *tap == name)).collect();
+    assert_eq!(projected, ["q", "k", "v"]);
     let causes = causes["causes"].as_array().expect("a list");
     let theta = causes.iter().find(|cause| cause["kind"] == "rope_theta").expect("it is known");
     assert_eq!(theta["suppose"][0]["at"], serde_json::json!(["q_rope", "k_rope"]));

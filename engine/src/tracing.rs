@@ -146,10 +146,10 @@ impl<'n> TracedNumerics<'n> {
     }
 }
 
-/// Number of passes whose matrices are evaluated from each other.
+/// Number of chained operations from which on a recurrent state is evaluated.
 const CHAINED: usize = 64;
 
-/// Returns the matrices of a recurrence, evaluated if they follow from those of many passes.
+/// Returns the recurrent state, evaluated if its chain of operations has `CHAINED` or more.
 fn settled(matrices: &Tensor) -> Tensor {
     let depth = matrices.origins().iter().filter_map(node_of).map(|node| node.depth).max();
     if depth.is_none_or(|depth| depth < CHAINED) {

@@ -11,13 +11,14 @@ import xcheck
 from conftest import ROOT
 
 LETTERS = dict(token="T", head="H", kv_head="Hkv", head_dim="D", hidden="d", ffn="F", key="S", vocab="V", rank="k")
-LETTERS |= dict(expert="E", chosen="c")
+LETTERS |= dict(expert="E", chosen="c", state="M")
 
 
 def shapes() -> dict[str, str]:
     """Each tap's shape in the letters of the documents."""
     letters = {tap.name: ",".join(LETTERS[axis] for axis in tap.axes) for tap in xcheck.TAPS.values()}
-    return {**letters, "attn_context": "T,H*D", "attn_sub_norm": "T,H*D"}
+    joined = ("attn_context", "attn_sub_norm", "attn_gate", "attn_gated")
+    return {**letters, **dict.fromkeys(joined, "T,H*D")}
 
 
 def test_the_readme_lists_every_tap():

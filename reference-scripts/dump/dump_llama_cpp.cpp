@@ -304,7 +304,7 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"token_embd_norm", "final_norm"}, // LFM2
 };
 
-// What a weight multiplies gives a tap, too.
+// Taps that are the input of a weight's product.
 const std::map<std::string, std::string> INPUT_TAPS = {
     {"shortconv.out_proj", "conv_gated"},
     {"ssm_out", "recurrent_norm"},
@@ -347,7 +347,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Qcur", "VIEW", "q"},
     {"Kcur", "VIEW", "k"},
     {"Vcur", "VIEW", "v"},
-    // Qwen3-Next: queries and a gate of attention's output as parts of one projection.
+    // Qwen3-Next: queries and output gate as parts of one projection.
     {"Qcur_view", "VIEW", "q"},
     {"gate", "VIEW", "attn_gate"},
     {"attn_pregate", "CONT", "attn_context"},
@@ -585,7 +585,7 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
-// Nodes of Mamba-2 without a name: the convolution after its activation, and the matrices after the recurrence.
+// Unnamed nodes of Mamba-2: the convolution after its activation, and the recurrent state after the pass.
 std::vector<Source> state_space_sources(const ggml_tensor * node) {
     if (node->op == GGML_OP_SSM_SCAN) return {{weight_name(node->src[3]).layer, "recurrent_state", node, ROWS}};
     if (node->op != GGML_OP_UNARY || node->src[0]->op != GGML_OP_ADD) return {};
@@ -668,14 +668,14 @@ class Recorder {
         return true; // go on
     }
 
-    // A convolution reads the inputs that the layer has kept, too.
+    // Drops the inputs of earlier passes, which the convolution's input contains too.
     void keep_latest(Value & value) const {
         const int64_t channels = value.shape[2];
         value.data.erase(value.data.begin(), value.data.end() - tokens_ * channels);
         value.shape = {tokens_, channels};
     }
 
-    // The recurrence of Mamba-2 gives its outputs, then the matrices of all heads.
+    // Keeps only the recurrent state: GGML_OP_SSM_SCAN returns the outputs, then the state of all heads.
     static void keep_matrices(Value & value, const ggml_tensor * scan) {
         if (scan->op != GGML_OP_SSM_SCAN) return;
         const int64_t * sizes = scan->src[0]->ne;

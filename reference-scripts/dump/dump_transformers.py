@@ -244,8 +244,8 @@ QWEN2_MOE = replace(
     },
 )
 
-# A gate of attention's output is the second half of each query head. Of linear attention, LinearAttention records what
-# only the functions of the model's file show.
+# The output gate of attention is the second half of each query head. LinearAttention records the values that hooks
+# cannot see.
 QWEN3_NEXT = replace(
     QWEN2_MOE,
     taps=QWEN2_MOE.taps
@@ -342,7 +342,7 @@ DEEPSEEK_V3 = replace(
 GLM4_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | QK_NORMS, has_dense_layers=True)
 FLAT_SHARED = {tap: replace(port, flat=True) for tap, port in DEEPSEEK_MOE.items() if tap.startswith("shared_")}
 ERNIE45_MOE = replace(LLAMA, taps=DEEPSEEK_MOE | FLAT_SHARED, has_dense_layers=True)
-# A convolution in place of attention: Recorder.watch_convolution records what only its module shows.
+# Gated short convolutions instead of attention. Recorder.watch_convolution records the values that hooks cannot see.
 LFM2 = replace(
     LLAMA,
     final_norm="model.embedding_norm",
@@ -367,7 +367,7 @@ LFM2 = replace(
         "attn_out": output_of("conv.out_proj"),
     },
 )
-# Mamba-2 in place of attention: Recorder.watch_state_space records what only its module shows.
+# Mamba-2 instead of attention. Recorder.watch_state_space records the values that hooks cannot see.
 GRANITE_HYBRID = replace(
     LLAMA,
     taps=LLAMA.taps
@@ -542,7 +542,7 @@ class Products(TorchFunctionMode):
 
 
 class StateSpaceSteps(TorchFunctionMode):
-    """Keeps what the convolution of Mamba-2 gives, before and after SiLU, and its steps."""
+    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes."""
 
     convolved = steps = None
 
@@ -556,7 +556,7 @@ class StateSpaceSteps(TorchFunctionMode):
 
 
 class LinearAttention:
-    """Records what the code run inside it hands to the functions of linear attention, and gets from them."""
+    """Patches functions of the model's file to record values of linear attention that hooks cannot see."""
 
     def __init__(self, recorder: "Recorder", mixer: nn.Module, layer: int):
         self.recorder, self.mixer, self.layer = recorder, mixer, layer
@@ -597,7 +597,7 @@ class LinearAttention:
         del self.mixer.fix_query_key_value_ordering
 
     def keep_convolved(self, tap: str, convolved: Tensor) -> None:
-        """A result of the convolution, batch x channels x T, without what it computes of earlier inputs."""
+        """Records an output of the convolution, `[batch, channels, T]`, for the tokens of this pass only."""
         self.keep(tap, convolved[..., -self.tokens :].transpose(1, 2))
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, **rest: object) -> Tensor:
@@ -615,14 +615,17 @@ class LinearAttention:
         return result
 
     def norm(self, x: Tensor, **rest: object) -> Tensor:
-        """The norm of queries and then of keys, batch x H x T x D: each head stands for several heads of values."""
+        """Wraps `l2norm`, called for queries, then keys: `[batch, H, T, D]`.
+
+        Heads are repeated for each value head, so only every `each`-th one is kept.
+        """
         result = self.own["l2norm"](x, **rest)
         each = self.mixer.num_v_heads // self.mixer.num_k_heads
         self.units.append(result[:, ::each].transpose(1, 2).flatten(2))
         return result
 
     def rule(self, own: Callable) -> Callable:
-        """The gated delta rule, in chunks or token by token."""
+        """Wraps a function of the gated delta rule: the chunked or the recurrent form."""
 
         def call(*args: Tensor, g: Tensor, beta: Tensor, **rest: object) -> tuple[Tensor, Tensor]:
             out, state = own(*args, g=g, beta=beta, **rest)
@@ -700,7 +703,10 @@ class Recorder:
         self.keep("v_expanded", layer, value.transpose(1, 2))
 
     def watch_convolution(self, module: nn.Module, layer: int) -> None:
-        """Keeps what a gated convolution reads and gives: its gates multiply the one and the other, batch x d x T."""
+        """Records `conv_in` (input after the first gate) and `conv_out` (output before the second gate).
+
+        Both are `[batch, d, T]` in the module.
+        """
         own = module.forward
 
         def forward(*args: Tensor, **kwargs: object) -> Tensor:
@@ -714,7 +720,7 @@ class Recorder:
         module.forward = forward
 
     def watch_state_space(self, module: nn.Module, layer: int) -> None:
-        """Keeps what a layer of Mamba-2 computes between its projections."""
+        """Records the taps of a Mamba-2 layer between its input and output projections."""
         own, channels = module.forward, slice(module.intermediate_size, module.intermediate_size + module.conv_dim)
 
         def forward(hidden_states: Tensor, cache_params: DynamicCache, **kwargs: object) -> Tensor:
@@ -724,7 +730,7 @@ class Recorder:
             self.keep("conv_in", layer, self.projected[..., channels])
             for tap, value in zip(("conv_out", "conv_act"), seen.convolved, strict=True):
                 self.keep(tap, layer, value[..., -tokens:].transpose(1, 2))
-            # One token after others has its step for each value of a head.
+            # In single-token decode, the step size is repeated for each value of a head.
             is_single = seen.steps.shape[1:] == (module.num_heads, module.head_dim)
             self.keep("step_size", layer, seen.steps[..., 0][:, None] if is_single else seen.steps)
             self.keep("recurrent_state", layer, cache_params.get_recurrent_state(layer, state_idx=0))

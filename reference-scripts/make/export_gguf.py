@@ -507,7 +507,7 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
 
 
 def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
-    """A weight of Granite 4: A of Mamba-2 and not its logarithm, and one column for each head."""
+    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm as one row."""
     if name.endswith(".A_log"):
         return -np.exp(weight)[:, None]
     if name.endswith(("mamba.D", "mamba.norm.weight")):
@@ -516,7 +516,7 @@ def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) 
 
 
 def split_shared(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Granite 4's feed-forward blocks: gate and up are one tensor. The bias of steps has llama.cpp's name."""
+    """Splits Granite 4's fused gate and up projections, and renames `dt_bias` as llama.cpp does."""
     made = {}
     for name, weight in tensors.items():
         if "shared_mlp.input_linear" in name:
@@ -528,7 +528,7 @@ def split_shared(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def convolution_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
-    """A convolution of single channels without the axis of their number."""
+    """Removes the axis of length 1 from a depthwise kernel."""
     return weight.squeeze(1) if weight.ndim == 3 and weight.shape[1] == 1 else weight
 
 

@@ -142,7 +142,7 @@ def tiny(
         Effect(note.replace("{rows}", f" from row {one.first_row} on" if one.first_row > 1 else ""), one.wrong, one.first_row, one.least)
         for note, one in zip(notes, effects.values(), strict=True)
     ]
-    title = "\n\nThe least change of a row of logits by a mistake:\n"
+    title = "\n\nSmallest change of a row of logits that each mistake causes:\n"
     first = Effect(title + listed[0].note, listed[0].wrong, listed[0].first_row, listed[0].least)
     head = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
     summary = (
@@ -330,7 +330,7 @@ MODELS = {
         17,
         {
             "no factor of embeddings": shows(configured(leave_out(embedding_multiplier=1.0))),
-            "no factor of the halves": shows(configured(leave_out(residual_multiplier=1.0))),
+            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
             "each expert in the place of the next": shows(granite_experts),
         },
         gains={"q_proj": 1.2, "k_proj": 1.2, "embed_tokens": 5.0, "o_proj": 60.0, "experts": 12.0},
@@ -466,11 +466,11 @@ MODELS = {
         GraniteMoeHybridConfig,
         14,
         {
-            "matrices that do not decay": shows(changed_weights("A_log", lambda w: w - 100), 0.1),
+            "no state decay": shows(changed_weights("A_log", lambda w: w - 100), 0.1),
             "no skip connection": shows(changed_weights("mamba.D", torch.zeros_like), 0.1),
             "no bias of steps": shows(changed_weights("dt_bias", torch.zeros_like), 0.1),
             "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
-            "no factor of the halves": shows(configured(leave_out(residual_multiplier=1.0))),
+            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
         },
         gains={"q_proj": 1.3, "k_proj": 1.3, "lm_head": 12.0, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 12.0},
         settings={
@@ -761,19 +761,19 @@ MODELS = {
     ),
     "tiny-qwen3next": tiny(
         "Qwen3-Next's architecture, linear attention with a gated delta rule in layer 0 (2 key heads and 4 value heads of 16,\na short "
-        "convolution of 4 tokens), attention with a gate of its output in layer 1, norms that multiply by 1 + weight, RoPE of\n8 values of "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by 1 + weight, RoPE of\n8 values of "
         "each head, 8 experts of which each token chooses 3, a shared expert with a weight for each token,",
         Qwen3NextForCausalLM,
         Qwen3NextConfig,
         10,
         {
             "norms that multiply by their weight": shows(drop_norm_offset),
-            "no gate of attention's output": shows(drop_attention_gate),
+            "no output gate": shows(drop_attention_gate),
             "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
             "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
             "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
-            "values replaced as a whole": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
-            "gates cut at the middle of their matrix": shows(cut_gates_at_middle),
+            "β = 1": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
+            "`in_proj_ba` split in the middle instead of per key head": shows(cut_gates_at_middle),
             "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
         },
         gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},

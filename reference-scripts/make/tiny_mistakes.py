@@ -360,7 +360,7 @@ def given(**changes: Callable[[Tensor], Tensor]) -> Callable[[Callable], Callabl
 
 
 def drop_attention_gate(tiny: TinyModel) -> PreTrainedModel:
-    """Attention whose output has no gate: the factor one in place of the sigmoid."""
+    """Removes the output gate of attention: 1 instead of the sigmoid."""
     model = new_model(tiny)
     for layer in model.model.layers:
         if hasattr(layer, "self_attn"):
@@ -376,7 +376,7 @@ def drop_attention_gate(tiny: TinyModel) -> PreTrainedModel:
 
 
 def cut_gates_at_middle(tiny: TinyModel) -> PreTrainedModel:
-    """The gates of linear attention cut from their matrix at its middle, not for each key head."""
+    """Splits `in_proj_ba` into beta and decay in the middle instead of per key head."""
     model = new_model(tiny)
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):

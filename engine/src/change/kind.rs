@@ -76,7 +76,7 @@ kinds! {
     Attention {
         GqaMapping "gqa_mapping" "the key-value head that a query head reads";
         HeadOrder "head_order" "heads in another order";
-        AttnGate "attn_gate" "the gate of attention's output: missing, or another function";
+        AttnGate "attn_gate" "the output gate of attention: missing, or another function";
         AttnScale "attn_scale" "the factor that q·k is multiplied by";
         Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
     }
@@ -100,16 +100,16 @@ kinds! {
         CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
     }
     Recurrence {
-        LinearBeta "linear_beta" "the shares by which linear attention replaces values";
+        LinearBeta "linear_beta" "β of the gated delta rule";
         LinearDecay "linear_decay" "the decay of the state of linear attention";
         DeltaRule "delta_rule" "the steps of a gated delta rule: heads and inputs that it reads";
         ConvKernel "conv_kernel" "the weights of a short convolution in another order";
         ConvState "conv_state" "the inputs of a short convolution that a layer keeps between passes";
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
-        StepSize "step_size" "the steps of a recurrence: their bias, or softplus";
-        StateDecay "state_decay" "the decay of the matrices of a recurrence";
+        StepSize "step_size" "the step sizes of a recurrence: their bias, or softplus";
+        StateDecay "state_decay" "the decay of a recurrent state";
         StateSkip "state_skip" "the skip connection of a recurrence";
-        StateKept "state_kept" "the matrices of a recurrence that a layer keeps between passes";
+        StateKept "state_kept" "the recurrent state that a layer keeps between passes";
         GatedNorm "gated_norm" "the gate of a norm: missing, another function, or applied after the norm";
         ConvGate "conv_gate" "a gate of a short convolution: missing, with an activation, or another part of the projection";
     }

@@ -310,19 +310,19 @@ pub trait Numerics: Send + Sync {
         self.gated(gate, normed, Activation::Silu)
     }
 
-    /// Multiplies values by a gate, which is the part of a projection with this number: `[T, n · C]`, `[T, C]` to `[T,
-    /// C]`.
+    /// Multiplies values by a gate, part number `part` of a projection: `[T, n · C]` and `[T, C]` to `[T, C]`.
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
         gating::gated(projected, part, x, |product| product)
     }
 
-    /// Computes the steps of a recurrence: softplus of a projection and a bias, `[T, H]`.
+    /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, `[T, H]`.
     fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
         per_column(dt.clone(), bias.iter().copied(), |dt, bias| softplus(dt + bias))
     }
 
-    /// Runs the recurrence of Mamba-2 over the tokens of a pass: `[T, H·P + 2·N]`, `[T, H]` and the state before it,
-    /// `[H, P, N]`, to the outputs, `[T, H·P]`, and the state after it. `is_single` is true in single-token decode.
+    /// Runs the Mamba-2 recurrence over a pass. Inputs: convolved values, `[T, H·P + 2·N]`, step sizes, `[T, H]`, and the
+    /// state before the pass, `[H, P, N]`. Returns the outputs, `[T, H·P]`, and the state after the pass. `is_single` is
+    /// true in single-token decode.
     fn recurrence(
         &self,
         x: &Tensor,
@@ -335,8 +335,7 @@ pub trait Numerics: Send + Sync {
         space.run(x, steps, before, state_space::advance)
     }
 
-    /// Returns true if a recurrence over several tokens, with its norm, gives each token the same bits as one over a single
-    /// token.
+    /// Returns true if the recurrence and its norm give bit-identical results in prefill and in single-token decode.
     fn recurs_alike(&self) -> bool {
         true
     }

@@ -84,7 +84,7 @@ impl Numerics for SingleTokenNumerics<'_> {
         token_by_token(weights, |weights| self.0.context(weights, v))
     }
 
-    /// Has the form of several tokens for every pass, since the first token of a text has it.
+    /// Always uses the multi-token (prefill) form, because the first token of a sequence is computed with it.
     fn recurrence(
         &self,
         x: &Tensor,

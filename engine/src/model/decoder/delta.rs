@@ -157,7 +157,7 @@ impl DeltaAttention {
         t.tap(AttnOut, self.output.of(n, &gated))
     }
 
-    /// Splits convolved values, `[T, 2·Hk·Dk + H·Dv]`, to queries and keys, `[T, Hk, Dk]`, and values, `[T, H, Dv]`.
+    /// Splits convolved values, `[T, 2·Hk·Dk + H·Dv]`, into queries and keys, `[T, Hk, Dk]`, and values, `[T, H, Dv]`.
     fn heads_of(&self, n: &dyn Numerics, mixed: &Tensor) -> [Tensor; 3] {
         let DeltaSizes { key_heads, heads, key, value, .. } = self.sizes;
         let of = |first: usize, heads: usize, width: usize| {
@@ -168,7 +168,7 @@ impl DeltaAttention {
     }
 }
 
-/// Returns the rows of one part of a matrix that has several parts, of these numbers of rows, in each group.
+/// Returns the row indices of one part of a fused matrix. Each group of rows has `parts[i]` rows of part `i`.
 pub(super) fn grouped(groups: usize, parts: &[usize], part: usize) -> Vec<usize> {
     let (all, first): (usize, usize) = (parts.iter().sum(), parts[..part].iter().sum());
     let of_group = |group: usize| -> Range<usize> { group * all + first..group * all + first + parts[part] };

@@ -77,7 +77,7 @@ const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
-/// Prefix of layers that predict further tokens, in Qwen's checkpoints.
+/// Prefix of multi-token prediction layers in Qwen's checkpoints.
 const PREDICTING: &str = "mtp.";
 
 /// Returns the name of the weight of a module, or of a parameter, whose name ends in `=`.

@@ -131,7 +131,7 @@ impl RecurrentFiles {
         Ok(Some(RecurrentLayers { layers, mixer }))
     }
 
-    /// Returns true if the layers with attention rotate queries and keys, in a `config.json`.
+    /// Returns true if a `config.json` says that attention layers apply RoPE.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
             RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
@@ -141,7 +141,7 @@ impl RecurrentFiles {
         }
     }
 
-    /// Returns true if the layers with attention rotate queries and keys, in a GGUF file.
+    /// Returns true if a GGUF file says that attention layers apply RoPE.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
             RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),

@@ -1,4 +1,4 @@
-//! Changes of gates: of attention's output, of a recurrent layer's norm, and of the values that linear attention replaces.
+//! Changes of gates: attention's output gate, the gate of a recurrent layer's norm, and β of the gated delta rule.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn gated(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Computes the shares by which values are replaced in another way than as sigmoids.
+/// Computes β of the gated delta rule as 1, without the sigmoid, or doubled.
 fn share(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Nonlinearity { x, .. } = at.stage()?;
     match word {
@@ -85,7 +85,7 @@ fn without_norm(at: &SiteContext) -> Option<Tensor> {
     Some(at.n.silu_gated(&x.clone().reshaped(gate.shape()), gate))
 }
 
-/// Computes the norm of the product, in place of the product of the norm.
+/// Applies the gate before the norm instead of after it.
 fn before_norm(at: &SiteContext) -> Option<Tensor> {
     let (node, product) = (norm(at)?, without_norm(at)?);
     let RmsNormalisation { x, norm } = node.operation()?;

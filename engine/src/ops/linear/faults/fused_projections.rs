@@ -45,9 +45,13 @@ const FUSED: CatalogueEntry = CatalogueEntry {
 
 /// Layout of several projections in one matrix.
 struct FusedLayout {
-    /// Number of groups. A group of q, k, v has a key head's query heads, the key head and its value head; a group of
-    /// gate and up has one row each, one of queries and their gates a head, and one of beta and decay the heads of a key
-    /// head. With shards, a group is the part of one device.
+    /// Number of groups. Contents of a group:
+    ///
+    /// - q, k, v: the query heads of a key head, the key head, its value head;
+    /// - gate and up: one row of each;
+    /// - queries and output gate: one head of each;
+    /// - beta and decay: the value heads of a key head, for each;
+    /// - with shards: the part of one device.
     groups: usize,
     /// Rows of each projection in one group.
     rows: Vec<usize>,
