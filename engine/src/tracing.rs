@@ -39,7 +39,7 @@ use crate::ops::shared_expert::exact::SharedSum;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::short_convolution::exact::Convolution;
 use crate::ops::state_space::StateSpace;
-use crate::ops::state_space::exact::{Scan, ScanMatrices, ScanOutput, StepSizes};
+use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -390,7 +390,7 @@ impl Numerics for TracedNumerics<'_> {
         let [out, after] = self.numerics.recurrence(x, steps, &before, space, is_single);
         let (x, steps, space) = (x.clone(), steps.clone(), space.clone());
         let scan = Scan { x, steps, before, space, is_single };
-        [self.by(out, ScanOutput(scan.clone())), self.by(after, ScanMatrices(scan))]
+        [self.by(out, ScanOutput(scan.clone())), self.by(after, ScanState(scan))]
     }
 
     /// The gated output is not rounded, and transformers rounds a normed row of a single token only.

@@ -351,10 +351,10 @@ impl Point {
     /// short type, the tap's values have that type.
     pub fn is_of_products(self) -> bool {
         use Point::{
-            AttnContext, AttnOut, ConvAct, ConvGated, ConvIn, ConvOut, ExpertAct, ExpertGate, ExpertOut,
-            ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K, KExpanded, KvLatent, LastLogits, Logits, MixerIn, Q,
-            QLatent, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp,
-            SharedWeight, V, VExpanded,
+            AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit, ConvAct, ConvGated, ConvIn, ConvOut,
+            DecayLogit, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K,
+            KExpanded, KvLatent, LastLogits, Logits, MixerGate, MixerIn, Q, QLatent, RoutedOut, RouterLogits,
+            SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
@@ -363,8 +363,12 @@ impl Point {
             || matches!(self, SharedLogit | SharedWeight);
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
         let is_of_convolutions = matches!(self, MixerIn | ConvIn | ConvOut | ConvAct | ConvGated);
+        let is_of_linear_attention = matches!(self, MixerGate | BetaLogit | Beta | DecayLogit);
+        let is_of_gates = matches!(self, AttnGate | AttnGated);
         is_of_latents
             || is_of_convolutions
+            || is_of_linear_attention
+            || is_of_gates
             || is_of_layers
             || is_of_experts
             || is_of_shared

@@ -68,7 +68,7 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
-    /// Returns true if a kernel may read the results before rounding: sums, norms, multiples and scores.
+    /// Returns true if a kernel may read the results before rounding: sums, norms, multiples, scores and short convolutions.
     fn is_fused(&self) -> bool {
         false
     }

@@ -83,9 +83,9 @@ pub enum Angles {
 pub enum FusedResults {
     /// No results: kernels read the stored values.
     Nothing,
-    /// Results of norms, scores, and multiplications by a number.
+    /// Results of norms, scores, short convolutions, and multiplications by a number.
     Norms,
-    /// Results of norms, scores, multiplications by a number, and sums.
+    /// Results of norms, scores, short convolutions, multiplications by a number, and sums.
     All,
 }
 
@@ -185,6 +185,8 @@ pub struct Profile {
     pub chunk: usize,
     /// Type of the operands of a gated delta rule: normed queries and keys, and operands of the products of a chunk.
     pub chunk_products: Float,
+    /// Type that Mamba-2's single-token decode rounds its products to. Its state is `f32`.
+    pub decode_products: Float,
     /// Computation of RoPE's angles.
     pub angles: Angles,
     /// Type that cosines and sines are rounded to.
@@ -260,6 +262,7 @@ impl Default for Profile {
             mixed: Float::F32,
             chunk: 64,
             chunk_products: Float::F32,
+            decode_products: Float::F32,
             angles: Angles::Direct,
             cos_sin: Float::F32,
             rotated: Float::F32,

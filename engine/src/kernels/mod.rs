@@ -5,3 +5,4 @@ pub mod elementwise;
 pub(crate) mod exp;
 pub(crate) mod panels;
 pub mod product;
+pub(crate) mod softplus;

@@ -191,6 +191,14 @@ impl LayerState {
         }
     }
 
+    /// Returns the number of earlier inputs that the layer's short convolution reads; 0 without one.
+    pub fn kept_inputs(&self) -> usize {
+        match self {
+            LayerState::Recurrent(layer) => layer.sizes.kept,
+            LayerState::Kv(_) => 0,
+        }
+    }
+
     /// Returns true if the layer keeps matrices.
     pub fn has_matrices(&self) -> bool {
         matches!(self, LayerState::Recurrent(layer) if layer.sizes.matrices[0] > 0)

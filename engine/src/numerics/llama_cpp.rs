@@ -15,6 +15,7 @@ use half::f16;
 
 use crate::kernels::elementwise::{per_column, zip};
 use crate::kernels::panels::panels;
+use crate::kernels::softplus::ggml_softplus;
 use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::activation::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::attention::{AttentionScale, Mask};
@@ -226,9 +227,12 @@ impl Numerics for LlamaCpp {
         }
     }
 
-    /// Loses small values in the sum 1 + e^x.
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
-        rates.of(a, |x| (1.0 + x.exp()).ln())
+        rates.of(a, ggml_softplus)
+    }
+
+    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
+        per_column(dt.clone(), bias.iter().copied(), |dt, bias| ggml_softplus(dt + bias))
     }
 
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {

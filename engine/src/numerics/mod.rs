@@ -37,9 +37,10 @@ pub use single_token::SingleTokenNumerics;
 pub use transformers::Transformers;
 
 use crate::kernels::elementwise::per_column;
+use crate::kernels::softplus::softplus;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{self, AttentionScale, Mask};
-use crate::ops::decay::{DecayRates, softplus};
+use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::gating;
@@ -316,7 +317,7 @@ pub trait Numerics: Send + Sync {
 
     /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, `[T, H]`.
     fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), bias.iter().copied(), |dt, bias| state_space::softplus(dt + bias))
+        per_column(dt.clone(), bias.iter().copied(), |dt, bias| softplus(dt + bias))
     }
 
     /// Runs the Mamba-2 recurrence over a pass. Inputs: convolved values, `[T, H·P + 2·N]`, step sizes, `[T, H]`, and the

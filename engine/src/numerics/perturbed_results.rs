@@ -453,18 +453,18 @@ impl Numerics for PerturbedResults<'_> {
         is_single: bool,
     ) -> [Tensor; 2] {
         let [out, after] = self.numerics.recurrence(x, steps, before, space, is_single);
-        let (tokens, columns) = (x.rows() as f64, space.columns as f64);
-        let error = |n: f64, unit: f64| {
-            move |_: usize, x: f64, rms: f64| K * unit * (n * rms * rms + (n + 3.0) * x * x).sqrt()
+        let (columns, size, terms) = (space.columns as f64, space.head_dim, space.remembered(steps));
+        let most = terms.iter().copied().fold(1.0, f64::max) + columns;
+        let error =
+            |n: f64, unit: f64, x: f64, rms: f64| K * unit * (n * rms * rms + (n + 3.0) * x * x).sqrt();
+        let out = self.moved_in(self.activation_type(), out, |_, x, rms| error(most, U, x, rms));
+        // The state stays `f32`, but another form of the recurrence rounds the products that extend it to a short type.
+        let of_state = |row: usize, x: f64, rms: f64| match self.activation_type() {
+            DType::BF16 => error(1.0, 1.0 / 256.0, x, rms),
+            DType::F16 => error(1.0, 1.0 / 2048.0, x, rms),
+            _ => error(terms[row / size], U, x, rms),
         };
-        // Matrices stay `f32`, but another engine may round the products that extend them to a short type.
-        let (unit, terms) = match self.activation_type() {
-            DType::BF16 => (1.0 / 256.0, 1.0),
-            DType::F16 => (1.0 / 2048.0, 1.0),
-            _ => (U, tokens),
-        };
-        let out = self.moved_in(self.activation_type(), out, error(tokens + columns, U));
-        [self.result(out), self.moved_in(DType::F32, after, error(terms, unit))]
+        [self.result(out), self.moved_in(DType::F32, after, of_state)]
     }
 
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {

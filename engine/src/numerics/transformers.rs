@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use crate::kernels::elementwise::{per_column, zip};
 use crate::kernels::product::{StridedRows, product};
+use crate::kernels::softplus::softplus;
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::attention::{self, AttentionScale, Mask};
@@ -271,12 +272,10 @@ impl Numerics for Transformers {
     }
 
     fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), self.rounded_row(bias), |dt, bias| {
-            self.round(state_space::softplus(self.round(dt + bias)))
-        })
+        per_column(dt.clone(), self.rounded_row(bias), |dt, bias| self.round(softplus(self.round(dt + bias))))
     }
 
-    /// Computes a pass of several tokens in `f32`, and one token after others in a form of its own that rounds products.
+    /// Computes a pass of several tokens in `f32`. In single-token decode, rounds products.
     fn recurrence(
         &self,
         x: &Tensor,

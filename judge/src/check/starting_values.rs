@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::align::AlignedDump;
 use crate::check::continuation_values::ContinuationValues;
 use crate::checkpoint::{Point, Site};
-use crate::ops::short_convolution::LONGEST_KERNEL;
+use crate::model::Model;
 use crate::plan::{Crossing, input_of};
 
 /// The distance between an operation's inputs and its result.
@@ -53,18 +53,27 @@ pub(crate) struct StartingValueFinder<'d> {
     go_on: ContinuationValues,
     visited: HashSet<Site>,
     last_layer: Option<usize>,
+    /// Number of earlier inputs that each layer's short convolution reads.
+    kept_inputs: Vec<usize>,
     /// The pass in which the run reads all earlier tokens again (LongRoPE).
     anew: Option<usize>,
     known: RefCell<HashMap<Site, Rc<InputPath>>>,
 }
 
 impl<'d> StartingValueFinder<'d> {
-    /// Makes a finder for a run that visited `visited`. `go_on` selects the recorded values with which the
-    /// run continued.
-    pub(crate) fn new(visited: &[Site], held: &'d AlignedDump<'d>, go_on: ContinuationValues) -> Self {
+    /// Makes a finder for a run of `model` that visited `visited`. `go_on` selects the recorded values with
+    /// which the run continued.
+    pub(crate) fn new(
+        model: &dyn Model,
+        visited: &[Site],
+        held: &'d AlignedDump<'d>,
+        go_on: ContinuationValues,
+    ) -> Self {
+        let layers = 0..model.dimensions().n_layers;
+        let kept_inputs = layers.map(|layer| model.layer_state(layer).kept_inputs()).collect();
         let last_layer = visited.iter().filter_map(|site| site.layer).max();
         let visited = visited.iter().copied().collect();
-        Self { held, go_on, visited, last_layer, anew: None, known: RefCell::default() }
+        Self { held, go_on, visited, last_layer, kept_inputs, anew: None, known: RefCell::default() }
     }
 
     /// Sets the pass in which the run reads all earlier tokens again.
@@ -205,9 +214,10 @@ impl<'d> StartingValueFinder<'d> {
 
     /// Returns the inputs of a short convolution in earlier passes that may reach into a pass.
     fn earlier_inputs(&self, site: Site, pass: usize) -> Vec<Site> {
+        let kept = site.layer.and_then(|layer| self.kept_inputs.get(layer)).copied().unwrap_or(0);
         let (passes, mut tokens) = (self.held.passes(), 0);
         let may_reach = |earlier: &usize| {
-            let is_near = tokens < LONGEST_KERNEL;
+            let is_near = tokens < kept;
             tokens += passes.get(*earlier).map_or(0, |pass| pass.tokens.len());
             is_near
         };

@@ -263,7 +263,8 @@ pub(super) fn run_and_judge(
     let n_layers = setting.model.dimensions().n_layers;
     let visited = [entered(setting), runs.visited.clone()].concat();
     let crossing = Crossing::of(setting.model, &held.dump.manifest);
-    let segments = StartingValueFinder::new(&visited, held, continues(rules.mode)).anew_at(crossing);
+    let segments = StartingValueFinder::new(setting.model, &visited, held, continues(rules.mode));
+    let segments = segments.anew_at(crossing);
     let inputs = LayerInputs::new(held.dump, n_layers);
     let mut expected = expected_sites(&runs.visited, held, rules.selection);
     expected.retain(|(site, _)| setting.unit.contains(*site, n_layers));

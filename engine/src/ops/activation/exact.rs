@@ -37,14 +37,7 @@ impl Operation for Nonlinearity {
         let one = |&flat: &usize| {
             let activated = activated(x.get(flat), self.activation, profile);
             let Some(up) = &up else { return activated };
-            let up = up.get(flat);
-            let activated = activated.rounded(profile.activated);
-            let value = activated.value * up.value;
-            let radius = activated.value.abs() * up.radius
-                + up.value.abs() * activated.radius
-                + up.radius * activated.radius;
-            let sigma = both(activated.value * up.sigma, up.value * activated.sigma);
-            ExactValue { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+            activated.rounded(profile.activated).times(up.get(flat))
         };
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }

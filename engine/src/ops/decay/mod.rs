@@ -17,12 +17,9 @@ pub struct DecayRates {
     pub(crate) bias: Vec<f32>,
 }
 
-/// Argument above which engines take softplus as its argument.
-const LINEAR: f32 = 20.0;
-
 impl DecayRates {
-    /// Computes the logarithms of the decay in `f32`, with this logarithm of 1 + e^x.
-    pub(crate) fn of(&self, a: &Tensor, log_of_sum: fn(f32) -> f32) -> Tensor {
+    /// Computes the logarithms of the decay in `f32`, with this form of softplus.
+    pub(crate) fn of(&self, a: &Tensor, softplus: fn(f32) -> f32) -> Tensor {
         let heads = self.bias.len();
         let rates: Vec<f32> = match self.are_logarithms {
             true => self.rates.iter().map(|rate| -rate.exp()).collect(),
@@ -31,14 +28,9 @@ impl DecayRates {
         let of_row = |row: usize, out: &mut [f32]| {
             for (head, out) in out.iter_mut().enumerate() {
                 let x = a.data()[row * heads + head] + self.bias[head];
-                *out = if x > LINEAR { x } else { log_of_sum(x) } * rates[head];
+                *out = softplus(x) * rates[head];
             }
         };
         Tensor::from_rows(a.data().len() / heads, heads, of_row).reshaped(a.shape())
     }
-}
-
-/// Computes `ln(1 + e^x)` without loss of small values, as torch does.
-pub(crate) fn softplus(x: f32) -> f32 {
-    x.exp().ln_1p()
 }

@@ -42,6 +42,10 @@ impl Operation for Convolution {
         per_row(wanted, channels, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.x]
     }

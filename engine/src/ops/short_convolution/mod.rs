@@ -7,8 +7,8 @@ pub(crate) mod faults;
 
 use crate::tensor::Tensor;
 
-/// Longest supported kernel. A convolution reads inputs of this many positions at most.
-pub const LONGEST_KERNEL: usize = 64;
+/// Longest supported kernel.
+pub(crate) const LONGEST_KERNEL: usize = 64;
 
 /// A causal convolution of each channel.
 #[derive(Clone, Debug, PartialEq)]

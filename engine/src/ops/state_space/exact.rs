@@ -1,8 +1,11 @@
 //! Exact evaluation of Mamba-2's steps and recurrence.
 //!
-//! Engines add in several orders. The recurrent form adds tokens in the matrix of a head, then columns in the product with
-//! C. The chunked form adds columns in products of B and C, then tokens. The bounds hold for any order of the terms of all
-//! tokens and columns. Exponents may be added before their exponential, which loses digits of sums over many tokens.
+//! Engines add in several orders. The recurrent form adds the tokens' terms in the state, then the columns in the product
+//! with C. The chunked form adds columns in products of B and C, then tokens. The bounds hold for any order of the terms of
+//! all tokens and columns. A chunked engine adds exponents before their exponential, which loses digits.
+//!
+//! Errors of decays add up linearly over tokens. Equal tokens have equal steps, so that each decay has the same rounding
+//! error: independent errors would be a bound that correct engines exceed.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +13,12 @@ use crate::exact::exponential::exp;
 use crate::exact::input::InputTensor;
 use crate::exact::operation::per_row;
 use crate::exact::value::{K, LAMBDA, U};
-use crate::exact::{ExactValue, Float, Operation, Profile};
+use crate::exact::{ExactValue, Float, FusedResults, Operation, Profile};
 use crate::ops::state_space::StateSpace;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Steps of each head and token: `softplus(dt + bias)`, `[T, H]`.
+/// Step sizes of each head and token: `softplus(dt + bias)`, `[T, H]`.
 pub(crate) struct StepSizes {
     /// `[T, H]`
     pub(crate) dt: Tensor,
@@ -28,7 +31,11 @@ impl Operation for StepSizes {
         let dt = InputTensor::of(&self.dt, profile);
         let one = |&flat: &usize| {
             let bias = profile.weights.round(self.bias[flat % self.bias.len()].into());
-            let sum = dt.get(flat).plus(bias).rounded(profile.results);
+            let sum = dt.get(flat).plus(bias);
+            let sum = match profile.fused {
+                FusedResults::Nothing => sum.rounded(profile.results),
+                _ => sum.or(sum.rounded(profile.results)),
+            };
             let (x, distance) = (sum.value, exp(-sum.value.abs()));
             let (value, slope) = (x.max(0.0) + distance.ln_1p(), 1.0 / (1.0 + exp(-x)));
             // An engine may add 1 to the exponential before it takes the logarithm, which loses digits of small values.
@@ -50,34 +57,35 @@ pub(crate) struct Scan {
     pub(crate) x: Tensor,
     /// `[T, H]`
     pub(crate) steps: Tensor,
-    /// Matrices before the pass, `[H, P, N]`.
+    /// Recurrent state before the pass, `[H, P, N]`.
     pub(crate) before: Tensor,
     /// Sizes and weights.
     pub(crate) space: StateSpace,
-    /// True for one token after others, which transformers computes in a form of its own, in the type of activations.
+    /// True for single-token decode, which transformers computes with other code that rounds products to the type of
+    /// activations.
     pub(crate) is_single: bool,
 }
 
 /// Outputs of a recurrence: `[T, H·P]`.
 pub(crate) struct ScanOutput(pub(crate) Scan);
 
-/// Matrices after a recurrence: `[H, P, N]`.
-pub(crate) struct ScanMatrices(pub(crate) Scan);
+/// Recurrent state after a pass: `[H, P, N]`.
+pub(crate) struct ScanState(pub(crate) Scan);
 
-/// Number of tokens whose exponents an engine may add.
+/// Largest number of tokens whose exponents an engine adds.
 const CHUNK: usize = 256;
 
-/// Evaluated inputs of a recurrence.
+/// Inputs of a recurrence with their errors.
 struct ScanInputs<'s> {
     x: InputTensor<'s>,
     steps: InputTensor<'s>,
     before: InputTensor<'s>,
-    /// exp(Δ · A) of each head and token, with its error.
+    /// Decay exp(Δ · A) of each head and token, with its error.
     decays: Vec<ExactValue>,
 }
 
-/// Row of a matrix after a token.
-struct MatrixRow {
+/// Row of the recurrent state after a token.
+struct StateRow {
     /// Values with their systematic errors.
     values: Vec<ExactValue>,
     /// Sums of the squares of the terms of each value.
@@ -102,7 +110,7 @@ impl Scan {
             let chunk =
                 (token.saturating_sub(CHUNK - 1)..=token).map(|token| exponent(token * heads + flat % heads));
             let (value, added) = (exp(exponent(flat)), chunk.sum::<f64>().abs());
-            // The exponent has the error of A, an exponential too.
+            // A is the result of an exponential, so the exponent has its error too.
             let library = (2.0 * profile.library_ulps + 1.0) * (1.0 + exponent(flat).abs());
             let error = U * (added + library + 1.0) * value;
             steps.get(flat).through(value, rate * value).moved(error / 2.0, error)
@@ -116,12 +124,12 @@ impl Scan {
         if self.space.is_log { -exp(profile.weights.round(decay)) } else { decay }
     }
 
-    /// Largest relative error of a product of a single token.
+    /// Returns the largest relative rounding error of a product.
     fn unit(&self, profile: &Profile) -> f64 {
-        if self.is_single && profile.results != Float::F32 { profile.results.unit() } else { U }
+        if self.is_single { profile.decode_products.unit() } else { U }
     }
 
-    /// Returns the numbers of B (0) or C (1) of a token.
+    /// Returns a token's B (0) or C (1) by column.
     fn shared<'i>(
         &self,
         inputs: &'i ScanInputs,
@@ -133,54 +141,61 @@ impl Scan {
         move |column| inputs.x.get(first + column)
     }
 
-    /// Runs the recurrence for a row of the matrix of a head, and calls `seen` after each token.
+    /// Runs the recurrence for one row of the state, and calls `seen` after each token.
     fn run(
         &self,
         inputs: &ScanInputs,
         (row, tokens): (usize, usize),
         unit: f64,
-        mut seen: impl FnMut(usize, &MatrixRow),
-    ) -> MatrixRow {
+        mut seen: impl FnMut(usize, &StateRow),
+    ) -> StateRow {
         let (columns, heads, head) = (self.space.columns, self.space.heads(), row / self.space.head_dim);
         let values: Vec<ExactValue> = (0..columns).map(|at| inputs.before.get(row * columns + at)).collect();
         let squares = values.iter().map(|value| value.value.powi(2)).collect();
-        let mut matrix = MatrixRow { values, squares, terms: 1 };
+        let mut state = StateRow { values, squares, terms: 1 };
         for token in 0..tokens {
             let (step, decay) = (inputs.steps.get(token * heads + head), inputs.decays[token * heads + head]);
             let (x, b) = (inputs.x.get(token * self.x.row_len() + row), self.shared(inputs, token, 0));
             let x = x.times(step);
-            for (at, value) in matrix.values.iter_mut().enumerate() {
+            for (at, value) in state.values.iter_mut().enumerate() {
                 let (kept, term) = (value.times(decay), x.times(b(at)));
                 let error = 2.0 * unit * term.value.abs();
                 let sigma = kept.sigma.hypot(term.sigma);
                 *value =
                     ExactValue { value: kept.value + term.value, sigma, radius: kept.radius + term.radius }
                         .moved(K * error, error);
-                matrix.squares[at] = matrix.squares[at] * decay.value.powi(2) + term.value.powi(2);
+                state.squares[at] = state.squares[at] * decay.value.powi(2) + term.value.powi(2);
             }
-            matrix.terms += 1;
-            seen(token, &matrix);
+            state.terms += 1;
+            seen(token, &state);
         }
-        matrix
+        state
     }
 
-    /// Evaluates the product of a matrix row with C, and adds D · x.
+    /// Multiplies a row of the state by C, and adds D · x.
     fn read(
         &self,
-        matrix: &MatrixRow,
+        row: &StateRow,
         c: impl Fn(usize) -> ExactValue,
         skipped: ExactValue,
         unit: f64,
     ) -> ExactValue {
         let (mut sum, mut squares) = (ExactValue::default(), 0.0);
-        for (at, state) in matrix.values.iter().enumerate() {
+        // Sum and sum of squares of the products' rounding errors.
+        let (mut most, mut variance) = (0.0, 0.0);
+        for (at, state) in row.values.iter().enumerate() {
             let product = state.times(c(at));
+            let rounding = unit * product.value.abs();
             sum.value += product.value;
             sum.sigma = sum.sigma.hypot(product.sigma);
-            sum.radius += product.radius + unit * product.value.abs();
-            squares += matrix.squares[at] * c(at).value.powi(2);
+            sum.radius += product.radius;
+            most += rounding;
+            variance += (K * rounding).powi(2);
+            squares += row.squares[at] * c(at).value.powi(2);
         }
-        let sum = in_any_order(sum, matrix.terms * matrix.values.len(), squares);
+        let sigma = variance.sqrt();
+        let sum = sum.moved(sigma, most.min(LAMBDA * sigma));
+        let sum = in_any_order(sum, row.terms * row.values.len(), squares);
         let value = sum.value + skipped.value;
         let rounding = unit * (sum.value.abs() + skipped.value.abs()) + U * value.abs();
         ExactValue { value, sigma: sum.sigma.hypot(skipped.sigma), radius: sum.radius + skipped.radius }
@@ -200,7 +215,7 @@ impl Operation for ScanOutput {
         let scan = &self.0;
         let (inputs, unit) = (scan.evaluated(profile), scan.unit(profile));
         let (rows, size) = (scan.space.heads() * scan.space.head_dim, scan.space.head_dim);
-        // The wanted tokens of each row of a matrix.
+        // The wanted tokens of each row of the state.
         let mut tokens: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         wanted.iter().for_each(|flat| tokens.entry(flat % rows).or_default().push(flat / rows));
         let tokens: Vec<(usize, Vec<usize>)> = tokens.into_iter().collect();
@@ -208,11 +223,11 @@ impl Operation for ScanOutput {
             let (row, tokens) = &tokens[index];
             let (mut found, last) =
                 (Vec::with_capacity(tokens.len()), tokens.last().map_or(0, |last| last + 1));
-            scan.run(&inputs, (*row, last), unit, |token, matrix| {
+            scan.run(&inputs, (*row, last), unit, |token, state| {
                 if tokens.binary_search(&token).is_ok() {
                     let skip = ExactValue::sure(profile.weights.round(scan.space.skip[row / size].into()));
                     let x = inputs.x.get(token * scan.x.row_len() + row);
-                    let read = scan.read(matrix, scan.shared(&inputs, token, 1), skip.times(x), unit);
+                    let read = scan.read(state, scan.shared(&inputs, token, 1), skip.times(x), unit);
                     found.push((token * rows + row, read));
                 }
             });
@@ -237,17 +252,17 @@ impl Operation for ScanOutput {
     }
 }
 
-impl Operation for ScanMatrices {
+impl Operation for ScanState {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let scan = &self.0;
         let (inputs, unit, columns) = (scan.evaluated(profile), scan.unit(profile), scan.space.columns);
         let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / columns == b / columns).collect();
         let of_row = |index: usize| {
             let flats = rows[index];
-            let matrix = scan.run(&inputs, (flats[0] / columns, scan.x.rows()), unit, |_, _| {});
+            let state = scan.run(&inputs, (flats[0] / columns, scan.x.rows()), unit, |_, _| {});
             let one = |flat: &usize| {
                 let at = flat % columns;
-                in_any_order(matrix.values[at], matrix.terms, matrix.squares[at])
+                in_any_order(state.values[at], state.terms, state.squares[at])
             };
             flats.iter().map(one).collect::<Vec<_>>()
         };

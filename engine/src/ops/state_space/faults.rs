@@ -1,10 +1,10 @@
-//! Changes of Mamba-2's recurrence: steps, decay, the skip connection, and the matrices that a layer keeps between passes.
+//! Changes of Mamba-2's recurrence: steps, decay, the skip connection, and the recurrent state that a layer keeps between passes.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::state_space::StateSpace;
-use crate::ops::state_space::exact::{Scan, ScanMatrices, ScanOutput, StepSizes};
+use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
 use crate::tensor::Tensor;
 
 const SCANNED: &[Point] = &[Point::RecurrentState, Point::RecurrentOut];
@@ -87,8 +87,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 
 /// Returns the recurrence of a site.
 fn scan<'a>(at: &'a SiteContext) -> Option<&'a Scan> {
-    let matrices = || at.stage().map(|ScanMatrices(scan)| scan);
-    at.stage().map(|ScanOutput(scan)| scan).or_else(matrices)
+    let state = || at.stage().map(|ScanState(scan)| scan);
+    at.stage().map(|ScanOutput(scan)| scan).or_else(state)
 }
 
 /// Computes the value of a site with a changed recurrence.

@@ -1,7 +1,7 @@
-//! Recurrence of Mamba-2 (state-space duality; Dao and Gu, 2024). Each head keeps a matrix S, `[P, N]`. A token decays and
-//! extends it, and reads it: `S = exp(Δ · A) · S + Δ · x · Bᵀ`, `y = S · C + D · x`. The step Δ = softplus(dt + bias) is
-//! one number for each head and token. x of all heads, B and C are the parts of one tensor, `[T, H·P + 2·N]`; all heads
-//! share B and C.
+//! Recurrence of Mamba-2 (state-space duality; Dao and Gu, 2024). Each head has a recurrent
+//! state S, `[P, N]`. A token updates and reads it: `S = exp(Δ · A) · S + Δ · x · Bᵀ`, `y = S · C + D · x`. The step size
+//! Δ = softplus(dt + bias) is one number for each head and token. One tensor contains x of all heads, B and C,
+//! `[T, H·P + 2·N]`; all heads share B and C.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 pub struct StateSpace {
     /// Number of values in one head, P.
     pub head_dim: usize,
-    /// Columns of the matrix of a head, N.
+    /// Number of columns of a head's state, N.
     pub columns: usize,
     /// A of each head, which is negative, or the logarithm of -A: `[H]`.
     pub decay: Vec<f32>,
@@ -24,9 +24,9 @@ pub struct StateSpace {
     pub skip: Vec<f32>,
 }
 
-/// Numbers of one head and token.
+/// Inputs of one head and token.
 pub(crate) struct HeadToken<'t> {
-    /// Δ
+    /// Step size, Δ.
     pub(crate) step: f32,
     /// `[P]`
     pub(crate) x: &'t [f32],
@@ -48,7 +48,7 @@ impl StateSpace {
         self.decay.iter().map(rate).collect()
     }
 
-    /// Returns the numbers of a head and token.
+    /// Returns the inputs of a head and token.
     pub(crate) fn token<'t>(
         &self,
         x: &'t Tensor,
@@ -65,9 +65,9 @@ impl StateSpace {
         }
     }
 
-    /// Runs the recurrence over the tokens of a pass: `[T, H·P + 2·N]`, `[T, H]` and the matrices before it, `[H, P, N]`,
-    /// to the outputs, `[T, H·P]`, and the matrices after it. `advance` updates the row of a matrix and returns its
-    /// product with C: it gets the row, exp(Δ · A), Δ · x, B and C.
+    /// Runs the recurrence over the tokens of a pass. Takes x, B and C, `[T, H·P + 2·N]`, the step sizes, `[T, H]`, and the
+    /// state before the pass, `[H, P, N]`. Returns the outputs, `[T, H·P]`, and the state after the pass. `advance` gets a
+    /// row of the state, exp(Δ · A), Δ · x, B and C; it updates the row and returns its product with C.
     pub(crate) fn run(
         &self,
         x: &Tensor,
@@ -78,28 +78,28 @@ impl StateSpace {
         let (tokens, heads, size) = (x.rows(), self.heads(), self.head_dim);
         let rates = self.rates(|log| log);
         let of_head = |head: usize| {
-            let (mut matrix, mut out) = (before.row(head).to_vec(), Vec::with_capacity(tokens * size));
+            let (mut state, mut out) = (before.row(head).to_vec(), Vec::with_capacity(tokens * size));
             for token in 0..tokens {
                 let HeadToken { step, x, b, c } = self.token(x, steps, token, head);
                 let decay = (step * rates[head]).exp();
-                for (row, &x) in matrix.chunks_exact_mut(self.columns).zip(x) {
+                for (row, &x) in state.chunks_exact_mut(self.columns).zip(x) {
                     let read = advance(row, decay, x * step, b, c);
                     out.push(read + x * self.skip[head]);
                 }
             }
-            (out, matrix)
+            (out, state)
         };
         let all = parallel::map(heads, 4 * tokens * size * self.columns, of_head);
         let row = |at: usize| &all[at % heads].0[at / heads * size..][..size];
         let out = (0..tokens * heads).flat_map(row).copied().collect();
-        let after = all.iter().flat_map(|(_, matrix)| matrix).copied().collect();
+        let after = all.iter().flat_map(|(_, state)| state).copied().collect();
         [Tensor::new(&[tokens, heads * size], out), Tensor::new(before.shape(), after)]
     }
 }
 
 impl StateSpace {
-    /// Runs the recurrence over one token, with a rounding of each product and sum besides the matrix: transformers'
-    /// recurrent form.
+    /// Runs the recurrence over a single token, and rounds each product and sum except the state, as transformers does in
+    /// single-token decode.
     pub(crate) fn run_single(
         &self,
         x: &Tensor,
@@ -120,12 +120,22 @@ impl StateSpace {
         }
         [Tensor::new(&[1, self.heads() * self.head_dim], out), Tensor::new(before.shape(), after)]
     }
+
+    /// Returns the number of terms in each head's state after a pass, weighted by the square of their decay.
+    pub(crate) fn remembered(&self, steps: &Tensor) -> Vec<f64> {
+        let terms = |(head, rate): (usize, f32)| {
+            let kept = |token: usize| (2.0 * f64::from(steps.row(token)[head] * rate)).exp();
+            (0..steps.rows()).fold(1.0, |terms, token| terms * kept(token) + 1.0)
+        };
+        self.rates(|log| log).into_iter().enumerate().map(terms).collect()
+    }
 }
 
-/// Number of sums of a product with C.
+/// Number of partial sums of a product with C.
 const SUMS: usize = 32;
 
-/// Advances the row of a matrix in ggml's order: 32 sums for groups of columns, added by halves, then the remaining columns.
+/// Updates a row of the state and multiplies it by C in ggml's order: 32 partial sums for groups of columns, added by
+/// halves, then the remaining columns.
 pub(crate) fn advance(row: &mut [f32], decay: f32, x: f32, b: &[f32], c: &[f32]) -> f32 {
     let mut sums = [0.0f32; SUMS];
     let whole = row.len() / SUMS * SUMS;
@@ -142,9 +152,4 @@ pub(crate) fn advance(row: &mut [f32], decay: f32, x: f32, b: &[f32], c: &[f32])
     }
     let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     row[whole..].iter().zip(&c[whole..]).fold(sum, |sum, (state, c)| state.mul_add(*c, sum))
-}
-
-/// Computes softplus, `ln(1 + eˣ)`, as ggml does.
-pub(crate) fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { (1.0 + x.exp()).ln() }
 }
