@@ -164,7 +164,7 @@ fn settled(state: &Tensor, passes: usize) -> Tensor {
 /// Returns the number of passes of Mamba-2 after the last recorded state.
 fn scanned_passes(state: &Tensor) -> usize {
     let before = |state: &Tensor| match state.origins() {
-        [whole] => node_of(whole)?.operation::<ScanMatrices>().map(|ScanMatrices(scan)| scan.before.clone()),
+        [whole] => node_of(whole)?.operation::<ScanState>().map(|ScanState(scan)| scan.before.clone()),
         _ => None,
     };
     successors(before(state), before).count()
