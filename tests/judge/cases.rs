@@ -4,7 +4,8 @@ use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 
 /// A dump, its model, and the exit codes that are right.
-const CASES: [(&str, &str, &[i32]); 6] = [
+const CASES: [(&str, &str, &[i32]); 7] = [
+    ("repeated-tokens/transformers-f32", "tiny-llama3", &[0]),
     ("logits/bf16-leaders-exchanged", "tiny-llama3", &[1]),
     ("quantised/openvino-q8_0", "tiny-qwen3-q8_0", &[0]),
     ("quantised/openvino-q8_0-wrong-eps", "tiny-qwen3-q8_0", &[1, 3]),

@@ -1,5 +1,6 @@
 //! Verdict on two engines' results for the same inputs: does rounding explain them?
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError};
@@ -11,6 +12,7 @@ use crate::exact::profile::{FusedResults, Operands, Profile};
 use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
 use crate::exact::value::ExactValue;
 use crate::parallel;
+use crate::view::View;
 
 /// Number of results that are evaluated together.
 const BATCH: usize = 1 << 19;
@@ -199,10 +201,13 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
         .filter(|_| compared.eighth().is_none())
         // A bias is still estimated if inputs are uncertain, since it then limits the error.
         .filter(|_| profile.reads_sums() || different * 8 > compared.count(true))
-        .map(|node| SharedError {
-            shared: node.stage.shared(),
-            of_row: node.stage.inherited(&profile),
-            dependence: node.stage.dependence(),
+        .map(|node| {
+            let repeats = compared.sides.iter().map(|values| repeats(values)).fold(1.0, f64::max);
+            SharedError {
+                shared: node.stage.shared(),
+                of_row: node.stage.inherited(&profile) * repeats.sqrt(),
+                dependence: node.stage.dependence() * repeats,
+            }
         });
     let wants_all = unbiased.is_some();
     let mut measured = ErrorStatistics::new(compared, choices, wants_all, None);
@@ -223,6 +228,26 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
     let examples;
     (judged.dump, judged.engine, examples) = measured.finish(unbiased.unwrap_or_default());
     (judged, examples, is_too_sure)
+}
+
+/// Returns how often a row occurs, on average over the rows. Repeated tokens have equal or nearly equal inputs and so the
+/// same errors, which averaging does not reduce. Rows are compared by some of their values, to 8 bits.
+fn repeats(values: &View) -> f64 {
+    const COMPARED: usize = 32;
+    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+    let (rows, width) = (values.rows(), values.width());
+    let mut room = vec![0.0; width];
+    let mut counts: HashMap<u64, u64> = HashMap::new();
+    for row in 0..rows {
+        values.read(row, 0..width, &mut room);
+        let some = room.iter().step_by(width.div_ceil(COMPARED).max(1));
+        let key = some.fold(0u64, |key, &value| {
+            let short = u64::from((value as f32).to_bits() >> 16);
+            (key.rotate_left(5) ^ short).wrapping_mul(MIX)
+        });
+        *counts.entry(key).or_default() += 1;
+    }
+    counts.values().map(|&count| (count * count) as f64).sum::<f64>() / rows.max(1) as f64
 }
 
 /// Returns a column evaluator for all results, if evaluating by columns is faster.
