@@ -62,7 +62,7 @@ fn each_mistake_of_some_passes_or_keys_has_its_name() {
 #[test]
 fn a_mistake_of_some_passes_or_keys_is_named_and_no_other() {
     for ((model, arithmetic), (taps, typed)) in
-        one_of(17, pairs(BEDS, pairs(TAPS, MISTAKES).collect::<Vec<_>>()))
+        one_of(34, pairs(BEDS, pairs(TAPS, MISTAKES).collect::<Vec<_>>()))
     {
         let bed = Bed::new(model, arithmetic);
         let (verdict, causes) = told(&bed, &[typed], taps);

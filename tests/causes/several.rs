@@ -93,7 +93,7 @@ fn whatever_is_spoiled_is_given_no_wrong_name() {
         assert!(points.len() > 15, "{engine}");
         points.into_iter().map(move |point| (engine, bed, point))
     });
-    for (engine, bed, point) in one_of(18, taps) {
+    for (engine, bed, point) in one_of(36, taps) {
         let spoil = |site: Site, data: &mut [f32]| {
             let is_here = site.point == point && site.layer.is_none_or(|layer| layer == 1);
             let noise = |at: usize| ((at * 7919 + 13) % 101) as f32 / 101.0 - 0.3;

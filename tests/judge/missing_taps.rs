@@ -71,7 +71,7 @@ fn check(model: &str) {
         FAMILIES.iter().map(|family| without(family)).chain(LITTLE.iter().map(|points| points.to_vec()));
     let kept: Vec<_> = kept.collect();
     let cases = scenes.iter().flat_map(|scene| kept.iter().map(move |points| (scene, points)));
-    for ((name, identical, scene), points) in one_of(8, cases) {
+    for ((name, identical, scene), points) in one_of(16, cases) {
         let dump = thinned(model, name, points);
         let outcome = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut ());
         let missing: Vec<_> = without(points).iter().map(|point| point.name()).collect();
@@ -168,7 +168,7 @@ fn check_left_out(model: &str, name: &str) {
     let clay = Clay::of(&scene.dump);
     let all = places(&scene.dump);
     let mut open = Vec::new();
-    let cases: Vec<_> = one_of(23, all.iter().copied()).collect();
+    let cases: Vec<_> = one_of(46, all.iter().copied()).collect();
     let count = cases.len();
     for (point, layer) in cases {
         let dump = without_place(&clay, (point, layer));

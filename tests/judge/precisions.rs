@@ -103,7 +103,7 @@ fn assert_every_fault_is_found(scenes: &[(String, Scene)]) {
         assert!(held.len() >= 10, "{name}: {}", held.len());
         held.into_iter().map(move |planted| (name, scene, planted))
     });
-    for (name, scene, (wrong, fault, what)) in one_of(6, cases) {
+    for (name, scene, (wrong, fault, what)) in one_of(12, cases) {
         let shape = &scene.dump.row(wrong).expect("it is held").shape;
         let outcome = scene.judge(&mut At(wrong, |values: &mut [f32]| fault(values, shape)));
         println!("{name}, {what} at {wrong}");
