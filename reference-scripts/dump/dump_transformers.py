@@ -507,28 +507,10 @@ class FirstTopk(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class LinearResults(TorchFunctionMode):
-    """Keeps what the code run inside it hands to linear layers, and gets from them, in order."""
+class Calls(TorchFunctionMode):
+    """Keeps the operands and results of some functions that the code run inside it calls, in order."""
 
-    def __init__(self):
-        super().__init__()
-        self.calls: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if function is nn.functional.linear:
-            self.calls.append((args[0], result))
-        return result
-
-    def parts(self) -> Iterator[dict[str, Tensor]]:
-        """What each expert computed, by tap."""
-        for (_, gate_up), (act, out) in zip(self.calls[::2], self.calls[1::2], strict=True):
-            gate, up = gate_up.chunk(2, dim=-1)
-            yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
-
-
-class Products(TorchFunctionMode):
-    """Keeps the operands and results of products, in order."""
+    functions: tuple[Callable, ...] = ()
 
     def __init__(self):
         super().__init__()
@@ -536,9 +518,23 @@ class Products(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if function in (torch.mul, Tensor.mul, Tensor.__mul__):
+        if function in self.functions:
             self.calls.append((args, result))
         return result
+
+
+class Products(Calls):
+    functions = (torch.mul, Tensor.mul, Tensor.__mul__)
+
+
+class LinearResults(Calls):
+    functions = (nn.functional.linear,)
+
+    def parts(self) -> Iterator[dict[str, Tensor]]:
+        """What each expert computed, by tap."""
+        for (_, gate_up), ((act, *_), out) in zip(self.calls[::2], self.calls[1::2], strict=True):
+            gate, up = gate_up.chunk(2, dim=-1)
+            yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
 
 class StateSpaceSteps(TorchFunctionMode):

@@ -97,14 +97,16 @@ def token_type(tokenizer: SentencePieceProcessor, token: int) -> TokenType:
     return TokenType.NORMAL
 
 
-def add_sizes(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The keys of the RoPE architectures. Those of each are what llama.cpp's own converter writes."""
+def add_sizes(
+    writer: gguf.GGUFWriter, config: PreTrainedConfig, ffn_size: int | None = None, kv_heads: int | list[int] | None = None
+) -> None:
+    """Writes the sizes that most architectures have, as llama.cpp's own converter does."""
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(ffn_size or config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(getattr(config, "num_key_value_heads", config.num_attention_heads))
+    writer.add_head_count_kv(kv_heads or getattr(config, "num_key_value_heads", config.num_attention_heads))
     for key in ("norm_epsilon", "layer_norm_eps", "norm_eps"):
         if hasattr(config, key):
             writer.add_layer_norm_eps(getattr(config, key))
@@ -426,13 +428,7 @@ def add_deepseek(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The deepseek2.* keys. Attention has one key-value head: the latents and the rotated part of keys."""
     rope = config.rope_parameters
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    add_sizes(writer, config, kv_heads=1)
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(config.qk_rope_head_dim)
     writer.add_q_lora_rank(config.q_lora_rank)
@@ -485,15 +481,9 @@ def add_lfm2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The granitehybrid.* keys. Layers with a state have no key-value heads."""
-    has_keys = [kind != "linear_attention" for kind in config.layer_types]
+    kv_heads = [0 if kind == "linear_attention" else config.num_key_value_heads for kind in config.layer_types]
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.shared_intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv([config.num_key_value_heads if has_keys_of else 0 for has_keys_of in has_keys])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    add_sizes(writer, config, config.shared_intermediate_size, kv_heads)
     writer.add_attention_scale(config.attention_multiplier)
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
