@@ -122,30 +122,18 @@ impl ExpertFiles {
             (_, key) => key.map(|key| file.require_usize(key)).transpose()?,
         };
         let (groups, scale) = self.groups_in_json(file)?;
+        let settings = self.settings();
         let routing = ExpertRouting {
             used: one_of(file, &USED)?,
             is_normalised: stated.unwrap_or(false),
-            is_of_chosen: self.is_of_chosen,
-            is_rounded: self.is_rounded,
-            precision: self.precision,
             function: self.function_in_json(file)?,
-            bias: Vec::new(),
             groups,
             scale,
+            ..settings.routing
         };
         let clamped = self.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
-        let has_bias = self.has_bias;
-        let is_shared_weighted = self.is_shared_weighted();
         let count = one_of(file, &COUNT)?;
-        Ok(ExpertsConfig {
-            count,
-            routing,
-            shared_ffn_size,
-            is_shared_weighted,
-            has_plain_sigmoid: self.has_plain_sigmoid,
-            clamped,
-            has_bias,
-        })
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped, ..settings })
     }
 
     /// Reads the groups of experts and the factor of their weights.
@@ -249,34 +237,43 @@ impl ExpertFiles {
                 Some(ExpertGroups { count, used: file.require(&key("expert_group_used_count"))?, summed: 2 })
             }
         };
+        let settings = self.settings();
         let routing = ExpertRouting {
             used: file.require(&key("expert_used_count"))?,
             is_normalised: self.normalised_in_gguf(file, &key("expert_weights_norm"))?,
-            is_of_chosen: self.is_of_chosen,
-            is_rounded: self.is_rounded,
-            precision: self.precision,
             function,
-            bias: Vec::new(),
             groups,
             scale: scale.unwrap_or(1.0),
+            ..settings.routing
         };
         let has_bias =
             self.has_bias && file.tensors.iter().any(|(name, _)| name.ends_with(".exp_probs_b.bias"));
         let count = file.require(&key("expert_count"))?;
-        let (is_shared_weighted, clamped) = (self.is_shared_weighted(), self.clamped);
-        Ok(ExpertsConfig {
-            count,
-            routing,
-            shared_ffn_size,
-            is_shared_weighted,
-            has_plain_sigmoid: self.has_plain_sigmoid,
-            clamped,
-            has_bias,
-        })
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, has_bias, ..settings })
     }
 
-    fn is_shared_weighted(&self) -> bool {
-        matches!(self.shared, Some(SharedExpertFiles::Weighted(_)))
+    /// Returns the settings that the architecture decides. A file states the others.
+    fn settings(&self) -> ExpertsConfig {
+        let routing = ExpertRouting {
+            used: 0,
+            is_normalised: false,
+            is_of_chosen: self.is_of_chosen,
+            is_rounded: self.is_rounded,
+            precision: self.precision,
+            function: self.function,
+            bias: Vec::new(),
+            groups: None,
+            scale: 1.0,
+        };
+        ExpertsConfig {
+            count: 0,
+            routing,
+            shared_ffn_size: None,
+            is_shared_weighted: matches!(self.shared, Some(SharedExpertFiles::Weighted(_))),
+            has_plain_sigmoid: self.has_plain_sigmoid,
+            clamped: self.clamped,
+            has_bias: self.has_bias,
+        }
     }
 
     /// Returns the function of GGUF files that do not state it. llama.cpp knows early files of GLM 4.7 Flash, which have
