@@ -12,6 +12,7 @@ import argparse
 import fcntl
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def builds(program: str) -> str:
     """Names the versions that judge, and the processor."""
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     models = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return f"{version}, torch {torch.__version__}, transformers {metadata.version('transformers')}, on {len(models)} × {models[0]}"
+    return f"{version}, torch {torch.__version__}, transformers {metadata.version('transformers')}, on {os.cpu_count()} × {models[0] if models else platform.machine()}"
 
 
 def options_of(case: dict[str, Any], args: dict[str, Any]) -> tuple[list[str], Path]:
@@ -152,7 +153,7 @@ def gates_of(case: dict[str, Any], run: Made | modules.MadeModules) -> dict[str,
                 results.setdefault(name, {})[level] = gate(accepts, ours, theirs)
     if isinstance(run, Made):
         own = Made(case, plain=True)
-        judged = [logprobs_close(ours, theirs) for ours, theirs in zip(tokens(run.passes), tokens(own.passes))]
+        judged = [logprobs_close(ours, theirs) for ours, theirs in zip(tokens(run.passes), tokens(own.passes), strict=True)]
         failed = [verdict for verdict in judged if verdict["verdict"] == "fail"]
         results["check_logprobs_close"] = {"logprobs": (failed or judged)[0]}
     return results

@@ -314,3 +314,44 @@ fn mixtral_qwen2_moe_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_e
         assert_eq!(code, 0, "{model}: {report}");
     }
 }
+
+/// Only a model states the correction bias and the groups of a choice: router logits must not decide, whatever the
+/// architecture is called.
+#[test]
+fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_architecture() {
+    const USED: usize = 2;
+    let right =
+        transformers_of("tiny-glm4moe").with_only(&[Point::FfnNorm, Point::RouterLogits, Point::Experts]);
+    let mut wrong = right.clone();
+    for (site, array) in wrong.arrays.iter_mut().filter(|(site, _)| site.point == Point::Experts) {
+        let logits = &right.arrays[&Site { point: Point::RouterLogits, ..*site }].values;
+        let by_logits = logits.data.chunks(EXPERTS).flat_map(|logits| {
+            let mut order: Vec<usize> = (0..EXPERTS).collect();
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+            order.into_iter().take(USED).map(|expert| expert as f64)
+        });
+        array.values.data = by_logits.collect();
+    }
+    let terminal = Terminal::new();
+    for name in ["glm4moe", "glm4_moe", "Glm4MoeForCausalLM"] {
+        let [right, wrong] = [("right", &right), ("wrong", &wrong)].map(|(file, dump)| {
+            let path = terminal.path().join(format!("{file}.safetensors"));
+            dump.clone().say(|manifest| manifest["model"]["architecture"] = name.into()).save(&path);
+            path.display().to_string()
+        });
+        let (code, report) = terminal.json(&["compare", &wrong, &right, "--no-report"]);
+        let told = report["references"][0]["sentence"].to_string();
+        assert_eq!(
+            (code, told.contains("give the model if its experts have groups")),
+            (3, true),
+            "{name}: {told}"
+        );
+    }
+}
+
+/// Number of experts of the small GLM 4.5.
+const EXPERTS: usize = 8;
+
+fn transformers_of(model: &str) -> Clay {
+    Clay::of(&Dump::open(&file(model).join("dumps/transformers-f32.safetensors")).expect("it is sound"))
+}

@@ -528,7 +528,7 @@ fn a_mistake_in_such_a_kernel_is_found_where_it_is() {
         let of_point = move |point| mistakes.iter().map(move |wrong| (model, point, wrong));
         points.into_iter().flat_map(of_point)
     };
-    for ((model, dtype), point, (places, steps)) in one_of(8, COMPILED.into_iter().flat_map(of_model)) {
+    for ((model, dtype), point, (places, steps)) in one_of(4, COMPILED.into_iter().flat_map(of_model)) {
         let (float, unit) = if dtype == "bf16" { (Float::Bf16, 256.0) } else { (Float::F16, 2048.0) };
         let wrong = |values: &mut Vec<f64>| {
             let places = places.start..places.end.min(values.len());
@@ -615,7 +615,7 @@ fn products_in_tf32_pass_with_a_note_and_fail_where_another_is_demanded() {
         }
         assert_eq!(demanded(&clay, "tiny-llama2-f32", way).code, 0, "{way}");
         let others = ["f32", "tf32", "tf32-away", "tf32-cut"].into_iter().filter(|other| *other != way);
-        for other in one_of(6, others) {
+        for other in one_of(3, others) {
             let told = demanded(&clay, "tiny-llama2-f32", other);
             assert_eq!((told.code, told.first()), (1, &json!("q")), "{way} {other}: {}", told.reason());
         }

@@ -378,16 +378,25 @@ fn a_sequence_that_outgrows_longropes_short_factors_has_the_same_bits_in_any_chu
 
 #[test]
 fn a_recurrent_state_has_the_same_bits_in_any_chunked_prefill() {
-    for model in ["tiny-lfm2", "tiny-granitehybrid"] {
+    // Chunks of the delta rule begin with each pass, so that another split has other bits.
+    for (model, has_same_bits) in
+        [("tiny-lfm2", true), ("tiny-granitehybrid", true), ("tiny-qwen3next", false)]
+    {
         let gguf = format!("{model}-q8_0.gguf");
         let kinds: [(&str, &dyn Numerics); 3] =
             [("hf", &F32), ("hf", &Transformers::Bf16), (&gguf, &LLAMA_CPP_F32)];
         for (file, numerics) in kinds {
             let loaded = load(&test_data("architectures").join(model).join(file));
-            for checked in check_all(CheckSubject { model: &*loaded.model, numerics }).expect("it runs") {
+            let checks = check_all(CheckSubject { model: &*loaded.model, numerics }).expect("it runs");
+            assert!(
+                checks.iter().any(|checked| checked.verdict == Some(Verdict::Pass)),
+                "{model}: {checks:?}"
+            );
+            for checked in checks {
                 assert_ne!(checked.verdict.unwrap_or(Verdict::Pass), Verdict::Fail, "{model}: {checked:?}");
             }
-            assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, numerics), Verdict::Pass, "{model}");
+            let chunks = verdict(chunks_equal_one_pass, &*loaded.model, numerics);
+            assert!(chunks == Verdict::Pass || !has_same_bits, "{model}: {chunks:?}");
         }
     }
 }

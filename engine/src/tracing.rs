@@ -163,11 +163,12 @@ fn settled(state: &Tensor, passes: usize) -> Tensor {
 
 /// Returns the number of passes of Mamba-2 after the last recorded state.
 fn scanned_passes(state: &Tensor) -> usize {
-    let before = |state: &Tensor| match state.origins() {
-        [whole] => node_of(whole)?.operation::<ScanState>().map(|ScanState(scan)| scan.before.clone()),
+    let node = |state: &Tensor| match state.origins() {
+        [whole] => node_of(whole).filter(|node| node.operation::<ScanState>().is_some()),
         _ => None,
     };
-    successors(before(state), before).count()
+    let before = |at: &Arc<Node>| node(&at.operation::<ScanState>()?.0.before);
+    successors(node(state), before).count()
 }
 
 impl Numerics for TracedNumerics<'_> {
@@ -389,7 +390,7 @@ impl Numerics for TracedNumerics<'_> {
         let before = settled(before, scanned_passes(before));
         let [out, after] = self.numerics.recurrence(x, steps, &before, space, is_single);
         let (x, steps, space) = (x.clone(), steps.clone(), space.clone());
-        let scan = Scan { x, steps, before, space, is_single };
+        let scan = Arc::new(Scan { x, steps, before, space, is_single });
         [self.by(out, ScanOutput(scan.clone())), self.by(after, ScanState(scan))]
     }
 

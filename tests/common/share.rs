@@ -1,12 +1,17 @@
 //! Tests with hundreds of cases go through a share of them, and with `XCHECK_EVERY_CASE=1` through every one.
 
-/// One of each `n` cases in a row, at a place that differs from group to group: at the same place, the same values of an inner
-/// loop would be left out each time.
-pub fn one_of<T>(n: u64, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+/// One of each `n` cases in a row, and one of the rest, at a place that differs from group to group: at the same place, the
+/// same values of an inner loop would be left out each time.
+pub fn one_of<T>(n: usize, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     const SEED: u64 = 810;
-    let is_picked =
-        move |number: u64| is_every_case_asked_for() || number % n == mixed(number / n + SEED) % n;
-    (0u64..).zip(cases).filter(move |(number, _)| is_picked(*number)).map(|(_, case)| case)
+    let cases: Vec<T> = cases.into_iter().collect();
+    let count = cases.len();
+    let is_picked = move |number: usize| {
+        let of_group = n.min(count - number / n * n) as u64;
+        is_every_case_asked_for()
+            || (number % n) as u64 == mixed((number / n) as u64 + SEED) % n as u64 % of_group
+    };
+    cases.into_iter().enumerate().filter(move |(number, _)| is_picked(*number)).map(|(_, case)| case)
 }
 
 /// The finaliser of SplitMix64.

@@ -1,6 +1,12 @@
 //! Real dumps that were judged wrongly once (`tests/data/cases/README.md`), with the exit codes that are right.
 
 use crate::common::share::one_of;
+use std::path::Path;
+
+use xcheck::checkpoint::Point;
+use xcheck::dump::Dump;
+
+use super::clay::Clay;
 use crate::common::terminal::Terminal;
 
 /// A dump, its model, and the exit codes that are right.
@@ -35,5 +41,33 @@ fn what_passes_fails_against_another_rope() {
     for (name, model, _) in one_of(3, CASES.iter().filter(|(_, _, right)| *right == [0])) {
         let (code, why) = check(name, model, &["--suppose", "rope_theta=90000"]);
         assert!([1, 3].contains(&code), "{name}: {code} {why}");
+    }
+}
+
+/// Equal rows count as one, but their own values are many: a factor in all of them is still more than rounding.
+#[test]
+fn a_factor_that_all_repeated_tokens_share_fails() {
+    let file = format!(
+        "{}/tests/data/cases/repeated-tokens/transformers-f32.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let terminal = Terminal::new();
+    for (factor, wanted) in [(1.0, 0), (1.0 + 1e-6, 1)] {
+        let dump =
+            Clay::of(&Dump::open(Path::new(&file)).expect("it is sound")).without(&[Point::Logits]).edit_all(
+                |site| site.point == Point::Q && site.layer == Some(0),
+                |values| {
+                    values.data.iter_mut().for_each(|value| *value = f64::from((*value * factor) as f32))
+                },
+            );
+        let path = terminal.path().join("dump.safetensors");
+        dump.save(&path);
+        let path = path.display().to_string();
+        let words = ["check", "--model", "tiny-llama3", "--candidate", &path, "--no-report", "--no-causes"];
+        let (code, report) = terminal.json(&words);
+        assert_eq!(code, wanted, "{factor}: {report:#}");
+        // No single value is above its bound.
+        let ratio = report["references"][0]["results"][1]["bound_ratio"].as_f64().expect("a number");
+        assert!(report["references"][0]["results"][1]["tap"] == "q" && ratio < 1.0, "{report:#}");
     }
 }

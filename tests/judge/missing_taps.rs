@@ -168,7 +168,7 @@ fn check_left_out(model: &str, name: &str) {
     let clay = Clay::of(&scene.dump);
     let all = places(&scene.dump);
     let mut open = Vec::new();
-    let cases: Vec<_> = one_of(46, all.iter().copied()).collect();
+    let cases: Vec<_> = one_of(23, all.iter().copied()).collect();
     let count = cases.len();
     for (point, layer) in cases {
         let dump = without_place(&clay, (point, layer));

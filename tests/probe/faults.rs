@@ -74,7 +74,7 @@ fn probabilities_of_the_likeliest_alone_are_not_the_model_s() {
 #[test]
 fn a_prefix_cache_of_another_request_is_found_with_and_without_a_model() {
     let models: [&[&str]; 2] = [&["--model", MODEL], &[]];
-    for (kind, model) in one_of(4, pairs(KINDS, models)) {
+    for (kind, model) in one_of(2, pairs(KINDS, models)) {
         let (code, report) = probe(&Fake::new(kind, Way::StalePrefix), model);
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");
@@ -87,7 +87,7 @@ fn a_prefix_cache_of_another_request_is_found_with_and_without_a_model() {
 
 #[test]
 fn fewer_likeliest_tokens_than_were_asked_for_are_told() {
-    for kind in one_of(4, KINDS) {
+    for kind in one_of(2, KINDS) {
         let (code, report) = with_model(&Fake::new(kind, Way::TruncatedTop));
         assert_eq!(code, 3, "{kind:?}: {}", brief(&report));
         let told = check(&report, "as many top tokens as requested");
@@ -130,7 +130,7 @@ fn a_chat_template_of_another_model_is_named() {
 
 #[test]
 fn one_answer_of_a_hundred_is_found() {
-    for kind in one_of(4, KINDS) {
+    for kind in one_of(2, KINDS) {
         let (code, report) = with_model(&Fake::new(kind, Way::EveryHundredth));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}: {}", brief(&report));
@@ -163,7 +163,7 @@ fn another_token_in_the_prompt_fails() {
 
 #[test]
 fn what_later_answers_leave_out_is_looked_at() {
-    for kind in one_of(4, KINDS) {
+    for kind in one_of(2, KINDS) {
         let (code, report) = with_stated(&Fake::new(kind, Way::SecondLeftOut));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");

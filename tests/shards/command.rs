@@ -80,7 +80,7 @@ fn the_shards_of_a_run_are_the_run() {
 }
 
 #[test]
-fn the_shards_of_a_real_engine_that_is_wrong_are_its_check_and_its_audit() {
+fn the_shards_of_a_real_engine_that_is_wrong_are_its_check_or_its_audit() {
     let dump = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/engines/tiny-llama3/mlx-lm-f32.safetensors");
     let check = ["check", "--model", "tiny-llama3", "--candidate", dump];
     assert_shards_are_the_whole(&check, &["--introduced"], 1);

@@ -12,7 +12,7 @@ use crate::exact::profile::{FusedResults, Operands, Profile};
 use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
 use crate::exact::value::ExactValue;
 use crate::parallel;
-use crate::view::View;
+use crate::tensor::Tensor;
 
 /// Number of results that are evaluated together.
 const BATCH: usize = 1 << 19;
@@ -202,7 +202,7 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
         // A bias is still estimated if inputs are uncertain, since it then limits the error.
         .filter(|_| profile.reads_sums() || different * 8 > compared.count(true))
         .map(|node| {
-            let repeats = compared.sides.iter().map(|values| repeats(values)).fold(1.0, f64::max);
+            let repeats = repeats(compared.traced);
             SharedError {
                 shared: node.stage.shared(),
                 of_row: node.stage.inherited(&profile) * repeats.sqrt(),
@@ -231,23 +231,21 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
 }
 
 /// Returns how often a row occurs, on average over the rows. Repeated tokens have equal or nearly equal inputs and so the
-/// same errors, which averaging does not reduce. Rows are compared by some of their values, to 8 bits.
-fn repeats(values: &View) -> f64 {
+/// same errors, which averaging does not reduce. The rows are our engine's, so that a dump cannot widen its own bounds; some
+/// of their values are compared, to 8 bits.
+fn repeats(results: &Tensor) -> f64 {
     const COMPARED: usize = 32;
-    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
-    let (rows, width) = (values.rows(), values.width());
-    let mut room = vec![0.0; width];
-    let mut counts: HashMap<u64, u64> = HashMap::new();
-    for row in 0..rows {
-        values.read(row, 0..width, &mut room);
-        let some = room.iter().step_by(width.div_ceil(COMPARED).max(1));
-        let key = some.fold(0u64, |key, &value| {
-            let short = u64::from((value as f32).to_bits() >> 16);
-            (key.rotate_left(5) ^ short).wrapping_mul(MIX)
-        });
-        *counts.entry(key).or_default() += 1;
+    let width = results.shape().last().copied().unwrap_or(1).max(1);
+    let mut counts: HashMap<Vec<u32>, f64> = HashMap::new();
+    for row in results.data().chunks(width) {
+        let some = row.iter().step_by(width.div_ceil(COMPARED));
+        *counts.entry(some.map(|value| value.to_bits() >> 16).collect()).or_default() += 1.0;
     }
-    counts.values().map(|&count| (count * count) as f64).sum::<f64>() / rows.max(1) as f64
+    // Rows of zeros are common without equal inputs.
+    let of = |(row, &count): (&Vec<u32>, &f64)| {
+        if row.iter().all(|value| *value == 0) { count } else { count * count }
+    };
+    counts.iter().map(of).sum::<f64>() * width as f64 / results.data().len().max(1) as f64
 }
 
 /// Returns a column evaluator for all results, if evaluating by columns is faster.

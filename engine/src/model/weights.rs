@@ -70,10 +70,7 @@ impl<'f> Weights<'f> {
     /// # Errors
     /// See [`Weights::vector`].
     pub fn flat_vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let is_row = self.file.get(name).is_some_and(|tensor| tensor.shape == [1, len]);
-        let shape: &[usize] = if is_row { &[1, len] } else { &[len] };
-        let tensor = self.fetch(name, shape)?;
-        self.decoded(name, tensor, len)
+        self.plain_of(name, &[&[len], &[1, len]])
     }
 
     fn decoded(&self, name: &str, tensor: &StoredTensor, len: usize) -> Result<Vec<f32>> {

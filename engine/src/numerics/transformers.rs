@@ -251,10 +251,10 @@ impl Numerics for Transformers {
         self.rounded(conv.of(x))
     }
 
-    /// Rounds the parameters.
+    /// Rounds the parameters. Rates that are no logarithms are results of an exponential in `f32`.
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
-        let [rounded, bias] = [&rates.rates, &rates.bias].map(|row| self.rounded_row(row));
-        F32.decay(a, &DecayRates { rates: rounded, bias, ..*rates })
+        let rounded = if rates.are_logarithms { self.rounded_row(&rates.rates) } else { rates.rates.clone() };
+        F32.decay(a, &DecayRates { rates: rounded, bias: self.rounded_row(&rates.bias), ..*rates })
     }
 
     /// Computes in `f32` and rounds the outputs.

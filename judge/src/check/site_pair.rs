@@ -106,9 +106,8 @@ impl<'p, 'd> SitePair<'p, 'd> {
         }
         let [candidate, reference] = self.both();
         let sides = [[reference, candidate], [candidate, reference]];
-        let is_any = |has: fn(&str) -> bool| {
-            self.both().iter().any(|at| has(&at.held.dump.manifest.model.architecture))
-        };
+        let is_any =
+            |has: fn(&str) -> bool| self.both().iter().any(|at| has(at.held.dump.manifest.architecture()));
         if is_any(may_have_expert_groups) {
             return Ok(None);
         }

@@ -8,6 +8,7 @@
 //! error: independent errors would be a bound that correct engines exceed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::exact::exponential::exp;
 use crate::exact::input::InputTensor;
@@ -67,10 +68,10 @@ pub(crate) struct Scan {
 }
 
 /// Outputs of a recurrence: `[T, H·P]`.
-pub(crate) struct ScanOutput(pub(crate) Scan);
+pub(crate) struct ScanOutput(pub(crate) Arc<Scan>);
 
 /// Recurrent state after a pass: `[H, P, N]`.
-pub(crate) struct ScanState(pub(crate) Scan);
+pub(crate) struct ScanState(pub(crate) Arc<Scan>);
 
 /// Largest number of tokens whose exponents an engine adds.
 const CHUNK: usize = 256;
@@ -104,18 +105,23 @@ impl Scan {
         let (steps, heads) = (of(&self.steps), self.space.heads());
         let rates: Vec<f64> =
             self.space.decay.iter().map(|&decay| self.rate(decay.into(), profile)).collect();
-        let exponent = |flat: usize| steps.get(flat).value * rates[flat % heads];
+        let count = self.steps.data().len();
+        // Sums of the exponents of a head's tokens, from the first on.
+        let mut sums = vec![0.0; count + heads];
+        for flat in 0..count {
+            sums[flat + heads] = sums[flat] + steps.get(flat).value * rates[flat % heads];
+        }
         let decay = |flat: usize| {
-            let (token, rate) = (flat / heads, rates[flat % heads]);
-            let chunk =
-                (token.saturating_sub(CHUNK - 1)..=token).map(|token| exponent(token * heads + flat % heads));
-            let (value, added) = (exp(exponent(flat)), chunk.sum::<f64>().abs());
+            let (head, rate, first) =
+                (flat % heads, rates[flat % heads], (flat / heads + 1).saturating_sub(CHUNK));
+            let exponent = steps.get(flat).value * rate;
+            let (value, added) = (exp(exponent), (sums[flat + heads] - sums[first * heads + head]).abs());
             // A is the result of an exponential, so the exponent has its error too.
-            let library = (2.0 * profile.library_ulps + 1.0) * (1.0 + exponent(flat).abs());
+            let library = (2.0 * profile.library_ulps + 1.0) * (1.0 + exponent.abs());
             let error = U * (added + library + 1.0) * value;
             steps.get(flat).through(value, rate * value).moved(error / 2.0, error)
         };
-        let decays = (0..self.steps.data().len()).map(decay).collect();
+        let decays = (0..count).map(decay).collect();
         ScanInputs { x: of(&self.x), before: of(&self.before), steps, decays }
     }
 
@@ -184,14 +190,15 @@ impl Scan {
         // Sum and sum of squares of the products' rounding errors.
         let (mut most, mut variance) = (0.0, 0.0);
         for (at, state) in row.values.iter().enumerate() {
-            let product = state.times(c(at));
+            let c = c(at);
+            let product = state.times(c);
             let rounding = unit * product.value.abs();
             sum.value += product.value;
             sum.sigma = sum.sigma.hypot(product.sigma);
             sum.radius += product.radius;
             most += rounding;
             variance += (K * rounding).powi(2);
-            squares += row.squares[at] * c(at).value.powi(2);
+            squares += row.squares[at] * c.value.powi(2);
         }
         let sigma = variance.sqrt();
         let sum = sum.moved(sigma, most.min(LAMBDA * sigma));

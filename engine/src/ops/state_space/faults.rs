@@ -87,8 +87,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 
 /// Returns the recurrence of a site.
 fn scan<'a>(at: &'a SiteContext) -> Option<&'a Scan> {
-    let state = || at.stage().map(|ScanState(scan)| scan);
-    at.stage().map(|ScanOutput(scan)| scan).or_else(state)
+    let state = || at.stage().map(|ScanState(scan)| &**scan);
+    at.stage().map(|ScanOutput(scan)| &**scan).or_else(state)
 }
 
 /// Computes the value of a site with a changed recurrence.
