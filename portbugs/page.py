@@ -135,7 +135,7 @@ of inference engines, {twins} correct twins (the same run without the fault), an
   equivalent causes. Two faults have no right name in xcheck's list and count as not named.
 - **False alarms**: correct runs that fail. *Withheld*: correct runs that are inconclusive.
 
-Gates compare the run with a reference run of the same dtype on the same tokens, without the choices of experts and the
+Gates compare the run with a reference run of the same dtype on the same tokens. They do not compare chosen experts or
 log-probabilities. `check_logprobs_close` compares generated tokens. xcheck gets the model and no reference run. Its search for causes has the default limit of 10 s of wall-clock time, so a busy machine names fewer faults. Times
 are wall-clock times.
 
@@ -156,9 +156,10 @@ xcheck: detected / located / named.
 
 ## What xcheck misses
 
-Each row is a fault that xcheck misses at one level at least. A cell says what is wrong there, and why: the causes that
-were tried, the nearest cause, NaN or infinity in the dump (no search), or the time limit. An empty cell means detected,
-located and named; "–" means that the fault changes no value of that level. The last column has the accepted causes.
+Each row is a fault that, at some level, is not detected, located or named. A cell says what is wrong there, and why: the
+causes that were tried, the nearest cause, NaN or infinity in the dump (no search), or the time limit. An empty cell means
+detected, located and named. "–": the fault changes no value of that level, or the level is not recorded (log-probabilities
+of models judged with torch). The last column has the accepted causes.
 
 | fault | all taps | block outputs and logits | logits | log-probabilities | right |
 |---|---|---|---|---|---|

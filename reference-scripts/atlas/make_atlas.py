@@ -34,9 +34,9 @@ roundings.
 """
 
 CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of
-several that explain every value, no cause is named, or only other causes are. {count} models were asked, with a limit of
-15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights that are larger by a thousandth have no cause to
-name.
+several that explain every value, no cause is named, or only other causes are. {count} models, {absent} of which are not
+in the tables above, were asked, with a limit of 15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights
+that are larger by a thousandth have no cause to name.
 """
 
 
@@ -106,16 +106,17 @@ def page(results: dict[str, Any]) -> str:
         cells = [row[f"faults {engine}"] for engine in ("f32 eager", "bf16 eager")]
         if any(cells):
             lines.append(f"| {name} | " + " | ".join(map(shown_faults, cells)) + " |")
-    return "\n".join([*lines, *cause_lines(results.get("causes", {}))]) + "\n"
+    return "\n".join([*lines, *cause_lines(results.get("causes", {}), models)]) + "\n"
 
 
-def cause_lines(causes: dict[str, dict[str, dict[str, int]]]) -> list[str]:
+def cause_lines(causes: dict[str, dict[str, dict[str, int]]], models: dict[str, Any]) -> list[str]:
     """Returns the section of causes."""
     if not causes:
         return []
     rows = [("all", {engine: {kind: sum(row.get(engine, {}).get(kind, 0) for row in causes.values()) for kind in KINDS}
                      for engine in FAULTY}), *causes.items()]  # fmt: skip
-    lines = ["\n## Causes\n", CAUSES.format(count=len(causes)), "| model | f32 | bf16 |", "|---|---|---|"]
+    introduction = CAUSES.format(count=len(causes), absent=len(causes.keys() - models))
+    lines = ["\n## Causes\n", introduction, "| model | f32 | bf16 |", "|---|---|---|"]
     for name, row in rows:
         cells = [" / ".join(str(row[engine][kind]) for kind in KINDS) if engine in row else "–" for engine in FAULTY]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")

@@ -100,7 +100,7 @@ pub struct CatalogueEntry {
     pub at: &'static [Point],
     /// True if the mistake affects one site, such as one weight, and not every layer.
     pub is_local: bool,
-    /// True if the tap tells this entry from others of the same kind and values; false if these are one mistake.
+    /// True if entries of this kind and value are different mistakes at different taps.
     pub names_tap: bool,
     /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,

@@ -44,10 +44,13 @@ fn check_inputs(model: &dyn Model, layer: usize, x: &Tensor, state: &LayerState)
     let Some(position) = state.position(&own, [kv_width, value_width]) else {
         return refuse(match own {
             LayerState::Kv(_) => {
-                format!("the cache has keys of another width, expected {kv_width} values for layer {layer}")
+                format!(
+                    "the state does not fit layer {layer}: expected a KV cache with {kv_width} key values and \
+                     {value_width} values for each token"
+                )
             }
             LayerState::Recurrent(_) => {
-                format!("the state has other sizes, expected the recurrent state of layer {layer}")
+                format!("the state does not fit layer {layer}: expected the recurrent state of this layer")
             }
         });
     };

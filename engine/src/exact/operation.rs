@@ -68,7 +68,8 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
-    /// Returns true if a kernel may read the results before rounding: sums, norms, multiples, scores and short convolutions.
+    /// Returns true if a kernel may read the results before rounding: sums, norms, multiples, scores, tanh and short
+    /// convolutions. Mamba-2's step size handles its own sum of dt and bias.
     fn is_fused(&self) -> bool {
         false
     }

@@ -83,9 +83,9 @@ pub enum Angles {
 pub enum FusedResults {
     /// No results: kernels read the stored values.
     Nothing,
-    /// Results of norms, scores, short convolutions, and multiplications by a number.
+    /// Results of norms, scores, tanh, short convolutions, multiplications by a number, and Mamba-2's dt with its bias.
     Norms,
-    /// Results of norms, scores, short convolutions, multiplications by a number, and sums.
+    /// The results of `Norms`, and sums.
     All,
 }
 

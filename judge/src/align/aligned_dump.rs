@@ -29,7 +29,7 @@ pub struct AlignedDump<'d> {
     pairing: Cell<Option<RopePairing>>,
     /// True if the values have shown the order of the heads.
     is_shown: Cell<bool>,
-    /// True if values cannot show another order than the manifest.
+    /// True if the RoPE pairing is fixed by the model and not inferred from values.
     is_fixed: Cell<bool>,
     /// Type to which values were presumably rounded when they were stored, if smaller than the stored type.
     presumed: Option<DType>,
@@ -165,11 +165,11 @@ impl<'d> AlignedDump<'d> {
         Ok(())
     }
 
-    /// Fixes the order of heads to that of a model with latent attention. Only a part of its heads rotates, so other orders
+    /// Fixes the RoPE pairing to that of a model with latent attention. Only a part of each head rotates, so other pairings
     /// are not converted.
     ///
     /// # Errors
-    /// If the manifest states another order.
+    /// If the manifest states another pairing.
     pub(crate) fn fix_pairing(&self, own: Option<RopePairing>) -> Result<()> {
         self.is_fixed.set(true);
         let has_heads = self.dump.points().iter().any(|point| point.follows_rope_pairing());

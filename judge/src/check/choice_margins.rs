@@ -52,9 +52,9 @@ impl Routers {
         self.scores.get(&(site.layer, site.pass)).map(|(_, scores)| scores.row_len())
     }
 
-    /// Returns the margins by which the scores prefer `own` experts, `[T, k]`, to the dump's, if recorded, and to all
-    /// others. `None` if `own` experts do not have the largest scores: another value decides. `None` too if an expert
-    /// does not exist.
+    /// Returns the margins by which the scores prefer the experts `own`, `[T, k]`, to the dump's, if recorded, and to the
+    /// nearest other expert. Returns `None` if another expert has a larger score, because these scores then do not decide
+    /// the choice, or if an expert does not exist.
     pub(crate) fn preference(
         &self,
         site: Site,
@@ -216,7 +216,7 @@ impl<'e> TokenScores<'e> {
     fn margin_in(&self, groups: &GroupScores, theirs: &HashSet<usize>) -> ScoreGap {
         let with: HashSet<usize> = theirs.iter().map(|expert| expert / groups.size).collect();
         let Some(free) = groups.used.checked_sub(with.len()) else { return ScoreGap::ALL };
-        // A set of groups is possible only if no group of it has an expert with a larger score that is not in `theirs`.
+        // `theirs` can be chosen from a set of groups only if no other expert in these groups has a larger score.
         let passed_over = |group: usize| {
             let all = group * groups.size..self.exacts.len().min((group + 1) * groups.size);
             let others: Vec<usize> = all.filter(|expert| !theirs.contains(expert)).collect();

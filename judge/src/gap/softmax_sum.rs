@@ -23,8 +23,8 @@ pub(super) fn doubt(pair: &PairView) -> Option<GapFinding> {
         })
     };
     let text = format!(
-        "all differences have one sign and are at most {limit:.1e}: two orders of the softmax's sum in f32 can differ so \
-         much with {entries} or more entries; compute the log-softmax of both sides in f64 to decide"
+        "apart from rounding, all differences have one sign and are at most {limit:.1e}: two orders of the softmax's sum \
+         in f32 can differ so much with {entries} or more entries; compute the log-softmax of both sides in f64 to decide"
     );
     (is_within(1.0) || is_within(-1.0)).then(|| GapFinding::doubt("softmax-sum", text))
 }

@@ -132,7 +132,7 @@ impl RecurrentFiles {
         Ok(Some(RecurrentLayers { layers, mixer }))
     }
 
-    /// Returns true if a `config.json` says that attention layers apply RoPE.
+    /// Returns true if attention layers apply RoPE. In a Granite `config.json`, `position_embedding_type` is then `rope`.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
             RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
@@ -142,7 +142,7 @@ impl RecurrentFiles {
         }
     }
 
-    /// Returns true if a GGUF file says that attention layers apply RoPE.
+    /// Returns true if attention layers apply RoPE. A Granite GGUF file without RoPE has `rope.scaling.finetuned` = false.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
             RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
@@ -152,7 +152,7 @@ impl RecurrentFiles {
         }
     }
 
-    /// Reads the recurrent layers of a `config.json` without a list of kinds.
+    /// Reads the recurrent layers of a `config.json` without `layer_types`.
     fn unlisted(self, file: &Config, n_layers: usize) -> Result<Vec<bool>> {
         match self {
             RecurrentFiles::GraniteHybrid => Ok(vec![true; n_layers]),
@@ -179,7 +179,8 @@ impl RecurrentFiles {
         }
     }
 
-    /// Reads the recurrent layers of a GGUF file, those without key-value heads, if there are any.
+    /// Reads the recurrent layers of a GGUF file; `None` if it has none. These are the layers without key-value heads or,
+    /// with a delta rule, those that `attention.recurrent_layers` or `full_attention_interval` marks.
     pub(super) fn in_gguf(
         self,
         file: &Gguf,
@@ -308,7 +309,7 @@ pub(super) fn kv_heads(file: &Gguf, key: &str) -> Result<usize> {
     }
 }
 
-/// Reads a list of key-value heads, or the number of all layers.
+/// Reads the numbers of key-value heads: one for each layer, or a single one for all layers.
 fn kv_heads_by_layer(file: &Gguf, key: &str) -> Result<Vec<usize>> {
     if file.is_array(key) { file.require(key) } else { Ok(vec![file.require(key)?]) }
 }

@@ -44,8 +44,8 @@ trait WeightFormat: Send + Sync {
     /// quantised module and in no other.
     fn tensors(&self) -> &'static [&'static str];
 
-    /// Returns what joins the names of a module and its tensor. Parameters that are quantised without a module of their
-    /// own have another joint.
+    /// Returns the separator between the module's name and the tensor's: `.`, or another one for parameters that are
+    /// quantised without a module of their own.
     fn joint(&self) -> char {
         '.'
     }

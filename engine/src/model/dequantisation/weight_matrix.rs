@@ -12,9 +12,9 @@ const ROWS: usize = 32;
 pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
     pub(crate) dtype: DType,
-    /// Number of outputs. In a stack of experts: of inputs, of all experts together.
+    /// Rows: outputs of a module; in a stack of experts, number of experts · inputs.
     pub(crate) rows: usize,
-    /// Number of inputs. In a stack of experts: of outputs.
+    /// Columns: inputs of a module; in a stack of experts, outputs.
     pub(crate) cols: usize,
     /// Number of experts whose matrices are stacked in one parameter; `None` for a module's matrix.
     pub(crate) experts: Option<usize>,

@@ -27,7 +27,7 @@ fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
         "none" => Some(Tensor::new(a.shape(), vec![0.0; a.data().len()])),
         "growing" => Some(at.n.mapped(&with(own), |g, _| -g, 0.0)),
         "unbiased" => Some(with(DecayRates { bias: vec![0.0; rates.bias.len()], ..own })),
-        // A Hugging Face file has A and a GGUF file -exp(A): the one is read as the other.
+        // Hugging Face files store `A_log`, GGUF files `-exp(A_log)`: one is read as the other.
         "stored-rates" => Some(with(DecayRates { are_logarithms: !rates.are_logarithms, ..own })),
         _ => None,
     }

@@ -1,5 +1,5 @@
-//! Decay of the state of linear attention, as a logarithm: `g = -exp(A) · softplus(a + bias)` (Yang et al., 2024), with two
-//! numbers `A` and `bias` of each head. `[T, H]` to `[T, H]`.
+//! Decay of the state of linear attention, as a logarithm: `g = -exp(A_log) · softplus(a + bias)` (Yang et al., 2024), with
+//! two numbers `A_log` and `bias` of each head. `[T, H]` to `[T, H]`.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -9,9 +9,9 @@ use crate::tensor::Tensor;
 /// Parameters of a layer's decay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecayRates {
-    /// `A` of each head, or `-exp(A)`: `[H]`.
+    /// `A_log` of each head, or `-exp(A_log)`: `[H]`.
     pub(crate) rates: Vec<f32>,
-    /// True if `rates` are `A`, as in Hugging Face files; false if they are `-exp(A)`, as in GGUF files.
+    /// True if `rates` are `A_log`, as in Hugging Face files; false if they are `-exp(A_log)`, as in GGUF files.
     pub(crate) are_logarithms: bool,
     /// `[H]`
     pub(crate) bias: Vec<f32>,

@@ -1,4 +1,5 @@
-//! Faults of a gated delta rule: a state that is not kept between passes, wrong key heads, and unused inputs.
+//! Faults of a gated delta rule: a state that is not kept between passes, wrong query and key heads, no decay, β = 1, queries
+//! and keys exchanged, and unscaled outputs.
 
 use std::sync::Arc;
 

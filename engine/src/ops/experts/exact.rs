@@ -40,7 +40,7 @@ impl Operation for ExpertWeights {
                 (ScoreFunction::Softmax, true) => {
                     let skipped = self.skipped(&all.values, chosen.clone());
                     let weights = softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile);
-                    // Engines subtract the largest logit of all: `skipped` more in the exponents of a weight and of the divisor.
+                    // Engines subtract the largest logit of all experts, which lowers the exponents by `skipped` more.
                     let moved = |weight: ExactValue| {
                         let error = 2.0 * U * skipped * weight.value;
                         weight.moved(K * error, error)

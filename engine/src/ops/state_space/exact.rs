@@ -5,7 +5,7 @@
 //! all tokens and columns. A chunked engine adds exponents before their exponential, which loses digits.
 //!
 //! Errors of decays add up linearly over tokens. Equal tokens have equal steps, so that each decay has the same rounding
-//! error: independent errors would be a bound that correct engines exceed.
+//! error. A bound that assumes independent errors would be too small for correct engines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -41,7 +41,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 "none" => |_| 0.0,
                 // A without its sign.
                 "growing" => |a| -a,
-                // The logarithm of -A, which files store, in place of A.
+                // ln(-A), which Hugging Face files store (`A_log`), in place of A.
                 "log" => |a| (-a).ln(),
                 _ => return None,
             };

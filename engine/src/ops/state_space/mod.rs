@@ -98,8 +98,8 @@ impl StateSpace {
 }
 
 impl StateSpace {
-    /// Runs the recurrence over a single token, and rounds each product and sum except the state, as transformers does in
-    /// single-token decode.
+    /// Runs the recurrence over a single token as transformers does in single-token decode. Rounds Δ · B, its product with x,
+    /// the state as it is read, the product with C, D · x and the output. The state stays `f32`.
     pub(crate) fn run_single(
         &self,
         x: &Tensor,

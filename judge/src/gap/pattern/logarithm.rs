@@ -20,7 +20,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let (side, base, factor) =
         choices.find(|&(side, _, factor)| converted(pair, side, factor) <= pair.limit())?;
     let text = format!(
-        "the {}'s log-probabilities are logarithms to base {base}: times {factor:.4}, they differ from the {}'s by rounding",
+        "the {}'s log-probabilities are logarithms to base {base}: multiplied by {factor:.4}, they differ from the \
+         {}'s only by rounding",
         side.name(),
         side.other().name()
     );

@@ -142,7 +142,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
 
 
 def gates_attention(block: Any, path: str, found: dict[str, Place]) -> bool:
-    """Whether the projection of queries has a gate for each value of attention's output."""
+    """Returns true if the projection of queries has a gate for each value of attention's output."""
     if not {"q", "attn_context"} <= found.keys():
         return False
     modules = [block.get_submodule(found[tap].module.removeprefix(f"{path}.")) for tap in ("q", "attn_context")]

@@ -121,8 +121,8 @@ impl Chunk {
         (K * U).powi(2) * of_sums + (self.ulps * U).powi(2)
     }
 
-    /// Returns the variance of the error of a sum over the chunk's tokens or a row of the state. `product` is the square
-    /// of a term, and `squares` the sum of the squared products that the term adds up.
+    /// Returns the variance of the error of a sum over the chunk's tokens or a row of the state. Each term
+    /// is a dot product: `product` is its square, `squares` the sum of its squared products.
     ///
     /// Both operands of each product are rounded once. The term itself is rounded up to three times as an operand of the
     /// next product: as an entry of the matrix of products, of its inverse, and as a part of the update. Sums are `f32`.

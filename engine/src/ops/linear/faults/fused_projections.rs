@@ -47,11 +47,11 @@ const FUSED: CatalogueEntry = CatalogueEntry {
 struct FusedLayout {
     /// Number of groups. Contents of a group:
     ///
-    /// - q, k, v: the query heads of a key head, the key head, its value head;
+    /// - q, k, v: a key head with its query heads and its value head;
     /// - gate and up: one row of each;
     /// - queries and output gate: one head of each;
-    /// - beta and decay: the value heads of a key head, for each;
-    /// - with shards: the part of one device.
+    /// - beta and decay: the rows of both for the value heads that share a key head;
+    /// - with shards: the rows of all projections on one device.
     groups: usize,
     /// Rows of each projection in one group.
     rows: Vec<usize>,

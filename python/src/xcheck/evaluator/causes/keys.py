@@ -114,7 +114,7 @@ def entries(config: Any) -> list[tuple[tuple[str, ...], Any]]:
 
 
 def read_entries(session: Session) -> list[tuple[tuple[str, ...], Any]]:
-    """Returns those keys that the modelling code reads, by their own name or by another name of the class."""
+    """Returns keys that the modelling code reads, by their own name or by an alias in the config's `attribute_map`."""
     source = modelling_source(session.model)
     names: dict[str, list[str]] = {}
     for name, key in session.model.config.get_text_config().attribute_map.items():

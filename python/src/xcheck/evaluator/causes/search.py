@@ -33,7 +33,7 @@ def search(session: Session, module: str, call: int, pass_number: int, seconds: 
     chosen = first_group(trial)
     if not chosen:
         limit = [] if trial.has_time else ["the search reached its time limit"]
-        limit += [f"unconfirmed, time limit: {change.message['what']}" for change in trial.unconfirmed[:1]]
+        limit += [f"no time to confirm: {change.message['what']}" for change in trial.unconfirmed[:1]]
         return [{"message": "facts", "text": ", ".join(facts(trial) + limit)}]
     return [{"message": "cause", "rank": 1, **change.message, "error_before": trial.before.error} for change in chosen]
 
