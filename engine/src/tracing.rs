@@ -201,8 +201,8 @@ impl Numerics for TracedNumerics<'_> {
         self.product(self.numerics.linear(x, w), x, w, None, x.rows())
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.product(self.numerics.linear_of_pass(x, w, tokens), x, w, None, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.product(self.numerics.linear_of_pass(x, w, bias, tokens), x, w, bias, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

@@ -267,6 +267,7 @@ const std::map<std::string, std::string> HEAD_TAPS = {
 // weights are GGUF's. A bias or a scale is applied after its matrix, and the last node of a tap counts.
 const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"attn_norm", "attn_norm"},
+    {"attn_norm_2", "attn_norm_2"}, // Falcon: see Recorder::name_two_norms
     {"attn_q", "q"},
     {"attn_k", "k"},
     {"attn_v", "v"},
@@ -618,6 +619,7 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             copy_missing_rope(taps);
+            name_two_norms(taps);
             name_ffn_norm(taps);
             name_shared(taps);
             split_gate_and_up(taps);
@@ -711,6 +713,14 @@ class Recorder {
         for (const char * projection : {"q", "k"}) {
             if (taps.count(projection)) taps.insert({std::string(projection) + "_rope", taps[projection]});
         }
+    }
+
+    // Falcon's norm before attention is the second, if there are two: the first is the norm before the feed-forward block.
+    static void name_two_norms(Taps & taps) {
+        if (!taps.count("attn_norm_2")) return;
+        taps["ffn_norm"] = std::move(taps["attn_norm"]);
+        taps["attn_norm"] = std::move(taps["attn_norm_2"]);
+        taps.erase("attn_norm_2");
     }
 
     // Seed-OSS's norm before the feed-forward block has the name of a norm after attention.

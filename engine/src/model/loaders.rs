@@ -19,6 +19,7 @@ use crate::model::dots1::Dots1Family;
 use crate::model::ernie4_5::Ernie45Family;
 use crate::model::ernie4_5_moe::Ernie45MoeFamily;
 use crate::model::exaone4::Exaone4Family;
+use crate::model::falcon::{self, FalconFamily, TwoNormFalconFamily};
 use crate::model::gemma::GemmaFamily;
 use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
@@ -45,6 +46,8 @@ use crate::model::olmo::OlmoFamily;
 use crate::model::olmo2::Olmo2Block;
 use crate::model::olmo3::Olmo3Family;
 use crate::model::olmoe::OlmoeFamily;
+use crate::model::opt::OptFamily;
+use crate::model::phi::PhiFamily;
 use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen2_moe::Qwen2MoeFamily;
@@ -128,6 +131,9 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<GptOssFamily>>(),
     decoder::<StandardBlock<Jais2Family>>(),
     decoder::<StandardBlock<NemotronFamily>>(),
+    decoder::<StandardBlock<PhiFamily>>(),
+    FALCON,
+    decoder::<StandardBlock<OptFamily>>(),
     decoder::<StandardBlock<DeepseekV3Family>>(),
     DEEPSEEK_V2,
     GLM4_MOE_LITE,
@@ -160,6 +166,19 @@ const OLMO2: Loader = Loader {
         Some(_) => Ok(Box::new(Decoder::<StandardBlock<Olmo3Family>>::from_gguf(file)?)),
     },
     ..decoder::<Olmo2Block>()
+};
+
+/// Loader of Falcon, whose blocks have one norm of their input or two.
+const FALCON: Loader = Loader {
+    gguf: |file| match file.tensors.get("blk.0.attn_norm_2.weight") {
+        None => Ok(Box::new(Decoder::<StandardBlock<FalconFamily>>::from_gguf(file)?)),
+        Some(_) => Ok(Box::new(Decoder::<StandardBlock<TwoNormFalconFamily>>::from_gguf(file)?)),
+    },
+    hugging_face: |config, tensors| match falcon::has_two_norms(config)? {
+        false => Ok(Box::new(Decoder::<StandardBlock<FalconFamily>>::from_hugging_face(config, tensors)?)),
+        true => Ok(Box::new(Decoder::<StandardBlock<TwoNormFalconFamily>>::from_hugging_face(config, tensors)?)),
+    },
+    ..decoder::<StandardBlock<FalconFamily>>()
 };
 
 /// Loader of OLMo 3, whose GGUF files have OLMo 2's name.

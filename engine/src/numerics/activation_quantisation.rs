@@ -44,8 +44,8 @@ impl Numerics for ActivationQuantisation {
         self.inner.linear(&self.rounded(x, w), w)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.inner.linear_of_pass(&self.rounded(x, w), w, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.inner.linear_of_pass(&self.rounded(x, w), w, bias, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

@@ -130,8 +130,8 @@ impl Numerics for FusedKernels {
         self.numerics.linear(&self.stored(x), w)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.numerics.linear_of_pass(&self.stored(x), w, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.numerics.linear_of_pass(&self.stored(x), w, bias, tokens)
     }
 
     fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {

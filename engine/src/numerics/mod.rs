@@ -120,11 +120,15 @@ pub trait Numerics: Send + Sync {
     /// Computes `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
 
-    /// Computes [`Numerics::linear`] for some rows of a pass of `tokens` tokens, with the same bits as for the whole
-    /// pass. If the summation order depends on the number of rows, the order for `tokens` rows is used.
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+    /// Computes [`Numerics::linear`], or [`Numerics::affine`] with a bias, for some rows of a pass of `tokens` tokens,
+    /// with the same bits as for the whole pass. If the summation order depends on the number of rows, the order for
+    /// `tokens` rows is used.
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
         _ = tokens;
-        self.linear(x, w)
+        match bias {
+            Some(bias) => self.affine(x, w, bias),
+            None => self.linear(x, w),
+        }
     }
 
     /// Returns true if a product of `tokens` rows, and the operations around it, give each row the same bits as a

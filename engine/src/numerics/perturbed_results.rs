@@ -369,8 +369,8 @@ impl Numerics for PerturbedResults<'_> {
         self.products(self.numerics.linear(x, w), x)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.products(self.numerics.linear_of_pass(x, w, tokens), x)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.products(self.numerics.linear_of_pass(x, w, bias, tokens), x)
     }
 
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {

@@ -69,9 +69,10 @@ impl Numerics for PerturbedTerms<'_> {
         self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
-        self.moved(product(&x), &x, w.cols, product)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        let x = self.rounded_for(w.dtype, x);
+        let made = self.numerics.linear_of_pass(&x, w, bias, tokens);
+        self.moved(made, &x, w.cols, |x| self.numerics.linear_of_pass(x, w, None, tokens))
     }
 
     fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {

@@ -93,8 +93,8 @@ impl Numerics for QuantisedWeights {
         self.inner.linear(x, self.of(w))
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.inner.linear_of_pass(x, self.of(w), tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.inner.linear_of_pass(x, self.of(w), bias, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

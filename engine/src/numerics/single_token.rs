@@ -49,11 +49,11 @@ fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
 
 impl Numerics for SingleTokenNumerics<'_> {
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.0.linear_of_pass(x, w, 1)
+        self.0.linear_of_pass(x, w, None, 1)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
-        self.0.linear_of_pass(x, w, 1)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, _: usize) -> Tensor {
+        self.0.linear_of_pass(x, w, bias, 1)
     }
 
     fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {

@@ -169,8 +169,12 @@ impl Numerics for Transformers {
         x
     }
 
-    /// Applies the scale to the products, as transformers does for all architectures.
+    /// Applies the scale to the products, as transformers does for most architectures.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        if let AttentionScale::RoundedQueries(factor) = scale {
+            let q = self.scale(q, Multiplier::Number(factor));
+            return self.rounded(F32.scores(&q, k, AttentionScale::Products(1.0)));
+        }
         let products = self.rounded(F32.scores(q, k, AttentionScale::Products(1.0)));
         products.map(|product| self.round(product * scale.factor()))
     }

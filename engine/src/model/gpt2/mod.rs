@@ -166,7 +166,7 @@ impl ModelPass for Gpt2Pass<'_> {
         arrive(|| "the head".to_owned(), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.layer_norm(&x, &model.output_norm));
-        t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.positions.len()))
+        t.tap(Logits, n.linear_of_pass(&norm, &model.output, None, self.positions.len()))
     }
 }
 

@@ -278,10 +278,10 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
 fn at_position(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let Addition { a, b } = at.stage()?;
     let (table, positions) = looked_up(b)?;
-    let start = at.positions.start as i64;
+    let first = i64::from(*positions.first()?);
     let from = match value {
-        ChangeValue::Number(offset) => start + *offset as i64,
-        ChangeValue::Word(word) if word == "restart" && start > 0 => 0,
+        ChangeValue::Number(offset) => first + *offset as i64,
+        ChangeValue::Word(word) if word == "restart" => first_row(at, &positions)?.into(),
         ChangeValue::Word(word) if word == "none" => return Some(a.clone()),
         _ => return None,
     };
@@ -294,6 +294,12 @@ fn at_position(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     Some(at.n.add(a, &at.n.embed(&table, &moved)))
 }
 
+/// Returns the row of a sequence's first position, if the pass begins later. Some architectures have rows before it.
+fn first_row(at: &SiteContext, positions: &[u32]) -> Option<u32> {
+    let start = u32::try_from(at.positions.start).ok().filter(|start| *start > 0)?;
+    positions.first()?.checked_sub(start)
+}
+
 /// Returns the offset of the positions whose rows were added.
 fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Addition { a, b }) = at.stage() else { return Vec::new() };
@@ -301,7 +307,7 @@ fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let rows: Vec<f64> = theirs.iter().zip(a.data()).map(|(theirs, &a)| theirs - f64::from(a)).collect();
     let Some(found) = nearest(&table, &rows[..table.cols.min(rows.len())]) else { return Vec::new() };
     let value = match (found[0], positions[0]) {
-        (0, 1..) => ChangeValue::word("restart"),
+        (found, _) if Some(found) == first_row(at, &positions) => ChangeValue::word("restart"),
         (found, own) => ChangeValue::Number(f64::from(found) - f64::from(own)),
     };
     let computed = at_position(at, &value);
