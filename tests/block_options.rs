@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 40] = [
+const MODELS: [(&str, &[&str], usize); 42] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -36,6 +36,8 @@ const MODELS: [(&str, &[&str], usize); 40] = [
     ("tiny-falcon-new", BOTH, 161),
     ("tiny-falcon-sequential", &[], 169),
     ("tiny-opt", &[], 169),
+    ("tiny-bloom", BOTH, 169),
+    ("tiny-bloom-6", &[], 169),
     ("tiny-qwen3next", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
@@ -57,7 +59,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 37] = [
+    let of_models: [(&str, &[Mistake]); 39] = [
         (
             "tiny-gemma",
             &[
@@ -270,6 +272,21 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("bias_missing@ffn_out=none", "bias_missing", "ffn_out"),
                 ("attn_scale=0.25", "attn_scale", "attn_scores"),
             ],
+        ),
+        (
+            "tiny-bloom",
+            &[
+                ("alibi=none", "alibi", "attn_weights"),
+                ("alibi=reversed", "alibi", "attn_weights"),
+                ("alibi=1.1", "alibi", "attn_weights"),
+                ("norm_missing@embed", "norm_missing", "embed"),
+                ("tokens_prompt=each+1", "tokens_prompt", "embed"),
+                ("fused_order@q=concatenated", "fused_order", "q"),
+            ],
+        ),
+        (
+            "tiny-bloom-6",
+            &[("alibi=geometric", "alibi", "attn_weights"), ("alibi=2", "alibi", "attn_weights")],
         ),
         (
             "tiny-qwen3next",

@@ -458,7 +458,14 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 58] = [
+    let refused: [(&str, &[&str], Value, &str); 60] = [
+        (
+            "tiny-bloom",
+            &["apply_residual_connection_post_layernorm"],
+            json!(true),
+            "a residual stream of normed values is not supported",
+        ),
+        ("tiny-bloom", &["slow_but_exact"], json!(true), "products in slices are not supported"),
         ("tiny-phi2", &["qk_layernorm"], json!(true), "norms of queries and keys are not supported"),
         ("tiny-falcon", &["alibi"], json!(true), "ALiBi of this architecture is not supported"),
         ("tiny-falcon", &["bias"], json!(true), "biases of this architecture are not supported"),

@@ -48,6 +48,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("phi2", &["phi", "PhiForCausalLM"]),
     ("falcon", &["FalconForCausalLM"]),
     ("opt", &["OPTForCausalLM"]),
+    ("bloom", &["BloomForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
     (

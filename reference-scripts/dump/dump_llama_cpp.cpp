@@ -343,6 +343,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
+    {"inp_norm", "ADD", "embed"},     // BLOOM: after the norm of embeddings
     {"inpL", "ADD", "embed"},         // GPT-2: plus the position's embedding
     // q, k and v as parts of one fused projection (GPT-2).
     {"Qcur", "VIEW", "q"},
@@ -663,7 +664,8 @@ class Recorder {
             if (source.tap == "conv_in") keep_latest(value);
             else if (source.tap == "recurrent_state") keep_matrices(value, node);
             else if (source.layout.cells < 0) value.shape = rows_shape(source, value);
-            taps_[source.layer][source.tap] = std::move(value);
+            const int layer = source.tap == "embed" ? -1 : source.layer; // BLOOM's node has the name of layer 0's
+            taps_[layer][source.tap] = std::move(value);
             if (source.tap == "ffn_norm") keep_residual(taps_[source.layer], node);
             if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
         }

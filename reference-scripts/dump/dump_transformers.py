@@ -353,6 +353,14 @@ BETWEEN_HALVES = {
     "attn_residual": input_of("post_attention_layernorm"),
     "ffn_norm": output_of("post_attention_layernorm"),
 }
+# Scores before ALiBi, which one operation computes together with their sum: see InlineAttention.
+BLOOM = replace(
+    FALCON,
+    taps=FALCON.taps
+    | BETWEEN_HALVES
+    | {tap: Port("self_attention.query_key_value", of_each_head=part) for part, tap in enumerate("qkv")},
+    rope=None,
+)
 OPT = replace(
     LLAMA,
     layers="model.decoder.layers",
@@ -477,6 +485,7 @@ FAMILIES = {
     "phi": PHI,
     "falcon": FALCON,
     "opt": OPT,
+    "bloom": BLOOM,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
     "lfm2": LFM2,
@@ -535,7 +544,8 @@ class InlineAttention(TorchFunctionMode):
     """Keeps the products, the scores and the weights of attention that a module computes by itself.
 
     The last product before softmax is that of queries and keys, and the next one that of weights and values. The scores
-    are what the mask is added to.
+    are what the mask is added to. BLOOM adds ALiBi to the products in one operation: its scores are the results of this
+    operation without the summand.
     """
 
     PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")
@@ -549,7 +559,7 @@ class InlineAttention(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, named = function.__name__, kwargs or {}
-        if name in ("add", "__add__") and not self.is_after_softmax:
+        if name in ("add", "__add__") and not self.is_after_softmax and self.scores is None:
             self.scores = args[0].clone()
         if name == "softmax":
             self.scores = args[0].clone() if self.scores is None else self.scores
@@ -559,6 +569,8 @@ class InlineAttention(TorchFunctionMode):
             operands = (named["batch1"], named["batch2"]) if "batch1" in named else (args[0], args[1])
             if not self.is_after_softmax:
                 self.product, self.scores = operands, None
+            if name == "baddbmm":
+                self.scores = function(*args, **{**named, "beta": 0})
             self.mixed = operands if self.is_after_softmax and self.mixed is None else self.mixed
         return result
 
@@ -1229,8 +1241,9 @@ def input_tokens(arguments: argparse.Namespace, config: PreTrainedConfig) -> lis
         sys.exit("error: the prompt has no tokens")
     if unknown := [token for token in tokens if not 0 <= token < text.vocab_size]:
         sys.exit(f"error: token {unknown[0]} is outside the vocabulary of {text.vocab_size}")
-    if len(tokens) + arguments.decode > text.max_position_embeddings:
-        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {text.max_position_embeddings}")
+    context = getattr(text, "max_position_embeddings", sys.maxsize)  # ALiBi has no largest position
+    if len(tokens) + arguments.decode > context:
+        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {context}")
     return tokens
 
 

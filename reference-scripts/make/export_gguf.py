@@ -101,7 +101,7 @@ def add_sizes(
     writer: gguf.GGUFWriter, config: PreTrainedConfig, ffn_size: int | None = None, kv_heads: int | list[int] | None = None
 ) -> None:
     """Writes the sizes that most architectures have, as llama.cpp's own converter does."""
-    writer.add_context_length(config.max_position_embeddings)
+    writer.add_context_length(getattr(config, "max_position_embeddings", None) or config.seq_length)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(ffn_size or config.intermediate_size)
@@ -358,6 +358,16 @@ def add_falcon(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The falcon.* keys."""
     add_sizes(writer, config, config.ffn_hidden_size, falcon_kv_heads(config))
     writer.add_tensor_data_layout("jploski")
+
+
+def add_bloom(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The bloom.* keys, with the context that llama.cpp's converter writes if a file has none."""
+    add_sizes(writer, config, 4 * config.hidden_size)
+
+
+def unprefixed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """BLOOM's tensors with the names that llama.cpp's converter maps."""
+    return {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
 
 
 def falcon_kv_heads(config: PreTrainedConfig) -> int:
@@ -657,6 +667,7 @@ FAMILIES = {
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
     "falcon": Family(gguf.MODEL_ARCH.FALCON, add_falcon, falcon_layout),
+    "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=lambda tensors: unprefixed(tensors)),
     "gpt_oss": Family(
         gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
     ),

@@ -6,6 +6,8 @@ import torch
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
     Cohere2Config,
     Cohere2ForCausalLM,
     CohereConfig,
@@ -137,7 +139,8 @@ UNSTATED = object()
 
 # Keys of a size in configurations, the first that one has.
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
-FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim")
+FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "hidden_size")
+CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
 def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
@@ -168,7 +171,7 @@ def tiny(
     summary = (
         f"{what} at 0.1 M parameters: {made.num_hidden_layers} layers, hidden size {made.hidden_size},\n"
         f"{made.num_attention_heads} heads of {head} that share {size(made, KV_HEADS)} key-value heads, feed-forward size "
-        f"{size(made, FFN_SIZES)}, vocabulary 512, context {made.max_position_embeddings}."
+        f"{size(made, FFN_SIZES)}, vocabulary 512, context {size(made, CONTEXTS)}."
     )
     return TinyModel(
         summary=summary, build=build, config=made, seed=seed, gains={**GAINS, **gains},
@@ -621,6 +624,55 @@ MODELS = {
             "ffn_dim": 64,
             "max_position_embeddings": 128,
             "tie_word_embeddings": False,
+        },
+        types=(),
+    ),
+    "tiny-bloom": tiny(
+        "BLOOM's architecture, ALiBi, LayerNorm, also of the embeddings, biases in all matrices, GELU by tanh without a\n"
+        "gate,",
+        BloomForCausalLM,
+        BloomConfig,
+        11,
+        {
+            "no ALiBi": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: own(*args) * 0), 0.1),
+            "a growing bias": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: -own(*args)), 0.1),
+            "no norm of the embeddings": shows(without_modules("word_embeddings_layernorm")),
+            "no biases": shows(drop_biases),
+        },
+        gains={**FALCON, "word_embeddings_layernorm": 1.5},
+        settings={
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "max_position_embeddings": UNSTATED,
+            "seq_length": 512,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
+        },
+    ),
+    "tiny-bloom-6": tiny(
+        "BLOOM's architecture with 6 heads, which is no power of two: ALiBi's slopes are of two geometric series,",
+        BloomForCausalLM,
+        BloomConfig,
+        3,
+        {
+            "no ALiBi": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: own(*args) * 0), 0.1),
+            "slopes of one geometric series": shows(
+                replaced(_get_alibi_slopes=lambda _: lambda heads, device: 2.0 ** (-8 / heads * torch.arange(1, heads + 1))), 0.05
+            ),
+            "a growing bias": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: -own(*args)), 0.1),
+        },
+        gains={**FALCON, "word_embeddings_layernorm": 1.5},
+        settings={
+            "num_attention_heads": 6,
+            "hidden_size": 48,
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "max_position_embeddings": UNSTATED,
+            "seq_length": 512,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
         },
         types=(),
     ),

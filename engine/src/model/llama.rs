@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward,
-    ForwardContext, LayerWeights, NormKind, OuterNames, Positions, Projections, RopeExtras, inverse_root_of_head_dim,
+    ForwardContext, LayerWeights, NormKind, OuterNames, Positions, Projections, RopeExtras,
+    inverse_root_of_head_dim,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::{Gain, RmsNorm};

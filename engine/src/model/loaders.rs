@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::{FileBytes, Format, Gguf, Llama2cFile, TensorFile};
 use crate::model::arcee::ArceeFamily;
 use crate::model::bitnet::BitnetBlock;
+use crate::model::bloom::BloomFamily;
 use crate::model::cohere::CohereFamily;
 use crate::model::cohere2::Cohere2Family;
 use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, StandardBlock};
@@ -134,6 +135,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<PhiFamily>>(),
     FALCON,
     decoder::<StandardBlock<OptFamily>>(),
+    decoder::<StandardBlock<BloomFamily>>(),
     decoder::<StandardBlock<DeepseekV3Family>>(),
     DEEPSEEK_V2,
     GLM4_MOE_LITE,
@@ -176,7 +178,9 @@ const FALCON: Loader = Loader {
     },
     hugging_face: |config, tensors| match falcon::has_two_norms(config)? {
         false => Ok(Box::new(Decoder::<StandardBlock<FalconFamily>>::from_hugging_face(config, tensors)?)),
-        true => Ok(Box::new(Decoder::<StandardBlock<TwoNormFalconFamily>>::from_hugging_face(config, tensors)?)),
+        true => {
+            Ok(Box::new(Decoder::<StandardBlock<TwoNormFalconFamily>>::from_hugging_face(config, tensors)?))
+        }
     },
     ..decoder::<StandardBlock<FalconFamily>>()
 };

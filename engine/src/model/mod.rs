@@ -4,6 +4,7 @@ mod adapter;
 pub(crate) mod arcee;
 mod attention;
 pub mod bitnet;
+pub(crate) mod bloom;
 mod cache;
 pub(crate) mod cohere;
 pub(crate) mod cohere2;

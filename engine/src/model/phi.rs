@@ -40,11 +40,7 @@ impl StandardFamily for PhiFamily {
         rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
         biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
         has_head_bias: true,
-        layer_names: &[
-            ("attn_output", "self_attn.dense"),
-            ("ffn_up", "mlp.fc1"),
-            ("ffn_down", "mlp.fc2"),
-        ],
+        layer_names: &[("attn_output", "self_attn.dense"), ("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")],
         outer_names: OuterNames { norm: "final_layernorm", ..OuterNames::LLAMA },
         config_defaults,
         ..LlamaBlock::FAMILY

@@ -42,6 +42,9 @@ macro_rules! delegate {
     (@softmax_with_sinks $inner:tt) => {
         delegate!(@softmax_with_sinks $inner (scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor);
     };
+    (@add_alibi $inner:tt) => {
+        delegate!(@add_alibi $inner (scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor);
+    };
     (@clamped_glu $inner:tt) => {
         delegate!(@clamped_glu $inner (gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor);
     };

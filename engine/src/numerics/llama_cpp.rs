@@ -169,7 +169,9 @@ impl Numerics for LlamaCpp {
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
         match activation {
-            Activation::GeluTanh | Activation::GeluNew => x.clone().map(tabled_gelu),
+            Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored => {
+                x.clone().map(tabled_gelu)
+            }
             Activation::Sigmoid => x.clone().map(sigmoid),
             _ => F32.activation(x, activation),
         }
@@ -177,7 +179,9 @@ impl Numerics for LlamaCpp {
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         match activation {
-            Activation::GeluTanh | Activation::GeluNew => zip(gate, up, |gate, up| tabled_gelu(gate) * up),
+            Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored => {
+                zip(gate, up, |gate, up| tabled_gelu(gate) * up)
+            }
             Activation::Silu => ggml::swiglu(gate, up),
             Activation::Sigmoid => zip(gate, up, |gate, up| sigmoid(gate) * up),
             _ => F32.gated(gate, up, activation),

@@ -507,6 +507,10 @@ impl Numerics for PerturbedResults<'_> {
         self.softmaxed(self.activation_type(), weights)
     }
 
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        self.result(self.rounded(self.numerics.add_alibi(&self.unrounded(scores), slopes, mask), 2.0))
+    }
+
     fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {
         self.result(self.rounded(self.numerics.clamped_glu(gate, up, glu), 6.0 + 2.0 * LIBRARY))
     }

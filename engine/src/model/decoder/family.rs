@@ -101,6 +101,8 @@ pub enum Positions {
         /// Number of rows before the first position's.
         offset: usize,
     },
+    /// ALiBi: a bias of scores that grows with the distance.
+    Alibi,
 }
 
 /// Hugging Face names of the tensors outside of layers.
@@ -112,6 +114,8 @@ pub struct OuterNames {
     pub(crate) layers: &'static str,
     /// The embedding table.
     pub(crate) embedding: &'static str,
+    /// The norm of embeddings, if there is one.
+    pub(crate) embedding_norm: Option<&'static str>,
     /// The last norm.
     pub(crate) norm: &'static str,
     /// The vocabulary projection.
@@ -126,6 +130,7 @@ impl OuterNames {
         prefix: "model.",
         layers: "layers",
         embedding: "embed_tokens",
+        embedding_norm: None,
         norm: "norm",
         head: "lm_head",
         positions: "embed_positions",

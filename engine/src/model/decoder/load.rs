@@ -328,11 +328,24 @@ impl<B: DecoderBlock> Decoder<B> {
                 let rows = c.context_length.saturating_add(offset);
                 Some(w.matrix(&names.position_embd(), rows, c.hidden_size)?)
             }
-            Positions::Rotary => None,
+            Positions::Rotary | Positions::Alibi => None,
+        };
+        let embedding_norm = match B::FAMILY.outer_names.embedding_norm {
+            Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),
+            None => None,
         };
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
-        Ok(Self { config, token_embd, layers, output_norm, output, output_bias, position_embd })
+        Ok(Self {
+            config,
+            token_embd,
+            layers,
+            output_norm,
+            output,
+            output_bias,
+            position_embd,
+            embedding_norm,
+        })
     }
 }

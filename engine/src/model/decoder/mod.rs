@@ -57,6 +57,7 @@ use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
+use crate::ops::alibi::slopes;
 use crate::ops::attention::Mask;
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -92,6 +93,8 @@ pub struct ForwardContext<'m> {
     pub(crate) rope: Option<RopeTable>,
     /// Attention mask.
     pub(crate) mask: Mask,
+    /// Slopes of ALiBi, `[H]`, for models with it.
+    pub(crate) slopes: Option<Vec<f32>>,
 }
 
 /// A decoder: configuration and weights.
@@ -111,6 +114,8 @@ pub struct Decoder<B> {
     pub output_bias: Option<Vec<f32>>,
     /// `[offset + context length, d]`, for learned positions
     pub position_embd: Option<Matrix>,
+    /// `[d]`
+    pub embedding_norm: Option<Norm>,
 }
 
 impl<B: DecoderBlock> Model for Decoder<B> {
@@ -193,6 +198,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             c,
             rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
             mask: Mask { position: positions.start, window },
+            slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
         };
         let full = seeing(Some(&c.rope), None);
         let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
@@ -216,14 +222,21 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
-        let rows = if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows };
-        t.tap(Embed, match (&self.model.position_embd, c.positions) {
-            (Some(table), Positions::Learned { offset }) => {
-                let rows_of = self.positions.clone().map(|position| (position + offset) as u32);
-                n.add(&rows, &n.embed(table, &rows_of.collect::<Vec<_>>()))
-            }
-            _ => rows,
-        })
+        let rows = match (c.embed_scale, &self.model.embedding_norm) {
+            (Some(by), _) => n.scale(&rows, by),
+            (None, Some(norm)) => norm.of(n, &rows),
+            (None, None) => rows,
+        };
+        t.tap(
+            Embed,
+            match (&self.model.position_embd, c.positions) {
+                (Some(table), Positions::Learned { offset }) => {
+                    let rows_of = self.positions.clone().map(|position| (position + offset) as u32);
+                    n.add(&rows, &n.embed(table, &rows_of.collect::<Vec<_>>()))
+                }
+                _ => rows,
+            },
+        )
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -270,7 +283,8 @@ impl ForwardContext<'_> {
         state: &mut LayerState,
     ) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, state.kv())
+        let slopes = self.slopes.as_deref();
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks, slopes }.attend(q, k, v, t, state.kv())
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.

@@ -142,6 +142,14 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
+    /// Returns the name of the norm of embeddings.
+    pub(super) fn embedding_norm(self, hugging_face: &str) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "token_embd_norm.weight".into(),
+            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}{hugging_face}.weight"),
+        }
+    }
+
     /// Returns the name of the table of learned positions.
     pub(super) fn position_embd(self) -> String {
         match self {

@@ -132,7 +132,7 @@ impl Model for Gpt2 {
         Box::new(Gpt2Pass {
             model: self,
             positions,
-            attention: Attention { n, scale, cap: None, mask, sinks: None },
+            attention: Attention { n, scale, cap: None, mask, sinks: None, slopes: None },
         })
     }
 }
