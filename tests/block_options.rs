@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 35] = [
+const MODELS: [(&str, &[&str], usize); 37] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -32,6 +32,8 @@ const MODELS: [(&str, &[&str], usize); 35] = [
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
     ("tiny-qwen3next", BOTH, 293),
+    ("tiny-qwen35", BOTH, 205),
+    ("tiny-qwen35moe", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
     ("tiny-dots1", BOTH, 357),
@@ -52,7 +54,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 32] = [
+    let of_models: [(&str, &[Mistake]); 34] = [
         (
             "tiny-gemma",
             &[
@@ -242,6 +244,24 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
                 ("gated_norm=sigmoid", "gated_norm", "recurrent_norm"),
                 ("gated_norm=before", "gated_norm", "recurrent_norm"),
+                ("shared_expert=unweighted", "shared_expert", "ffn_out"),
+                ("rope_width=16", "rope_width", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-qwen35",
+            &[
+                ("delta_rule=tiled-heads", "delta_rule", "recurrent_state"),
+                ("linear_decay=unbiased", "linear_decay", "decay"),
+                ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
+                ("norm_weight_offset=-1", "norm_weight_offset", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-qwen35moe",
+            &[
+                ("linear_beta=one", "linear_beta", "beta"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
                 ("shared_expert=unweighted", "shared_expert", "ffn_out"),
                 ("rope_width=16", "rope_width", "q_rope"),
             ],

@@ -257,6 +257,20 @@ QWEN3_NEXT = replace(
     },
     recurrent={"recurrent_norm": input_of("linear_attn.out_proj"), "attn_out": output_of("linear_attn.out_proj")},
 )
+# Qwen 3.5 has a module for each projection of linear attention.
+QWEN35_MOE = replace(
+    QWEN3_NEXT,
+    recurrent=QWEN3_NEXT.recurrent
+    | {
+        "conv_in": output_of("linear_attn.in_proj_qkv"),
+        "mixer_gate": output_of("linear_attn.in_proj_z"),
+        "beta_logit": output_of("linear_attn.in_proj_b"),
+        "decay_logit": output_of("linear_attn.in_proj_a"),
+    },
+)
+QWEN35 = replace(
+    QWEN35_MOE, taps=LLAMA.taps | {tap: port for tap, port in QWEN3_NEXT.taps.items() if port.module.startswith("self_attn")}
+)
 
 
 def neighbours(family: Family) -> Family:
@@ -395,6 +409,8 @@ FAMILIES = {
     "qwen3": QWEN3,
     "qwen3_moe": replace(QWEN3_MOE, taps=QWEN3_MOE.taps | DENSE, has_dense_layers=True),
     "qwen3_next": QWEN3_NEXT,
+    "qwen3_5_text": QWEN35,
+    "qwen3_5_moe_text": QWEN35_MOE,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
@@ -572,25 +588,27 @@ class LinearAttention:
     def keep(self, tap: str, value: Tensor) -> None:
         self.recorder.keep(tap, self.layer, value)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "LinearAttention":
+        for name, call in self.calls.items():
+            setattr(self.code, name, call)
+        if not hasattr(self.mixer, "fix_query_key_value_ordering"):
+            return self  # Qwen 3.5, whose projections are modules
         ordered = type(self.mixer).fix_query_key_value_ordering
 
         def order(*projected: Tensor) -> tuple[Tensor, ...]:
             query, key, value, z, b, a = ordered(self.mixer, *projected)
-            self.tokens = z.shape[1]
             self.keep("conv_in", torch.cat([x.flatten(2) for x in (query, key, value)], dim=-1))
             for tap, part in {"mixer_gate": z.flatten(2), "beta_logit": b, "decay_logit": a}.items():
                 self.keep(tap, part)
             return query, key, value, z, b, a
 
         self.mixer.fix_query_key_value_ordering = order
-        for name, call in self.calls.items():
-            setattr(self.code, name, call)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for name, own in self.own.items():
             setattr(self.code, name, own)
-        del self.mixer.fix_query_key_value_ordering
+        self.mixer.__dict__.pop("fix_query_key_value_ordering", None)
 
     def keep_convolved(self, tap: str, convolved: Tensor) -> None:
         """Records an output of the convolution, `[batch, channels, T]`, for the tokens of this pass only."""
@@ -814,9 +832,10 @@ def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) ->
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
 
-    def forward(*args: object, **rest: object) -> Tensor:
-        with LinearAttention(recorder, mixer, layer):
-            return own(*args, **rest)
+    def forward(hidden_states: Tensor, *args: object, **rest: object) -> Tensor:
+        with LinearAttention(recorder, mixer, layer) as recording:
+            recording.tokens = hidden_states.shape[1]
+            return own(hidden_states, *args, **rest)
 
     mixer.forward = forward
 

@@ -183,6 +183,24 @@ def add_qwen2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3next.* keys."""
     add_qwen2_moe(writer, config)
+    add_delta_rule(writer, config)
+
+
+def add_qwen35(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen35.* and qwen35moe.* keys; a text has one position in all sections of RoPE."""
+    add_sizes(writer, config, getattr(config, "moe_intermediate_size", None))
+    if hasattr(config, "num_experts"):
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
+    add_delta_rule(writer, config)
+
+
+def add_delta_rule(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of linear attention with a gated delta rule, and of heads."""
     add_head_size(writer, config)
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
     writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
@@ -191,6 +209,44 @@ def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_ssm_time_step_rank(config.linear_num_value_heads)
     writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
     writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+
+
+# Parts of linear attention with rows, or (last) columns, for each value head.
+OF_VALUE_HEADS = ("in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight", "A_log", "dt_bias", "out_proj.weight")
+
+
+def tiled_heads(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
+    """Linear attention of Qwen 3.5 with the first value head of every key head, then the second ones, and so on, as
+    llama.cpp's converter writes it."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def tiled(weight: np.ndarray) -> np.ndarray:
+        heads = weight.reshape(keys, values // keys, -1, *weight.shape[1:])
+        return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
+
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("out_proj.weight") and "linear_attn" in name:
+            weight = np.ascontiguousarray(tiled(np.ascontiguousarray(weight.T)).T)
+        elif name.endswith(OF_VALUE_HEADS):
+            weight = tiled(weight)
+        elif name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+            first = 2 * keys * config.linear_key_head_dim
+            weight = np.concatenate([weight[:first], tiled(weight[first:])])
+        made[name] = weight
+    return split_delta_rule(split_fused_experts(made), config)
+
+
+def split_fused_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Experts that transformers keeps in two tensors of three axes."""
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
+                made[name.replace("gate_up_proj", f"{kind}.weight")] = half
+        else:
+            made[f"{name}.weight" if name.endswith("experts.down_proj") else name] = weight
+    return made
 
 
 def split_delta_rule(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
@@ -593,6 +649,8 @@ FAMILIES = {
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
     "qwen3_moe": Family(gguf.MODEL_ARCH.QWEN3MOE, add_qwen3_moe),
     "qwen3_next": Family(gguf.MODEL_ARCH.QWEN3NEXT, add_qwen3_next, split_by_sizes=split_delta_rule),
+    "qwen3_5_text": Family(gguf.MODEL_ARCH.QWEN35, add_qwen35, split_by_sizes=tiled_heads),
+    "qwen3_5_moe_text": Family(gguf.MODEL_ARCH.QWEN35MOE, add_qwen35, split_by_sizes=tiled_heads),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
     "gemma2": Family(gguf.MODEL_ARCH.GEMMA2, add_gemma2, gemma_layout),

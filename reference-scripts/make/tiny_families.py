@@ -63,6 +63,10 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     Qwen3NextConfig,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3NextForCausalLM,
     SeedOssConfig,
     SeedOssForCausalLM,
@@ -104,7 +108,7 @@ from tiny_mistakes import (
     window_everywhere,
     without_modules,
 )
-from tiny_model import Effect, TinyModel
+from tiny_model import Effect, TinyModel, save_as_in_memory
 
 # Settings of all models here that their rows do not state.
 SIZES = {
@@ -173,6 +177,19 @@ def granite_experts(tiny: TinyModel) -> PreTrainedModel:
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+
+# Linear attention with a gated delta rule in layer 0, attention with an output gate in layer 1.
+DELTA_RULE = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
+# Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
+TILED = [*range(64), *(64 + 16 * head + row for head in (0, 2, 1, 3) for row in range(16))]
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
 LATENT = {
@@ -778,12 +795,7 @@ MODELS = {
         },
         gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
         settings={
-            "head_dim": 16,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
+            **DELTA_RULE,
             "num_experts": 8,
             "num_experts_per_tok": 3,
             "moe_intermediate_size": 32,
@@ -791,6 +803,50 @@ MODELS = {
             "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
         },
         norm_shift=1.0,
+    ),
+    "tiny-qwen35": tiny(
+        "Qwen 3.5's architecture, linear attention with a gated delta rule in layer 0 (2 key heads and 4 value heads of 16,\na short "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by 1 + weight, RoPE of\n8 values of "
+        "each head,",
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig,
+        0,
+        {
+            "norms that multiply by their weight": shows(drop_norm_offset),
+            "no output gate": shows(drop_attention_gate),
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
+            "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
+            "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
+            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+        },
+        gains={**QK_NORM, "out_proj": 2.0},
+        settings=QWEN35,
+        norm_shift=1.0,
+    ),
+    "tiny-qwen35moe": tiny(
+        "The architecture of Qwen 3.5 with experts, linear attention with a gated delta rule in layer 0 (2 key heads and 4\nvalue heads of 16, a short "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by\n1 + weight, RoPE of 8 values of "
+        "each head, 8 experts of which each token chooses 3, a shared expert with a weight for each\ntoken,",
+        Qwen3_5MoeForCausalLM,
+        Qwen3_5MoeTextConfig,
+        1,
+        {
+            "no output gate": shows(drop_attention_gate),
+            "β = 1": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
+            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+            "weights that are not divided by their sum": shows(weigh_by_all),
+            "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
+        },
+        gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
+        settings={
+            **QWEN35,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
+        norm_shift=1.0,
+        save=save_as_in_memory,
     ),
     "tiny-olmo": tiny(
         "OLMo's architecture, LayerNorm without parameters,",

@@ -49,6 +49,7 @@ use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen2_moe::Qwen2MoeFamily;
 use crate::model::qwen3::Qwen3Block;
+use crate::model::qwen3_5::{Qwen35Family, Qwen35MoeFamily};
 use crate::model::qwen3_moe::Qwen3MoeFamily;
 use crate::model::qwen3_next::Qwen3NextFamily;
 use crate::model::seed_oss::SeedOssFamily;
@@ -102,6 +103,8 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Qwen2MoeFamily>>(),
     decoder::<StandardBlock<Qwen3MoeFamily>>(),
     decoder::<StandardBlock<Qwen3NextFamily>>(),
+    decoder::<StandardBlock<Qwen35Family>>(),
+    decoder::<StandardBlock<Qwen35MoeFamily>>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
     OLMO2,

@@ -49,6 +49,7 @@ pub(crate) mod quantisation;
 pub(crate) mod qwen2;
 pub(crate) mod qwen2_moe;
 pub mod qwen3;
+pub(crate) mod qwen3_5;
 pub mod qwen3_moe;
 pub(crate) mod qwen3_next;
 pub(crate) mod seed_oss;

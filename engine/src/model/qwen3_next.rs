@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, DenseFiles, ExpertFiles, Family, QkNorm, RecurrentFiles, RopeExtras,
-    SharedExpertFiles, StandardFamily,
+    BiasRules, BlockShape, DecoderBlock, DeltaLayout, DenseFiles, ExpertFiles, Family, QkNorm,
+    RecurrentFiles, RopeExtras, SharedExpertFiles, StandardFamily,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::Gain;
@@ -24,7 +24,7 @@ impl StandardFamily for Qwen3NextFamily {
         shape: BlockShape { qk_norm: QkNorm::EachHead, has_output_gate: true, ..BlockShape::LLAMA },
         gain: Gain::OnePlusWeight,
         rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        recurrent: Some(RecurrentFiles::DeltaRule),
+        recurrent: Some(RecurrentFiles::DeltaRule(DeltaLayout::Grouped)),
         experts: Some(ExpertFiles {
             ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
             normalised: Some("norm_topk_prob"),

@@ -31,6 +31,7 @@ pub(crate) use block::{
 };
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
-use crate::model::decoder::delta::DeltaSizes;
+use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
 use crate::model::decoder::{StateSpaceSizes, delta_files};
 use crate::model::json::Config;
 use crate::model::size;
@@ -92,8 +92,8 @@ pub(crate) enum RecurrentFiles {
     Lfm2,
     /// Granite 4's Mamba-2.
     GraniteHybrid,
-    /// Qwen3-Next's linear attention with a gated delta rule.
-    DeltaRule,
+    /// Linear attention with a gated delta rule.
+    DeltaRule(DeltaLayout),
 }
 
 /// Key of the kinds of layers in `config.json`.
@@ -105,7 +105,7 @@ impl RecurrentFiles {
         match self {
             RecurrentFiles::Lfm2 => &["conv"],
             RecurrentFiles::GraniteHybrid => &["linear_attention", "mamba"],
-            RecurrentFiles::DeltaRule => &["linear_attention"],
+            RecurrentFiles::DeltaRule(_) => &["linear_attention"],
         }
     }
 
@@ -126,7 +126,7 @@ impl RecurrentFiles {
                 has_bias: file.optional_bool("conv_bias")?.unwrap_or(false),
             },
             RecurrentFiles::GraniteHybrid => RecurrentMixer::StateSpace(state_space_in_json(file)?),
-            RecurrentFiles::DeltaRule => RecurrentMixer::DeltaRule(delta_files::sizes(file)?),
+            RecurrentFiles::DeltaRule(layout) => RecurrentMixer::DeltaRule(delta_files::sizes(file, layout)?),
         };
         mixer.check(file.path())?;
         Ok(Some(RecurrentLayers { layers, mixer }))
@@ -135,7 +135,7 @@ impl RecurrentFiles {
     /// Returns true if attention layers apply RoPE. In a Granite `config.json`, `position_embedding_type` is then `rope`.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule(_) => Ok(true),
             RecurrentFiles::GraniteHybrid => {
                 Ok(file.optional_str("position_embedding_type")? == Some("rope"))
             }
@@ -145,7 +145,7 @@ impl RecurrentFiles {
     /// Returns true if attention layers apply RoPE. A Granite GGUF file without RoPE has `rope.scaling.finetuned` = false.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule(_) => Ok(true),
             RecurrentFiles::GraniteHybrid => {
                 Ok(file.optional(&format!("{architecture}.rope.scaling.finetuned"))?.unwrap_or(true))
             }
@@ -156,7 +156,7 @@ impl RecurrentFiles {
     fn unlisted(self, file: &Config, n_layers: usize) -> Result<Vec<bool>> {
         match self {
             RecurrentFiles::GraniteHybrid => Ok(vec![true; n_layers]),
-            RecurrentFiles::DeltaRule => delta_files::layers(file, n_layers),
+            RecurrentFiles::DeltaRule(_) => delta_files::layers(file, n_layers),
             RecurrentFiles::Lfm2 => {
                 const KEY: &str = "full_attn_idxs";
                 let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
@@ -192,7 +192,7 @@ impl RecurrentFiles {
         let kv_heads_key = key("attention.head_count_kv");
         let kv_heads = kv_heads_by_layer(file, &kv_heads_key)?;
         let layers = match kv_heads.len() {
-            _ if self == RecurrentFiles::DeltaRule => {
+            _ if matches!(self, RecurrentFiles::DeltaRule(_)) => {
                 delta_files::layers_in_gguf(file, architecture, n_layers)?
             }
             1 => vec![kv_heads[0] == 0; n_layers],
@@ -215,8 +215,8 @@ impl RecurrentFiles {
             RecurrentFiles::GraniteHybrid => {
                 RecurrentMixer::StateSpace(state_space_in_gguf(file, architecture, hidden_size)?)
             }
-            RecurrentFiles::DeltaRule => {
-                RecurrentMixer::DeltaRule(delta_files::sizes_in_gguf(file, architecture)?)
+            RecurrentFiles::DeltaRule(layout) => {
+                RecurrentMixer::DeltaRule(delta_files::sizes_in_gguf(file, architecture, layout)?)
             }
         };
         mixer.check(file.tensors.path())?;
