@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 37] = [
+const MODELS: [(&str, &[&str], usize); 38] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -45,6 +45,7 @@ const MODELS: [(&str, &[&str], usize); 37] = [
     ("tiny-glm47flash", BOTH, 249),
     ("tiny-lfm2", BOTH, 213),
     ("tiny-granitehybrid", BOTH, 237),
+    ("tiny-granitehybridmoe", BOTH, 241),
 ];
 
 #[test]
@@ -54,7 +55,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 34] = [
+    let of_models: [(&str, &[Mistake]); 35] = [
         (
             "tiny-gemma",
             &[
@@ -361,6 +362,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("state_kept=none", "state_kept", "recurrent_state"),
                 ("gated_norm=after", "gated_norm", "recurrent_norm"),
                 ("residual_scale=1", "residual_scale", "attn_residual"),
+            ],
+        ),
+        (
+            "tiny-granitehybridmoe",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("state_groups=alternating", "state_groups", "recurrent_state"),
+                ("gated_norm=ungrouped", "gated_norm", "recurrent_norm"),
+                ("step_size=unlimited", "step_size", "step_size"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
             ],
         ),
     ];

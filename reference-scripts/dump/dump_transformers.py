@@ -381,6 +381,14 @@ LFM2 = replace(
         "attn_out": output_of("conv.out_proj"),
     },
 )
+# A mixture of experts beside a feed-forward block that every token uses.
+GRANITE_HYBRID_MOE = {
+    "routed_out": output_of("block_sparse_moe"),
+    "shared_gate": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size)),
+    "shared_up": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size, None)),
+    "shared_act": input_of("shared_mlp.output_linear"),
+    "shared_out": output_of("shared_mlp.output_linear"),
+}
 # Mamba-2 instead of attention. Recorder.watch_state_space records the values that hooks cannot see.
 GRANITE_HYBRID = replace(
     LLAMA,
@@ -459,6 +467,9 @@ def family_of(config: PreTrainedConfig) -> Family:
     family, is_parallel = FAMILIES[config.model_type], getattr(config, "use_parallel_residual", None)
     if config.model_type == "stablelm" and is_parallel:
         return PARALLEL
+    if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
+        kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+        return replace(family, taps=kept | GRANITE_HYBRID_MOE)
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -543,6 +554,10 @@ class Products(Calls):
     functions = (torch.mul, Tensor.mul, Tensor.__mul__)
 
 
+class Sums(Calls):
+    functions = (torch.add, Tensor.add, Tensor.__add__)
+
+
 class LinearResults(Calls):
     functions = (nn.functional.linear,)
 
@@ -554,7 +569,7 @@ class LinearResults(Calls):
 
 
 class StateSpaceSteps(TorchFunctionMode):
-    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes."""
+    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes within their limits."""
 
     convolved = steps = None
 
@@ -562,7 +577,7 @@ class StateSpaceSteps(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if function is nn.functional.silu and self.convolved is None:
             self.convolved = args[0], result
-        if function is nn.functional.softplus:
+        if function is nn.functional.softplus or (function is torch.clamp and args[0] is self.steps):
             self.steps = result
         return result
 
@@ -828,6 +843,22 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
     experts.forward = forward
 
 
+def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
+    """Records the sum of experts and of Granite 4's feed-forward block, which no module returns."""
+    own, outputs = block.forward, []
+    block.shared_mlp.register_forward_hook(lambda _, args, output: outputs.append(output))
+
+    def forward(*args: object, **rest: object) -> Tensor:
+        outputs.clear()
+        with Sums() as seen:
+            result = own(*args, **rest)
+        (total,) = [total for (_, added, *_), total in seen.calls if added is outputs[0]]
+        recorder.keep("ffn_out", layer, total)
+        return result
+
+    block.forward = forward
+
+
 def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
@@ -860,6 +891,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
+        if hasattr(block, "shared_mlp"):
+            record_shared_sum(recorder, block, layer)
     block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
 
 

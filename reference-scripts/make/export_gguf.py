@@ -539,7 +539,12 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     """The granitehybrid.* keys. Layers with a state have no key-value heads."""
     kv_heads = [0 if kind == "linear_attention" else config.num_key_value_heads for kind in config.layer_types]
     writer.add_vocab_size(config.vocab_size)
-    add_sizes(writer, config, config.shared_intermediate_size, kv_heads)
+    has_experts = config.num_local_experts > 0
+    add_sizes(writer, config, config.intermediate_size if has_experts else config.shared_intermediate_size, kv_heads)
+    if has_experts:
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     writer.add_attention_scale(config.attention_multiplier)
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
@@ -553,23 +558,23 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
 
 
 def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
-    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm as one row."""
+    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm with a row for each group."""
     if name.endswith(".A_log"):
         return -np.exp(weight)[:, None]
     if name.endswith(("mamba.D", "mamba.norm.weight")):
-        return weight[:, None] if name.endswith("D") else weight[None]
+        return weight[:, None] if name.endswith("D") else weight.reshape(config.mamba_n_groups, -1)
     return llama_layout(name, convolution_layout(name, weight, config), config)
 
 
-def split_shared(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def split_shared(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
     """Splits Granite 4's fused gate and up projections, and renames `dt_bias` as llama.cpp does."""
-    made = {}
-    for name, weight in tensors.items():
+    made, block = {}, "mlp.shared_expert" if config.num_local_experts > 0 else "mlp"
+    for name, weight in split_experts(tensors).items():
         if "shared_mlp.input_linear" in name:
             for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2), strict=True):
-                made[name.replace("shared_mlp.input_linear", f"mlp.{kind}")] = half
+                made[name.replace("shared_mlp.input_linear", f"{block}.{kind}")] = half
         else:
-            made[name.replace("shared_mlp.output_linear", "mlp.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
+            made[name.replace("shared_mlp.output_linear", f"{block}.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
     return made
 
 
@@ -683,7 +688,7 @@ FAMILIES = {
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
     "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
     "granitemoehybrid": Family(
-        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split=lambda tensors: split_shared(tensors)
+        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
@@ -731,7 +736,7 @@ def split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Granite's experts: gate and up are one tensor."""
     made = {}
     for name, weight in tensors.items():
-        if "input_linear" in name:
+        if "block_sparse_moe.input_linear" in name:
             for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
                 made[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}")] = half
         else:

@@ -41,6 +41,7 @@ use crate::model::minimax_m2::MiniMaxM2Family;
 use crate::model::mistral::MistralBlock;
 use crate::model::mixtral::MixtralFamily;
 use crate::model::nemotron::NemotronFamily;
+use crate::model::nemotron_h::NemotronHFamily;
 use crate::model::olmo::OlmoFamily;
 use crate::model::olmo2::Olmo2Block;
 use crate::model::olmo3::Olmo3Family;
@@ -140,6 +141,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Ernie45MoeFamily>>(),
     decoder::<StandardBlock<GraniteHybridFamily>>(),
     decoder::<StandardBlock<Lfm2Family>>(),
+    decoder::<StandardBlock<NemotronHFamily>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

@@ -40,6 +40,7 @@ pub(crate) mod minimax_m2;
 pub(crate) mod mistral;
 pub(crate) mod mixtral;
 pub(crate) mod nemotron;
+pub(crate) mod nemotron_h;
 pub(crate) mod olmo;
 pub(crate) mod olmo2;
 pub(crate) mod olmo3;

@@ -56,7 +56,7 @@ impl DeltaSizes {
     /// Returns the sizes of a layer's state.
     pub(crate) fn state(&self) -> RecurrentSizes {
         let matrices = [self.heads, self.value, self.key];
-        RecurrentSizes { channels: self.channels(), kept: self.kernel - 1, matrices }
+        RecurrentSizes { channels: self.channels(), kept: self.kernel - 1, matrices, has_limits: false }
     }
 
     /// Returns the number of values of queries, keys and values of a token.
@@ -145,7 +145,12 @@ impl DeltaAttention {
                 are_logarithms: !w.is_gguf(),
                 bias: of_heads(w.bias("ssm_dt", heads)?),
             },
-            norm: RmsNorm { weight: w.vector("ssm_norm", value)?, eps: c.norm_eps, gain: Gain::Weight },
+            norm: RmsNorm {
+                weight: w.vector("ssm_norm", value)?,
+                eps: c.norm_eps,
+                gain: Gain::Weight,
+                groups: 1,
+            },
             output: w.projection("ssm_out", false, d, width)?,
             output_heads,
         })

@@ -161,6 +161,15 @@ impl LayerWeights<'_, '_> {
         Ok(ShortConvolution { weight, bias, kernel })
     }
 
+    /// Loads a vector by its GGUF name. GGUF files store it as a matrix with a row for each of `groups` equal parts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(crate) fn grouped(&mut self, name: &str, groups: usize, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.plain_of(&tensor, &[&[len], &[groups, len / groups]])
+    }
+
     /// Loads a vector by its GGUF name. GGUF files store it as a matrix of one row or one column.
     ///
     /// # Errors

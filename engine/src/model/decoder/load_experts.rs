@@ -16,6 +16,14 @@ impl LayerWeights<'_, '_> {
         self.config.experts.clone().ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
+    /// Returns true for attention and true for a feed-forward block, if the layer has them.
+    pub(super) fn halves(&self) -> [bool; 2] {
+        match &self.config.single_halves {
+            Some(are_feed_forward) => [!are_feed_forward[self.layer], are_feed_forward[self.layer]],
+            None => [true; 2],
+        }
+    }
+
     /// Returns the width of the layer's feed-forward block, if the layer has no experts.
     pub(super) fn dense_ffn_size(&self) -> Option<usize> {
         self.config.dense_ffn_size(self.layer)
@@ -70,6 +78,20 @@ impl LayerWeights<'_, '_> {
         let tensor =
             (!self.is_gguf() && of_each("ffn_down_exps")).then(|| self.names.of_layer(name, self.layer))?;
         self.weights.has(&tensor).then_some(tensor)
+    }
+
+    /// Loads the gate and up matrices of a shared expert, which some Hugging Face checkpoints keep in one tensor.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub(super) fn shared_gate_and_up(&mut self, rows: usize, cols: usize) -> Result<[Matrix; 2]> {
+        let names = ["ffn_gate_shexp", "ffn_up_shexp"];
+        let [gate, up] = names.map(|name| self.names.of_layer(name, self.layer));
+        if gate != up {
+            return Ok([self.matrix(names[0], rows, cols)?, self.matrix(names[1], rows, cols)?]);
+        }
+        let both = self.matrix(names[0], rows.saturating_mul(2), cols)?;
+        Ok([0, rows].map(|first| both.rows_from(first, rows)))
     }
 
     /// Returns true if a logit of each token weighs the shared expert.

@@ -24,6 +24,7 @@ mod rope_json;
 mod shared_expert;
 mod short_conv;
 mod state_space;
+mod state_space_files;
 mod yarn;
 
 pub(crate) use block::{
@@ -47,6 +48,7 @@ pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
 pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
+pub(crate) use state_space_files::StateSpaceFiles;
 
 use std::ops::Range;
 
