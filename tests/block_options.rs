@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 38] = [
+const MODELS: [(&str, &[&str], usize); 39] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -46,6 +46,7 @@ const MODELS: [(&str, &[&str], usize); 38] = [
     ("tiny-lfm2", BOTH, 213),
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
+    ("tiny-nemotronh", BOTH, 185),
 ];
 
 #[test]
@@ -55,7 +56,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 35] = [
+    let of_models: [(&str, &[Mistake]); 36] = [
         (
             "tiny-gemma",
             &[
@@ -373,6 +374,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("step_size=unlimited", "step_size", "step_size"),
                 ("shared_expert=none", "shared_expert", "ffn_out"),
                 ("expert_order@expert_out=next", "expert_order", "expert_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronh",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("activation=relu", "activation", "ffn_act"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+                ("conv_bias=none", "conv_bias", "conv_out"),
+                ("residual_missing@block_out=branch", "residual_missing", "block_out"),
             ],
         ),
     ];

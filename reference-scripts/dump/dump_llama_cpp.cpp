@@ -404,6 +404,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
+    {"nemotron_h_block_out", "ADD", "block_out"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
     {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
     {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
@@ -624,6 +625,7 @@ class Recorder {
             if (layer < 0) continue;
             copy_missing_rope(taps);
             name_ffn_norm(taps);
+            name_single_norm(taps);
             name_shared(taps);
             split_gate_and_up(taps);
             shape_heads(taps);
@@ -724,6 +726,13 @@ class Recorder {
         if (taps.count("ffn_norm") || !taps.count("attn_norm") || !taps.count("attn_post_norm")) return;
         taps["ffn_norm"] = std::move(taps["attn_post_norm"]);
         taps.erase("attn_post_norm");
+    }
+
+    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention.
+    static void name_single_norm(Taps & taps) {
+        if (taps.count("attn_out") || taps.count("ffn_norm") || !taps.count("ffn_out") || !taps.count("attn_norm")) return;
+        taps["ffn_norm"] = std::move(taps["attn_norm"]);
+        taps.erase("attn_norm");
     }
 
     // One matrix for both (Phi-3): the gate is the first half of what it gives.
@@ -987,6 +996,7 @@ void check_same(const std::vector<Pass> & plain, const std::vector<Pass> & recor
 void warn_of_missing(const PassTaps & pass) {
     std::set<std::string> missing;
     for (const auto & [layer, taps] : pass) {
+        if (layer >= 0 && taps.count("attn_out") != taps.count("ffn_out")) continue; // one half
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }

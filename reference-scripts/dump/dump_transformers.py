@@ -406,6 +406,28 @@ GRANITE_HYBRID = replace(
     },
 )
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
+# Each layer has one half, a `mixer`: Mamba-2, attention or a feed-forward block. All have a norm of the same name.
+NEMOTRON_H = Family(
+    layers="model.layers",
+    final_norm="model.norm_f",
+    taps={
+        "attn_norm": output_of("norm"),
+        "q": output_of("mixer.q_proj"),
+        "k": output_of("mixer.k_proj"),
+        "v": output_of("mixer.v_proj"),
+        "attn_out": output_of("mixer.o_proj"),
+        "ffn_norm": output_of("norm"),
+        "ffn_up": output_of("mixer.up_proj"),
+        "ffn_act": input_of("mixer.down_proj"),
+        "ffn_out": output_of("mixer.down_proj"),
+    },
+    rope=None,
+    recurrent={
+        "mixer_in": output_of("mixer.in_proj"),
+        "recurrent_norm": input_of("mixer.out_proj"),
+        "attn_out": output_of("mixer.out_proj"),
+    },
+)
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
@@ -443,6 +465,7 @@ FAMILIES = {
     "ministral": LLAMA,
     "lfm2": LFM2,
     "granitemoehybrid": GRANITE_HYBRID,
+    "nemotron_h": NEMOTRON_H,
     "jais2": UNGATED,
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
@@ -877,13 +900,15 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     modules = dict(block.named_modules())
     has_others = family.has_dense_layers or family.recurrent is not None
+    mixer = getattr(block, "mamba", None) or getattr(block, "mixer", None)
+    other_norm = {"attn_norm" if "mixer.up_proj" in modules else "ffn_norm"} if hasattr(block, "mixer") else set()
     for tap, port in [*family.taps.items(), *(family.recurrent or {}).items()]:
-        if not has_others or port.module in modules:
+        if tap not in other_norm and (not has_others or port.module in modules):
             hook_port(recorder, block, tap, layer, port)
     if "conv.conv" in modules:
         recorder.watch_convolution(block.conv, layer)
-    if "mamba.conv1d" in modules:
-        recorder.watch_state_space(block.mamba, layer)
+    if hasattr(mixer, "conv1d"):
+        recorder.watch_state_space(mixer, layer)
     if hasattr(getattr(block, "self_attn", None), "expand_kv"):
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):

@@ -98,7 +98,10 @@ def token_type(tokenizer: SentencePieceProcessor, token: int) -> TokenType:
 
 
 def add_sizes(
-    writer: gguf.GGUFWriter, config: PreTrainedConfig, ffn_size: int | None = None, kv_heads: int | list[int] | None = None
+    writer: gguf.GGUFWriter,
+    config: PreTrainedConfig,
+    ffn_size: int | list[int] | None = None,
+    kv_heads: int | list[int] | None = None,
 ) -> None:
     """Writes the sizes that most architectures have, as llama.cpp's own converter does."""
     writer.add_context_length(config.max_position_embeddings)
@@ -557,6 +560,32 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
 
 
+def add_nemotron_h(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The nemotron_h.* keys. A layer is attention if it has key-value heads, a feed-forward block if it has a size, or else
+    Mamba-2."""
+    of_kind = lambda kind, size: [size if layer == kind else 0 for layer in config.layers_block_type]
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config, of_kind("mlp", config.intermediate_size), of_kind("full_attention", config.num_key_value_heads))
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_ssm_conv_kernel(config.conv_kernel)
+    writer.add_ssm_state_size(config.ssm_state_size)
+    writer.add_ssm_group_count(config.n_groups)
+    writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+    writer.add_ssm_time_step_rank(config.mamba_num_heads)
+
+
+def nemotron_h_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """Converts a Nemotron-H weight to GGUF layout: see `state_space_layout`."""
+    if name.endswith(".A_log"):
+        return -np.exp(weight)[:, None]
+    if name.endswith("mixer.norm.weight"):
+        return weight.reshape(config.n_groups, -1)
+    return weight[:, None] if name.endswith(".D") else convolution_layout(name, weight, config)
+
+
 def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
     """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm with a row for each group."""
     if name.endswith(".A_log"):
@@ -690,6 +719,10 @@ FAMILIES = {
     "granitemoehybrid": Family(
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
+    "nemotron_h": Family(
+        gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (),
+        split=lambda tensors: {name.replace("mixer.dt_bias", "mixer.dt_proj.bias"): of for name, of in tensors.items()},
+    ),  # fmt: skip
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "gpt_oss": Family(

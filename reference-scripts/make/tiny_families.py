@@ -52,6 +52,8 @@ from transformers import (
     MinistralForCausalLM,
     NemotronConfig,
     NemotronForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
     OlmoConfig,
@@ -568,6 +570,32 @@ MODELS = {
         },
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
         norm_shift=1.0,
+    ),
+    "tiny-nemotronh": tiny(
+        "Nemotron-H's architecture, layers of one half each: Mamba-2 in layers 0 and 3 (8 heads of 8 values with 16 columns in 2\ngroups, convolutions over 4 "
+        "positions, steps of 0.2 or more), a feed-forward block with squared ReLU and without a\ngate in layer 1, attention without RoPE in layer 2,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        3,
+        {
+            "all heads in one group": shows(swap_groups, 0.1),
+            "steps without a least one": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
+            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+            "head_dim": 8,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "conv_kernel": 4,
+            "time_step_min": 0.2,
+            "rope_parameters": None,
+        },
     ),
     "tiny-gptoss": tiny(
         "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "

@@ -10,6 +10,7 @@ use crate::model::decoder::{
 use crate::model::llama::LlamaBlock;
 use crate::ops::activation::Activation;
 use crate::ops::norm::Gain;
+use crate::tensor::RopePairing;
 
 /// Settings of Nemotron-H.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ impl StandardFamily for NemotronHFamily {
         architecture: "nemotron_h",
         gguf_names: &["nemotron_h"],
         model_types: &["nemotron_h"],
+        gguf_pairing: RopePairing::Half,
         shape: BlockShape { ffn: FfnShape::Plain, has_single_halves: true, ..BlockShape::LLAMA },
         gain: Gain::WeightFirst,
         json_eps: "layer_norm_epsilon",

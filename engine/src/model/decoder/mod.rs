@@ -128,7 +128,8 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.cache_widths()[0],
             value_width: c.cache_widths()[1],
-            rope_pairing: Some(c.rope.pairing),
+            // Nemotron-H has no RoPE at all.
+            rope_pairing: c.single_halves.is_none().then_some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
