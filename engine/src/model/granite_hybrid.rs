@@ -5,50 +5,44 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BlockShape, DecoderBlock, ExpertFiles, Family, FfnShape, RecurrentFiles, SharedExpertFiles,
-    StandardFamily, StateSpaceFiles,
+    BlockShape, ExpertFiles, Family, FfnShape, RecurrentFiles, SharedExpertFiles, StateSpaceFiles,
 };
-use crate::model::granite::GraniteBlock;
+use crate::model::granite;
 use crate::model::json::Config;
 
 /// Settings of Granite 4.
-#[derive(Clone, Debug)]
-pub(crate) struct GraniteHybridFamily;
-
-impl StandardFamily for GraniteHybridFamily {
-    const FAMILY: Family = Family {
-        architecture: "granitehybrid",
-        gguf_names: &["granitehybrid"],
-        model_types: &["granitemoehybrid"],
-        shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
-        recurrent: Some(RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid)),
-        experts: Some(ExpertFiles {
-            shared: Some(SharedExpertFiles::Unweighted([
-                "shared_intermediate_size",
-                "expert_shared_feed_forward_length",
-            ])),
-            is_rounded: true,
-            are_optional: true,
-            ..ExpertFiles::MIXTRAL
-        }),
-        ffn_size: Some(ffn_size),
-        json_aliases: &[("layers_block_type", "layer_types")],
-        layer_names: &[
-            ("ffn_up", "shared_mlp.input_linear"),
-            ("ffn_down", "shared_mlp.output_linear"),
-            ("ffn_gate_inp", "block_sparse_moe.router.layer"),
-            ("ffn_gate_exps", "block_sparse_moe.input_linear"),
-            ("ffn_up_exps", "block_sparse_moe.input_linear"),
-            ("ffn_down_exps", "block_sparse_moe.output_linear"),
-            ("ffn_gate_shexp", "shared_mlp.input_linear"),
-            ("ffn_up_shexp", "shared_mlp.input_linear"),
-            ("ffn_down_shexp", "shared_mlp.output_linear"),
-        ],
-        gguf_layer_names: &[("ssm_dt", "ssm_dt.bias="), ("ssm_a", "ssm_a="), ("ssm_d", "ssm_d=")],
-        config_defaults,
-        ..GraniteBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "granitehybrid",
+    gguf_names: &["granitehybrid"],
+    model_types: &["granitemoehybrid"],
+    shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
+    recurrent: Some(RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid)),
+    experts: Some(ExpertFiles {
+        shared: Some(SharedExpertFiles::Unweighted([
+            "shared_intermediate_size",
+            "expert_shared_feed_forward_length",
+        ])),
+        is_rounded: true,
+        are_optional: true,
+        ..ExpertFiles::MIXTRAL
+    }),
+    ffn_size: Some(ffn_size),
+    json_aliases: &[("layers_block_type", "layer_types")],
+    layer_names: &[
+        ("ffn_up", "shared_mlp.input_linear"),
+        ("ffn_down", "shared_mlp.output_linear"),
+        ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+        ("ffn_gate_exps", "block_sparse_moe.input_linear"),
+        ("ffn_up_exps", "block_sparse_moe.input_linear"),
+        ("ffn_down_exps", "block_sparse_moe.output_linear"),
+        ("ffn_gate_shexp", "shared_mlp.input_linear"),
+        ("ffn_up_shexp", "shared_mlp.input_linear"),
+        ("ffn_down_shexp", "shared_mlp.output_linear"),
+    ],
+    gguf_layer_names: &[("ssm_dt", "ssm_dt.bias="), ("ssm_a", "ssm_a="), ("ssm_d", "ssm_d=")],
+    config_defaults,
+    ..granite::FAMILY
+};
 
 /// Returns the width of the feed-forward block, or of an expert.
 fn ffn_size(file: &Config) -> Result<usize> {

@@ -3,54 +3,44 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{DeltaLayout, DenseFiles, ExpertFiles, Family, RecurrentFiles, StandardFamily};
-use crate::model::qwen3_next::Qwen3NextFamily;
+use crate::model::decoder::{DeltaLayout, DenseFiles, ExpertFiles, Family, RecurrentFiles};
+use crate::model::qwen3_next;
 
 /// Settings of Qwen 3.5 without experts.
-#[derive(Clone, Debug)]
-pub(crate) struct Qwen35Family;
-
-impl StandardFamily for Qwen35Family {
-    const FAMILY: Family = Family {
-        architecture: "qwen35",
-        gguf_names: &["qwen35"],
-        model_types: &["qwen3_5", "qwen3_5_text"],
-        recurrent: Some(RecurrentFiles::DeltaRule(DeltaLayout::Separate)),
-        experts: None,
-        predicting: Some(["mtp_num_hidden_layers", "nextn_predict_layers"]),
-        layer_names: &[
-            ("attn_qkv", "linear_attn.in_proj_qkv"),
-            ("attn_gate", "linear_attn.in_proj_z"),
-            ("ssm_beta", "linear_attn.in_proj_b"),
-            ("ssm_alpha", "linear_attn.in_proj_a"),
-            ("ssm_conv1d", "linear_attn.conv1d"),
-            ("ssm_a", "linear_attn.A_log="),
-            ("ssm_dt", "linear_attn.dt="),
-            ("ssm_norm", "linear_attn.norm"),
-            ("ssm_out", "linear_attn.out_proj"),
-        ],
-        config_defaults,
-        ..Qwen3NextFamily::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "qwen35",
+    gguf_names: &["qwen35"],
+    model_types: &["qwen3_5", "qwen3_5_text"],
+    recurrent: Some(RecurrentFiles::DeltaRule(DeltaLayout::Separate)),
+    experts: None,
+    predicting: Some(["mtp_num_hidden_layers", "nextn_predict_layers"]),
+    layer_names: &[
+        ("attn_qkv", "linear_attn.in_proj_qkv"),
+        ("attn_gate", "linear_attn.in_proj_z"),
+        ("ssm_beta", "linear_attn.in_proj_b"),
+        ("ssm_alpha", "linear_attn.in_proj_a"),
+        ("ssm_conv1d", "linear_attn.conv1d"),
+        ("ssm_a", "linear_attn.A_log="),
+        ("ssm_dt", "linear_attn.dt="),
+        ("ssm_norm", "linear_attn.norm"),
+        ("ssm_out", "linear_attn.out_proj"),
+    ],
+    config_defaults,
+    ..qwen3_next::FAMILY
+};
 
 /// Settings of Qwen 3.5 with experts.
-#[derive(Clone, Debug)]
-pub(crate) struct Qwen35MoeFamily;
-
-impl StandardFamily for Qwen35MoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "qwen35moe",
-        gguf_names: &["qwen35moe"],
-        model_types: &["qwen3_5_moe", "qwen3_5_moe_text"],
-        experts: match Qwen3NextFamily::FAMILY.experts {
-            Some(experts) => Some(ExpertFiles { normalised: None, dense: DenseFiles::Never, ..experts }),
-            None => None,
-        },
-        config_defaults: moe_config_defaults,
-        ..Qwen35Family::FAMILY
-    };
-}
+pub(crate) const MOE_FAMILY: Family = Family {
+    architecture: "qwen35moe",
+    gguf_names: &["qwen35moe"],
+    model_types: &["qwen3_5_moe", "qwen3_5_moe_text"],
+    experts: match qwen3_next::FAMILY.experts {
+        Some(experts) => Some(ExpertFiles { normalised: None, dense: DenseFiles::Never, ..experts }),
+        None => None,
+    },
+    config_defaults: moe_config_defaults,
+    ..FAMILY
+};
 
 /// Returns the defaults of transformers' `Qwen3_5TextConfig`.
 fn config_defaults() -> Value {
