@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 35] = [
+const MODELS: [(&str, &[&str], usize); 37] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -41,6 +41,8 @@ const MODELS: [(&str, &[&str], usize); 35] = [
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-llama4", BOTH, 437),
+    ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
     ("tiny-granitehybrid", BOTH, 237),
 ];
@@ -52,7 +54,29 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 32] = [
+    let of_models: [(&str, &[Mistake]); 34] = [
+        (
+            "tiny-llama4",
+            &[
+                ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
+                ("norm_kind@k_rope_norm=l2", "norm_kind", "k_rope_norm"),
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("expert_weights=unweighted", "expert_weights", "expert_in"),
+                ("expert_weights=softmax", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-llama4-chunks",
+            &[
+                ("mask_window=5", "mask_window", "attn_weights"),
+                ("mask_window=chunks:4", "mask_window", "attn_weights"),
+                ("mask_window=none", "mask_window", "attn_weights"),
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-zero", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
+            ],
+        ),
         (
             "tiny-gemma",
             &[

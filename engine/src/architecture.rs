@@ -64,6 +64,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
     ("granitehybrid", &["granitemoehybrid", "GraniteMoeHybridForCausalLM"]),
     ("lfm2", &["Lfm2ForCausalLM"]),
+    ("llama4", &["llama4_text", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

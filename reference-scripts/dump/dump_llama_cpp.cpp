@@ -228,10 +228,10 @@ Options parse_options(int argc, char ** argv) {
 const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
     "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
-    "q_rope", "k_rope", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
+    "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
     "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
 };
@@ -261,6 +261,9 @@ const std::map<std::string, std::string> HEAD_TAPS = {
     {"k_norm", "k_cache"},
     {"q_rope", "k_cache"},
     {"k_rope", "k_cache"},
+    {"q_scaled", "k_cache"},
+    {"q_rope_norm", "k_cache"},
+    {"k_rope_norm", "k_cache"},
 };
 
 // A node that applies a weight of the model gives a tap, whatever this llama.cpp calls the node: the names of
@@ -365,6 +368,10 @@ const std::vector<NodeRule> NODE_RULES = {
     {"final_output", "RESHAPE", "recurrent_norm"},
     {"Qcur", "ROPE", "q_rope"},
     {"Kcur", "ROPE", "k_rope"},
+    {"Qcur_normed", "RMS_NORM", "q_rope_norm"}, // Llama 4, as are the next three
+    {"Kcur_normed", "RMS_NORM", "k_rope_norm"},
+    {"ffn_moe_weighted", "MUL", "expert_in"}, // see sources_of
+    {"ffn_moe_out_merged", "ADD", "shared_sum"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
     {"Kcur_rope", "ROPE", "k_rope"},
     {"Qcur", "CONCAT", "q_rope"}, // latent attention, as are the next two
@@ -585,6 +592,14 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
+// Queries times a factor for each token (Llama 4), which have the name of all queries.
+std::vector<Source> temperature_sources(const ggml_tensor * node) {
+    const Name name = node_name(node);
+    const bool has_factors = node->op == GGML_OP_MUL && ggml_nelements(node->src[1]) == node->ne[2];
+    if (name.base != "Qcur" || !has_factors) return {};
+    return {{name.layer, "q_scaled", node, ROWS}};
+}
+
 // Unnamed nodes of Mamba-2: the convolution after its activation, and the recurrent state after the pass.
 std::vector<Source> state_space_sources(const ggml_tensor * node) {
     if (node->op == GGML_OP_SSM_SCAN) return {{weight_name(node->src[3]).layer, "recurrent_state", node, ROWS}};
@@ -596,10 +611,14 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
-    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node)}) {
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());
     }
-    const std::vector<Source> named = node_sources(node);
+    std::vector<Source> named = node_sources(node);
+    // Elsewhere the node of this name has the experts' outputs.
+    const bool is_of_outputs = node->op == GGML_OP_MUL && node->src[0]->op != GGML_OP_REPEAT;
+    const auto is_other = [&](const Source & source) { return source.tap == "expert_in" && is_of_outputs; };
+    named.erase(std::remove_if(named.begin(), named.end(), is_other), named.end());
     sources.insert(sources.end(), named.begin(), named.end());
     return sources;
 }
@@ -797,7 +816,7 @@ class Recorder {
         if (taps.count("biased_scores")) taps["expert_scores"] = std::move(taps["biased_scores"]);
         taps.erase("biased_scores");
         const int64_t chosen = taps["experts"].shape[1];
-        for (const char * tap : {"expert_gate", "expert_up", "expert_act", "expert_out"}) {
+        for (const char * tap : {"expert_in", "expert_gate", "expert_up", "expert_act", "expert_out"}) {
             if (!taps.count(tap)) continue;
             std::vector<int64_t> & shape = taps[tap].shape;
             shape = {shape[0], chosen, shape[1] / chosen};

@@ -9,6 +9,7 @@ which kernels there are depends on what is recorded, so that no other run has th
 import argparse
 import hashlib
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -385,6 +386,29 @@ GRANITE_HYBRID = replace(
 )
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
 
+def of_mixture(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """The output of Llama 4's feed-forward block. With experts, the second output is the router's logits."""
+    return output[0][None] if isinstance(output, tuple) else output
+
+
+# Some layers have no experts. The shared expert reads the rows of all sequences as one axis.
+LLAMA4 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in LLAMA.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+    | {
+        "ffn_gate": output_of("feed_forward.gate_proj"),
+        "ffn_up": output_of("feed_forward.up_proj"),
+        "ffn_act": input_of("feed_forward.down_proj"),
+        "ffn_out": Port("feed_forward", then=of_mixture),
+        "shared_gate": Port("feed_forward.shared_expert.gate_proj", flat=True),
+        "shared_up": Port("feed_forward.shared_expert.up_proj", flat=True),
+        "shared_act": Port("feed_forward.shared_expert.down_proj", is_input=True, flat=True),
+        "shared_out": Port("feed_forward.shared_expert.down_proj", flat=True),
+    },
+    rope="interleaved",
+    has_dense_layers=True,
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -433,6 +457,7 @@ FAMILIES = {
     "phi3": PHI3,
     "smollm3": LLAMA,
     "bitnet": BITNET,
+    "llama4_text": LLAMA4,
     "gpt2": GPT2,
 }
 
@@ -525,6 +550,10 @@ class Calls(TorchFunctionMode):
 
 class Products(Calls):
     functions = (torch.mul, Tensor.mul, Tensor.__mul__)
+
+
+class ExpertProducts(Calls):
+    functions = (torch.bmm, Tensor.sum)
 
 
 class LinearResults(Calls):
@@ -675,6 +704,8 @@ class Recorder:
         layer, tokens = module.layer_idx, query.shape[2]
         if hasattr(module, "kv_lora_rank"):
             self.keep_latents(module, query, key, value)
+        elif hasattr(module, "attn_temperature_tuning"):
+            self.keep_tempered(module, query, key, value)
         else:
             self.keep("q_rope", layer, query.transpose(1, 2))
             self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
@@ -684,6 +715,27 @@ class Recorder:
         context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
         self.keep("attn_context", layer, context.flatten(2))
         return context, weights
+
+    def keep_tempered(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Records queries and keys of Llama 4, which have a norm after RoPE, or a temperature if they do not rotate."""
+        layer, tokens = module.layer_idx, query.shape[2]
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        if hasattr(module, "qk_norm"):  # `watch_norm_after_rope` records its inputs
+            self.keep("q_rope_norm", layer, query)
+            self.keep("k_rope_norm", layer, key[:, -tokens:])
+        else:
+            is_tempered = module.attn_temperature_tuning and not module.use_rope
+            self.keep("q_rope", layer, self.taps["q", layer][None] if is_tempered else query)
+            self.keep("k_rope", layer, key[:, -tokens:])
+            if is_tempered:
+                self.keep("q_scaled", layer, query)
+        self.keep("k_cache", layer, key)
+        self.keep("v_cache", layer, value)
+
+    def watch_norm_after_rope(self, norm: nn.Module, layer: int) -> None:
+        """Records what the norm after RoPE reads: queries, then keys."""
+        names = itertools.cycle(("q_rope", "k_rope"))
+        norm.register_forward_pre_hook(lambda _, args: self.keep(next(names), layer, args[0]))
 
     def keep_latents(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Rotated queries, the cache of latents, and the keys and values of all heads that follow from it."""
@@ -810,6 +862,30 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
     experts.forward = forward
 
 
+def record_weighed_inputs(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
+    """Records Llama 4's experts, each of which reads every token times its weight: 0 if it is not chosen."""
+    own = mixture.forward
+
+    def forward(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        with ExpertProducts() as seen:
+            output = own(hidden)
+        ((each, _), gate_up), ((act, _), out), (_, summed) = seen.calls
+        logits = output[1]
+        chosen = logits.topk(mixture.top_k, dim=-1).indices
+        of_chosen = lambda x: x.transpose(0, 1).gather(1, chosen[..., None].expand(*chosen.shape, x.shape[-1]))
+        gate, up = gate_up.chunk(2, dim=-1)
+        recorder.keep("router_logits", layer, logits[None])
+        recorder.keep("experts", layer, chosen[None])
+        recorder.keep("expert_weights", layer, torch.sigmoid(logits.float()).to(logits.dtype).gather(1, chosen)[None])
+        taps = {"expert_in": each, "expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
+        for tap, value in taps.items():
+            recorder.keep(tap, layer, of_chosen(value)[None])
+        recorder.keep("routed_out", layer, summed[None])
+        return output
+
+    mixture.forward = forward
+
+
 def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
@@ -838,6 +914,10 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):
         record_linear_attention(recorder, block.linear_attn, layer)
+    if "self_attn.qk_norm" in modules:
+        recorder.watch_norm_after_rope(block.self_attn.qk_norm, layer)
+    if "feed_forward.router" in modules:
+        record_weighed_inputs(recorder, block.feed_forward, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)

@@ -348,6 +348,32 @@ def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.n
     return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
 
 
+def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The llama4.* keys. llama.cpp knows chunks, temperatures and layers without RoPE by itself."""
+    add_sizes(writer, config, config.intermediate_size_mlp)
+    writer.add_rope_dimension_count(config.head_dim)
+    add_head_size(writer, config)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+
+
+def split_scaled_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Llama 4's experts: gate and up are halves of the columns of one tensor, and inputs are its rows."""
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for part, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=2), strict=True):
+                made[f"{name.replace('gate_up_proj', part)}.weight"] = np.ascontiguousarray(half.swapaxes(1, 2))
+        elif name.endswith("experts.down_proj"):
+            made[f"{name}.weight"] = np.ascontiguousarray(weight.swapaxes(1, 2))
+        else:
+            made[name] = weight
+    return made
+
+
 def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gpt-oss.* keys; that every other layer has a window, llama.cpp knows by itself."""
     add_sizes(writer, config)
@@ -627,6 +653,7 @@ FAMILIES = {
     "granitemoehybrid": Family(
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split=lambda tensors: split_shared(tensors)
     ),
+    "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=lambda tensors: split_scaled_experts(tensors)),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "gpt_oss": Family(

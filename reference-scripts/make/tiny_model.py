@@ -77,8 +77,8 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
         return BIAS_NOISE * noise - float(kind == "dt_bias")
     if parameter.ndim == 1:
         return gain * (1 + NORM_NOISE * noise) - (0 if name.endswith("linear_attn.norm.weight") else tiny.norm_shift)
-    if parameter.ndim == 3:  # of each expert; gpt-oss has inputs in rows
-        return gain * noise / parameter.shape[1 if tiny.config.model_type == "gpt_oss" else 2] ** 0.5
+    if parameter.ndim == 3:  # of each expert; gpt-oss and Llama 4 have inputs in rows
+        return gain * noise / parameter.shape[1 if tiny.config.model_type in ("gpt_oss", "llama4_text") else 2] ** 0.5
     inputs = parameter.shape[0] if module.startswith("c_") else parameter.shape[1:].numel()  # c_: GPT-2's Conv1D
     return gain * noise / inputs**0.5 + tiny.offsets.get(module, 0)
 

@@ -77,6 +77,7 @@ kinds! {
         GqaMapping "gqa_mapping" "the key-value head that a query head reads";
         HeadOrder "head_order" "heads in another order";
         AttnGate "attn_gate" "the output gate of attention: missing, or another function";
+        QueryTemperature "query_temperature" "the factor of queries that depends on their position: missing, or of other positions";
         AttnScale "attn_scale" "the factor that q·k is multiplied by";
         Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
     }

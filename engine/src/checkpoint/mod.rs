@@ -252,7 +252,10 @@ points! {
     KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after their norm, of each head or of all" <- [&[K]];
     QRope        "q_rope"         Rope     Layer [Token, Head, HeadDim]    "queries after RoPE" <- [&[QNorm, Q]];
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
-    KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
+    QScaled      "q_scaled"       Rope     Layer [Token, Head, HeadDim]    "queries times the temperature of their position" <- [&[QRope]];
+    QRopeNorm    "q_rope_norm"    Rope     Layer [Token, Head, HeadDim]    "queries after RoPE and a norm of each head" <- [&[QRope]];
+    KRopeNorm    "k_rope_norm"    Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE and a norm of each head" <- [&[KRope]];
+    KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRopeNorm, KRope]];
     VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
     QUnit        "q_unit"         Rope     Layer [Token, Hidden]           "queries of linear attention after their L2 norm, before any scale, heads merged" <- [&[ConvAct]];
     KUnit        "k_unit"         Rope     Layer [Token, Hidden]           "keys of linear attention after their L2 norm, heads merged" <- [&[ConvAct]];
@@ -261,7 +264,7 @@ points! {
     RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "recurrent state after the pass's last token" <- [&[ConvAct], &[StepSize, KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
-    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
+    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRopeNorm, QScaled, QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
@@ -278,8 +281,9 @@ points! {
     ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
     Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[ExpertScores, RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
-    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
-    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[FfnNorm, AttnResidual], &[Experts]];
+    ExpertIn     "expert_in"      FfnOut   Layer [Token, Chosen, Hidden]   "inputs of the chosen experts, times their weights" <- [&[FfnNorm, AttnResidual], &[ExpertWeights]];
+    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
+    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
     ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts" <- [&[ExpertGate], &[ExpertUp]];
     ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "outputs of the chosen experts after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
     RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[ExpertOut], &[ExpertWeights]];
@@ -426,7 +430,7 @@ impl Point {
     /// Returns true if the layout of the tap's heads follows the RoPE pairing.
     pub fn follows_rope_pairing(self) -> bool {
         use Point::*;
-        matches!(self, Q | K | QNorm | KNorm | QRope | KRope | KCache)
+        matches!(self, Q | K | QNorm | KNorm | QRope | KRope | QScaled | QRopeNorm | KRopeNorm | KCache)
     }
 }
 

@@ -34,7 +34,7 @@ impl Attention<'_> {
             None => n.scores(q, &keys, self.scale),
         };
         let scores = t.tap(AttnScores, capped(n, scores, self.cap));
-        let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
+        let mask = self.mask.without(kv.first());
         let weights = match self.sinks {
             Some(sinks) => n.softmax_with_sinks(&scores, mask, sinks),
             None => n.softmax(&scores, mask),

@@ -56,6 +56,7 @@ impl DecoderBlock for LlamaBlock {
         sliding: None,
         has_window_switch: true,
         unrotated_every: None,
+        has_query_temperature: false,
         rope: RopeExtras::NONE,
         config_defaults: || json!({"rms_norm_eps": 1e-6}),
         experts: None,

@@ -37,6 +37,7 @@ use crate::model::jais2::Jais2Family;
 use crate::model::json::{Config, json_of};
 use crate::model::lfm2::Lfm2Family;
 use crate::model::llama::LlamaBlock;
+use crate::model::llama4::Llama4Family;
 use crate::model::minimax_m2::MiniMaxM2Family;
 use crate::model::mistral::MistralBlock;
 use crate::model::mixtral::MixtralFamily;
@@ -137,6 +138,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Ernie45MoeFamily>>(),
     decoder::<StandardBlock<GraniteHybridFamily>>(),
     decoder::<StandardBlock<Lfm2Family>>(),
+    decoder::<StandardBlock<Llama4Family>>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

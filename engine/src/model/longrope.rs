@@ -85,6 +85,10 @@ impl Model for LongRopeModel<'_> {
         self.model.head()
     }
 
+    fn has_chunks(&self) -> bool {
+        self.model.has_chunks()
+    }
+
     fn window(&self, layer: usize) -> Option<usize> {
         self.model.window(layer)
     }

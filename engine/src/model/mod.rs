@@ -34,6 +34,7 @@ pub(crate) mod jais2;
 mod json;
 pub(crate) mod lfm2;
 pub mod llama;
+pub(crate) mod llama4;
 mod loaders;
 mod longrope;
 pub(crate) mod minimax_m2;
@@ -170,6 +171,11 @@ pub trait Model: Send + Sync {
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
         None
+    }
+
+    /// Returns true if a window is a chunk of positions, of which a token sees those up to itself.
+    fn has_chunks(&self) -> bool {
+        false
     }
 
     /// Returns the state of a layer before the first token.

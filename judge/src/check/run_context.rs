@@ -150,6 +150,7 @@ impl<'r> RunContext<'r> {
         let engine = EngineProperties {
             pairing: dimensions.rope_pairing,
             expert_groups: dimensions.expert_groups,
+            has_chunks: model.has_chunks(),
             windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
             computed: numerics.activation_type(),
             products: profile.products().unwrap_or(numerics.activation_type()),

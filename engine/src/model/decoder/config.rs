@@ -11,6 +11,7 @@ use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::row_factor::QueryTemperature;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 
@@ -58,6 +59,8 @@ pub struct DecoderConfig {
     pub sliding: Option<SlidingWindow>,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
+    /// Temperature of queries in layers without RoPE, if they have one.
+    pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
     /// The nonlinearity of the feed-forward block.
@@ -117,6 +120,10 @@ pub struct ExpertsConfig {
     pub(crate) clamped: Option<ClampedGlu>,
     /// True if experts have a correction bias.
     pub(crate) has_bias: bool,
+    /// True if weights multiply the inputs of experts instead of their outputs.
+    pub(crate) weighs_inputs: bool,
+    /// True if tensors of all experts in Hugging Face files have a row for each input.
+    pub(crate) has_input_rows: bool,
 }
 
 impl ExpertsConfig {
@@ -153,6 +160,8 @@ impl ExpertsConfig {
 pub struct SlidingWindow {
     /// Number of tokens that a query sees, itself included.
     pub window: usize,
+    /// True if a token sees its own chunk of so many positions, up to itself, instead of the latest tokens.
+    pub(crate) is_chunk: bool,
     /// Rotary positions of these layers.
     pub rope: Rope,
     /// True for each layer with the window.

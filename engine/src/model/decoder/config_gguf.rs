@@ -12,6 +12,7 @@ use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads the metadata of a GGUF file. Its keys begin with the architecture's name in the file.
@@ -85,6 +86,7 @@ impl DecoderConfig {
             },
             sliding: None,
             unrotated: Vec::new(),
+            query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
             shape: shape(file, architecture, family)?,
@@ -146,10 +148,15 @@ impl DecoderConfig {
         defaults: &SlidingDefaults,
     ) -> Result<Option<SlidingWindow>> {
         let key = |name: &str| format!("{architecture}.{name}");
-        let Some(window) = file.optional(&key("attention.sliding_window"))?.filter(|window| *window > 0)
-        else {
-            return Ok(None);
-        };
+        let window_key = key("attention.sliding_window");
+        let stated = file.optional(&window_key)?;
+        if defaults.chunk.is_some() && stated == Some(0) {
+            let expected =
+                "another number (llama.cpp then rotates in all layers but the last, which is not supported)";
+            return Err(Error::bad_key(file.tensors.path(), &window_key, 0, expected));
+        }
+        // llama.cpp's chunks have a fixed size.
+        let Some(window) = defaults.chunk.or(stated.filter(|window| *window > 0)) else { return Ok(None) };
         let pattern_key = key("attention.sliding_window_pattern");
         let layers = self.sliding_layers(file, &pattern_key, defaults)?;
         let stated = file.optional(&key("rope.freq_base_swa"))?;
@@ -160,7 +167,7 @@ impl DecoderConfig {
                 Rope { theta: stated.unwrap_or(theta), scaling: RopeScaling::None, ..self.rope }
             }
         };
-        Ok(Some(SlidingWindow { window, rope, layers }))
+        Ok(Some(SlidingWindow { window, is_chunk: defaults.chunk.is_some(), rope, layers }))
     }
 
     /// Reads the sliding layers: a bool for each layer, or the interval of layers with full attention.
@@ -330,6 +337,7 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         ("residual_scale", "multipliers are not supported"),
         ("logit_scale", "multipliers are not supported"),
         ("attention.scale", "multipliers are not supported"),
+        ("attention.temperature_scale", "temperatures of queries are not supported"),
     ];
     let is_stated = |name: &str| {
         let is_of_experts = name == "expert_count" && family.experts.is_some();
@@ -375,6 +383,10 @@ fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape>
             QkNorm::EachHead
         }
         QkNorm::EachHeadIfStated => QkNorm::Absent,
+        // llama.cpp knows the model without norms by its number of experts.
+        QkNorm::AfterRope if file.optional(&format!("{architecture}.expert_count"))? == Some(128) => {
+            QkNorm::Absent
+        }
         known => known,
     };
     let own = BlockShape { qk_norm, ..family.shape };

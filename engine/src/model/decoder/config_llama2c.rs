@@ -45,6 +45,7 @@ impl DecoderConfig {
             },
             sliding: None,
             unrotated: Vec::new(),
+            query_temperature: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,
             shape: family.shape,

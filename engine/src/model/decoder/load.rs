@@ -7,7 +7,7 @@ use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
-    RecurrentMixer,
+    QkNorm, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -27,6 +27,11 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
+    /// Returns true if the layer's queries and keys have a norm after RoPE.
+    pub(super) fn has_norm_after_rope(&self) -> bool {
+        self.config.shape.qk_norm == QkNorm::AfterRope && self.config.rotates(self.layer)
+    }
+
     /// Loads the RMSNorm of rows of `len` values, by its GGUF name.
     ///
     /// # Errors

@@ -148,6 +148,10 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         c.sliding.as_ref().filter(|_| c.slides(layer)).map(|sliding| sliding.window)
     }
 
+    fn has_chunks(&self) -> bool {
+        self.config.sliding.as_ref().is_some_and(|sliding| sliding.is_chunk)
+    }
+
     fn layer_state(&self, layer: usize) -> LayerState {
         match self.config.recurrent_mixer(layer) {
             Some(mixer) => LayerState::Recurrent(RecurrentLayer::new(mixer.state())),
@@ -187,7 +191,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             n,
             c,
             rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
-            mask: Mask { position: positions.start, window },
+            mask: Mask { position: positions.start, window, chunks: self.has_chunks().then_some(0) },
         };
         let full = seeing(Some(&c.rope), None);
         let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));

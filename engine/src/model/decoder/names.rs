@@ -76,8 +76,14 @@ pub const SHARED_EXPERTS: &[(&str, &str)] = &[
 const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// Prefixes of the non-text parts of a model.
-const OTHER_PARTS: [&str; 4] =
-    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+const OTHER_PARTS: [&str; 6] = [
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.vision_model.",
+    "model.multi_modal_projector.",
+];
 
 /// Prefix of multi-token prediction layers in Qwen's checkpoints.
 const PREDICTING: &str = "mtp.";

@@ -10,6 +10,7 @@ use crate::ops::rope::{Rope, RopeScaling};
 /// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
+pub(super) const CHUNKED: &str = "chunked_attention";
 
 /// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
 /// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
