@@ -56,28 +56,6 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
     let of_models: [(&str, &[Mistake]); 34] = [
         (
-            "tiny-llama4",
-            &[
-                ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
-                ("norm_kind@k_rope_norm=l2", "norm_kind", "k_rope_norm"),
-                ("rope_pairing=half", "rope_pairing", "q_rope"),
-                ("expert_weights=unweighted", "expert_weights", "expert_in"),
-                ("expert_weights=softmax", "expert_weights", "expert_weights"),
-                ("shared_expert=none", "shared_expert", "ffn_out"),
-            ],
-        ),
-        (
-            "tiny-llama4-chunks",
-            &[
-                ("mask_window=5", "mask_window", "attn_weights"),
-                ("mask_window=chunks:4", "mask_window", "attn_weights"),
-                ("mask_window=none", "mask_window", "attn_weights"),
-                ("query_temperature=none", "query_temperature", "q_scaled"),
-                ("query_temperature=from-zero", "query_temperature", "q_scaled"),
-                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
-            ],
-        ),
-        (
             "tiny-gemma",
             &[
                 ("embed_scale=1", "embed_scale", "embed"),
@@ -365,6 +343,28 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("state_kept=none", "state_kept", "recurrent_state"),
                 ("gated_norm=after", "gated_norm", "recurrent_norm"),
                 ("residual_scale=1", "residual_scale", "attn_residual"),
+            ],
+        ),
+        (
+            "tiny-llama4",
+            &[
+                ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
+                ("norm_kind@k_rope_norm=l2", "norm_kind", "k_rope_norm"),
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("expert_weights=unweighted", "expert_weights", "expert_in"),
+                ("expert_weights=softmax", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-llama4-chunks",
+            &[
+                ("mask_window=5", "mask_window", "attn_weights"),
+                ("mask_window=chunks:4", "mask_window", "attn_weights"),
+                ("mask_window=none", "mask_window", "attn_weights"),
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-zero", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
             ],
         ),
     ];

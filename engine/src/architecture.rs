@@ -23,6 +23,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("qwen3next", &["qwen3_next", "Qwen3NextForCausalLM"]),
     ("gemma2", &["Gemma2ForCausalLM"]),
     ("gemma3", &["gemma3_text", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"]),
+    ("gemma4", &["gemma4_text", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"]),
     ("olmo2", &["Olmo2ForCausalLM", "olmo3", "Olmo3ForCausalLM"]),
     ("smollm3", &["SmolLM3ForCausalLM"]),
     ("granite", &["GraniteForCausalLM"]),

@@ -409,6 +409,22 @@ LLAMA4 = replace(
     has_dense_layers=True,
 )
 
+# Layers that read the keys of earlier layers have no projections of keys. Values may be projected like keys.
+GEMMA4 = replace(
+    GEMMA3,
+    taps=GEMMA3.taps
+    | QK_NORMS
+    | {
+        "v_norm": output_of("self_attn.v_norm"),
+        "ffn_residual": input_of("per_layer_input_gate"),
+        "layer_gate": output_of("per_layer_input_gate"),
+        "layer_act": input_of("per_layer_projection"),
+        "layer_out": output_of("per_layer_projection"),
+        "layer_post_norm": output_of("post_per_layer_input_norm"),
+    },
+    has_dense_layers=True,
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -458,6 +474,7 @@ FAMILIES = {
     "smollm3": LLAMA,
     "bitnet": BITNET,
     "llama4_text": LLAMA4,
+    "gemma4_text": GEMMA4,
     "gpt2": GPT2,
 }
 
@@ -682,6 +699,7 @@ class Recorder:
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
         self.latents: dict[int, tuple[Tensor, Tensor]] = {}
+        self.head_dims: dict[int, int] = {}  # of layers with other heads
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
@@ -690,8 +708,8 @@ class Recorder:
     def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
         """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
         value = port.read(value, self.config)
-        if tap in ("q", "k", "v", "q_norm", "k_norm"):
-            value = value.reshape(*value.shape[:2], -1, self.head_dim)
+        if tap in ("q", "k", "v", "q_norm", "k_norm", "v_norm"):
+            value = value.reshape(*value.shape[:2], -1, self.head_dims.get(layer, self.head_dim))
         self.keep(tap, layer, value)
 
     def take(self) -> dict[tuple[str, int | None], Tensor]:
@@ -708,7 +726,8 @@ class Recorder:
             self.keep_tempered(module, query, key, value)
         else:
             self.keep("q_rope", layer, query.transpose(1, 2))
-            self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+            if not getattr(module, "is_kv_shared_layer", False):
+                self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
             self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
@@ -731,6 +750,15 @@ class Recorder:
                 self.keep("q_scaled", layer, query)
         self.keep("k_cache", layer, key)
         self.keep("v_cache", layer, value)
+
+    def watch_variants(self, block: nn.Module, layer: int) -> None:
+        """Records the embeddings of one of Gemma 4's layers, and values that are projected like keys."""
+        attention = block.self_attn
+        self.head_dims[layer] = attention.head_dim
+        if getattr(attention, "v_proj", True) is None:
+            hook_port(self, block, "v", layer, output_of("self_attn.k_proj"))
+        if block.hidden_size_per_layer_input:
+            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
 
     def watch_norm_after_rope(self, norm: nn.Module, layer: int) -> None:
         """Records what the norm after RoPE reads: queries, then keys."""
@@ -914,6 +942,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):
         record_linear_attention(recorder, block.linear_attn, layer)
+    if hasattr(block, "hidden_size_per_layer_input"):
+        recorder.watch_variants(block, layer)
     if "self_attn.qk_norm" in modules:
         recorder.watch_norm_after_rope(block.self_attn.qk_norm, layer)
     if "feed_forward.router" in modules:
@@ -928,7 +958,7 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     """Hooks the model and replaces its attention function by one that calls and records it."""
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
-    head_dim = getattr(config, "qk_head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = getattr(config, "qk_head_dim", None) or vars(config).get("head_dim")
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):

@@ -24,6 +24,8 @@ from transformers import (
     Exaone4ForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
     Glm4Config,
@@ -75,6 +77,7 @@ from transformers import (
 )
 
 from tiny_mistakes import (
+    change_buffers,
     change_mixture,
     change_scaled_mixture,
     changed_weights,
@@ -98,6 +101,7 @@ from tiny_mistakes import (
     normalised,
     replaced,
     rotate_full_layers,
+    rotate_whole_heads,
     scale_of_latents,
     scale_rope,
     scale_scores,
@@ -151,10 +155,12 @@ def tiny(
     ]
     title = "\n\nSmallest change of a row of logits that each mistake causes:\n"
     first = Effect(title + listed[0].note, listed[0].wrong, listed[0].first_row, listed[0].least)
-    head = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
+    sizes = vars(made)  # of Gemma 4, those of the first kind of layers
+    head = sizes.get("head_dim") or made.hidden_size // made.num_attention_heads
+    kv_heads = sizes.get("num_key_value_heads", made.num_attention_heads)
     summary = (
         f"{what} at 0.1 M parameters: {made.num_hidden_layers} layers, hidden size {made.hidden_size},\n"
-        f"{made.num_attention_heads} heads of {head} that share {made.num_key_value_heads} key-value heads, feed-forward size "
+        f"{made.num_attention_heads} heads of {head} that share {kv_heads} key-value heads, feed-forward size "
         f"{made.intermediate_size}, vocabulary 512, context 512."
     )
     return TinyModel(
@@ -554,6 +560,43 @@ MODELS = {
         },
         types=("f32", "q8_0", "mxfp4"),
         files={"{name}-mxfp4.gguf": "the matrices of experts MXFP4, the others Q8_0"},
+    ),
+    "tiny-gemma4": tiny(
+        "Gemma 4's architecture, heads of 16 values and one key-value head in layers 1 and 3, where RoPE turns 2 pairs and values are\nprojected like keys, norms of "
+        "values, a window of 5 positions in layers 0 and 2, layers 2 and 3 with the keys of layers 0 and 1\nand a feed-forward size of 64, embeddings of each layer, logits capped at 20,",
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        37,
+        {
+            "no norm of values": shows(without_modules("v_norm")),
+            "no embeddings of layers": shows(changed_weights("per_layer_projection.weight", torch.zeros_like)),
+            "embeddings of layers without those of tokens": shows(changed_weights("embed_tokens_per_layer.weight", torch.zeros_like)),
+            "outputs of layers that are not scaled": shows(change_buffers("layer_scalar", torch.ones_like)),
+            "scores divided by the root of the head size": shows(scale_scores(lambda attention: attention.head_dim**-0.5)),
+            "RoPE of whole heads in layers with full attention": shows(configured(rotate_whole_heads)),
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "no cap of logits": shows(configured(leave_out(final_logit_softcapping=None))),
+        },
+        gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "embed_tokens_per_layer": 2.0, "norm": 4.0},
+        settings={
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 2,
+            "intermediate_size": 32,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": 512,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "final_logit_softcapping": 20.0,
+            "rope_parameters": {
+                "sliding_attention": ROPE,
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
+            },
+        },
     ),
     "tiny-llama4": tiny(
         "Llama 4's architecture, norms of each query and key head after RoPE of neighbours, no RoPE in layer 3, 4 experts in layers\n1 and 3 of which each "

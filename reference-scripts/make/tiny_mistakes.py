@@ -223,6 +223,24 @@ def swap_halves_of_experts(mixture: nn.Module) -> None:
     both.copy_(both.roll(both.shape[2] // 2, dims=2))
 
 
+def change_buffers(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with every buffer of this name changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for name, buffer in model.named_buffers():
+            if name.endswith(suffix):
+                buffer.copy_(change(buffer))
+        return model
+
+    return build
+
+
+def rotate_whole_heads(config: PreTrainedConfig) -> None:
+    """Full layers that rotate all pairs of a head."""
+    config.rope_parameters["full_attention"]["partial_rotary_factor"] = 1.0
+
+
 def scale_scores(factor: Callable[[nn.Module], float]) -> Callable[[TinyModel], PreTrainedModel]:
     """The model with another factor of q·k, in terms of its own."""
 

@@ -71,6 +71,8 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
     gain, noise = tiny.gains.get(module, 1.0), torch.randn(parameter.shape)
     if kind == "e_score_correction_bias":  # in steps that bf16 holds
         return (128 * tiny.gains.get(kind, BIAS_NOISE) * noise).round() / 128
+    if kind == "layer_scalar":  # in steps that bf16 holds
+        return 1 + (128 * BIAS_NOISE * noise).round() / 128
     if kind in ("bias", "gate_up_proj_bias", "down_proj_bias"):
         return BIAS_NOISE * noise
     if kind in ("A_log", "dt_bias"):  # matrices that keep three quarters from token to token
@@ -87,7 +89,7 @@ def new_model(tiny: TinyModel, config: PreTrainedConfig | None = None) -> PreTra
     """The model with its weights; `config` replaces its own configuration."""
     model = tiny.build(deepcopy(config or tiny.config)).eval()
     torch.manual_seed(tiny.seed)
-    biases = [buffer for buffer in model.named_buffers() if buffer[0].endswith("e_score_correction_bias")]
+    biases = [buffer for buffer in model.named_buffers() if buffer[0].endswith(("e_score_correction_bias", "layer_scalar"))]
     for name, parameter in [*sorted(model.named_parameters()), *sorted(biases)]:
         parameter.copy_(new_weight(name, parameter, tiny))
     return model

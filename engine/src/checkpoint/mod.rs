@@ -250,13 +250,14 @@ points! {
     KvLatentNorm "kv_latent_norm" Qkv      Layer [Token, Hidden]           "compressed keys and values after their norm" <- [&[KvLatent]];
     QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after their norm, of each head or of all" <- [&[Q]];
     KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after their norm, of each head or of all" <- [&[K]];
+    VNorm        "v_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "values after a norm of each head, which has no weight" <- [&[V]];
     QRope        "q_rope"         Rope     Layer [Token, Head, HeadDim]    "queries after RoPE" <- [&[QNorm, Q]];
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
     QScaled      "q_scaled"       Rope     Layer [Token, Head, HeadDim]    "queries times the temperature of their position" <- [&[QRope]];
     QRopeNorm    "q_rope_norm"    Rope     Layer [Token, Head, HeadDim]    "queries after RoPE and a norm of each head" <- [&[QRope]];
     KRopeNorm    "k_rope_norm"    Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE and a norm of each head" <- [&[KRope]];
     KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRopeNorm, KRope]];
-    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
+    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[VNorm, V, KvLatentNorm]];
     QUnit        "q_unit"         Rope     Layer [Token, Hidden]           "queries of linear attention after their L2 norm, before any scale, heads merged" <- [&[ConvAct]];
     KUnit        "k_unit"         Rope     Layer [Token, Hidden]           "keys of linear attention after their L2 norm, heads merged" <- [&[ConvAct]];
     Beta         "beta"           Rope     Layer [Token, Head]             "β of the gated delta rule (write strength, 0 to 1)" <- [&[BetaLogit]];
@@ -299,7 +300,13 @@ points! {
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
     FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
-    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
+    FfnResidual  "ffn_residual"   BlockOut Layer [Token, Hidden]           "the residual stream after the feed-forward block was added, before the layer's embeddings" <- [&[FfnPostNorm], &[AttnResidual]];
+    LayerInput   "layer_input"    BlockOut Layer [Token, Ffn]              "embeddings of the tokens for this layer" <- [&[Embed]];
+    LayerGate    "layer_gate"     BlockOut Layer [Token, Ffn]              "gate of the layer's embeddings, before the activation" <- [&[FfnResidual]];
+    LayerAct     "layer_act"      BlockOut Layer [Token, Ffn]              "act(gate) times the layer's embeddings" <- [&[LayerGate], &[LayerInput]];
+    LayerOut     "layer_out"      BlockOut Layer [Token, Hidden]           "the layer's embeddings after their projection to the stream" <- [&[LayerAct]];
+    LayerPostNorm "layer_post_norm" BlockOut Layer [Token, Hidden]         "norm of the layer's embeddings, before they are added" <- [&[LayerOut]];
+    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[LayerPostNorm, FfnPostNorm, FfnOut], &[FfnResidual, AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
     Logits       "logits"         Logits   Pass  [Token, Vocab]            "logits of every position" <- [&[FinalNorm]];
     LastLogits   "last_logits"    LastLogits Pass [Vocab]                  "the row of logits that sampling uses" <- [&[Logits]];
@@ -357,7 +364,7 @@ impl Point {
         use Point::{
             AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit, ConvAct, ConvGated, ConvIn, ConvOut,
             DecayLogit, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K,
-            KExpanded, KvLatent, LastLogits, Logits, MixerGate, MixerIn, Q, QLatent, RoutedOut, RouterLogits,
+            KExpanded, KvLatent, LastLogits, LayerGate, LayerOut, Logits, MixerGate, MixerIn, Q, QLatent, RoutedOut, RouterLogits,
             SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
         };
         let is_of_layers =
@@ -368,7 +375,7 @@ impl Point {
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
         let is_of_convolutions = matches!(self, MixerIn | ConvIn | ConvOut | ConvAct | ConvGated);
         let is_of_linear_attention = matches!(self, MixerGate | BetaLogit | Beta | DecayLogit);
-        let is_of_gates = matches!(self, AttnGate | AttnGated);
+        let is_of_gates = matches!(self, AttnGate | AttnGated | LayerGate | LayerOut);
         is_of_latents
             || is_of_convolutions
             || is_of_linear_attention
@@ -383,7 +390,7 @@ impl Point {
     /// engine. If a dump lacks the tap, it is computed from the inputs.
     pub fn is_derived(self) -> bool {
         use Point::*;
-        matches!(self, Embed | KCache | VCache | AttnResidual | BlockOut | LastLogits | Argmax)
+        matches!(self, Embed | KCache | VCache | AttnResidual | FfnResidual | BlockOut | LastLogits | Argmax)
     }
 
     /// Returns true if the tap is computed from the logits for ids that a dump lists. It exists only in dumps that

@@ -22,6 +22,7 @@ use crate::model::exaone4::Exaone4Family;
 use crate::model::gemma::GemmaFamily;
 use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
+use crate::model::gemma4::Gemma4Block;
 use crate::model::glm::GlmFamily;
 use crate::model::glm4::Glm4Family;
 use crate::model::glm4_moe::Glm4MoeFamily;
@@ -105,6 +106,7 @@ const LOADERS: &[Loader] = &[
     decoder::<StandardBlock<Qwen3NextFamily>>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
+    decoder::<Gemma4Block>(),
     OLMO2,
     decoder::<SmolLm3Block>(),
     decoder::<GraniteBlock>(),

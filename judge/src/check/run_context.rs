@@ -323,6 +323,9 @@ impl<'r> RunContext<'r> {
         script.passes.truncate(passes);
         let part = match part {
             RerunPart::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
+            RerunPart::Part(part) if !part.layers.is_empty() && !self.model.runs_in_parts() => {
+                return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0);
+            }
             RerunPart::Part(part) => part,
         };
         // Without layers there is no cache, so earlier passes do not matter.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer};
+use crate::model::decoder::{BlockShape, LatentSizes, LayerVariants, NormKind, RecurrentLayers, RecurrentMixer};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -79,6 +79,8 @@ pub struct DecoderConfig {
     pub(crate) dense: Option<DenseLayers>,
     /// Layers with a recurrent state in place of keys and values, if there are any.
     pub(crate) recurrent: Option<RecurrentLayers>,
+    /// Differences between layers, if there are any.
+    pub(crate) variants: Option<LayerVariants>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
 }
@@ -196,6 +198,14 @@ impl DecoderConfig {
         }
     }
 
+    /// Returns the size of a head and the number of key-value heads in a layer.
+    pub(crate) fn head_sizes(&self, layer: usize) -> [usize; 2] {
+        match &self.variants {
+            Some(variants) if !self.slides(layer) => variants.full_heads,
+            _ => [self.head_dim, self.n_kv_heads],
+        }
+    }
+
     /// Returns true if a layer has a sliding window.
     pub fn slides(&self, layer: usize) -> bool {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
@@ -204,7 +214,10 @@ impl DecoderConfig {
     /// Returns the width of a layer's feed-forward block, if the layer has no experts.
     pub(super) fn dense_ffn_size(&self, layer: usize) -> Option<usize> {
         match (&self.experts, &self.dense) {
-            (None, _) => Some(self.ffn_size),
+            (None, _) => Some(match &self.variants {
+                Some(variants) if variants.shares(self, layer) => variants.sharing_ffn_size,
+                _ => self.ffn_size,
+            }),
             (Some(_), dense) => {
                 dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
             }

@@ -4,7 +4,7 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm,
+    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
     SlidingDefaults, SlidingRope, SlidingWindow, yarn,
 };
 use crate::model::decoder::{latent_files, recurrent};
@@ -28,7 +28,7 @@ impl DecoderConfig {
         };
         let all_layers: usize = file.require(&key("block_count"))?;
         let n_layers = all_layers.saturating_sub(predicting_layers);
-        let n_heads = require_same(file, &key("attention.head_count"), n_layers)?;
+        let n_heads = require_same(file, &key("attention.head_count"), n_layers, false)?;
         let latent = match family.is_latent {
             true => Some(latent_files::sizes_in_gguf(file, architecture)?),
             false => None,
@@ -51,6 +51,7 @@ impl DecoderConfig {
             file,
             &key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])),
             n_layers,
+            family.has_layer_variants,
         )?;
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
@@ -64,7 +65,7 @@ impl DecoderConfig {
                 None if family.recurrent.is_some() => {
                     recurrent::kv_heads(file, &key("attention.head_count_kv"))?
                 }
-                None => optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
+                None => optional_same(file, &key("attention.head_count_kv"), n_layers, family.has_layer_variants)?.unwrap_or(n_heads),
             },
             head_dim,
             latent,
@@ -87,6 +88,7 @@ impl DecoderConfig {
             sliding: None,
             unrotated: Vec::new(),
             query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
+            variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
             shape: shape(file, architecture, family)?,
@@ -136,6 +138,10 @@ impl DecoderConfig {
         }
         config.check(path)?;
         config.check_gguf_agrees(file, architecture)?;
+        if family.has_layer_variants {
+            config.variants = Some(LayerVariants::in_gguf(file, architecture, &mut config)?);
+            config.check(path)?;
+        }
         Ok(config)
     }
 
@@ -215,12 +221,15 @@ impl DecoderConfig {
     }
 }
 
-/// Reads a size that a file may state once or for each layer. Layers of different sizes are not supported.
-fn optional_same(file: &Gguf, key: &str, n_layers: usize) -> Result<Option<usize>> {
+/// Reads a size that a file may state once or for each layer. If layers may differ, returns that of the first layer.
+fn optional_same(file: &Gguf, key: &str, n_layers: usize, may_differ: bool) -> Result<Option<usize>> {
     if !file.is_array(key) {
         return file.optional(key);
     }
     let sizes: Vec<usize> = file.require(key)?;
+    if may_differ {
+        return Ok(sizes.first().copied());
+    }
     if sizes.len() != n_layers {
         return Err(per_layer_count(file, key, sizes.len(), n_layers));
     }
@@ -235,8 +244,8 @@ fn optional_same(file: &Gguf, key: &str, n_layers: usize) -> Result<Option<usize
 }
 
 /// Reads a size that a file must state, see [`optional_same`].
-fn require_same(file: &Gguf, key: &str, n_layers: usize) -> Result<usize> {
-    optional_same(file, key, n_layers)?.map_or_else(|| file.require(key), Ok)
+fn require_same(file: &Gguf, key: &str, n_layers: usize, may_differ: bool) -> Result<usize> {
+    optional_same(file, key, n_layers, may_differ)?.map_or_else(|| file.require(key), Ok)
 }
 
 fn per_layer_count(file: &Gguf, key: &str, found: usize, n_layers: usize) -> Error {

@@ -7,7 +7,7 @@ use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files as latent_json;
 use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, RecurrentFiles,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm, RecurrentFiles,
     SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
@@ -64,6 +64,7 @@ impl DecoderConfig {
             sliding: None,
             unrotated: Vec::new(),
             query_temperature: query_temperature(file, family)?,
+            variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: activation(file, family)?,
             shape: shape(file, family)?,
@@ -103,6 +104,9 @@ impl DecoderConfig {
         config.sliding = sliding_window(file, &config, family)?;
         if family.sliding.as_ref().is_some_and(|sliding| sliding.rotates_alone) {
             config.unrotated = config.full_layers(!file.is_null("sliding_window"));
+        }
+        if family.has_layer_variants {
+            config.variants = Some(LayerVariants::in_json(file, &mut config, family)?);
         }
         config.check(file.path())?;
         Ok(config)
@@ -354,7 +358,8 @@ fn check_sliding_window(file: &Config, family: &Family) -> Result<()> {
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     let no = [Value::from(false)];
     check_sliding_window(file, family)?;
-    file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
+    let causal = [Value::from(false), Value::from("vision")];
+    file.only("use_bidirectional_attention", &causal, "false (only causal attention of texts is supported)")?;
     let numbers = [
         ("attn_logit_softcapping", "softcapping is not supported"),
         ("final_logit_softcapping", "softcapping is not supported"),

@@ -59,6 +59,8 @@ pub struct Family {
     pub(crate) unrotated_every: Option<usize>,
     /// True if the position decides about a temperature of queries in layers without RoPE.
     pub(crate) has_query_temperature: bool,
+    /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
+    pub(crate) has_layer_variants: bool,
     /// RoPE variants in its files in addition to Llama's.
     pub(crate) rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.

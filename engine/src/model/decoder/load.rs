@@ -5,6 +5,7 @@ use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
+use crate::model::decoder::per_layer::PerLayerEmbeddings;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
     QkNorm, RecurrentMixer,
@@ -30,6 +31,51 @@ impl LayerWeights<'_, '_> {
     /// Returns true if the layer's queries and keys have a norm after RoPE.
     pub(super) fn has_norm_after_rope(&self) -> bool {
         self.config.shape.qk_norm == QkNorm::AfterRope && self.config.rotates(self.layer)
+    }
+
+    /// Returns the layer's index.
+    pub(crate) fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// Returns the size of a head and the number of key-value heads.
+    pub(crate) fn head_sizes(&self) -> [usize; 2] {
+        self.config.head_sizes(self.layer)
+    }
+
+    /// Returns true if the layer reads the keys and values of an earlier layer.
+    pub(crate) fn shares_keys(&self) -> bool {
+        self.config.variants.as_ref().is_some_and(|variants| variants.shares(self.config, self.layer))
+    }
+
+    /// Returns true if later layers read the layer's keys and values.
+    pub(crate) fn has_shared_keys(&self) -> bool {
+        self.config.variants.as_ref().is_some_and(|variants| variants.is_shared(self.config, self.layer))
+    }
+
+    /// Returns true if values are projected like keys: GGUF files have no matrix of values then.
+    pub(crate) fn has_keys_as_values(&self) -> bool {
+        match self.names {
+            DecoderNames::Gguf { .. } => !self.has_in_gguf("attn_v"),
+            DecoderNames::HuggingFace { .. } => {
+                let stated = self.config.variants.as_ref().is_some_and(|variants| variants.has_keys_as_values);
+                stated && !self.config.slides(self.layer)
+            }
+        }
+    }
+
+    /// Returns the width of the layer's embeddings; 0 without.
+    pub(crate) fn embedding_width(&self) -> usize {
+        self.config.variants.as_ref().map_or(0, |variants| variants.embedding_width)
+    }
+
+    /// Loads a tensor of one number by its GGUF name, if the file has it.
+    ///
+    /// # Errors
+    /// If it has another shape, or is not a finite number.
+    pub(crate) fn optional_number(&mut self, name: &str) -> Result<Option<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.has(&tensor).then(|| self.weights.factor(&tensor)).transpose()
     }
 
     /// Loads the RMSNorm of rows of `len` values, by its GGUF name.
@@ -317,6 +363,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
         let mut w = Weights::new(file, B::FAMILY.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
+        let per_layer = PerLayerEmbeddings::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
@@ -327,6 +374,6 @@ impl<B: DecoderBlock> Decoder<B> {
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
-        Ok(Self { config, token_embd, layers, output_norm, output })
+        Ok(Self { config, token_embd, per_layer, layers, output_norm, output })
     }
 }

@@ -14,11 +14,13 @@ mod expert_files;
 mod family;
 mod latent;
 mod latent_files;
+mod layer_variants;
 mod load;
 mod load_experts;
 mod mixture;
 mod names;
 mod norm;
+mod per_layer;
 mod recurrent;
 mod rope_json;
 mod shared_expert;
@@ -38,6 +40,7 @@ pub use family::{
     inverse_root_of_head_dim,
 };
 pub(crate) use latent::{LatentAttention, LatentSizes};
+pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
 pub(crate) use names::SHARED_EXPERTS;
@@ -48,6 +51,7 @@ pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
@@ -92,6 +96,10 @@ pub struct ForwardContext<'m> {
     pub(crate) rope: Option<RopeTable>,
     /// Attention mask.
     pub(crate) mask: Mask,
+    /// Keys and values that later layers of the same kind read, and the position of the first key.
+    shared: Mutex<Option<([Tensor; 2], usize)>>,
+    /// Embeddings of the pass for all layers, `[T, L·P]`.
+    embeddings: Arc<OnceLock<Tensor>>,
 }
 
 /// A decoder: configuration and weights.
@@ -101,6 +109,8 @@ pub struct Decoder<B> {
     pub config: DecoderConfig,
     /// `[V, d]`
     pub token_embd: Matrix,
+    /// Embeddings for each layer, if there are any.
+    pub(crate) per_layer: Option<per_layer::PerLayerEmbeddings>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
@@ -132,7 +142,10 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     }
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        vec![("token_embd", &self.token_embd), ("output", &self.output)]
+        let per_layer = self.per_layer.iter();
+        let per_layer =
+            per_layer.flat_map(|all| [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]);
+        [("token_embd", &self.token_embd), ("output", &self.output)].into_iter().chain(per_layer).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -150,6 +163,18 @@ impl<B: DecoderBlock> Model for Decoder<B> {
 
     fn has_chunks(&self) -> bool {
         self.config.sliding.as_ref().is_some_and(|sliding| sliding.is_chunk)
+    }
+
+    fn cache_widths(&self, layer: usize) -> [usize; 2] {
+        match &self.config.variants {
+            Some(variants) if variants.shares(&self.config, layer) => [0, 0],
+            Some(_) => [self.config.head_sizes(layer).iter().product(); 2],
+            None => self.config.cache_widths(),
+        }
+    }
+
+    fn runs_in_parts(&self) -> bool {
+        self.config.variants.is_none()
     }
 
     fn layer_state(&self, layer: usize) -> LayerState {
@@ -187,11 +212,14 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         length: usize,
     ) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
+        let embeddings = Arc::new(OnceLock::new());
         let seeing = |rope: Option<&Rope>, window| ForwardContext {
             n,
             c,
             rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
             mask: Mask { position: positions.start, window, chunks: self.has_chunks().then_some(0) },
+            shared: Mutex::new(None),
+            embeddings: embeddings.clone(),
         };
         let full = seeing(Some(&c.rope), None);
         let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
@@ -215,7 +243,13 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
-        t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows })
+        let x = t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows });
+        if let Some(per_layer) = &self.model.per_layer {
+            arrive_rows(&per_layer.table, tokens);
+            arrive(|| "the embeddings of layers".to_owned(), &[("per_layer_model_proj", &per_layer.projection)]);
+            self.full.embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
+        }
+        x
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -260,8 +294,56 @@ impl ForwardContext<'_> {
         t: &mut Probe,
         state: &mut LayerState,
     ) -> Tensor {
+        self.attention(sinks).attend(q, k, v, t, state.kv())
+    }
+
+    /// Computes attention like [`ForwardContext::attend`]. If later layers read the keys and values, keeps them.
+    pub(crate) fn attend_sharing(
+        &self,
+        q: &Tensor,
+        k: Tensor,
+        v: Tensor,
+        are_shared: bool,
+        t: &mut Probe,
+        state: &mut LayerState,
+    ) -> Tensor {
+        let (attention, kv) = (self.attention(None), state.kv());
+        let first = kv.first();
+        let cached = attention.extended(k, v, t, kv);
+        let context = attention.over(q, &cached, first, t);
+        if are_shared {
+            *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some((cached.clone(), first));
+        }
+        let [keys, values] = cached;
+        kv.keep(keys, values, self.mask.window);
+        context
+    }
+
+    /// Computes attention over the keys and values of the last earlier layer that shares them.
+    ///
+    /// # Panics
+    /// If no such layer has run in this pass. This is a bug of the caller: see [`Model::runs_in_parts`].
+    pub(crate) fn attend_shared(&self, q: &Tensor, t: &mut Probe) -> Tensor {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ([keys, values], first) = shared.expect("an earlier layer has keys and values");
+        let cached = [t.tap(KCache, keys), t.tap(VCache, values)];
+        self.attention(None).over(q, &cached, first, t)
+    }
+
+    /// Returns the embeddings of a layer, `[T, P]`.
+    ///
+    /// # Panics
+    /// If the embeddings of the pass were not computed: see [`ForwardContext::attend_shared`].
+    pub(crate) fn embedding_of(&self, layer: usize, width: usize) -> Tensor {
+        let all = self.embeddings.get().expect("a pass begins with its embeddings");
+        let row = all.row_len();
+        let at = |flat: usize| (0, flat / width * row + layer * width + flat % width);
+        self.n.rearranged(&[all], &[all.rows(), width], &at)
+    }
+
+    fn attention<'s>(&'s self, sinks: Option<&'s [f32]>) -> Attention<'s> {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, state.kv())
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks }
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.

@@ -18,6 +18,8 @@ pub(crate) const NORMS: &[Point] = &[
     Point::KvLatentNorm,
     Point::QNorm,
     Point::KNorm,
+    Point::VNorm,
+    Point::LayerPostNorm,
     Point::QRopeNorm,
     Point::KRopeNorm,
     Point::AttnSubNorm,
