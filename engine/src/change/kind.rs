@@ -90,6 +90,7 @@ kinds! {
         SoftmaxAxis "softmax_axis" "the axis of softmax";
         SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
         SoftmaxSum "softmax_sum" "keys that only softmax's sum counts: zero rows of a cache, a sink";
+        Alibi "alibi" "ALiBi: missing, or with other slopes";
         AttnMerge "attn_merge" "the shares by which attention over cached and over new keys is merged";
     }
     Cache {
@@ -130,6 +131,7 @@ kinds! {
     }
     Residuals {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+        LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
         ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     }
     Layers {

@@ -18,6 +18,8 @@ pub(crate) struct Attention<'m> {
     pub(crate) mask: Mask,
     /// Sink of each head, if there are any: `[H]`.
     pub(crate) sinks: Option<&'m [f32]>,
+    /// Slopes of ALiBi, if the model has it: `[H]`.
+    pub(crate) slopes: Option<&'m [f32]>,
 }
 
 impl Attention<'_> {
@@ -42,7 +44,13 @@ impl Attention<'_> {
     }
 
     /// Computes attention over cached keys and values, the first of which has the position `first`.
-    pub(crate) fn over(&self, q: &Tensor, [keys, values]: &[Tensor; 2], first: usize, t: &mut Probe) -> Tensor {
+    pub(crate) fn over(
+        &self,
+        q: &Tensor,
+        [keys, values]: &[Tensor; 2],
+        first: usize,
+        t: &mut Probe,
+    ) -> Tensor {
         let n = self.n;
         let [of_keys, of_values] = [(CachedKind::Keys, keys), (CachedKind::Values, values)]
             .map(|(kind, x)| n.cache_transform(kind, x.shape()[2]));
@@ -52,6 +60,10 @@ impl Attention<'_> {
         };
         let scores = t.tap(AttnScores, capped(n, scores, self.cap));
         let mask = self.mask.without(first);
+        let scores = match self.slopes {
+            Some(slopes) => n.add_alibi(&scores, slopes, mask),
+            None => scores,
+        };
         let weights = match self.sinks {
             Some(sinks) => n.softmax_with_sinks(&scores, mask, sinks),
             None => n.softmax(&scores, mask),

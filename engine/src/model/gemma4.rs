@@ -10,7 +10,7 @@ use crate::model::decoder::{
     BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, NumberKey,
     SlidingDefaults, SlidingRope,
 };
-use crate::model::gemma3::Gemma3Block;
+use crate::model::gemma3;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::ops::scaling::Multiplier;
@@ -61,39 +61,40 @@ struct EmbeddingGate {
     norm: RmsNorm,
 }
 
-impl DecoderBlock for Gemma4Block {
-    const FAMILY: Family = Family {
-        architecture: "gemma4",
-        gguf_names: &["gemma4"],
-        model_types: &["gemma4_text", "gemma4"],
-        gain: Gain::WeightFirst,
-        attn_scale: |_| AttentionScale::Products(1.0),
-        has_layer_variants: true,
-        stated: &[NumberKey {
-            json: "final_logit_softcapping",
-            gguf: "final_logit_softcapping",
-            default: None,
-            set: |config, cap| config.logits_cap = Some(cap),
-        }],
-        sliding: Some(SlidingDefaults {
-            full_every: Some(6),
-            rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },
-            ..SlidingDefaults::ALL
-        }),
-        biases: BiasRules::NONE,
-        config_defaults,
-        layer_names: &[
-            ("post_attention_norm", "post_attention_layernorm"),
-            ("ffn_norm", "pre_feedforward_layernorm"),
-            ("post_ffw_norm", "post_feedforward_layernorm"),
-            ("inp_gate", "per_layer_input_gate"),
-            ("proj", "per_layer_projection"),
-            ("post_norm", "post_per_layer_input_norm"),
-            ("layer_output_scale", "layer_scalar="),
-        ],
-        ..Gemma3Block::FAMILY
-    };
+/// Settings of Gemma 4.
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gemma4",
+    gguf_names: &["gemma4"],
+    model_types: &["gemma4_text", "gemma4"],
+    gain: Gain::WeightFirst,
+    attn_scale: |_| AttentionScale::Products(1.0),
+    has_layer_variants: true,
+    stated: &[NumberKey {
+        json: "final_logit_softcapping",
+        gguf: "final_logit_softcapping",
+        default: None,
+        set: |config, cap| config.logits_cap = Some(cap),
+    }],
+    sliding: Some(SlidingDefaults {
+        full_every: Some(6),
+        rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },
+        ..SlidingDefaults::ALL
+    }),
+    biases: BiasRules::NONE,
+    config_defaults,
+    layer_names: &[
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+        ("inp_gate", "per_layer_input_gate"),
+        ("proj", "per_layer_projection"),
+        ("post_norm", "post_per_layer_input_norm"),
+        ("layer_output_scale", "layer_scalar="),
+    ],
+    ..gemma3::FAMILY
+};
 
+impl DecoderBlock for Gemma4Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, [head_dim, kv_heads]) = (c.hidden_size, w.head_sizes());
         let (q_width, kv_width) = (c.n_heads * head_dim, kv_heads * head_dim);
@@ -159,7 +160,8 @@ impl DecoderBlock for Gemma4Block {
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let keys = self.keys.iter().flat_map(|keys| [("attn_k", &keys.k), ("attn_v", &keys.v)]);
-        let embedding = self.embedding.iter().flat_map(|one| [("inp_gate", &one.gate), ("proj", &one.projection)]);
+        let embedding =
+            self.embedding.iter().flat_map(|one| [("inp_gate", &one.gate), ("proj", &one.projection)]);
         let own = [("attn_q", &self.q), ("attn_output", &self.output)];
         own.into_iter().chain(keys).chain(self.ffn.matrices()).chain(embedding).collect()
     }

@@ -4,63 +4,58 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, DenseFiles, ExpertFiles, Family, QkNorm, RopeExtras,
-    SharedExpertFiles, SlidingDefaults, StandardFamily,
+    BiasRule, BiasRules, BlockShape, DenseFiles, ExpertFiles, Family, QkNorm, RopeExtras, SharedExpertFiles,
+    SlidingDefaults,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::experts::ScoreFunction;
 use crate::ops::rope::RopeRounding;
 use crate::tensor::RopePairing;
 
 /// Settings of Llama 4.
-#[derive(Clone, Debug)]
-pub(crate) struct Llama4Family;
-
-impl StandardFamily for Llama4Family {
-    const FAMILY: Family = Family {
-        architecture: "llama4",
-        gguf_names: &["llama4"],
-        model_types: &["llama4_text", "llama4"],
-        pairing: RopePairing::Interleaved,
-        gguf_pairing: RopePairing::Interleaved,
-        rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
-        shape: BlockShape { qk_norm: QkNorm::AfterRope, ..BlockShape::LLAMA },
-        unrotated_every: Some(4),
-        has_query_temperature: true,
-        sliding: Some(SlidingDefaults { full_every: Some(4), chunk: Some(8192), ..SlidingDefaults::ALL }),
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        experts: Some(ExpertFiles {
-            ffn_size: ["intermediate_size", "expert_feed_forward_length"],
-            gguf_normalised: Some(false),
-            is_of_chosen: true,
-            is_rounded: true,
-            function: ScoreFunction::Sigmoid,
-            shared: Some(SharedExpertFiles::Always),
-            dense: DenseFiles::Interleaved,
-            weighs_inputs: true,
-            has_input_rows: true,
-            ..ExpertFiles::MIXTRAL
-        }),
-        layer_names: &[
-            ("ffn_gate", "feed_forward.gate_proj"),
-            ("ffn_up", "feed_forward.up_proj"),
-            ("ffn_down", "feed_forward.down_proj"),
-            ("ffn_gate_inp", "feed_forward.router"),
-            ("ffn_gate_exps", "feed_forward.experts.gate_up_proj="),
-            ("ffn_up_exps", "feed_forward.experts.gate_up_proj="),
-            ("ffn_down_exps", "feed_forward.experts.down_proj="),
-            ("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
-            ("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
-            ("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
-        ],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "llama4",
+    gguf_names: &["llama4"],
+    model_types: &["llama4_text", "llama4"],
+    pairing: RopePairing::Interleaved,
+    gguf_pairing: RopePairing::Interleaved,
+    rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
+    shape: BlockShape { qk_norm: QkNorm::AfterRope, ..BlockShape::LLAMA },
+    unrotated_every: Some(4),
+    has_query_temperature: true,
+    sliding: Some(SlidingDefaults { full_every: Some(4), chunk: Some(8192), ..SlidingDefaults::ALL }),
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    experts: Some(ExpertFiles {
+        ffn_size: ["intermediate_size", "expert_feed_forward_length"],
+        gguf_normalised: Some(false),
+        is_of_chosen: true,
+        is_rounded: true,
+        function: ScoreFunction::Sigmoid,
+        shared: Some(SharedExpertFiles::Always),
+        dense: DenseFiles::Interleaved,
+        weighs_inputs: true,
+        has_input_rows: true,
+        ..ExpertFiles::MIXTRAL
+    }),
+    layer_names: &[
+        ("ffn_gate", "feed_forward.gate_proj"),
+        ("ffn_up", "feed_forward.up_proj"),
+        ("ffn_down", "feed_forward.down_proj"),
+        ("ffn_gate_inp", "feed_forward.router"),
+        ("ffn_gate_exps", "feed_forward.experts.gate_up_proj="),
+        ("ffn_up_exps", "feed_forward.experts.gate_up_proj="),
+        ("ffn_down_exps", "feed_forward.experts.down_proj="),
+        ("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
+        ("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
+        ("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
+    ],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Llama4TextConfig`.
 fn config_defaults() -> Value {

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, LatentSizes, LayerVariants, NormKind, RecurrentLayers, RecurrentMixer};
+use crate::model::decoder::{
+    BlockShape, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers, RecurrentMixer,
+};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -57,6 +59,8 @@ pub struct DecoderConfig {
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
+    /// Positions of tokens in the model.
+    pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
     /// Temperature of queries in layers without RoPE, if they have one.
@@ -232,7 +236,7 @@ impl DecoderConfig {
 
     /// Returns true if a layer applies RoPE.
     pub(crate) fn rotates(&self, layer: usize) -> bool {
-        !self.unrotated.get(layer).copied().unwrap_or(false)
+        self.positions == Positions::Rotary && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
     /// Returns a flag for each layer that is true for full attention, in a model whose files state a window; else no

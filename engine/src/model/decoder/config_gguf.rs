@@ -3,6 +3,7 @@
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::layer_sizes::{optional_same, per_layer_count, require_same};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
     SlidingDefaults, SlidingRope, SlidingWindow, yarn,
@@ -65,7 +66,10 @@ impl DecoderConfig {
                 None if family.recurrent.is_some() => {
                     recurrent::kv_heads(file, &key("attention.head_count_kv"))?
                 }
-                None => optional_same(file, &key("attention.head_count_kv"), n_layers, family.has_layer_variants)?.unwrap_or(n_heads),
+                None => {
+                    optional_same(file, &key("attention.head_count_kv"), n_layers, family.has_layer_variants)?
+                        .unwrap_or(n_heads)
+                }
             },
             head_dim,
             latent,
@@ -86,6 +90,7 @@ impl DecoderConfig {
                 rounding: family.rope.rounding,
             },
             sliding: None,
+            positions: family.positions,
             unrotated: Vec::new(),
             query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
             variants: None,
@@ -219,38 +224,6 @@ impl DecoderConfig {
         }
         Ok(())
     }
-}
-
-/// Reads a size that a file may state once or for each layer. If layers may differ, returns that of the first layer.
-fn optional_same(file: &Gguf, key: &str, n_layers: usize, may_differ: bool) -> Result<Option<usize>> {
-    if !file.is_array(key) {
-        return file.optional(key);
-    }
-    let sizes: Vec<usize> = file.require(key)?;
-    if may_differ {
-        return Ok(sizes.first().copied());
-    }
-    if sizes.len() != n_layers {
-        return Err(per_layer_count(file, key, sizes.len(), n_layers));
-    }
-    match sizes.iter().find(|size| **size != sizes[0]) {
-        None => Ok(sizes.first().copied()),
-        Some(other) => {
-            let expected =
-                format!("{} in every layer (layers of different sizes are not supported)", sizes[0]);
-            Err(Error::bad_key(file.tensors.path(), key, other, expected))
-        }
-    }
-}
-
-/// Reads a size that a file must state, see [`optional_same`].
-fn require_same(file: &Gguf, key: &str, n_layers: usize, may_differ: bool) -> Result<usize> {
-    optional_same(file, key, n_layers, may_differ)?.map_or_else(|| file.require(key), Ok)
-}
-
-fn per_layer_count(file: &Gguf, key: &str, found: usize, n_layers: usize) -> Error {
-    let (found, expected) = (format!("{found} entries"), format!("one for each of {n_layers} layers"));
-    Error::bad_key(file.tensors.path(), key, found, expected)
 }
 
 /// Returns the architecture's name in the file.

@@ -7,8 +7,8 @@ use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files as latent_json;
 use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm, RecurrentFiles,
-    SlidingDefaults, SlidingRope, SlidingWindow,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
+    RecurrentFiles, SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
@@ -48,7 +48,10 @@ impl DecoderConfig {
                 None => 0,
             },
             n_heads,
-            n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            n_kv_heads: match family.kv_heads {
+                Some(of) => of(file)?,
+                None => file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            },
             head_dim,
             latent,
             context_length: file.require_usize("max_position_embeddings")?,
@@ -62,6 +65,7 @@ impl DecoderConfig {
             logits_cap: None,
             rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), rotating)?,
             sliding: None,
+            positions: family.positions,
             unrotated: Vec::new(),
             query_temperature: query_temperature(file, family)?,
             variants: None,
@@ -124,6 +128,7 @@ fn attn_scale(file: &Config, default: AttentionScale) -> Result<AttentionScale> 
     Ok(match default {
         AttentionScale::Products(_) => AttentionScale::Products(factor),
         AttentionScale::Queries(_) => AttentionScale::Queries(factor),
+        AttentionScale::RoundedQueries(_) => AttentionScale::RoundedQueries(factor),
     })
 }
 
@@ -272,8 +277,9 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
 }
 
 /// Activation functions by their names in `config.json`.
-const ACTIVATIONS: [(&str, Activation); 5] = [
+const ACTIVATIONS: [(&str, Activation); 6] = [
     ("silu", Activation::Silu),
+    ("relu", Activation::Relu),
     ("relu2", Activation::SquaredRelu),
     ("gelu", Activation::GeluErf),
     ("gelu_new", Activation::GeluNew),
@@ -356,6 +362,7 @@ fn check_sliding_window(file: &Config, family: &Family) -> Result<()> {
 
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
+    (family.refuse_json)(file)?;
     let no = [Value::from(false)];
     check_sliding_window(file, family)?;
     let causal = [Value::from(false), Value::from("vision")];

@@ -5,8 +5,10 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
+use crate::model::decoder::layer_sizes::per_layer;
+use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::rope_json::{FULL, rope};
-use crate::model::decoder::{DecoderConfig, Family};
+use crate::model::decoder::{DecoderConfig, Family, LayerWeights};
 use crate::model::json::Config;
 use crate::model::size;
 
@@ -63,11 +65,14 @@ impl LayerVariants {
         let n_sharing = file.optional(&key("attention.shared_kv_layers"))?.unwrap_or(0);
         let slides: Vec<bool> = (0..c.n_layers).map(|layer| c.slides(layer)).collect();
         let of_kind = |wanted: bool, all: &[usize], what: &str| -> Result<Option<usize>> {
-            let mut found = all.iter().zip(&slides).filter(|(_, slides)| **slides == wanted).map(|(size, _)| *size);
+            let mut found =
+                all.iter().zip(&slides).filter(|(_, slides)| **slides == wanted).map(|(size, _)| *size);
             let first = found.next();
             match found.find(|size| Some(*size) != first) {
                 None => Ok(first),
-                Some(other) => Err(Error::bad_key(path, &key(what), other, "one number for all layers of a kind")),
+                Some(other) => {
+                    Err(Error::bad_key(path, &key(what), other, "one number for all layers of a kind"))
+                }
             }
         };
         let heads = [true, false].map(|wanted| of_kind(wanted, &kv_heads, "attention.head_count_kv"));
@@ -76,7 +81,12 @@ impl LayerVariants {
         c.head_dim = file.require(&key("attention.key_length_swa"))?;
         if value_length.is_some_and(|length| length != c.head_dim) {
             let expected = format!("{}, the head size of the keys", c.head_dim);
-            return Err(Error::bad_key(path, &key("attention.value_length_swa"), value_length.unwrap_or(0), expected));
+            return Err(Error::bad_key(
+                path,
+                &key("attention.value_length_swa"),
+                value_length.unwrap_or(0),
+                expected,
+            ));
         }
         c.n_kv_heads = of_sliding?.unwrap_or(c.n_kv_heads);
         if let Some(sliding) = &mut c.sliding {
@@ -97,7 +107,8 @@ impl LayerVariants {
             embedding_width: file.require(&key("embedding_length_per_layer_input"))?,
             projection_scale: 1.0 / (c.hidden_size as f32).sqrt(),
         };
-        let refuse = |(found, expected)| Error::bad_key(path, &key("attention.shared_kv_layers"), found, expected);
+        let refuse =
+            |(found, expected)| Error::bad_key(path, &key("attention.shared_kv_layers"), found, expected);
         variants.check(c).map_err(refuse)?;
         Ok(variants)
     }
@@ -117,8 +128,13 @@ impl LayerVariants {
     fn check(&self, c: &DecoderConfig) -> Result<(), (String, String)> {
         let [head_dim, kv_heads] = self.full_heads;
         let is_size = |number: usize| (1..=size::MAX_SIZE).contains(&number);
-        if !is_size(head_dim) || !head_dim.is_multiple_of(2) || kv_heads == 0 || !c.n_heads.is_multiple_of(kv_heads) {
-            let found = format!("heads of {head_dim} values and {kv_heads} key-value heads with full attention");
+        if !is_size(head_dim)
+            || !head_dim.is_multiple_of(2)
+            || kv_heads == 0
+            || !c.n_heads.is_multiple_of(kv_heads)
+        {
+            let found =
+                format!("heads of {head_dim} values and {kv_heads} key-value heads with full attention");
             return Err((found, format!("an even size, and a divisor of the {} query heads", c.n_heads)));
         }
         if !is_size(self.sharing_ffn_size) || self.embedding_width > size::MAX_SIZE {
@@ -126,30 +142,66 @@ impl LayerVariants {
             return Err((found, format!("at most {}", size::MAX_SIZE)));
         }
         let own = c.n_layers.saturating_sub(self.n_sharing);
-        let has = |slides: bool, layers: std::ops::Range<usize>| layers.into_iter().any(|layer| c.slides(layer) == slides);
+        let has = |slides: bool, layers: std::ops::Range<usize>| {
+            layers.into_iter().any(|layer| c.slides(layer) == slides)
+        };
         let has_source = |slides: bool| !has(slides, own..c.n_layers) || has(slides, 0..own);
         match self.n_sharing < c.n_layers && has_source(true) && has_source(false) {
             true => Ok(()),
             false => {
-                let expected = "a number that leaves a layer with keys of its own for each kind of the others";
+                let expected =
+                    "a number that leaves a layer with keys of its own for each kind of the others";
                 Err((self.n_sharing.to_string(), expected.to_owned()))
             }
         }
     }
 }
 
-/// Reads a size that a file states once or for each layer.
-fn per_layer(file: &Gguf, key: &str, n_layers: usize) -> Result<Vec<usize>> {
-    if !file.is_array(key) {
-        return Ok(vec![file.require(key)?; n_layers]);
+impl LayerWeights<'_, '_> {
+    /// Returns the layer's index.
+    pub(crate) fn layer(&self) -> usize {
+        self.layer
     }
-    let sizes: Vec<usize> = file.require(key)?;
-    match sizes.len() == n_layers {
-        true => Ok(sizes),
-        false => {
-            let (found, expected) = (format!("{} entries", sizes.len()), format!("one for each of {n_layers} layers"));
-            Err(Error::bad_key(file.tensors.path(), key, found, expected))
+
+    /// Returns the size of a head and the number of key-value heads.
+    pub(crate) fn head_sizes(&self) -> [usize; 2] {
+        self.config.head_sizes(self.layer)
+    }
+
+    /// Returns true if the layer reads the keys and values of an earlier layer.
+    pub(crate) fn shares_keys(&self) -> bool {
+        self.config.variants.as_ref().is_some_and(|variants| variants.shares(self.config, self.layer))
+    }
+
+    /// Returns true if later layers read the layer's keys and values.
+    pub(crate) fn has_shared_keys(&self) -> bool {
+        self.config.variants.as_ref().is_some_and(|variants| variants.is_shared(self.config, self.layer))
+    }
+
+    /// Returns true if values are projected like keys: GGUF files have no matrix of values then.
+    pub(crate) fn has_keys_as_values(&self) -> bool {
+        match self.names {
+            DecoderNames::Gguf { .. } => !self.has_in_gguf("attn_v"),
+            DecoderNames::HuggingFace { .. } => {
+                let stated =
+                    self.config.variants.as_ref().is_some_and(|variants| variants.has_keys_as_values);
+                stated && !self.config.slides(self.layer)
+            }
         }
+    }
+
+    /// Returns the width of the layer's embeddings; 0 without.
+    pub(crate) fn embedding_width(&self) -> usize {
+        self.config.variants.as_ref().map_or(0, |variants| variants.embedding_width)
+    }
+
+    /// Loads a tensor of one number by its GGUF name, if the file has it.
+    ///
+    /// # Errors
+    /// If it has another shape, or is not a finite number.
+    pub(crate) fn optional_number(&mut self, name: &str) -> Result<Option<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.has(&tensor).then(|| self.weights.factor(&tensor)).transpose()
     }
 }
 
@@ -168,15 +220,21 @@ fn full_heads(file: &Config, c: &DecoderConfig, has_keys_as_values: bool) -> Res
     let listed: Option<Vec<usize>> = layers.keys().map(|layer| layer.parse().ok()).collect();
     let mut listed = listed.ok_or_else(refuse)?;
     listed.sort_unstable();
-    let Some(first) = layers.values().next().filter(|first| listed == full && layers.values().all(|all| all == *first))
+    let Some(first) =
+        layers.values().next().filter(|first| listed == full && layers.values().all(|all| all == *first))
     else {
         return Err(refuse());
     };
     let settings = first.as_object().ok_or_else(refuse)?;
     let is_known = settings.keys().all(|key| matches!(key.as_str(), "head_dim" | "num_key_value_heads"));
-    let number = |key: &str| settings.get(key).map(|value| value.as_u64().and_then(|number| usize::try_from(number).ok()));
-    match (is_known, number("head_dim").unwrap_or(Some(c.head_dim)), number("num_key_value_heads").unwrap_or(Some(c.n_kv_heads)))
-    {
+    let number = |key: &str| {
+        settings.get(key).map(|value| value.as_u64().and_then(|number| usize::try_from(number).ok()))
+    };
+    match (
+        is_known,
+        number("head_dim").unwrap_or(Some(c.head_dim)),
+        number("num_key_value_heads").unwrap_or(Some(c.n_kv_heads)),
+    ) {
         (true, Some(head_dim), Some(kv_heads)) => Ok([head_dim, kv_heads]),
         _ => Err(refuse()),
     }

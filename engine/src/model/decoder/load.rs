@@ -7,8 +7,8 @@ use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::per_layer::PerLayerEmbeddings;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
-    QkNorm, RecurrentMixer,
+    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
+    Projection, Projections, QkNorm, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -31,51 +31,6 @@ impl LayerWeights<'_, '_> {
     /// Returns true if the layer's queries and keys have a norm after RoPE.
     pub(super) fn has_norm_after_rope(&self) -> bool {
         self.config.shape.qk_norm == QkNorm::AfterRope && self.config.rotates(self.layer)
-    }
-
-    /// Returns the layer's index.
-    pub(crate) fn layer(&self) -> usize {
-        self.layer
-    }
-
-    /// Returns the size of a head and the number of key-value heads.
-    pub(crate) fn head_sizes(&self) -> [usize; 2] {
-        self.config.head_sizes(self.layer)
-    }
-
-    /// Returns true if the layer reads the keys and values of an earlier layer.
-    pub(crate) fn shares_keys(&self) -> bool {
-        self.config.variants.as_ref().is_some_and(|variants| variants.shares(self.config, self.layer))
-    }
-
-    /// Returns true if later layers read the layer's keys and values.
-    pub(crate) fn has_shared_keys(&self) -> bool {
-        self.config.variants.as_ref().is_some_and(|variants| variants.is_shared(self.config, self.layer))
-    }
-
-    /// Returns true if values are projected like keys: GGUF files have no matrix of values then.
-    pub(crate) fn has_keys_as_values(&self) -> bool {
-        match self.names {
-            DecoderNames::Gguf { .. } => !self.has_in_gguf("attn_v"),
-            DecoderNames::HuggingFace { .. } => {
-                let stated = self.config.variants.as_ref().is_some_and(|variants| variants.has_keys_as_values);
-                stated && !self.config.slides(self.layer)
-            }
-        }
-    }
-
-    /// Returns the width of the layer's embeddings; 0 without.
-    pub(crate) fn embedding_width(&self) -> usize {
-        self.config.variants.as_ref().map_or(0, |variants| variants.embedding_width)
-    }
-
-    /// Loads a tensor of one number by its GGUF name, if the file has it.
-    ///
-    /// # Errors
-    /// If it has another shape, or is not a finite number.
-    pub(crate) fn optional_number(&mut self, name: &str) -> Result<Option<f32>> {
-        let tensor = self.names.of_layer(name, self.layer);
-        self.weights.has(&tensor).then(|| self.weights.factor(&tensor)).transpose()
     }
 
     /// Loads the RMSNorm of rows of `len` values, by its GGUF name.
@@ -239,7 +194,7 @@ impl LayerWeights<'_, '_> {
 
     /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
     /// tensors.
-    fn has_in_gguf(&self, name: &str) -> bool {
+    pub(super) fn has_in_gguf(&self, name: &str) -> bool {
         self.is_gguf() && self.weights.has(&self.names.of_layer(name, self.layer))
     }
 }
@@ -326,18 +281,18 @@ impl<B: DecoderBlock> Decoder<B> {
     /// # Errors
     /// If a metadata key or tensor is missing, has another type or shape than the architecture requires, or asks for
     /// something that the forward pass does not support.
-    pub fn from_gguf(file: &Gguf) -> Result<Self> {
+    pub fn from_gguf(file: &Gguf, family: &'static Family) -> Result<Self> {
         let names =
-            DecoderNames::Gguf { layer: B::FAMILY.gguf_layer_names, output_norm: B::FAMILY.gguf_output_norm };
-        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, names)
+            DecoderNames::Gguf { layer: family.gguf_layer_names, output_norm: family.gguf_output_norm };
+        Self::load(family, DecoderConfig::from_gguf(file, family)?, &file.tensors, names)
     }
 
     /// Reads a model from `config.json` and its tensors.
     ///
     /// # Errors
     /// See [`Decoder::from_gguf`].
-    pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
-        let settings = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
+    pub fn from_hugging_face(config: &Config, tensors: &TensorFile, family: &'static Family) -> Result<Self> {
+        let settings = DecoderConfig::from_hugging_face(config, family)?;
         let decoded = match Dequantisation::read(config)? {
             Some(quantised) => {
                 quantised.check_activations()?;
@@ -346,22 +301,27 @@ impl<B: DecoderBlock> Decoder<B> {
             None => None,
         };
         let tensors = decoded.as_ref().unwrap_or(tensors);
-        Self::load(settings, tensors, DecoderNames::hugging_face(tensors, &B::FAMILY))
+        Self::load(family, settings, tensors, DecoderNames::hugging_face(tensors, family))
     }
 
     /// Reads a model from a llama2.c file, whose tensors have GGUF names.
     ///
     /// # Errors
     /// If a size is invalid, or a scale is not a number.
-    pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
+    pub fn from_llama2c(file: &Llama2cFile, family: &'static Family) -> Result<Self> {
         let names = DecoderNames::Gguf { layer: &[], output_norm: "output_norm" };
-        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, names)
+        Self::load(family, DecoderConfig::from_llama2c(file, family)?, &file.tensors, names)
     }
 
-    fn load(config: DecoderConfig, file: &TensorFile, names: DecoderNames) -> Result<Self> {
+    fn load(
+        family: &'static Family,
+        config: DecoderConfig,
+        file: &TensorFile,
+        names: DecoderNames,
+    ) -> Result<Self> {
         let c = &config;
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
-        let mut w = Weights::new(file, B::FAMILY.architecture);
+        let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
         let per_layer = PerLayerEmbeddings::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
@@ -371,9 +331,35 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
+        let output_bias = match (family.has_head_bias, names.output().strip_suffix("weight")) {
+            (true, Some(stem)) => Some(w.vector(&format!("{stem}bias"), c.vocab_size)?),
+            _ => None,
+        };
+        let position_embd = match c.positions {
+            Positions::Learned { offset } => {
+                let rows = c.context_length.saturating_add(offset);
+                Some(w.matrix(&names.position_embd(), rows, c.hidden_size)?)
+            }
+            Positions::Rotary | Positions::Alibi => None,
+        };
+        let embedding_norm = match family.outer_names.embedding_norm {
+            Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),
+            None => None,
+        };
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
-        Ok(Self { config, token_embd, per_layer, layers, output_norm, output })
+        Ok(Self {
+            architecture: family.architecture,
+            config,
+            token_embd,
+            per_layer,
+            layers,
+            output_norm,
+            output,
+            output_bias,
+            position_embd,
+            embedding_norm,
+        })
     }
 }

@@ -7,6 +7,7 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod context;
 mod delta;
 mod delta_files;
 mod dense_files;
@@ -14,6 +15,7 @@ mod expert_files;
 mod family;
 mod latent;
 mod latent_files;
+mod layer_sizes;
 mod layer_variants;
 mod load;
 mod load_experts;
@@ -28,15 +30,15 @@ mod short_conv;
 mod state_space;
 mod yarn;
 
-pub(crate) use block::{
-    BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock, StandardFamily,
-};
+pub use block::StandardBlock;
+pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use context::ForwardContext;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{
-    BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
+    BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
 pub(crate) use latent::{LatentAttention, LatentSizes};
@@ -51,28 +53,25 @@ pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::attention::{Attention, capped};
+use crate::model::attention::capped;
 use crate::model::cache::{KvLayer, LayerState, RecurrentLayer};
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
+use crate::ops::alibi::slopes;
 use crate::ops::attention::Mask;
-use crate::ops::rope::{Rope, RopeTable};
-use crate::ops::scaling::Multiplier;
+use crate::ops::rope::Rope;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// One transformer block of an architecture: its weights and its forward pass.
 pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
-    /// Constants and conventions of the architecture.
-    const FAMILY: Family;
-
     /// Loads the weights of a layer.
     ///
     /// # Errors
@@ -86,25 +85,11 @@ pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// Data of a pass, shared by all blocks with the same window.
-pub struct ForwardContext<'m> {
-    /// Numerics.
-    pub n: &'m dyn Numerics,
-    /// Sizes and constants.
-    pub c: &'m DecoderConfig,
-    /// Rotations for the pass's positions; `None` for layers without RoPE.
-    pub(crate) rope: Option<RopeTable>,
-    /// Attention mask.
-    pub(crate) mask: Mask,
-    /// Keys and values that later layers of the same kind read, and the position of the first key.
-    shared: Mutex<Option<([Tensor; 2], usize)>>,
-    /// Embeddings of the pass for all layers, `[T, L·P]`.
-    embeddings: Arc<OnceLock<Tensor>>,
-}
-
 /// A decoder: configuration and weights.
 #[derive(Clone, Debug)]
 pub struct Decoder<B> {
+    /// Name of the architecture in dumps.
+    pub architecture: &'static str,
     /// Sizes and constants.
     pub config: DecoderConfig,
     /// `[V, d]`
@@ -117,11 +102,17 @@ pub struct Decoder<B> {
     pub output_norm: Norm,
     /// `[V, d]`
     pub output: Matrix,
+    /// `[V]`
+    pub output_bias: Option<Vec<f32>>,
+    /// `[offset + context length, d]`, for learned positions
+    pub position_embd: Option<Matrix>,
+    /// `[d]`
+    pub embedding_norm: Option<Norm>,
 }
 
 impl<B: DecoderBlock> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
-        B::FAMILY.architecture
+        self.architecture
     }
 
     fn dimensions(&self) -> Dimensions {
@@ -135,7 +126,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.cache_widths()[0],
             value_width: c.cache_widths()[1],
-            rope_pairing: Some(c.rope.pairing),
+            rope_pairing: (c.positions == Positions::Rotary).then_some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
@@ -143,9 +134,12 @@ impl<B: DecoderBlock> Model for Decoder<B> {
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let per_layer = self.per_layer.iter();
-        let per_layer =
-            per_layer.flat_map(|all| [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]);
-        [("token_embd", &self.token_embd), ("output", &self.output)].into_iter().chain(per_layer).collect()
+        let per_layer = per_layer.flat_map(|all| {
+            [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]
+        });
+        let positions = self.position_embd.iter().map(|table| ("position_embd", table));
+        let own = [("token_embd", &self.token_embd), ("output", &self.output)];
+        own.into_iter().chain(positions).chain(per_layer).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -220,33 +214,51 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             mask: Mask { position: positions.start, window, chunks: self.has_chunks().then_some(0) },
             shared: Mutex::new(None),
             embeddings: embeddings.clone(),
+            slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
         };
         let full = seeing(Some(&c.rope), None);
         let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
         let unrotated = seeing(None, None);
-        Box::new(DecoderPass { model: self, tokens: positions.len(), full, sliding, unrotated })
+        Box::new(DecoderPass { model: self, positions, full, sliding, unrotated })
     }
 }
 
 /// A pass of a decoder: data shared by the layers with full attention and by the layers with a window.
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
-    tokens: usize,
+    positions: Range<usize>,
     full: ForwardContext<'m>,
     sliding: Option<ForwardContext<'m>>,
     unrotated: ForwardContext<'m>,
 }
 
 impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
-    /// Returns the tokens' embeddings, scaled if the architecture scales them.
+    /// Returns the tokens' embeddings, scaled if the architecture scales them, with learned positions if it has them.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
-        let x = t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows });
+        let rows = match (c.embed_scale, &self.model.embedding_norm) {
+            (Some(by), _) => n.scale(&rows, by),
+            (None, Some(norm)) => norm.of(n, &rows),
+            (None, None) => rows,
+        };
+        let x = t.tap(
+            Embed,
+            match (&self.model.position_embd, c.positions) {
+                (Some(table), Positions::Learned { offset }) => {
+                    let rows_of = self.positions.clone().map(|position| (position + offset) as u32);
+                    n.add(&rows, &n.embed(table, &rows_of.collect::<Vec<_>>()))
+                }
+                _ => rows,
+            },
+        );
         if let Some(per_layer) = &self.model.per_layer {
             arrive_rows(&per_layer.table, tokens);
-            arrive(|| "the embeddings of layers".to_owned(), &[("per_layer_model_proj", &per_layer.projection)]);
+            arrive(
+                format_args!("the embeddings of layers"),
+                &[("per_layer_model_proj", &per_layer.projection)],
+            );
             self.full.embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
         }
         x
@@ -258,7 +270,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
         t.enter_layer(layer);
-        arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
+        arrive(format_args!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
         let rotated = sliding.unwrap_or(&self.full);
         let pass = if self.full.c.rotates(layer) { rotated } else { &self.unrotated };
@@ -268,95 +280,13 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         let model = self.model;
-        arrive(|| "the head".to_owned(), &[("output", &model.output)]);
+        arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
-        let logits = n.linear_of_pass(&norm, &model.output, self.tokens);
+        let bias = model.output_bias.as_deref();
+        let logits = n.linear_of_pass(&norm, &model.output, bias, self.positions.len());
         let scaled = c.logits_scale.map(|by| n.scale(&logits, by));
         t.tap(Logits, capped(n, scaled.unwrap_or(logits), c.logits_cap))
-    }
-}
-
-impl ForwardContext<'_> {
-    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
-    /// H·D]`.
-    pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        self.attend_with_sinks(q, k, v, None, t, state)
-    }
-
-    /// Computes attention with a sink in each head, `[H]`, if there are any.
-    pub(crate) fn attend_with_sinks(
-        &self,
-        q: &Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Option<&[f32]>,
-        t: &mut Probe,
-        state: &mut LayerState,
-    ) -> Tensor {
-        self.attention(sinks).attend(q, k, v, t, state.kv())
-    }
-
-    /// Computes attention like [`ForwardContext::attend`]. If later layers read the keys and values, keeps them.
-    pub(crate) fn attend_sharing(
-        &self,
-        q: &Tensor,
-        k: Tensor,
-        v: Tensor,
-        are_shared: bool,
-        t: &mut Probe,
-        state: &mut LayerState,
-    ) -> Tensor {
-        let (attention, kv) = (self.attention(None), state.kv());
-        let first = kv.first();
-        let cached = attention.extended(k, v, t, kv);
-        let context = attention.over(q, &cached, first, t);
-        if are_shared {
-            *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some((cached.clone(), first));
-        }
-        let [keys, values] = cached;
-        kv.keep(keys, values, self.mask.window);
-        context
-    }
-
-    /// Computes attention over the keys and values of the last earlier layer that shares them.
-    ///
-    /// # Panics
-    /// If no such layer has run in this pass. This is a bug of the caller: see [`Model::runs_in_parts`].
-    pub(crate) fn attend_shared(&self, q: &Tensor, t: &mut Probe) -> Tensor {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let ([keys, values], first) = shared.expect("an earlier layer has keys and values");
-        let cached = [t.tap(KCache, keys), t.tap(VCache, values)];
-        self.attention(None).over(q, &cached, first, t)
-    }
-
-    /// Returns the embeddings of a layer, `[T, P]`.
-    ///
-    /// # Panics
-    /// If the embeddings of the pass were not computed: see [`ForwardContext::attend_shared`].
-    pub(crate) fn embedding_of(&self, layer: usize, width: usize) -> Tensor {
-        let all = self.embeddings.get().expect("a pass begins with its embeddings");
-        let row = all.row_len();
-        let at = |flat: usize| (0, flat / width * row + layer * width + flat % width);
-        self.n.rearranged(&[all], &[all.rows(), width], &at)
-    }
-
-    fn attention<'s>(&'s self, sinks: Option<&'s [f32]>) -> Attention<'s> {
-        let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks }
-    }
-
-    /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
-    pub fn rotate(&self, x: &Tensor) -> Tensor {
-        self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
-    }
-
-    /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
-    pub(crate) fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
-        match self.c.residual_scale {
-            Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
-            None => self.n.add(x, branch),
-        }
     }
 }
 

@@ -26,7 +26,8 @@ pub(crate) struct PerLayerEmbeddings {
 impl PerLayerEmbeddings {
     /// Loads the weights, if the model has such embeddings.
     pub(super) fn load(c: &DecoderConfig, w: &mut Weights, names: DecoderNames) -> Result<Option<Self>> {
-        let Some(LayerVariants { embedding_width: width @ 1.., projection_scale: scale, .. }) = c.variants else {
+        let Some(LayerVariants { embedding_width: width @ 1.., projection_scale: scale, .. }) = c.variants
+        else {
             return Ok(None);
         };
         let [table, projection, norm] = names.per_layer_embeddings();

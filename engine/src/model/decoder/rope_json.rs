@@ -39,11 +39,18 @@ pub(super) fn rope<'f>(
         Some(place) => place.optional_f32("rope_theta")?,
         None => file.optional_f32(theta_key)?,
     };
-    let proportional = stated("rope_type").filter(|place| place.get("rope_type") == Some(&"proportional".into()));
+    let proportional =
+        stated("rope_type").filter(|place| place.get("rope_type") == Some(&"proportional".into()));
     if let Some(place) = proportional.filter(|_| family.has_layer_variants) {
         let scaling = proportional_scaling(place, head_dim)?;
         let theta = theta.unwrap_or(default);
-        return Ok(Rope { theta, width: head_dim, pairing: family.pairing, scaling, rounding: family.rope.rounding });
+        return Ok(Rope {
+            theta,
+            width: head_dim,
+            pairing: family.pairing,
+            scaling,
+            rounding: family.rope.rounding,
+        });
     }
     let width = width(file, stated(PARTIAL), family, head_dim)?;
     let scaling = match places.first() {

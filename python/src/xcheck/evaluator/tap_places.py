@@ -38,6 +38,14 @@ RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("recurrent_norm", "input", r"(mamba|mixer|linear_attn)\.out_proj"),
     ("attn_out", "output", r"(mamba|conv|mixer|linear_attn)\.out_proj"),
 )
+EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
+    ("v_norm", "output", r"self_attn\.v_norm"),
+    ("ffn_residual", "input", "per_layer_input_gate"),
+    ("layer_gate", "output", "per_layer_input_gate"),
+    ("layer_act", "input", "per_layer_projection"),
+    ("layer_out", "output", "per_layer_projection"),
+    ("layer_post_norm", "output", "post_per_layer_input_norm"),
+)
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
 CACHE = ("batch", "kv_head", "key", "head_dim")
@@ -135,7 +143,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn
     names = [name for name, _ in block.named_modules() if name]
-    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT):
+    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *EMBEDDINGS):
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)

@@ -176,7 +176,9 @@ fn other_layer(at: &SiteContext) -> Option<usize> {
 fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     let other = other_layer(at)?;
     if let Some(Rotary { x, positions, .. }) = at.stage() {
-        return Some(at.n.rotate(x, &at.n.rope_table(at.book.rope(other)?, positions.clone())));
+        // Heads of another size do not fit.
+        let rope = at.book.rope(other).filter(|rope| Some(&rope.width) <= x.shape().last())?;
+        return Some(at.n.rotate(x, &at.n.rope_table(rope, positions.clone())));
     }
     masked(at, |mask| Mask { window: at.book.window(other), ..mask })
 }
