@@ -21,6 +21,11 @@ const NAMES: &[(&str, &[&str])] = &[
     ("qwen3", &["Qwen3ForCausalLM"]),
     ("qwen3moe", &["qwen3_moe", "Qwen3MoeForCausalLM"]),
     ("qwen3next", &["qwen3_next", "Qwen3NextForCausalLM"]),
+    ("qwen35", &["qwen3_5", "qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"]),
+    (
+        "qwen35moe",
+        &["qwen3_5_moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+    ),
     ("gemma2", &["Gemma2ForCausalLM"]),
     ("gemma3", &["gemma3_text", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"]),
     ("gemma4", &["gemma4_text", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"]),
@@ -70,6 +75,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("granitehybrid", &["granitemoehybrid", "GraniteMoeHybridForCausalLM"]),
     ("lfm2", &["Lfm2ForCausalLM"]),
     ("llama4", &["llama4_text", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"]),
+    ("nemotron_h", &["NemotronHForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

@@ -106,7 +106,7 @@ impl DecoderBlock for Gemma4Block {
                     v: if w.has_keys_as_values() { k.clone() } else { w.matrix("attn_v", kv_width, d)? },
                     k,
                     k_norm: w.norm("attn_k_norm", head_dim)?,
-                    v_norm: RmsNorm { weight: vec![1.0; head_dim], eps: c.norm_eps, gain: Gain::WeightFirst },
+                    v_norm: c.rms_norm(vec![1.0; head_dim]),
                     are_shared: w.has_shared_keys(),
                 })
             }

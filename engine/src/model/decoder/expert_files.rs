@@ -44,6 +44,8 @@ pub(crate) struct ExpertFiles {
     pub(crate) weighs_inputs: bool,
     /// True if tensors of all experts in Hugging Face files have a row for each input.
     pub(crate) has_input_rows: bool,
+    /// True if models without experts have the same architecture. Their number of experts is 0.
+    pub(crate) are_optional: bool,
 }
 
 /// Keys of a shared expert's feed-forward size.
@@ -51,11 +53,16 @@ pub(crate) struct ExpertFiles {
 pub(crate) enum SharedExpertFiles {
     /// The size itself, in `config.json` and in GGUF files. A logit of each token weighs the expert.
     Weighted([&'static str; 2]),
+    /// The size itself, in `config.json` and in GGUF files. The expert has no weight.
+    Unweighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. It has no weight.
     Count(&'static str),
     /// The size of one expert, in every layer with experts. It has no weight.
     Always,
 }
+
+/// Keys of the number of experts in `config.json`.
+const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
 
 impl ExpertFiles {
     /// Mixtral's experts.
@@ -77,6 +84,7 @@ impl ExpertFiles {
         dense: DenseFiles::Never,
         weighs_inputs: false,
         has_input_rows: false,
+        are_optional: false,
     };
 
     /// DeepSeek V3's experts: sigmoid, a correction bias, groups, a factor, and shared experts.
@@ -99,9 +107,19 @@ impl ExpertFiles {
         self.function != ScoreFunction::Softmax || self.has_bias || self.may_have_groups
     }
 
+    /// Returns true if a model has experts, according to its `config.json`.
+    pub(super) fn are_in_json(&self, file: &Config) -> Result<bool> {
+        Ok(!self.are_optional || one_of(file, &COUNT)? > 0)
+    }
+
+    /// Returns true if a model has experts, according to its GGUF file.
+    pub(super) fn are_in_gguf(&self, file: &Gguf, architecture: &str) -> Result<bool> {
+        let count = file.optional::<usize>(&format!("{architecture}.expert_count"))?;
+        Ok(!self.are_optional || count.unwrap_or(0) > 0)
+    }
+
     /// Reads the experts of a `config.json`. transformers has several names for their numbers.
     pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
-        const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
         const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
         const SHARED: [&str; 4] = [
             "n_shared_experts",
@@ -110,7 +128,9 @@ impl ExpertFiles {
             "moe_num_shared_experts",
         ];
         let shared = self.shared.and_then(|shared| match shared {
-            SharedExpertFiles::Weighted([key, _]) | SharedExpertFiles::Count(key) => Some(key),
+            SharedExpertFiles::Weighted([key, _])
+            | SharedExpertFiles::Unweighted([key, _])
+            | SharedExpertFiles::Count(key) => Some(key),
             SharedExpertFiles::Always => None,
         });
         for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
@@ -227,11 +247,13 @@ impl ExpertFiles {
         let usual = self.usual_in_gguf(file, architecture, n_layers);
         let function = self.function_in_gguf(file, &key("expert_gating_func"), usual)?;
         let shared_ffn_size = match self.shared {
-            Some(SharedExpertFiles::Weighted([_, shared])) => match file.optional(&key(shared))? {
-                Some(width) => Some(width),
-                None => Some(file.require(&key("feed_forward_length"))?),
-            },
             Some(SharedExpertFiles::Always) => Some(ffn_size),
+            Some(SharedExpertFiles::Weighted([_, shared]) | SharedExpertFiles::Unweighted([_, shared])) => {
+                match file.optional(&key(shared))? {
+                    Some(width) => Some(width),
+                    None => Some(file.require(&key("feed_forward_length"))?),
+                }
+            }
             Some(SharedExpertFiles::Count(_)) => {
                 let count = file.optional::<usize>(&key("expert_shared_count"))?.unwrap_or(0);
                 let stated = file.optional::<usize>(&key("expert_shared_feed_forward_length"))?;

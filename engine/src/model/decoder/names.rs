@@ -57,6 +57,8 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_up_exps", "mlp.experts.gate_up_proj="),
+    ("ffn_down_all_exps", "mlp.experts.down_proj="),
     ("exp_probs_b", "mlp.gate.e_score_correction_bias="),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
@@ -76,7 +78,7 @@ pub const SHARED_EXPERTS: &[(&str, &str)] = &[
 const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// Prefixes of the non-text parts of a model.
-const OTHER_PARTS: [&str; 10] = [
+const OTHER_PARTS: [&str; 11] = [
     "audio_tower.",
     "model.audio_tower.",
     "model.embed_audio.",
@@ -87,6 +89,7 @@ const OTHER_PARTS: [&str; 10] = [
     "model.vision_tower.",
     "model.vision_model.",
     "model.multi_modal_projector.",
+    "model.visual.",
 ];
 
 /// Prefix of multi-token prediction layers in Qwen's checkpoints.
