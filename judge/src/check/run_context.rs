@@ -150,6 +150,7 @@ impl<'r> RunContext<'r> {
         let engine = EngineProperties {
             pairing: dimensions.rope_pairing,
             expert_groups: dimensions.expert_groups,
+            has_chunks: model.has_chunks(),
             windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
             computed: numerics.activation_type(),
             products: profile.products().unwrap_or(numerics.activation_type()),
@@ -322,6 +323,9 @@ impl<'r> RunContext<'r> {
         script.passes.truncate(passes);
         let part = match part {
             RerunPart::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
+            RerunPart::Part(part) if !part.layers.is_empty() && !self.model.runs_in_parts() => {
+                return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0);
+            }
             RerunPart::Part(part) => part,
         };
         // Without layers there is no cache, so earlier passes do not matter.

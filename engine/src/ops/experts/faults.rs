@@ -114,7 +114,7 @@ fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let by = |logits: &Tensor, routing: ExpertRouting| Some(at.n.expert_weights(logits, chosen, &routing));
     let divided = |is_normalised| {
-        let is_of_chosen = routing.is_of_chosen && is_normalised;
+        let is_of_chosen = routing.is_of_chosen && (is_normalised || routing.chooses_by_logits());
         ExpertRouting { is_normalised, is_of_chosen, ..routing.clone() }
     };
     let (experts, used) = (logits.row_len(), chosen.row_len());
