@@ -109,6 +109,19 @@ impl SequenceField {
         }
     }
 
+    /// Returns the number of nested lists.
+    pub(crate) fn depth(self) -> u8 {
+        match self {
+            Self::Tokens | Self::Prompt | Self::Completion | Self::Mask => 1,
+            Self::PromptLength
+            | Self::CompletionLength
+            | Self::Length
+            | Self::Temperature
+            | Self::Version
+            | Self::Dtype => 0,
+        }
+    }
+
     /// Returns the field with a name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.names().contains(&name))

@@ -11,6 +11,7 @@ mod json_lines;
 mod logprob_error;
 mod number_grid;
 mod pair_view;
+mod parquet_table;
 mod pattern;
 mod record;
 mod record_source;

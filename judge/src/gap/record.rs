@@ -39,6 +39,20 @@ pub(super) struct StatedSequence {
 #[derive(Debug)]
 pub(super) struct FieldProblem(pub &'static str, pub String);
 
+/// Returns the token id of a stored number; `u32::MAX` for negative ids, with which some libraries pad.
+pub(super) fn token_id(value: f64) -> Option<u32> {
+    match value as u32 {
+        id if f64::from(id) == value => Some(id),
+        _ => (value < 0.0 && value.fract() == 0.0).then_some(u32::MAX),
+    }
+}
+
+/// Returns the number of tokens of a stored number.
+pub(super) fn token_count(value: f64) -> Option<usize> {
+    let count = value as usize;
+    (count as f64 == value).then_some(count)
+}
+
 impl StatedSequence {
     /// Aligns log-probabilities, mask and tokens.
     pub(super) fn aligned(self) -> Result<SequenceRecord, FieldProblem> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::field_names::SequenceField;
 use super::json_lines::LogprobNames;
-use super::record::{FieldProblem, SequenceRecord, StatedSequence};
+use super::record::{FieldProblem, SequenceRecord, StatedSequence, token_count, token_id};
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::view::View;
@@ -63,9 +63,9 @@ impl TensorBatch {
             }
         }
         for (field, view) in &self.fields {
-            let found = if self.is_scalar(*field) { view.len() } else { self.rows_of(view) };
+            let found = if field.depth() == 0 { view.len() } else { self.rows_of(view) };
             // A scalar, such as a temperature, is that of all sequences.
-            if found != rows && !(self.is_scalar(*field) && found == 1) {
+            if found != rows && !(field.depth() == 0 && found == 1) {
                 let name = field.names()[0];
                 let shape = view.shape();
                 return Err(
@@ -83,18 +83,6 @@ impl TensorBatch {
     /// Returns the number of sequences of an array; an array with one axis is one sequence.
     fn rows_of(&self, view: &View) -> usize {
         view.shape().split_last().map_or(1, |(_, rows)| rows.iter().product())
-    }
-
-    fn is_scalar(&self, field: SequenceField) -> bool {
-        use SequenceField as Field;
-        matches!(
-            field,
-            Field::PromptLength
-                | Field::CompletionLength
-                | Field::Length
-                | Field::Temperature
-                | Field::Version
-        )
     }
 
     /// Reads the next sequence; `None` after the last row.
@@ -155,23 +143,19 @@ impl TensorBatch {
 
     fn count(&self, field: SequenceField) -> Result<Option<usize>> {
         let Some(value) = self.scalar(field) else { return Ok(None) };
-        match value as usize {
-            count if count as f64 == value => Ok(Some(count)),
-            _ => {
-                let name = field.names()[0];
-                Err(self.bad(format!("row {}: {name}: {value}, expected a number of tokens", self.row)))
-            }
-        }
+        let problem = || {
+            let name = field.names()[0];
+            self.bad(format!("row {}: {name}: {value}, expected a number of tokens", self.row))
+        };
+        token_count(value).map(Some).ok_or_else(problem)
     }
 
     fn ids(&self, field: SequenceField) -> Result<Option<Vec<u32>>> {
         let Some(values) = self.values(field) else { return Ok(None) };
-        let id = |value: f64| match value as u32 {
-            id if f64::from(id) == value => Ok(id),
-            // Some libraries pad with -1 or -100.
-            _ if value < 0.0 && value.fract() == 0.0 => Ok(u32::MAX),
-            _ => Err(self.bad(format!("row {}: {}: invalid token id {value}", self.row, field.names()[0]))),
+        let problem = |value: f64| {
+            self.bad(format!("row {}: {}: invalid token id {value}", self.row, field.names()[0]))
         };
+        let id = |value: f64| token_id(value).ok_or_else(|| problem(value));
         values.into_iter().map(id).collect::<Result<_>>().map(Some)
     }
 
