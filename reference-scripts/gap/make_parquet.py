@@ -6,6 +6,7 @@ All files of a run have the same data. Needs pyarrow, pandas, polars, duckdb and
 
 import argparse
 import base64
+import io
 import json
 from pathlib import Path
 
@@ -23,6 +24,7 @@ SEQUENCES = 6
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=Path, default=Path("tests/data/gap/tiny-qwen3.jsonl"))
+    parser.add_argument("--routes", type=Path, default=Path("tests/data/gap/tiny-qwen3moe.jsonl"))
     parser.add_argument("--out", type=Path, default=Path("tests/data/gap/parquet"))
     options = parser.parse_args()
     options.out.mkdir(exist_ok=True)
@@ -30,6 +32,7 @@ def main() -> None:
     with open(options.out / "same.jsonl", "w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     write_all(rows, options.out)
+    routes([json.loads(line) for line in open(options.routes)], options.out)
     refused(rows, options.out)
 
 
@@ -92,6 +95,23 @@ def columns(rows: list[dict], list_of, token: pa.DataType, logprob: pa.DataType)
 
 def value(kind: pa.DataType, value):
     return [bool(one) for one in value] if getattr(kind, "value_type", None) == pa.bool_() else value
+
+
+def routes(rows: list[dict], out: Path) -> None:
+    """The experts of both sides: lists of lists of lists, and the text that vLLM sends (.npy in base64)."""
+    sides = ("rollout", "trainer")
+    columns = {name: pa.array([row[name] for row in rows]) for name in ("tokens", "prompt_length")}
+    columns |= {f"{side}_logprobs": pa.array([row[side] for row in rows], pa.list_(pa.float32())) for side in sides}
+    nested = pa.list_(pa.list_(pa.list_(pa.int16())))
+    columns["rollout_routed_experts"] = pa.array([row["rollout_routes"] for row in rows], nested)
+    columns["trainer_routed_experts"] = pa.array([npy(row["trainer_routes"]) for row in rows])
+    pq.write_table(pa.table(columns), out / "routes.parquet", data_page_size=300, row_group_size=10)
+
+
+def npy(experts: list) -> str:
+    file = io.BytesIO()
+    np.save(file, np.array(experts, np.uint8))
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def refused(rows: list[dict], out: Path) -> None:

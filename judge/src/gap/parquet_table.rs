@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use super::expert_routes::ExpertRoutes;
 use super::field_names::SequenceField;
-use super::json_lines::LogprobNames;
+use super::json_lines::SideNames;
 use super::record::{FieldProblem, SequenceRecord, StatedSequence, token_count, token_id};
 use crate::error::{Error, Result};
 use crate::format::{EscapedText, FileBytes, ParquetFile, ParquetRow, ParquetRows, ParquetValue};
@@ -49,7 +50,7 @@ impl ParquetTable {
     ///
     /// # Errors
     /// If the file has no column of log-probabilities, or a column has other values than expected.
-    pub(super) fn open(path: &Path, wanted: &LogprobNames) -> Result<Self> {
+    pub(super) fn open(path: &Path, wanted: &SideNames) -> Result<Self> {
         let file = ParquetFile::read(FileBytes::open(path)?)?;
         let best = file.names().filter_map(|name| Some((wanted.rank(name)?, name))).min();
         let (_, best) = best.ok_or_else(|| Error::dump(path, missing(&file, wanted)))?;
@@ -61,14 +62,18 @@ impl ParquetTable {
             row: 0,
         };
         for field in SequenceField::ALL {
-            let Some(name) = field.names().iter().find(|&&known| file.names().any(|name| name == known))
-            else {
-                continue;
-            };
+            let is_there =
+                |known: &&&str| wanted.field(known).is_some() && file.names().any(|name| name == **known);
+            let mut known = field.names().iter().filter(is_there);
+            // Experts of this side alone are better than those of both.
+            let name = if field == SequenceField::Routes { known.next_back() } else { known.next() };
+            let Some(name) = name else { continue };
             match field {
                 SequenceField::Length => {}
                 SequenceField::Dtype => table.texts.push((field, FieldColumn::of(&file, name, 0)?)),
-                SequenceField::Version if file.has_texts(name) => {
+                SequenceField::Version | SequenceField::Routes | SequenceField::PromptRoutes
+                    if file.has_texts(name) =>
+                {
                     table.texts.push((field, FieldColumn::of(&file, name, 0)?));
                 }
                 _ => table.numbers.push((field, FieldColumn::of(&file, name, field.depth())?)),
@@ -124,13 +129,21 @@ impl ParquetTable {
                     let is_set = |flag: &Option<f64>| flag.is_some_and(|flag| flag != 0.0);
                     stated.mask = Some(column.row.values.iter().map(is_set).collect());
                 }
+                Field::Routes => stated.routes = Some(routes(*field, &column.row)?),
+                Field::PromptRoutes => stated.prompt_routes = Some(routes(*field, &column.row)?),
                 Field::Length | Field::Dtype => {}
             }
         }
         for (field, column) in &self.texts {
             let text = column.scalar().and_then(|bytes| str::from_utf8(bytes).ok());
+            let routes = || {
+                let problem = |problem| FieldProblem(field.names()[0], problem);
+                text.map(|text| ExpertRoutes::of_text(text).map_err(problem)).transpose()
+            };
             match field {
                 Field::Dtype => stated.dtype = text.map(str::to_owned),
+                Field::Routes => stated.routes = routes()?,
+                Field::PromptRoutes => stated.prompt_routes = routes()?,
                 _ => stated.version = text.and_then(|text| text.parse().ok()),
             }
         }
@@ -152,6 +165,13 @@ fn ids(field: SequenceField, row: &ParquetRow<f64>) -> Result<Vec<u32>, FieldPro
     row.values.iter().map(id).collect()
 }
 
+fn routes(field: SequenceField, row: &ParquetRow<f64>) -> Result<ExpertRoutes, FieldProblem> {
+    let problem = |problem: String| FieldProblem(field.names()[0], problem);
+    let lengths = row.lengths();
+    let lengths = lengths.ok_or_else(|| problem("lists of different lengths".to_owned()))?;
+    ExpertRoutes::of(lengths, row.values.iter().map(|id| id.unwrap_or(-1.0))).map_err(problem)
+}
+
 fn count(field: SequenceField, row: &ParquetRow<f64>) -> Result<usize, FieldProblem> {
     let value = row.values.first().copied().flatten().unwrap_or(f64::NAN);
     let problem = || FieldProblem(field.names()[0], format!("{value}, expected a number of tokens"));
@@ -159,7 +179,7 @@ fn count(field: SequenceField, row: &ParquetRow<f64>) -> Result<usize, FieldProb
 }
 
 /// Names the columns that were looked for, and those that the file has.
-fn missing(file: &ParquetFile, wanted: &LogprobNames) -> String {
+fn missing(file: &ParquetFile, wanted: &SideNames) -> String {
     let mut names: Vec<_> = file.names().map(|name| format!("`{}`", EscapedText(name))).collect();
     names.dedup();
     let more = names.len().saturating_sub(MOST_NAMES);

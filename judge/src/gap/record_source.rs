@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::field_names::PolicySide;
-use super::json_lines::{JsonLines, LogprobNames};
+use super::json_lines::{JsonLines, SideNames};
 use super::parquet_table::ParquetTable;
 use super::record::SequenceRecord;
 use super::tensor_batch::TensorBatch;
@@ -28,7 +28,7 @@ impl RecordSource {
     /// # Errors
     /// If the file has another form.
     pub fn open(path: &Path, side: PolicySide, column: Option<&str>) -> Result<Self> {
-        let wanted = LogprobNames::of(side, column);
+        let wanted = SideNames::of(side, column);
         Ok(Self(match SequenceForm::of(path)? {
             SequenceForm::Json => RecordReader::Lines(Box::new(JsonLines::open(path, wanted)?)),
             SequenceForm::Parquet => RecordReader::Table(Box::new(ParquetTable::open(path, &wanted)?)),

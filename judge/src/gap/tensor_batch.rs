@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::expert_routes::ExpertRoutes;
 use super::field_names::SequenceField;
-use super::json_lines::LogprobNames;
+use super::json_lines::SideNames;
 use super::record::{FieldProblem, SequenceRecord, StatedSequence, token_count, token_id};
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
@@ -22,12 +23,12 @@ impl TensorBatch {
     ///
     /// # Errors
     /// If the file has no tensor of log-probabilities, or the shapes contradict each other.
-    pub(super) fn open(path: &Path, wanted: &LogprobNames) -> Result<Self> {
+    pub(super) fn open(path: &Path, wanted: &SideNames) -> Result<Self> {
         let arrays = Arrays::open(path)?;
         let (mut best, mut fields) = (None::<(usize, View<'static>)>, Vec::new());
         for (name, stored) in arrays.tensors.iter() {
             let last = name.rsplit(['.', '/']).next().unwrap_or(name);
-            let (rank, field) = (wanted.rank(last), SequenceField::named(last));
+            let (rank, field) = (wanted.rank(last), wanted.field(last));
             if rank.is_none() && field.is_none() {
                 continue;
             }
@@ -56,6 +57,13 @@ impl TensorBatch {
             let shape = self.logprobs.shape();
             return Err(self.bad(format!("logprobs: shape {shape:?}, expected [sequences, tokens]")));
         }
+        for (field, view) in self.fields.iter().filter(|(field, _)| field.depth() == 3) {
+            let [_, _, _, _] = view.shape() else {
+                let (name, shape) = (field.names()[0], view.shape());
+                let expected = "expected [sequences, tokens, layers, experts]";
+                return Err(self.bad(format!("{name}: shape {shape:?}, {expected}")));
+            };
+        }
         let all = self.fields.iter().map(|(field, view)| (field.names()[0], view));
         for (name, view) in all.chain([("logprobs", &self.logprobs)]) {
             if view.is_empty() {
@@ -63,7 +71,11 @@ impl TensorBatch {
             }
         }
         for (field, view) in &self.fields {
-            let found = if field.depth() == 0 { view.len() } else { self.rows_of(view) };
+            let found = match field.depth() {
+                0 => view.len(),
+                1 => self.rows_of(view),
+                _ => view.shape()[0],
+            };
             // A scalar, such as a temperature, is that of all sequences.
             if found != rows && !(field.depth() == 0 && found == 1) {
                 let name = field.names()[0];
@@ -116,6 +128,8 @@ impl TensorBatch {
             temperature: self.scalar(Field::Temperature),
             version: self.scalar(Field::Version).map(|version| version as i64),
             dtype: None,
+            routes: self.routes(Field::Routes)?,
+            prompt_routes: self.routes(Field::PromptRoutes)?,
         };
         if let Some(length) = length {
             stated.cut(length).map_err(|problem| self.bad(format!("row {}: {problem}", self.row)))?;
@@ -159,6 +173,17 @@ impl TensorBatch {
         values.into_iter().map(id).collect::<Result<_>>().map(Some)
     }
 
+    fn routes(&self, field: SequenceField) -> Result<Option<ExpertRoutes>> {
+        let Some(view) = self.view(field) else { return Ok(None) };
+        let &[_, tokens, layers, used] = view.shape() else { return Ok(None) };
+        let mut ids = vec![0.0; tokens * layers * used];
+        view.read_rows(self.row * tokens * layers..(self.row + 1) * tokens * layers, &mut ids);
+        let routes = ExpertRoutes::of([tokens, layers, used], ids);
+        routes
+            .map(Some)
+            .map_err(|problem| self.bad(format!("row {}: {}: {problem}", self.row, field.names()[0])))
+    }
+
     fn bad(&self, problem: String) -> Error {
         Error::dump(&self.path, problem)
     }
@@ -178,6 +203,9 @@ impl StatedSequence {
         self.logprobs.truncate(left(self.logprobs.len()));
         if let Some(mask) = &mut self.mask {
             mask.truncate(left(mask.len()));
+        }
+        if let Some(routes) = &mut self.routes {
+            routes.truncate(left(routes.tokens()));
         }
         Ok(())
     }
