@@ -122,6 +122,8 @@ def refused(rows: list[dict], out: Path) -> None:
     pq.write_table(pa.Table.from_pylist([one]), out / "refused-brotli.parquet", compression="brotli")
     pq.write_table(pa.Table.from_pylist([{"tokens": [1, 2], "scores": [0.0, 1.0]}]), out / "refused-missing.parquet")
     pq.write_table(pa.Table.from_pylist([one | {"logprobs": ["a", "b"]}]), out / "refused-texts.parquet")
+    zeros = {name: pa.array([np.zeros(9_000_000, np.float32)]) for name in ("tokens", "logprobs")}
+    pq.write_table(pa.table(zeros), out / "refused-zeros.parquet", data_page_size=1 << 28)
     encrypted(pa.Table.from_pylist([one]), out / "refused-encrypted.parquet")
 
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::bias::bias;
 use super::breakdown::{TokenClass, classes};
 use super::figure::GapFigure;
 use super::finding::{GapFinding, counted};
@@ -23,10 +24,6 @@ use crate::verdict::Verdict;
 
 /// Fewest informative tokens that pass.
 const LEAST_INFORMATIVE: usize = 100;
-/// Largest share of the squared differences that one sign may have without a bias.
-const BIAS: f64 = 0.25;
-/// Smallest mean difference in standard errors over sequences that is a bias.
-const SIGMAS: f64 = 5.0;
 /// Number of sequences listed as the worst ones.
 const WORST: usize = 5;
 
@@ -337,41 +334,32 @@ impl PairTally {
     }
 }
 
-pub(super) fn is_fault(finding: &GapFinding) -> bool {
+impl GapAssessment {
+    /// Joins an assessment with our engine's choices of experts and one with the side's own. Other experts are an excuse,
+    /// but no proof: with their own experts, wrong engines differ from the model, too.
+    #[must_use]
+    pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
+        let replay = replay.with_scales(self.scale, replayed.scale);
+        if self.verdict == Verdict::Pass || replay.other_choices == 0 {
+            return Self { replay: Some(replay), ..self };
+        }
+        if replayed.findings.iter().any(is_fault) {
+            return Self { replay: Some(replay), ..replayed };
+        }
+        let findings = [vec![replay.finding()], replayed.findings].concat();
+        let mut found = Self { replay: Some(replay), verdict: Verdict::Inconclusive, findings, ..self };
+        found.sentence = found.said();
+        found
+    }
+}
+
+fn is_fault(finding: &GapFinding) -> bool {
     finding.verdict == Verdict::Fail
 }
 
 /// Returns the number of tokens in which logit errors are visible.
 fn informative_tokens(pair: &PairView) -> usize {
     pair.sample.tokens.iter().filter(|token| pair.error.is_informative(token)).count()
-}
-
-/// A mean difference that rounding does not give: the tokens' KL divergence alone shifts the mean.
-fn bias(pair: &PairView) -> Option<GapFinding> {
-    let deltas =
-        |range: std::ops::Range<usize>| pair.sample.tokens[range].iter().map(super::ScoredToken::delta);
-    let count = pair.sample.tokens.len();
-    let sums: Vec<f64> = pair.sample.sequences.iter().map(|one| deltas(one.tokens.clone()).sum()).collect();
-    let mean = sums.iter().sum::<f64>() / count.max(1) as f64;
-    let lengths = pair.sample.sequences.iter().map(|one| one.tokens.len() as f64);
-    let spread: f64 = sums.iter().zip(lengths).map(|(sum, length)| (sum - mean * length).powi(2)).sum();
-    let error = spread.sqrt() / count.max(1) as f64;
-    let square = deltas(0..count).map(|delta| delta * delta).sum::<f64>() / count.max(1) as f64;
-    let by_chance = square + BIAS * square.sqrt() + SIGMAS * error;
-    let is_bias = sums.len() >= 8 && mean.abs() > by_chance.max(pair.largest_bias());
-    is_bias.then(|| {
-        let (larger, smaller) = if mean > 0.0 { ("rollout", "trainer") } else { ("trainer", "rollout") };
-        let text = format!(
-            "the {larger}'s log-probabilities are larger than the {smaller}'s by {:.2e} on average ({:.0} standard errors); \
-             rounding has no such bias",
-            mean.abs(),
-            mean.abs() / error.max(f64::MIN_POSITIVE)
-        );
-        match pair.rms() > pair.limit() {
-            true => GapFinding::fault("bias", text),
-            false => GapFinding::doubt("bias", text),
-        }
-    })
 }
 
 /// Returns the share of the squared differences that rounding explains.

@@ -2,6 +2,7 @@
 //! learning: decides if their difference is rounding or a fault, and where it is.
 
 mod assessment;
+mod bias;
 mod breakdown;
 mod change_point;
 mod expert_routes;

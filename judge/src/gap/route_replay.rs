@@ -2,9 +2,7 @@
 
 use serde::Serialize;
 
-use super::assessment::{GapAssessment, is_fault};
 use super::finding::GapFinding;
-use crate::verdict::Verdict;
 
 /// A side's choices of experts against those of our engine, each from the same hidden states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -29,6 +27,17 @@ impl RouteReplay {
         self.largest_gap = self.largest_gap.max(other.largest_gap);
     }
 
+    /// Sets the effect of the side's experts.
+    pub(super) fn with_scales(self, own: f64, replayed: f64) -> Self {
+        let explained = 1.0 - (replayed / own.max(f64::MIN_POSITIVE)).powi(2);
+        Self { scale: replayed, explained: explained.max(0.0), ..self }
+    }
+
+    /// Returns the finding that a side computes as the model does with other experts.
+    pub(super) fn finding(&self) -> GapFinding {
+        GapFinding::doubt("flipped-experts", self.sentence()).at(Vec::new(), self.explained)
+    }
+
     /// Describes the effect of the side's experts.
     pub fn sentence(&self) -> String {
         format!(
@@ -40,26 +49,5 @@ impl RouteReplay {
             self.choices,
             self.largest_gap
         )
-    }
-}
-
-impl GapAssessment {
-    /// Joins an assessment with our engine's choices of experts and one with the side's own. Other experts are an excuse,
-    /// but no proof: with their own experts, wrong engines differ from the model, too.
-    #[must_use]
-    pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
-        let explained = 1.0 - (replayed.scale / self.scale.max(f64::MIN_POSITIVE)).powi(2);
-        let replay = RouteReplay { scale: replayed.scale, explained: explained.max(0.0), ..replay };
-        if self.verdict == Verdict::Pass || replay.other_choices == 0 {
-            return Self { replay: Some(replay), ..self };
-        }
-        if replayed.findings.iter().any(is_fault) {
-            return Self { replay: Some(replay), ..replayed };
-        }
-        let doubt = GapFinding::doubt("flipped-experts", replay.sentence()).at(Vec::new(), replay.explained);
-        let findings = [vec![doubt], replayed.findings].concat();
-        let mut found = Self { replay: Some(replay), verdict: Verdict::Inconclusive, findings, ..self };
-        found.sentence = found.said();
-        found
     }
 }

@@ -15,7 +15,7 @@ use crate::format::FileBytes;
 /// Bytes that a page may have, apart from those that its compressed size explains.
 const SMALL_PAGE: usize = 16 << 20;
 /// Largest page.
-const LARGEST_PAGE: usize = 1 << 30;
+const LARGEST_PAGE: usize = 1 << 28;
 /// Largest compression ratio of a page that is not small.
 const LARGEST_RATIO: usize = 1024;
 

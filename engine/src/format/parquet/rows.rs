@@ -6,8 +6,10 @@ use super::values::{ParquetType, ParquetValue};
 use crate::error::{Error, Result};
 use crate::format::FileBytes;
 
-/// Maximum number of values in a row.
-const LONGEST_ROW: usize = 1 << 25;
+/// Maximum number of values in a row that is a list.
+const LONGEST_LIST: usize = 1 << 23;
+/// Maximum number of values in a row of nested lists.
+const LONGEST_NEST: usize = 1 << 24;
 
 /// A row of a column.
 #[derive(Clone, Debug)]
@@ -70,7 +72,7 @@ impl<V: ParquetValue> ParquetRows<V> {
     /// Reads the next row into `row`; false after the last one.
     ///
     /// # Errors
-    /// If a page is damaged, a row has more than 33 million values, or a group has other rows than it states.
+    /// If a page is damaged, a row has more than 8 million values (16 million in nested lists), or a group has other rows than it states.
     pub fn read(&mut self, row: &mut ParquetRow<V>) -> Result<bool> {
         row.values.clear();
         row.levels.clear();
@@ -102,8 +104,9 @@ impl<V: ParquetValue> ParquetRows<V> {
             row.has_empty_list = true;
             return Ok(());
         }
-        if row.values.len() == LONGEST_ROW {
-            return Err(self.bad("a row of more than 33 million values"));
+        let most = if self.column.depth > 1 { LONGEST_NEST } else { LONGEST_LIST };
+        if row.values.len() == most {
+            return Err(self.bad(&format!("a row of more than {most} values")));
         }
         let value = match &mut self.page {
             Some(page) if definition == self.column.present => page.values.next().map(Some),
