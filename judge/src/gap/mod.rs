@@ -41,4 +41,4 @@ pub use route_effect::RouteEffect;
 pub use route_replay::RouteReplay;
 pub use sequence_join::{JoinCounts, SequenceJoin, SequencePair};
 pub use table::gap_table;
-pub(crate) use token_sample::{SampleSequence, ScoredToken};
+pub(crate) use token_sample::SampleSequence;
