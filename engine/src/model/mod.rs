@@ -36,6 +36,7 @@ pub(crate) mod lfm2;
 pub mod llama;
 mod loaders;
 mod longrope;
+mod meta_files;
 pub(crate) mod minimax_m2;
 pub(crate) mod mistral;
 pub(crate) mod mixtral;
