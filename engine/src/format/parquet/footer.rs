@@ -202,7 +202,7 @@ fn kind_of(element: &ThriftStruct) -> std::result::Result<ParquetType, String> {
         Some(5) => ParquetType::F64,
         Some(6) if is_text => ParquetType::Text,
         Some(7) if logical == Some(15) && element.int(2) == Some(2) => ParquetType::F16,
-        Some(1 | 2 | 3) => return Err("dates, times or decimals".to_owned()),
+        Some(1..=3) => return Err("dates, times or decimals".to_owned()),
         Some(6 | 7) => return Err("bytes".to_owned()),
         found => return Err(format!("of the unknown type {}", found.unwrap_or(-1))),
     })

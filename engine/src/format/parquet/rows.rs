@@ -122,7 +122,10 @@ impl<V: ParquetValue> ParquetRows<V> {
     /// Reads the levels of the next entry, from the next page if need be.
     fn advance(&mut self) -> Result<()> {
         while self.page.as_ref().is_none_or(|page| page.left == 0) {
-            let Some(pages) = &mut self.pages else { return Ok(self.next = None) };
+            let Some(pages) = &mut self.pages else {
+                self.next = None;
+                return Ok(());
+            };
             self.page = pages.page(&self.source, &self.column)?;
             if self.page.is_none() {
                 self.pages = None;

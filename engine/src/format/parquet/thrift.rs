@@ -69,7 +69,7 @@ impl<'a> ThriftStruct<'a> {
     pub(super) fn structures(&self, id: i16) -> Option<Vec<&Self>> {
         let Some(ThriftValue::List(list)) = self.field(id) else { return None };
         let each = |element| match element {
-            &ThriftValue::Struct(ref fields) => Some(fields),
+            ThriftValue::Struct(fields) => Some(fields),
             _ => None,
         };
         list.iter().map(each).collect()
