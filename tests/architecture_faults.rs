@@ -224,9 +224,29 @@ impl DecoderBlock for Rewired {
 fn rewired(
     diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut LayerState) -> Tensor,
 ) -> Decoder<Rewired> {
-    let Decoder { architecture, config, token_embd, layers, output_norm, output } = gemma3();
+    let Decoder {
+        architecture,
+        config,
+        token_embd,
+        layers,
+        output_norm,
+        output,
+        output_bias,
+        position_embd,
+        embedding_norm,
+    } = gemma3();
     let layers = layers.into_iter().map(|block| Rewired { block, diagram }).collect();
-    Decoder { architecture, config, token_embd, layers, output_norm, output }
+    Decoder {
+        architecture,
+        config,
+        token_embd,
+        layers,
+        output_norm,
+        output,
+        output_bias,
+        position_embd,
+        embedding_norm,
+    }
 }
 
 #[test]
@@ -296,7 +316,7 @@ fn an_unbiased_variance_is_found_in_the_first_layer_norm() {
 #[test]
 fn a_layer_norm_without_mean_subtraction_is_found_in_the_first_norm() {
     let faulty = with_layer_norm(|x, norm| {
-        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
+        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight, groups: 1 };
         per_column(LLAMA_CPP_F32.rms_norm(x, &rms), norm.bias.iter().copied(), |x, bias| x + bias)
     });
     assert_first_wrong(&judge("tiny-gpt2", &gpt2(), &faulty), AttnNorm);

@@ -72,6 +72,21 @@ def changed_weights(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable
     return build
 
 
+def exchanged(one: str, other: str) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with two modules of each layer exchanged."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for module in model.modules():
+            if hasattr(module, one) and hasattr(module, other):
+                first, second = getattr(module, one), getattr(module, other)
+                setattr(module, one, second)
+                setattr(module, other, first)
+        return model
+
+    return build
+
+
 def swap_gate_and_up(tiny: TinyModel) -> PreTrainedModel:
     """The up projections of all experts in the place of their gates, and the other way round."""
     model = new_model(tiny)
@@ -312,6 +327,20 @@ def swap_fused_gate(tiny: TinyModel) -> PreTrainedModel:
     for name, parameter in model.named_parameters():
         if name.split(".")[-2] == "gate_up_proj":
             parameter.copy_(parameter.roll(parameter.shape[0] // 2, dims=0))
+    return model
+
+
+def swap_groups(tiny: TinyModel) -> PreTrainedModel:
+    """Mamba-2 whose heads all read B and C of the first group."""
+    model = new_model(tiny)
+    for module in model.modules():
+        if hasattr(module, "ssm_state_size"):
+            inner, size, groups = module.intermediate_size, module.ssm_state_size, module.n_groups
+            rows = [*range(inner), *(inner + part * groups * size + row % size for part in (0, 1) for row in range(groups * size))]
+            for weight in (module.conv1d.weight, module.conv1d.bias):
+                weight.copy_(weight[rows])
+            projection = module.in_proj.weight
+            projection[inner : inner + len(rows)] = projection[inner : inner + len(rows)][rows]
     return model
 
 

@@ -89,6 +89,7 @@ kinds! {
         SoftmaxAxis "softmax_axis" "the axis of softmax";
         SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
         SoftmaxSum "softmax_sum" "keys that only softmax's sum counts: zero rows of a cache, a sink";
+        Alibi "alibi" "ALiBi: missing, or with other slopes";
         AttnMerge "attn_merge" "the shares by which attention over cached and over new keys is merged";
     }
     Cache {
@@ -108,6 +109,7 @@ kinds! {
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
         StepSize "step_size" "the step sizes of a recurrence: their bias, or softplus";
         StateDecay "state_decay" "the decay of a recurrent state";
+        StateGroups "state_groups" "the group of heads whose B and C a head of a recurrence reads";
         StateSkip "state_skip" "the skip connection of a recurrence";
         StateKept "state_kept" "the recurrent state that a layer keeps between passes";
         GatedNorm "gated_norm" "the gate of a norm: missing, another function, or applied after the norm";

@@ -66,9 +66,9 @@ impl<'a> ThriftStruct<'a> {
     }
 
     /// Returns the structures of a list; `None` if the field is missing or has other elements.
-    pub(super) fn structures(&self, id: i16) -> Option<Vec<&Self>> {
+    pub(super) fn structures<'s>(&'s self, id: i16) -> Option<Vec<&'s Self>> {
         let Some(ThriftValue::List(list)) = self.field(id) else { return None };
-        let each = |element| match element {
+        let each = |element: &'s ThriftValue<'a>| match element {
             ThriftValue::Struct(fields) => Some(fields),
             _ => None,
         };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer};
+use crate::model::decoder::{BlockShape, LatentSizes, NormKind, Positions, RecurrentLayers, RecurrentMixer};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -56,6 +56,8 @@ pub struct DecoderConfig {
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
+    /// Positions of tokens in the model.
+    pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
     /// Factor of q·k.
@@ -76,6 +78,9 @@ pub struct DecoderConfig {
     pub(crate) dense: Option<DenseLayers>,
     /// Layers with a recurrent state in place of keys and values, if there are any.
     pub(crate) recurrent: Option<RecurrentLayers>,
+    /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
+    /// are attention, or what replaces it, alone.
+    pub(crate) single_halves: Option<Vec<bool>>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
 }
@@ -176,7 +181,7 @@ impl DecoderConfig {
 
     /// Creates an RMSNorm with this weight.
     pub(super) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
-        RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
+        RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain, groups: 1 }
     }
 
     /// Returns the widths of a cached key and of a cached value of one token.
@@ -210,7 +215,7 @@ impl DecoderConfig {
 
     /// Returns true if a layer applies RoPE.
     pub(crate) fn rotates(&self, layer: usize) -> bool {
-        !self.unrotated.get(layer).copied().unwrap_or(false)
+        self.positions == Positions::Rotary && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
     /// Returns a flag for each layer that is true for full attention, in a model whose files state a window; else no

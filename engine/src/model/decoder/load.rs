@@ -6,8 +6,8 @@ use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Projection,
-    Projections, RecurrentMixer,
+    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
+    Projection, Projections, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -161,6 +161,15 @@ impl LayerWeights<'_, '_> {
         Ok(ShortConvolution { weight, bias, kernel })
     }
 
+    /// Loads a vector by its GGUF name. GGUF files store it as a matrix with a row for each of `groups` equal parts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(crate) fn grouped(&mut self, name: &str, groups: usize, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.plain_of(&tensor, &[&[len], &[groups, len / groups]])
+    }
+
     /// Loads a vector by its GGUF name. GGUF files store it as a matrix of one row or one column.
     ///
     /// # Errors
@@ -180,10 +189,12 @@ impl LayerWeights<'_, '_> {
         self.config.recurrent_mixer(self.layer)
     }
 
-    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head.
+    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head. Recurrent
+    /// layers may have a tensor of this name, too.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
-        matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer))
+        let has_name = matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer));
+        has_name && self.config.recurrent.is_none()
     }
 
     /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
@@ -324,9 +335,34 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
+        let output_bias = match (family.has_head_bias, names.output().strip_suffix("weight")) {
+            (true, Some(stem)) => Some(w.vector(&format!("{stem}bias"), c.vocab_size)?),
+            _ => None,
+        };
+        let position_embd = match c.positions {
+            Positions::Learned { offset } => {
+                let rows = c.context_length.saturating_add(offset);
+                Some(w.matrix(&names.position_embd(), rows, c.hidden_size)?)
+            }
+            Positions::Rotary | Positions::Alibi => None,
+        };
+        let embedding_norm = match family.outer_names.embedding_norm {
+            Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),
+            None => None,
+        };
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
-        Ok(Self { architecture: family.architecture, config, token_embd, layers, output_norm, output })
+        Ok(Self {
+            architecture: family.architecture,
+            config,
+            token_embd,
+            layers,
+            output_norm,
+            output,
+            output_bias,
+            position_embd,
+            embedding_norm,
+        })
     }
 }
