@@ -49,6 +49,8 @@ const NAMES: &[(&str, &[&str])] = &[
     ("falcon", &["FalconForCausalLM"]),
     ("opt", &["OPTForCausalLM"]),
     ("bloom", &["BloomForCausalLM"]),
+    ("starcoder", &["gpt_bigcode", "GPTBigCodeForCausalLM"]),
+    ("gptj", &["GPTJForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
     (

@@ -365,6 +365,11 @@ def add_bloom(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     add_sizes(writer, config, 4 * config.hidden_size)
 
 
+def add_starcoder(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The starcoder.* keys."""
+    add_sizes(writer, config, config.n_inner or 4 * config.n_embd)
+
+
 def unprefixed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """BLOOM's tensors with the names that llama.cpp's converter maps."""
     return {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
@@ -667,6 +672,7 @@ FAMILIES = {
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
     "falcon": Family(gguf.MODEL_ARCH.FALCON, add_falcon, falcon_layout),
+    "gpt_bigcode": Family(gguf.MODEL_ARCH.STARCODER, add_starcoder),
     "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=lambda tensors: unprefixed(tensors)),
     "gpt_oss": Family(
         gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)

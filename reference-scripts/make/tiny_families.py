@@ -26,6 +26,10 @@ from transformers import (
     Exaone4ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    GPTBigCodeConfig,
+    GPTBigCodeForCausalLM,
+    GPTJConfig,
+    GPTJForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     GemmaConfig,
@@ -139,7 +143,7 @@ UNSTATED = object()
 
 # Keys of a size in configurations, the first that one has.
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
-FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "hidden_size")
+FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "hidden_size")
 CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
@@ -202,6 +206,14 @@ FALCON_SIZES = {
     "intermediate_size": UNSTATED,
     "ffn_hidden_size": 64,
     "attn_implementation": "eager",
+}
+
+GPT2_SIZES = {
+    "num_key_value_heads": UNSTATED,
+    "rope_parameters": UNSTATED,
+    "intermediate_size": UNSTATED,
+    "n_inner": 64,
+    "tie_word_embeddings": False,
 }
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
@@ -674,6 +686,36 @@ MODELS = {
             "tie_word_embeddings": False,
             "attn_implementation": "eager",
         },
+        types=(),
+    ),
+    "tiny-starcoder": tiny(
+        "StarCoder's architecture, learned positions, LayerNorm, biases in all matrices, GELU by tanh without a gate, all heads\n"
+        "share one key and one value,",
+        GPTBigCodeForCausalLM,
+        GPTBigCodeConfig,
+        22,
+        {
+            "positions that begin with 1": shows(changed_weights("wpe.weight", lambda w: w.roll(-1, dims=0))),
+            "no biases": shows(drop_biases),
+            "ReLU": shows(configured(leave_out(activation_function="relu")), 0.05),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        gains={"c_attn": 1.3, "wte": 3.0, "wpe": 2.0},
+        settings={**GPT2_SIZES, "n_positions": 128},
+    ),
+    "tiny-gptj": tiny(
+        "GPT-J's architecture, LayerNorm, both halves of a block read one norm of its input, GELU by tanh without a gate, RoPE\n"
+        "of neighbours in 4 values of each head, biases of the feed-forward block and of the logits (llama.cpp has no GPT-J),",
+        GPTJForCausalLM,
+        GPTJConfig,
+        9,
+        {
+            "RoPE of halves": shows(swap_pairing(0.5)),
+            "RoPE of whole heads": shows(configured(leave_out(rotary_dim=8))),
+            "no bias of the logits": shows(changed_weights("lm_head.bias", torch.zeros_like)),
+        },
+        gains={**QK, "wte": 3.0},
+        settings={**GPT2_SIZES, "rotary_dim": 4},
         types=(),
     ),
     "tiny-gptoss": tiny(

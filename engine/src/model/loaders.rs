@@ -28,9 +28,11 @@ use crate::model::glm::GlmFamily;
 use crate::model::glm4::Glm4Family;
 use crate::model::glm4_moe::Glm4MoeFamily;
 use crate::model::glm4_moe_lite::Glm4MoeLiteFamily;
+use crate::model::gpt_bigcode::GptBigcodeFamily;
 use crate::model::gpt_neox::GptNeoxFamily;
 use crate::model::gpt_oss::GptOssFamily;
 use crate::model::gpt2::Gpt2;
+use crate::model::gptj::GptjFamily;
 use crate::model::granite::GraniteBlock;
 use crate::model::granite_hybrid::GraniteHybridFamily;
 use crate::model::granite_moe::GraniteMoeFamily;
@@ -136,6 +138,8 @@ const LOADERS: &[Loader] = &[
     FALCON,
     decoder::<StandardBlock<OptFamily>>(),
     decoder::<StandardBlock<BloomFamily>>(),
+    decoder::<StandardBlock<GptBigcodeFamily>>(),
+    decoder::<StandardBlock<GptjFamily>>(),
     decoder::<StandardBlock<DeepseekV3Family>>(),
     DEEPSEEK_V2,
     GLM4_MOE_LITE,
