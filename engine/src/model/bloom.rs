@@ -5,55 +5,49 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, Positions,
-    StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, Positions,
 };
 use crate::model::json::Config;
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 
 /// Settings of BLOOM.
-#[derive(Clone, Debug)]
-pub(crate) struct BloomFamily;
-
-impl StandardFamily for BloomFamily {
-    const FAMILY: Family = Family {
-        architecture: "bloom",
-        gguf_names: &["bloom"],
-        model_types: &["bloom"],
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_epsilon",
-        activation: Activation::GeluFactored,
-        hidden_acts: &[],
-        biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
-        positions: Positions::Alibi,
-        ffn_size: Some(|file| Ok(file.require_usize("hidden_size")?.saturating_mul(4))),
-        refuse_json,
-        json_aliases: &[
-            ("n_embed", "hidden_size"),
-            ("n_layer", "num_hidden_layers"),
-            ("n_head", "num_attention_heads"),
-            ("seq_length", "max_position_embeddings"),
-        ],
-        layer_names: &[
-            ("attn_qkv", "self_attention.query_key_value"),
-            ("attn_output", "self_attention.dense"),
-            ("ffn_up", "mlp.dense_h_to_4h"),
-            ("ffn_down", "mlp.dense_4h_to_h"),
-        ],
-        outer_names: OuterNames {
-            prefix: "transformer.",
-            layers: "h",
-            embedding: "word_embeddings",
-            embedding_norm: Some("word_embeddings_layernorm"),
-            norm: "ln_f",
-            ..OuterNames::LLAMA
-        },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "bloom",
+    gguf_names: &["bloom"],
+    model_types: &["bloom"],
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_epsilon",
+    activation: Activation::GeluFactored,
+    hidden_acts: &[],
+    biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
+    positions: Positions::Alibi,
+    ffn_size: Some(|file| Ok(file.require_usize("hidden_size")?.saturating_mul(4))),
+    refuse_json,
+    json_aliases: &[
+        ("n_embed", "hidden_size"),
+        ("n_layer", "num_hidden_layers"),
+        ("n_head", "num_attention_heads"),
+        ("seq_length", "max_position_embeddings"),
+    ],
+    layer_names: &[
+        ("attn_qkv", "self_attention.query_key_value"),
+        ("attn_output", "self_attention.dense"),
+        ("ffn_up", "mlp.dense_h_to_4h"),
+        ("ffn_down", "mlp.dense_4h_to_h"),
+    ],
+    outer_names: OuterNames {
+        prefix: "transformer.",
+        layers: "h",
+        embedding: "word_embeddings",
+        embedding_norm: Some("word_embeddings_layernorm"),
+        norm: "ln_f",
+        ..OuterNames::LLAMA
+    },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 fn refuse_json(file: &Config) -> Result<()> {
     const STREAM: &str = "apply_residual_connection_post_layernorm";

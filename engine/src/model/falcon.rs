@@ -5,79 +5,68 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, ParallelHalves,
-    ParallelOrder, StandardFamily,
+    BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves, ParallelOrder,
 };
 use crate::model::json::Config;
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// Settings of Falcon models whose block has one norm of its input, or two halves one after the other.
-#[derive(Clone, Debug)]
-pub(crate) struct FalconFamily;
+pub(crate) const FAMILY: Family = Family {
+    architecture: "falcon",
+    gguf_names: &["falcon"],
+    model_types: &["falcon"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { ffn: FfnShape::Plain, parallel: Some(PARALLEL), ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_epsilon",
+    activation: Activation::GeluErf,
+    gguf_activations: &[("falcon", Activation::GeluTanh)],
+    hidden_acts: &["gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu"],
+    biases: BiasRules::NONE,
+    kv_heads: Some(kv_heads),
+    ffn_size: Some(ffn_size),
+    refuse_json,
+    json_aliases: &[
+        ("n_embed", "hidden_size"),
+        ("activation", "hidden_act"),
+        ("parallel_attn", "use_parallel_residual"),
+    ],
+    layer_names: &[
+        ("attn_qkv", "self_attention.query_key_value"),
+        ("attn_output", "self_attention.dense"),
+        ("ffn_up", "mlp.dense_h_to_4h"),
+        ("ffn_down", "mlp.dense_4h_to_h"),
+    ],
+    outer_names: OuterNames {
+        prefix: "transformer.",
+        layers: "h",
+        embedding: "word_embeddings",
+        norm: "ln_f",
+        ..OuterNames::LLAMA
+    },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Settings of Falcon models whose halves have a norm each.
-#[derive(Clone, Debug)]
-pub(crate) struct TwoNormFalconFamily;
-
-impl StandardFamily for FalconFamily {
-    const FAMILY: Family = Family {
-        architecture: "falcon",
-        gguf_names: &["falcon"],
-        model_types: &["falcon"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { ffn: FfnShape::Plain, parallel: Some(PARALLEL), ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_epsilon",
-        activation: Activation::GeluErf,
-        gguf_activations: &[("falcon", Activation::GeluTanh)],
-        hidden_acts: &["gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu"],
-        biases: BiasRules::NONE,
-        kv_heads: Some(kv_heads),
-        ffn_size: Some(ffn_size),
-        refuse_json,
-        json_aliases: &[
-            ("n_embed", "hidden_size"),
-            ("activation", "hidden_act"),
-            ("parallel_attn", "use_parallel_residual"),
-        ],
-        layer_names: &[
-            ("attn_qkv", "self_attention.query_key_value"),
-            ("attn_output", "self_attention.dense"),
-            ("ffn_up", "mlp.dense_h_to_4h"),
-            ("ffn_down", "mlp.dense_4h_to_h"),
-        ],
-        outer_names: OuterNames {
-            prefix: "transformer.",
-            layers: "h",
-            embedding: "word_embeddings",
-            norm: "ln_f",
-            ..OuterNames::LLAMA
-        },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
-
-impl StandardFamily for TwoNormFalconFamily {
-    const FAMILY: Family = Family {
-        shape: BlockShape {
-            parallel: Some(ParallelHalves { has_ffn_norm: true, is_always: true, ..PARALLEL }),
-            ..FalconFamily::FAMILY.shape
-        },
-        layer_names: &[
-            ("attn_norm", "ln_attn"),
-            ("ffn_norm", "ln_mlp"),
-            ("attn_qkv", "self_attention.query_key_value"),
-            ("attn_output", "self_attention.dense"),
-            ("ffn_up", "mlp.dense_h_to_4h"),
-            ("ffn_down", "mlp.dense_4h_to_h"),
-        ],
-        gguf_layer_names: &[("attn_norm", "attn_norm_2"), ("ffn_norm", "attn_norm")],
-        ..FalconFamily::FAMILY
-    };
-}
+pub(crate) const TWO_NORMS: Family = Family {
+    shape: BlockShape {
+        parallel: Some(ParallelHalves { has_ffn_norm: true, is_always: true, ..PARALLEL }),
+        ..FAMILY.shape
+    },
+    layer_names: &[
+        ("attn_norm", "ln_attn"),
+        ("ffn_norm", "ln_mlp"),
+        ("attn_qkv", "self_attention.query_key_value"),
+        ("attn_output", "self_attention.dense"),
+        ("ffn_up", "mlp.dense_h_to_4h"),
+        ("ffn_down", "mlp.dense_4h_to_h"),
+    ],
+    gguf_layer_names: &[("attn_norm", "attn_norm_2"), ("ffn_norm", "attn_norm")],
+    ..FAMILY
+};
 
 const PARALLEL: ParallelHalves = ParallelHalves {
     has_ffn_norm: false,

@@ -4,46 +4,40 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, Positions,
-    StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, Positions,
 };
 use crate::model::json::Config;
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 
 /// Settings of StarCoder and SantaCoder.
-#[derive(Clone, Debug)]
-pub(crate) struct GptBigcodeFamily;
-
-impl StandardFamily for GptBigcodeFamily {
-    const FAMILY: Family = Family {
-        architecture: "starcoder",
-        gguf_names: &["starcoder"],
-        model_types: &["gpt_bigcode"],
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_epsilon",
-        activation: Activation::GeluTanh,
-        hidden_acts: &["gelu_pytorch_tanh", "gelu_new", "gelu"],
-        biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
-        positions: Positions::Learned { offset: 0 },
-        kv_heads: Some(kv_heads),
-        ffn_size: Some(ffn_size),
-        refuse_json,
-        json_aliases: GPT2_KEYS,
-        layer_names: &[
-            ("attn_norm", "ln_1"),
-            ("attn_qkv", "attn.c_attn"),
-            ("attn_output", "attn.c_proj"),
-            ("ffn_norm", "ln_2"),
-            ("ffn_up", "mlp.c_fc"),
-            ("ffn_down", "mlp.c_proj"),
-        ],
-        outer_names: OuterNames { positions: "wpe", ..GPT2_NAMES },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "starcoder",
+    gguf_names: &["starcoder"],
+    model_types: &["gpt_bigcode"],
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_epsilon",
+    activation: Activation::GeluTanh,
+    hidden_acts: &["gelu_pytorch_tanh", "gelu_new", "gelu"],
+    biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
+    positions: Positions::Learned { offset: 0 },
+    kv_heads: Some(kv_heads),
+    ffn_size: Some(ffn_size),
+    refuse_json,
+    json_aliases: GPT2_KEYS,
+    layer_names: &[
+        ("attn_norm", "ln_1"),
+        ("attn_qkv", "attn.c_attn"),
+        ("attn_output", "attn.c_proj"),
+        ("ffn_norm", "ln_2"),
+        ("ffn_up", "mlp.c_fc"),
+        ("ffn_down", "mlp.c_proj"),
+    ],
+    outer_names: OuterNames { positions: "wpe", ..GPT2_NAMES },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Keys of GPT-2's relatives.
 pub(crate) const GPT2_KEYS: &[(&str, &str)] = &[
@@ -55,13 +49,8 @@ pub(crate) const GPT2_KEYS: &[(&str, &str)] = &[
 ];
 
 /// Names of tensors outside of layers in GPT-2's relatives.
-pub(crate) const GPT2_NAMES: OuterNames = OuterNames {
-    prefix: "transformer.",
-    layers: "h",
-    embedding: "wte",
-    norm: "ln_f",
-    ..OuterNames::LLAMA
-};
+pub(crate) const GPT2_NAMES: OuterNames =
+    OuterNames { prefix: "transformer.", layers: "h", embedding: "wte", norm: "ln_f", ..OuterNames::LLAMA };
 
 /// Returns the width of the feed-forward block: four times the hidden size unless stated.
 pub(crate) fn ffn_size(file: &Config) -> Result<usize> {

@@ -5,59 +5,53 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, ParallelHalves, ParallelOrder,
-    RopeExtras, StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, ParallelHalves, ParallelOrder, RopeExtras,
 };
 use crate::model::gpt_bigcode::{GPT2_KEYS, GPT2_NAMES, ffn_size};
 use crate::model::json::Config;
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// Settings of GPT-J.
-#[derive(Clone, Debug)]
-pub(crate) struct GptjFamily;
-
-impl StandardFamily for GptjFamily {
-    const FAMILY: Family = Family {
-        architecture: "gptj",
-        gguf_names: &[],
-        model_types: &["gptj"],
-        pairing: RopePairing::Interleaved,
-        shape: BlockShape {
-            ffn: FfnShape::Plain,
-            parallel: Some(ParallelHalves {
-                has_ffn_norm: false,
-                orders: [ParallelOrder::HalvesTogether; 2],
-                is_always: true,
-                is_gguf: false,
-            }),
-            ..BlockShape::LLAMA
-        },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_epsilon",
-        activation: Activation::GeluNew,
-        hidden_acts: &["gelu_new", "gelu_pytorch_tanh", "gelu"],
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        biases: BiasRules { qkv: BiasRule::Never, output: BiasRule::Never, mlp: BiasRule::Always },
-        has_head_bias: true,
-        ffn_size: Some(ffn_size),
-        refuse_json,
-        json_aliases: GPT2_KEYS,
-        layer_names: &[
-            ("attn_norm", "ln_1"),
-            ("attn_q", "attn.q_proj"),
-            ("attn_k", "attn.k_proj"),
-            ("attn_v", "attn.v_proj"),
-            ("attn_output", "attn.out_proj"),
-            ("ffn_up", "mlp.fc_in"),
-            ("ffn_down", "mlp.fc_out"),
-        ],
-        outer_names: GPT2_NAMES,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gptj",
+    gguf_names: &[],
+    model_types: &["gptj"],
+    pairing: RopePairing::Interleaved,
+    shape: BlockShape {
+        ffn: FfnShape::Plain,
+        parallel: Some(ParallelHalves {
+            has_ffn_norm: false,
+            orders: [ParallelOrder::HalvesTogether; 2],
+            is_always: true,
+            is_gguf: false,
+        }),
+        ..BlockShape::LLAMA
+    },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_epsilon",
+    activation: Activation::GeluNew,
+    hidden_acts: &["gelu_new", "gelu_pytorch_tanh", "gelu"],
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    biases: BiasRules { qkv: BiasRule::Never, output: BiasRule::Never, mlp: BiasRule::Always },
+    has_head_bias: true,
+    ffn_size: Some(ffn_size),
+    refuse_json,
+    json_aliases: GPT2_KEYS,
+    layer_names: &[
+        ("attn_norm", "ln_1"),
+        ("attn_q", "attn.q_proj"),
+        ("attn_k", "attn.k_proj"),
+        ("attn_v", "attn.v_proj"),
+        ("attn_output", "attn.out_proj"),
+        ("ffn_up", "mlp.fc_in"),
+        ("ffn_down", "mlp.fc_out"),
+    ],
+    outer_names: GPT2_NAMES,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 fn refuse_json(file: &Config) -> Result<()> {
     for key in ["rope_parameters", "rope_scaling", "rope_theta"] {

@@ -4,29 +4,24 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::decoder::{BlockShape, DecoderBlock, Family, FfnShape, RecurrentFiles, StandardFamily};
-use crate::model::granite::GraniteBlock;
+use crate::model::decoder::{BlockShape, Family, FfnShape, RecurrentFiles};
+use crate::model::granite;
 use crate::model::json::Config;
 
 /// Settings of Granite 4.
-#[derive(Clone, Debug)]
-pub(crate) struct GraniteHybridFamily;
-
-impl StandardFamily for GraniteHybridFamily {
-    const FAMILY: Family = Family {
-        architecture: "granitehybrid",
-        gguf_names: &["granitehybrid"],
-        model_types: &["granitemoehybrid"],
-        shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
-        recurrent: Some(RecurrentFiles::GraniteHybrid),
-        ffn_size: Some(ffn_size),
-        json_aliases: &[("layers_block_type", "layer_types")],
-        layer_names: &[("ffn_up", "shared_mlp.input_linear"), ("ffn_down", "shared_mlp.output_linear")],
-        gguf_layer_names: &[("ssm_dt", "ssm_dt.bias="), ("ssm_a", "ssm_a="), ("ssm_d", "ssm_d=")],
-        config_defaults,
-        ..GraniteBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "granitehybrid",
+    gguf_names: &["granitehybrid"],
+    model_types: &["granitemoehybrid"],
+    shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
+    recurrent: Some(RecurrentFiles::GraniteHybrid),
+    ffn_size: Some(ffn_size),
+    json_aliases: &[("layers_block_type", "layer_types")],
+    layer_names: &[("ffn_up", "shared_mlp.input_linear"), ("ffn_down", "shared_mlp.output_linear")],
+    gguf_layer_names: &[("ssm_dt", "ssm_dt.bias="), ("ssm_a", "ssm_a="), ("ssm_d", "ssm_d=")],
+    config_defaults,
+    ..granite::FAMILY
+};
 
 /// Returns the width of the feed-forward block, which is the shared expert of models with experts.
 fn ffn_size(file: &Config) -> Result<usize> {

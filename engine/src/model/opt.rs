@@ -3,45 +3,38 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, Positions, StandardFamily,
-};
+use crate::model::decoder::{BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, Positions};
 use crate::model::json::Config;
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 
 /// Settings of OPT.
-#[derive(Clone, Debug)]
-pub(crate) struct OptFamily;
-
-impl StandardFamily for OptFamily {
-    const FAMILY: Family = Family {
-        architecture: "opt",
-        gguf_names: &[],
-        model_types: &["opt"],
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: EPS,
-        activation: Activation::Relu,
-        hidden_acts: &["relu", "gelu", "gelu_new", "gelu_pytorch_tanh"],
-        attn_scale: |c| AttentionScale::RoundedQueries(1.0 / (c.head_dim as f32).sqrt()),
-        biases: BiasRules::stated("enable_bias"),
-        positions: Positions::Learned { offset: 2 },
-        refuse_json,
-        json_aliases: &[("activation_function", "hidden_act"), ("ffn_dim", "intermediate_size")],
-        layer_names: &[
-            ("attn_norm", "self_attn_layer_norm"),
-            ("attn_output", "self_attn.out_proj"),
-            ("ffn_norm", "final_layer_norm"),
-            ("ffn_up", "fc1"),
-            ("ffn_down", "fc2"),
-        ],
-        outer_names: OuterNames { prefix: "model.decoder.", norm: "final_layer_norm", ..OuterNames::LLAMA },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "opt",
+    gguf_names: &[],
+    model_types: &["opt"],
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: EPS,
+    activation: Activation::Relu,
+    hidden_acts: &["relu", "gelu", "gelu_new", "gelu_pytorch_tanh"],
+    attn_scale: |c| AttentionScale::RoundedQueries(1.0 / (c.head_dim as f32).sqrt()),
+    biases: BiasRules::stated("enable_bias"),
+    positions: Positions::Learned { offset: 2 },
+    refuse_json,
+    json_aliases: &[("activation_function", "hidden_act"), ("ffn_dim", "intermediate_size")],
+    layer_names: &[
+        ("attn_norm", "self_attn_layer_norm"),
+        ("attn_output", "self_attn.out_proj"),
+        ("ffn_norm", "final_layer_norm"),
+        ("ffn_up", "fc1"),
+        ("ffn_down", "fc2"),
+    ],
+    outer_names: OuterNames { prefix: "model.decoder.", norm: "final_layer_norm", ..OuterNames::LLAMA },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Epsilon of the norms, which no key of OPT's files states.
 const EPS: &str = "layer_norm_eps";

@@ -4,48 +4,43 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, ParallelHalves,
-    ParallelOrder, RopeExtras, StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves, ParallelOrder,
+    RopeExtras,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 use crate::tensor::RopePairing;
 
 /// Settings of Phi-1, Phi-1.5 and Phi-2.
-#[derive(Clone, Debug)]
-pub(crate) struct PhiFamily;
-
-impl StandardFamily for PhiFamily {
-    const FAMILY: Family = Family {
-        architecture: "phi2",
-        gguf_names: &["phi2"],
-        model_types: &["phi"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape {
-            ffn: FfnShape::Plain,
-            parallel: Some(ParallelHalves {
-                has_ffn_norm: false,
-                orders: [ParallelOrder::HalvesTogether; 2],
-                is_always: true,
-                is_gguf: false,
-            }),
-            ..BlockShape::LLAMA
-        },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_eps",
-        activation: Activation::GeluNew,
-        hidden_acts: &["gelu_new", "gelu", "gelu_pytorch_tanh"],
-        attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
-        has_head_bias: true,
-        layer_names: &[("attn_output", "self_attn.dense"), ("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")],
-        outer_names: OuterNames { norm: "final_layernorm", ..OuterNames::LLAMA },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "phi2",
+    gguf_names: &["phi2"],
+    model_types: &["phi"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape {
+        ffn: FfnShape::Plain,
+        parallel: Some(ParallelHalves {
+            has_ffn_norm: false,
+            orders: [ParallelOrder::HalvesTogether; 2],
+            is_always: true,
+            is_gguf: false,
+        }),
+        ..BlockShape::LLAMA
+    },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_eps",
+    activation: Activation::GeluNew,
+    hidden_acts: &["gelu_new", "gelu", "gelu_pytorch_tanh"],
+    attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    biases: BiasRules { qkv: BiasRule::Always, output: BiasRule::Always, mlp: BiasRule::Always },
+    has_head_bias: true,
+    layer_names: &[("attn_output", "self_attn.dense"), ("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")],
+    outer_names: OuterNames { norm: "final_layernorm", ..OuterNames::LLAMA },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `PhiConfig`.
 fn config_defaults() -> Value {

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::delta::DeltaAttention;
 use crate::model::decoder::{
-    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, GatedConvolution, LatentAttention,
-    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
+    DecoderBlock, DecoderConfig, FeedForward, ForwardContext, GatedConvolution, LatentAttention, LatentSizes,
+    LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
@@ -103,15 +103,9 @@ impl BlockShape {
     };
 }
 
-/// An architecture with a [`StandardBlock`].
-pub trait StandardFamily: Clone + Send + Sync + 'static {
-    /// Constants and conventions of the architecture.
-    const FAMILY: Family;
-}
-
 /// Weights of a block with options. Absent norms are `None`.
 #[derive(Clone, Debug)]
-pub struct StandardBlock<F> {
+pub struct StandardBlock {
     /// `[d]`
     pub(crate) attn_norm: Option<Norm>,
     /// Attention half of the block.
@@ -122,7 +116,6 @@ pub struct StandardBlock<F> {
     pub ffn: FeedForwardHalf,
     /// `[d]`
     pub(crate) ffn_post_norm: Option<Norm>,
-    family: std::marker::PhantomData<F>,
 }
 
 /// Attention half of a block, after its norm.
@@ -266,9 +259,7 @@ impl FeedForwardHalf {
     }
 }
 
-impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
-    const FAMILY: Family = F::FAMILY;
-
+impl DecoderBlock for StandardBlock {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, shape) = (c.hidden_size, c.shape);
         let (is_before, is_after) = (shape.norms != HalfNorms::After, shape.norms != HalfNorms::Before);
@@ -278,7 +269,6 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
             attn_post_norm: is_after.then(|| w.any_norm("post_attention_norm", d)).transpose()?,
             ffn: FeedForwardHalf::load(c, w)?,
             ffn_post_norm: is_after.then(|| w.any_norm("post_ffw_norm", d)).transpose()?,
-            family: std::marker::PhantomData,
         })
     }
 

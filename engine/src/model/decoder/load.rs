@@ -6,8 +6,8 @@ use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Positions, Projection,
-    Projections, RecurrentMixer,
+    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
+    Projection, Projections, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -275,18 +275,18 @@ impl<B: DecoderBlock> Decoder<B> {
     /// # Errors
     /// If a metadata key or tensor is missing, has another type or shape than the architecture requires, or asks for
     /// something that the forward pass does not support.
-    pub fn from_gguf(file: &Gguf) -> Result<Self> {
+    pub fn from_gguf(file: &Gguf, family: &'static Family) -> Result<Self> {
         let names =
-            DecoderNames::Gguf { layer: B::FAMILY.gguf_layer_names, output_norm: B::FAMILY.gguf_output_norm };
-        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, names)
+            DecoderNames::Gguf { layer: family.gguf_layer_names, output_norm: family.gguf_output_norm };
+        Self::load(family, DecoderConfig::from_gguf(file, family)?, &file.tensors, names)
     }
 
     /// Reads a model from `config.json` and its tensors.
     ///
     /// # Errors
     /// See [`Decoder::from_gguf`].
-    pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
-        let settings = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
+    pub fn from_hugging_face(config: &Config, tensors: &TensorFile, family: &'static Family) -> Result<Self> {
+        let settings = DecoderConfig::from_hugging_face(config, family)?;
         let decoded = match Dequantisation::read(config)? {
             Some(quantised) => {
                 quantised.check_activations()?;
@@ -295,22 +295,27 @@ impl<B: DecoderBlock> Decoder<B> {
             None => None,
         };
         let tensors = decoded.as_ref().unwrap_or(tensors);
-        Self::load(settings, tensors, DecoderNames::hugging_face(tensors, &B::FAMILY))
+        Self::load(family, settings, tensors, DecoderNames::hugging_face(tensors, family))
     }
 
     /// Reads a model from a llama2.c file, whose tensors have GGUF names.
     ///
     /// # Errors
     /// If a size is invalid, or a scale is not a number.
-    pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
+    pub fn from_llama2c(file: &Llama2cFile, family: &'static Family) -> Result<Self> {
         let names = DecoderNames::Gguf { layer: &[], output_norm: "output_norm" };
-        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, names)
+        Self::load(family, DecoderConfig::from_llama2c(file, family)?, &file.tensors, names)
     }
 
-    fn load(config: DecoderConfig, file: &TensorFile, names: DecoderNames) -> Result<Self> {
+    fn load(
+        family: &'static Family,
+        config: DecoderConfig,
+        file: &TensorFile,
+        names: DecoderNames,
+    ) -> Result<Self> {
         let c = &config;
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
-        let mut w = Weights::new(file, B::FAMILY.architecture);
+        let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
@@ -319,7 +324,7 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
-        let output_bias = match (B::FAMILY.has_head_bias, names.output().strip_suffix("weight")) {
+        let output_bias = match (family.has_head_bias, names.output().strip_suffix("weight")) {
             (true, Some(stem)) => Some(w.vector(&format!("{stem}bias"), c.vocab_size)?),
             _ => None,
         };
@@ -330,7 +335,7 @@ impl<B: DecoderBlock> Decoder<B> {
             }
             Positions::Rotary | Positions::Alibi => None,
         };
-        let embedding_norm = match B::FAMILY.outer_names.embedding_norm {
+        let embedding_norm = match family.outer_names.embedding_norm {
             Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),
             None => None,
         };
@@ -338,6 +343,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self {
+            architecture: family.architecture,
             config,
             token_embd,
             layers,

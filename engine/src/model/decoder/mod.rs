@@ -26,9 +26,8 @@ mod short_conv;
 mod state_space;
 mod yarn;
 
-pub(crate) use block::{
-    BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock, StandardFamily,
-};
+pub use block::StandardBlock;
+pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub(crate) use dense_files::DenseFiles;
@@ -67,9 +66,6 @@ use crate::weight::Matrix;
 
 /// One transformer block of an architecture: its weights and its forward pass.
 pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
-    /// Constants and conventions of the architecture.
-    const FAMILY: Family;
-
     /// Loads the weights of a layer.
     ///
     /// # Errors
@@ -100,6 +96,8 @@ pub struct ForwardContext<'m> {
 /// A decoder: configuration and weights.
 #[derive(Clone, Debug)]
 pub struct Decoder<B> {
+    /// Name of the architecture in dumps.
+    pub architecture: &'static str,
     /// Sizes and constants.
     pub config: DecoderConfig,
     /// `[V, d]`
@@ -120,7 +118,7 @@ pub struct Decoder<B> {
 
 impl<B: DecoderBlock> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
-        B::FAMILY.architecture
+        self.architecture
     }
 
     fn dimensions(&self) -> Dimensions {
@@ -245,7 +243,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
         t.enter_layer(layer);
-        arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
+        arrive(format_args!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
         let rotated = sliding.unwrap_or(&self.full);
         let pass = if self.full.c.rotates(layer) { rotated } else { &self.unrotated };
@@ -255,7 +253,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         let model = self.model;
-        arrive(|| "the head".to_owned(), &[("output", &model.output)]);
+        arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
         let bias = model.output_bias.as_deref();
