@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 42] = [
+const MODELS: [(&str, &[&str], usize); 44] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -38,6 +38,8 @@ const MODELS: [(&str, &[&str], usize); 42] = [
     ("tiny-opt", &[], 169),
     ("tiny-bloom", BOTH, 169),
     ("tiny-bloom-6", &[], 169),
+    ("tiny-starcoder", BOTH, 169),
+    ("tiny-gptj", &[], 153),
     ("tiny-qwen3next", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
@@ -59,7 +61,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 39] = [
+    let of_models: [(&str, &[Mistake]); 41] = [
         (
             "tiny-gemma",
             &[
@@ -287,6 +289,23 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
         (
             "tiny-bloom-6",
             &[("alibi=geometric", "alibi", "attn_weights"), ("alibi=2", "alibi", "attn_weights")],
+        ),
+        (
+            "tiny-starcoder",
+            &[
+                ("position_embedding=1", "position_embedding", "embed"),
+                ("activation=relu", "activation", "ffn_act"),
+                ("bias_missing=none", "bias_missing", "q"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-gptj",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("bias_missing@logits=none", "bias_missing", "logits"),
+            ],
         ),
         (
             "tiny-qwen3next",
