@@ -51,7 +51,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Settings of Falcon models whose halves have a norm each.
-pub(crate) const TWO_NORMS: Family = Family {
+const TWO_NORMS: Family = Family {
     shape: BlockShape {
         parallel: Some(ParallelHalves { has_ffn_norm: true, is_always: true, ..PARALLEL }),
         ..FAMILY.shape
@@ -80,6 +80,11 @@ const NEW: &str = "new_decoder_architecture";
 
 /// Key of the number of norms of a block's input.
 const NORMS: &str = "num_ln_in_parallel_attn";
+
+/// Returns the settings of models whose halves share a norm, or have a norm each.
+pub(crate) fn family(has_two_norms: bool) -> &'static Family {
+    if has_two_norms { &TWO_NORMS } else { &FAMILY }
+}
 
 /// Returns true if each half of a block has a norm of its own.
 pub(crate) fn has_two_norms(file: &Config) -> Result<bool> {

@@ -127,13 +127,12 @@ const OLMO2: Loader = Loader {
 
 /// Loader of Falcon, whose blocks have one norm of their input or two.
 const FALCON: Loader = Loader {
-    gguf: |file, family| {
+    gguf: |file, _| {
         let has_two = file.tensors.get("blk.0.attn_norm_2.weight").is_some();
-        let family = if has_two { &falcon::TWO_NORMS } else { family };
-        Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, family)?))
+        Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, falcon::family(has_two))?))
     },
-    hugging_face: |config, tensors, family| {
-        let family = if falcon::has_two_norms(config)? { &falcon::TWO_NORMS } else { family };
+    hugging_face: |config, tensors, _| {
+        let family = falcon::family(falcon::has_two_norms(config)?);
         Ok(Box::new(Decoder::<StandardBlock>::from_hugging_face(config, tensors, family)?))
     },
     ..standard(&falcon::FAMILY)
