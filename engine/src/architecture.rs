@@ -51,6 +51,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("bloom", &["BloomForCausalLM"]),
     ("starcoder", &["gpt_bigcode", "GPTBigCodeForCausalLM"]),
     ("gptj", &["GPTJForCausalLM"]),
+    ("hunyuan-dense", &["hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
     (

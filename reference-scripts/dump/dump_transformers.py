@@ -511,6 +511,7 @@ FAMILIES = {
     "bloom": BLOOM,
     "gpt_bigcode": GPT_BIGCODE,
     "gptj": GPTJ,
+    "hunyuan_v1_dense": LLAMA,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
     "lfm2": LFM2,

@@ -50,6 +50,8 @@ from transformers import (
     GraniteMoeHybridForCausalLM,
     HeliumConfig,
     HeliumForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
     Jais2Config,
     Jais2ForCausalLM,
     Lfm2Config,
@@ -717,6 +719,22 @@ MODELS = {
         gains={**QK, "wte": 3.0},
         settings={**GPT2_SIZES, "rotary_dim": 4},
         types=(),
+    ),
+    "tiny-hunyuan": tiny(
+        "The architecture of Hunyuan without experts, norms of each query and key head after RoPE, whose base a factor stretches,",
+        HunYuanDenseV1ForCausalLM,
+        HunYuanDenseV1Config,
+        2,
+        {
+            "no norms of queries and keys": shows(without_modules("query_layernorm", "key_layernorm"), 0.1),
+            "a base that is not stretched": shows(configured(scale_rope(rope_type="default")), 0.1),
+            "RoPE of neighbours": shows(swap_pairing()),
+        },
+        gains={"query_layernorm": 1.35, "key_layernorm": 1.35},
+        settings={
+            "head_dim": 8,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e2, "alpha": 1000.0, "factor": 1.0},
+        },
     ),
     "tiny-gptoss": tiny(
         "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "

@@ -34,6 +34,7 @@ pub(crate) mod granite;
 pub(crate) mod granite_hybrid;
 pub(crate) mod granite_moe;
 pub(crate) mod helium;
+pub(crate) mod hunyuan_dense;
 pub(crate) mod jais2;
 mod json;
 pub(crate) mod lfm2;

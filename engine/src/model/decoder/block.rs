@@ -54,6 +54,8 @@ pub(crate) enum QkNorm {
     EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
+    /// [`QkNorm::EachHead`], after RoPE.
+    EachHeadAfterRope,
 }
 
 /// Halves that both read the block's input.
@@ -163,7 +165,7 @@ impl AttentionHalf {
         }
         let widths = match c.shape.qk_norm {
             QkNorm::Absent => None,
-            QkNorm::EachHead | QkNorm::EachHeadIfStated => Some([c.head_dim; 2]),
+            QkNorm::EachHead | QkNorm::EachHeadIfStated | QkNorm::EachHeadAfterRope => Some([c.head_dim; 2]),
             QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
         };
         Ok(AttentionHalf::Heads(HeadAttention {
@@ -190,12 +192,19 @@ impl AttentionHalf {
         let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
         let v = t.tap(V, c.heads(attn.projections.v(n, x)));
         let gate = attn.projections.gate.as_ref().map(|gate| t.tap(AttnGate, gate.of(n, x)));
-        if let Some([q_norm, k_norm]) = &attn.qk_norms {
-            q = t.tap(QNorm, n.rms_norm(&q, q_norm));
-            k = t.tap(KNorm, n.rms_norm(&k, k_norm));
+        match &attn.qk_norms {
+            Some([q_norm, k_norm]) if c.shape.qk_norm == QkNorm::EachHeadAfterRope => {
+                q = n.rms_norm(&p.rotate(&q), q_norm);
+                k = n.rms_norm(&p.rotate(&k), k_norm);
+            }
+            Some([q_norm, k_norm]) => {
+                q = t.tap(QNorm, n.rms_norm(&q, q_norm));
+                k = t.tap(KNorm, n.rms_norm(&k, k_norm));
+                (q, k) = (p.rotate(&q), p.rotate(&k));
+            }
+            None => (q, k) = (p.rotate(&q), p.rotate(&k)),
         }
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
+        let (q, k) = (t.tap(QRope, q), t.tap(KRope, k));
         let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
         let context = match &gate {
             Some(gate) => t.tap(AttnGated, n.gated(gate, &context, Activation::Sigmoid)),
