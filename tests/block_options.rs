@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 44] = [
+const MODELS: [(&str, &[&str], usize); 45] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -40,6 +40,7 @@ const MODELS: [(&str, &[&str], usize); 44] = [
     ("tiny-bloom-6", &[], 169),
     ("tiny-starcoder", BOTH, 169),
     ("tiny-gptj", &[], 153),
+    ("tiny-hunyuan", BOTH, 177),
     ("tiny-qwen3next", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
@@ -61,7 +62,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 41] = [
+    let of_models: [(&str, &[Mistake]); 42] = [
         (
             "tiny-gemma",
             &[
@@ -305,6 +306,15 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("rope_pairing=half", "rope_pairing", "q_rope"),
                 ("rope_width=8", "rope_width", "q_rope"),
                 ("bias_missing@logits=none", "bias_missing", "logits"),
+            ],
+        ),
+        (
+            "tiny-hunyuan",
+            &[
+                ("norm_order=before-rope", "norm_order", "q_rope"),
+                ("norm_missing@q_rope", "norm_missing", "q_rope"),
+                ("rope_theta=100", "rope_theta", "q_rope"),
+                ("rope_pairing=interleaved", "rope_pairing", "q_rope"),
             ],
         ),
         (

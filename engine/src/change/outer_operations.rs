@@ -25,8 +25,8 @@ enum OuterOperation {
     Times(Multiplier),
     Tanh,
     Joined(JoinedPart),
-    /// A norm of each head after RoPE.
-    Norm(RmsNorm),
+    /// A norm of each head after RoPE, of these values.
+    Norm(RmsNorm, Tensor),
 }
 
 /// A part of joined values that an operation computed: the rotated part of heads of latent attention.
@@ -76,7 +76,7 @@ impl OuterOperation {
         }
         if let Some(RmsNormalisation { x, norm }) = node.operation() {
             let is_of_rotation = made_by(x)?.operation::<Rotary>().is_some();
-            return is_of_rotation.then(|| (x.clone(), OuterOperation::Norm(norm.clone())));
+            return is_of_rotation.then(|| (x.clone(), OuterOperation::Norm(norm.clone(), x.clone())));
         }
         match node.operation()? {
             Nonlinearity { x, up: None, activation: Activation::Tanh } => {
@@ -91,7 +91,7 @@ impl OuterOperation {
             OuterOperation::Times(by) => n.scale(x, *by),
             OuterOperation::Tanh => n.activation(x, Activation::Tanh),
             OuterOperation::Joined(joined) => joined.put(n, x, shape),
-            OuterOperation::Norm(norm) => n.rms_norm(x, norm),
+            OuterOperation::Norm(norm, _) => n.rms_norm(x, norm),
         }
     }
 
@@ -100,10 +100,21 @@ impl OuterOperation {
             OuterOperation::Times(by) => theirs.into_iter().map(|y| y / f64::from(by.factor())).collect(),
             OuterOperation::Tanh => theirs.into_iter().map(f64::atanh).collect(),
             OuterOperation::Joined(joined) => joined.taken_off(&theirs),
-            // The length of a row before its norm is unknown.
-            OuterOperation::Norm(_) => vec![f64::NAN; theirs.len()],
+            OuterOperation::Norm(norm, x) => before_norm(norm, x, theirs),
         }
     }
+}
+
+/// Returns values before a norm. A rotation does not change the length of a row, so the length is the model's.
+fn before_norm(norm: &RmsNorm, x: &Tensor, theirs: Vec<f64>) -> Vec<f64> {
+    let gains: Vec<f64> = norm.gains().map(f64::from).collect();
+    let mut values = theirs;
+    for (values, own) in values.chunks_mut(gains.len()).zip(x.data().chunks(gains.len())) {
+        let squares: f64 = own.iter().map(|&x| f64::from(x).powi(2)).sum();
+        let length = (squares / gains.len() as f64 + f64::from(norm.eps)).sqrt();
+        values.iter_mut().zip(&gains).for_each(|(value, gain)| *value *= length / gain);
+    }
+    values
 }
 
 /// An operation whose result passes through outer operations.
