@@ -316,7 +316,7 @@ fn an_unbiased_variance_is_found_in_the_first_layer_norm() {
 #[test]
 fn a_layer_norm_without_mean_subtraction_is_found_in_the_first_norm() {
     let faulty = with_layer_norm(|x, norm| {
-        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
+        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight, groups: 1 };
         per_column(LLAMA_CPP_F32.rms_norm(x, &rms), norm.bias.iter().copied(), |x, bias| x + bias)
     });
     assert_first_wrong(&judge("tiny-gpt2", &gpt2(), &faulty), AttnNorm);

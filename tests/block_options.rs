@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 45] = [
+const MODELS: [(&str, &[&str], usize); 49] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -42,6 +42,8 @@ const MODELS: [(&str, &[&str], usize); 45] = [
     ("tiny-gptj", &[], 153),
     ("tiny-hunyuan", BOTH, 177),
     ("tiny-qwen3next", BOTH, 293),
+    ("tiny-qwen35", BOTH, 205),
+    ("tiny-qwen35moe", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
     ("tiny-dots1", BOTH, 357),
@@ -53,6 +55,8 @@ const MODELS: [(&str, &[&str], usize); 45] = [
     ("tiny-glm47flash", BOTH, 249),
     ("tiny-lfm2", BOTH, 213),
     ("tiny-granitehybrid", BOTH, 237),
+    ("tiny-granitehybridmoe", BOTH, 241),
+    ("tiny-nemotronh", BOTH, 185),
 ];
 
 #[test]
@@ -62,7 +66,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 42] = [
+    let of_models: [(&str, &[Mistake]); 46] = [
         (
             "tiny-gemma",
             &[
@@ -341,6 +345,24 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             ],
         ),
         (
+            "tiny-qwen35",
+            &[
+                ("delta_rule=tiled-heads", "delta_rule", "recurrent_state"),
+                ("linear_decay=unbiased", "linear_decay", "decay"),
+                ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
+                ("norm_weight_offset=-1", "norm_weight_offset", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-qwen35moe",
+            &[
+                ("linear_beta=one", "linear_beta", "beta"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+                ("shared_expert=unweighted", "shared_expert", "ffn_out"),
+                ("rope_width=16", "rope_width", "q_rope"),
+            ],
+        ),
+        (
             "tiny-gptoss",
             &[
                 ("softmax_sum=none", "softmax_sum", "attn_weights"),
@@ -435,6 +457,28 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("state_kept=none", "state_kept", "recurrent_state"),
                 ("gated_norm=after", "gated_norm", "recurrent_norm"),
                 ("residual_scale=1", "residual_scale", "attn_residual"),
+            ],
+        ),
+        (
+            "tiny-granitehybridmoe",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("state_groups=alternating", "state_groups", "recurrent_state"),
+                ("gated_norm=ungrouped", "gated_norm", "recurrent_norm"),
+                ("step_size=unlimited", "step_size", "step_size"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronh",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("activation=relu", "activation", "ffn_act"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+                ("conv_bias=none", "conv_bias", "conv_out"),
+                ("residual_missing@block_out=branch", "residual_missing", "block_out"),
             ],
         ),
     ];

@@ -103,7 +103,7 @@ fn flipped(bed: &TestModel, from: usize, to: usize) -> Dump {
 /// A model whose router finds two experts of layer 0 equally likely, whatever it reads.
 fn undecided() -> Decoder<StandardBlock> {
     let mut model = qwen3_moe();
-    let router = &mut model.layers[0].ffn.mixture_mut().expect("it has experts").router;
+    let router = &mut model.layers[0].mixture_mut().expect("it has experts").router;
     let rows = |order: &dyn Fn(usize) -> usize, w: &Matrix| -> Vec<u8> {
         (0..w.rows).flat_map(|row| w.row(order(row)).to_vec()).collect()
     };
@@ -268,7 +268,7 @@ fn what_the_experts_made_without_their_numbers_is_not_compared() {
 fn another_number_of_experts_per_token_is_named() {
     for used in [2, 4] {
         let mut other = qwen3_moe();
-        let mixtures = other.layers.iter_mut().filter_map(|layer| layer.ffn.mixture_mut());
+        let mixtures = other.layers.iter_mut().filter_map(|layer| layer.mixture_mut());
         mixtures.for_each(|mixture| mixture.routing.used = used);
         let dump = bed(other, "f32").dump_with(&mut ()).expect("it runs");
         let outcome = bed(qwen3_moe(), "f32").check(&dump).expect("it can be judged");

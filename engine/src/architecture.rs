@@ -21,6 +21,11 @@ const NAMES: &[(&str, &[&str])] = &[
     ("qwen3", &["Qwen3ForCausalLM"]),
     ("qwen3moe", &["qwen3_moe", "Qwen3MoeForCausalLM"]),
     ("qwen3next", &["qwen3_next", "Qwen3NextForCausalLM"]),
+    ("qwen35", &["qwen3_5", "qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"]),
+    (
+        "qwen35moe",
+        &["qwen3_5_moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+    ),
     ("gemma2", &["Gemma2ForCausalLM"]),
     ("gemma3", &["gemma3_text", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"]),
     ("olmo2", &["Olmo2ForCausalLM", "olmo3", "Olmo3ForCausalLM"]),
@@ -71,6 +76,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
     ("granitehybrid", &["granitemoehybrid", "GraniteMoeHybridForCausalLM"]),
     ("lfm2", &["Lfm2ForCausalLM"]),
+    ("nemotron_h", &["NemotronHForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

@@ -39,8 +39,8 @@ use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::short_convolution::exact::Convolution;
-use crate::ops::state_space::StateSpace;
 use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -380,9 +380,9 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.gated_by_part(projected, part, x), stage)
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        let stage = StepSizes { dt: dt.clone(), bias: bias.to_vec() };
-        self.by(self.numerics.step_sizes(dt, bias), stage)
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        let stage = StepSizes { dt: dt.clone(), rule: rule.clone(), is_single };
+        self.by(self.numerics.step_sizes(dt, rule, is_single), stage)
     }
 
     fn recurrence(

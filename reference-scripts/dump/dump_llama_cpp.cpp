@@ -284,6 +284,8 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ssm_in", "mixer_in"}, // Mamba-2, as are the next two
     {"ssm_conv1d", "conv_out"},
     {"ssm_out", "attn_out"},
+    {"ssm_beta", "beta_logit"}, // Qwen 3.5, as is the next
+    {"ssm_alpha", "decay_logit"},
     {"shortconv.in_proj", "mixer_in"},
     {"shortconv.conv", "conv_out"},
     {"shortconv.out_proj", "attn_out"},
@@ -340,6 +342,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"inp_embd", "GET_ROWS", "embed"},
     {"embd", "GET_ROWS", "embed"},
     {"model.embed_tokens", "GET_ROWS", "embed"}, // LFM2, Qwen3-Next
+    {"model.input_embed", "GET_ROWS", "embed"},  // Qwen 3.5
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
@@ -352,6 +355,8 @@ const std::vector<NodeRule> NODE_RULES = {
     // Qwen3-Next: queries and output gate as parts of one projection.
     {"Qcur_view", "VIEW", "q"},
     {"gate", "VIEW", "attn_gate"},
+    {"Qcur_reshaped", "VIEW", "q"}, // Qwen 3.5, as is the next
+    {"gate_reshaped", "CONT", "attn_gate"},
     {"attn_pregate", "CONT", "attn_context"},
     {"attn_pregate", "RESHAPE", "k_cache", KEYS, 1},
     {"attn_pregate", "RESHAPE", "v_cache", KEYS, 2},
@@ -401,6 +406,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
+    {"nemotron_h_block_out", "ADD", "block_out"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
     {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
     {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
@@ -630,11 +636,13 @@ class Recorder {
             copy_missing_rope(taps);
             name_two_norms(taps);
             name_ffn_norm(taps);
+            name_single_norm(taps);
             name_shared(taps);
             split_gate_and_up(taps);
             shape_heads(taps);
             shape_latents(taps);
             shape_linear_attention(taps);
+            if (has_tiled_heads_) order_value_heads(taps);
             shape_experts(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
@@ -740,6 +748,13 @@ class Recorder {
         taps.erase("attn_post_norm");
     }
 
+    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention.
+    static void name_single_norm(Taps & taps) {
+        if (taps.count("attn_out") || taps.count("ffn_norm") || !taps.count("ffn_out") || !taps.count("attn_norm")) return;
+        taps["ffn_norm"] = std::move(taps["attn_norm"]);
+        taps.erase("attn_norm");
+    }
+
     // One matrix for both (Phi-3): the gate is the first half of what it gives.
     static void split_gate_and_up(Taps & taps) {
         if (taps.count("ffn_gate") || !taps.count("ffn_up") || !taps.count("ffn_act")) return;
@@ -799,6 +814,7 @@ class Recorder {
         const int64_t keys = (taps["conv_in"].shape[1] - taps["mixer_gate"].shape[1]) / 2;
         for (const char * tap : {"q_unit", "k_unit"}) {
             Value & value = taps[tap];
+            if (value.shape[1] == keys) continue; // not repeated
             const int64_t width = value.shape[1] / heads, each = value.shape[1] / keys;
             Value kept{{tokens, heads / each * width}, {}};
             for (int64_t row = 0; row < tokens * heads; row += each) {
@@ -806,6 +822,28 @@ class Recorder {
                 kept.data.insert(kept.data.end(), head, head + width);
             }
             value = std::move(kept);
+        }
+    }
+
+    // Files of Qwen 3.5 have the first value head of every key head, then the second ones, and so on. A dump has the heads in
+    // the order of Hugging Face files.
+    static void order_value_heads(Taps & taps) {
+        if (!taps.count("recurrent_state") || !taps.count("beta")) return;
+        const int64_t heads = taps["beta"].shape[1], keys = taps["k_unit"].shape[1];
+        const int64_t key_heads = keys / taps["recurrent_state"].shape[2], each = heads / key_heads;
+        for (const char * tap : {"conv_in", "conv_out", "conv_act", "mixer_gate", "beta_logit", "decay_logit", "beta", "decay",
+                                 "recurrent_state", "recurrent_out", "recurrent_norm"}) {
+            Value & value = taps[tap];
+            const int64_t rows = tap == std::string("recurrent_state") ? 1 : value.shape[0], all = value.data.size() / rows;
+            const int64_t first = std::strncmp(tap, "conv_", 5) == 0 ? 2 * keys : 0, width = (all - first) / heads;
+            const std::vector<float> tiled = value.data;
+            for (int64_t row = 0; row < rows; row++) {
+                for (int64_t head = 0; head < heads; head++) {
+                    const int64_t place = head % each * key_heads + head / each;
+                    const auto from = tiled.begin() + row * all + first + place * width;
+                    std::copy_n(from, width, value.data.begin() + row * all + first + head * width);
+                }
+            }
         }
     }
 
@@ -826,6 +864,7 @@ class Recorder {
 
     void note_weight(const ggml_tensor * weight) {
         if (!std::strstr(weight->name, ".weight")) return; // the KV cache
+        has_tiled_heads_ = has_tiled_heads_ || std::strstr(weight->name, ".ssm_alpha.");
         weight_types_.insert(ggml_type_name(weight->type));
         weight_buffers_.insert(ggml_backend_buffer_name(weight->buffer));
     }
@@ -836,6 +875,7 @@ class Recorder {
     std::set<std::string> weight_types_;
     std::set<std::string> weight_buffers_;
     bool rotates_ = false;
+    bool has_tiled_heads_ = false;
     std::exception_ptr error_;
 };
 
@@ -976,6 +1016,7 @@ void check_same(const std::vector<Pass> & plain, const std::vector<Pass> & recor
 void warn_of_missing(const PassTaps & pass) {
     std::set<std::string> missing;
     for (const auto & [layer, taps] : pass) {
+        if (layer >= 0 && taps.count("attn_out") != taps.count("ffn_out")) continue; // one half
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }

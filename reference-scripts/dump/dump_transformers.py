@@ -269,6 +269,20 @@ QWEN3_NEXT = replace(
     },
     recurrent={"recurrent_norm": input_of("linear_attn.out_proj"), "attn_out": output_of("linear_attn.out_proj")},
 )
+# Qwen 3.5 has a module for each projection of linear attention.
+QWEN35_MOE = replace(
+    QWEN3_NEXT,
+    recurrent=QWEN3_NEXT.recurrent
+    | {
+        "conv_in": output_of("linear_attn.in_proj_qkv"),
+        "mixer_gate": output_of("linear_attn.in_proj_z"),
+        "beta_logit": output_of("linear_attn.in_proj_b"),
+        "decay_logit": output_of("linear_attn.in_proj_a"),
+    },
+)
+QWEN35 = replace(
+    QWEN35_MOE, taps=LLAMA.taps | {tap: port for tap, port in QWEN3_NEXT.taps.items() if port.module.startswith("self_attn")}
+)
 
 
 def neighbours(family: Family) -> Family:
@@ -457,6 +471,14 @@ LFM2 = replace(
         "attn_out": output_of("conv.out_proj"),
     },
 )
+# A mixture of experts beside a feed-forward block that every token uses.
+GRANITE_HYBRID_MOE = {
+    "routed_out": output_of("block_sparse_moe"),
+    "shared_gate": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size)),
+    "shared_up": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size, None)),
+    "shared_act": input_of("shared_mlp.output_linear"),
+    "shared_out": output_of("shared_mlp.output_linear"),
+}
 # Mamba-2 instead of attention. Recorder.watch_state_space records the values that hooks cannot see.
 GRANITE_HYBRID = replace(
     LLAMA,
@@ -474,6 +496,28 @@ GRANITE_HYBRID = replace(
     },
 )
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
+# Each layer has one half, a `mixer`: Mamba-2, attention or a feed-forward block. All have a norm of the same name.
+NEMOTRON_H = Family(
+    layers="model.layers",
+    final_norm="model.norm_f",
+    taps={
+        "attn_norm": output_of("norm"),
+        "q": output_of("mixer.q_proj"),
+        "k": output_of("mixer.k_proj"),
+        "v": output_of("mixer.v_proj"),
+        "attn_out": output_of("mixer.o_proj"),
+        "ffn_norm": output_of("norm"),
+        "ffn_up": output_of("mixer.up_proj"),
+        "ffn_act": input_of("mixer.down_proj"),
+        "ffn_out": output_of("mixer.down_proj"),
+    },
+    rope=None,
+    recurrent={
+        "mixer_in": output_of("mixer.in_proj"),
+        "recurrent_norm": input_of("mixer.out_proj"),
+        "attn_out": output_of("mixer.out_proj"),
+    },
+)
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
@@ -485,6 +529,8 @@ FAMILIES = {
     "qwen3": QWEN3,
     "qwen3_moe": replace(QWEN3_MOE, taps=QWEN3_MOE.taps | DENSE, has_dense_layers=True),
     "qwen3_next": QWEN3_NEXT,
+    "qwen3_5_text": QWEN35,
+    "qwen3_5_moe_text": QWEN35_MOE,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
@@ -516,6 +562,7 @@ FAMILIES = {
     "ministral": LLAMA,
     "lfm2": LFM2,
     "granitemoehybrid": GRANITE_HYBRID,
+    "nemotron_h": NEMOTRON_H,
     "jais2": UNGATED,
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
@@ -544,6 +591,9 @@ def family_of(config: PreTrainedConfig) -> Family:
         return FALCON_WITH_TWO_NORMS
     if config.model_type == "falcon" and not (config.new_decoder_architecture or config.parallel_attn):
         return replace(family, taps=family.taps | BETWEEN_HALVES)
+    if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
+        kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+        return replace(family, taps=kept | GRANITE_HYBRID_MOE)
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -663,6 +713,10 @@ class Products(Calls):
     functions = (torch.mul, Tensor.mul, Tensor.__mul__)
 
 
+class Sums(Calls):
+    functions = (torch.add, Tensor.add, Tensor.__add__)
+
+
 class LinearResults(Calls):
     functions = (nn.functional.linear,)
 
@@ -674,7 +728,7 @@ class LinearResults(Calls):
 
 
 class StateSpaceSteps(TorchFunctionMode):
-    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes."""
+    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes within their limits."""
 
     convolved = steps = None
 
@@ -682,7 +736,7 @@ class StateSpaceSteps(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if function is nn.functional.silu and self.convolved is None:
             self.convolved = args[0], result
-        if function is nn.functional.softplus:
+        if function is nn.functional.softplus or (function is torch.clamp and args[0] is self.steps):
             self.steps = result
         return result
 
@@ -708,25 +762,27 @@ class LinearAttention:
     def keep(self, tap: str, value: Tensor) -> None:
         self.recorder.keep(tap, self.layer, value)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "LinearAttention":
+        for name, call in self.calls.items():
+            setattr(self.code, name, call)
+        if not hasattr(self.mixer, "fix_query_key_value_ordering"):
+            return self  # Qwen 3.5, whose projections are modules
         ordered = type(self.mixer).fix_query_key_value_ordering
 
         def order(*projected: Tensor) -> tuple[Tensor, ...]:
             query, key, value, z, b, a = ordered(self.mixer, *projected)
-            self.tokens = z.shape[1]
             self.keep("conv_in", torch.cat([x.flatten(2) for x in (query, key, value)], dim=-1))
             for tap, part in {"mixer_gate": z.flatten(2), "beta_logit": b, "decay_logit": a}.items():
                 self.keep(tap, part)
             return query, key, value, z, b, a
 
         self.mixer.fix_query_key_value_ordering = order
-        for name, call in self.calls.items():
-            setattr(self.code, name, call)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for name, own in self.own.items():
             setattr(self.code, name, own)
-        del self.mixer.fix_query_key_value_ordering
+        self.mixer.__dict__.pop("fix_query_key_value_ordering", None)
 
     def keep_convolved(self, tap: str, convolved: Tensor) -> None:
         """Records an output of the convolution, `[batch, channels, T]`, for the tokens of this pass only."""
@@ -975,13 +1031,30 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
     experts.forward = forward
 
 
+def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
+    """Records the sum of experts and of Granite 4's feed-forward block, which no module returns."""
+    own, outputs = block.forward, []
+    block.shared_mlp.register_forward_hook(lambda _, args, output: outputs.append(output))
+
+    def forward(*args: object, **rest: object) -> Tensor:
+        outputs.clear()
+        with Sums() as seen:
+            result = own(*args, **rest)
+        (total,) = [total for (_, added, *_), total in seen.calls if added is outputs[0]]
+        recorder.keep("ffn_out", layer, total)
+        return result
+
+    block.forward = forward
+
+
 def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
 
-    def forward(*args: object, **rest: object) -> Tensor:
-        with LinearAttention(recorder, mixer, layer):
-            return own(*args, **rest)
+    def forward(hidden_states: Tensor, *args: object, **rest: object) -> Tensor:
+        with LinearAttention(recorder, mixer, layer) as recording:
+            recording.tokens = hidden_states.shape[1]
+            return own(hidden_states, *args, **rest)
 
     mixer.forward = forward
 
@@ -992,13 +1065,15 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     modules = dict(block.named_modules())
     has_others = family.has_dense_layers or family.recurrent is not None
+    mixer = getattr(block, "mamba", None) or getattr(block, "mixer", None)
+    other_norm = {"attn_norm" if "mixer.up_proj" in modules else "ffn_norm"} if hasattr(block, "mixer") else set()
     for tap, port in [*family.taps.items(), *(family.recurrent or {}).items()]:
-        if not has_others or port.module in modules:
+        if tap not in other_norm and (not has_others or port.module in modules):
             hook_port(recorder, block, tap, layer, port)
     if "conv.conv" in modules:
         recorder.watch_convolution(block.conv, layer)
-    if "mamba.conv1d" in modules:
-        recorder.watch_state_space(block.mamba, layer)
+    if hasattr(mixer, "conv1d"):
+        recorder.watch_state_space(mixer, layer)
     if hasattr(block, "self_attention"):
         recorder.watch_attention(block.self_attention, layer)
     if recorder.config.model_type == "gptj":
@@ -1010,6 +1085,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
+        if hasattr(block, "shared_mlp"):
+            record_shared_sum(recorder, block, layer)
     block.register_forward_hook(
         lambda _, args, output: recorder.keep("block_out", layer, output[0] if isinstance(output, tuple) else output)
     )

@@ -98,7 +98,10 @@ def token_type(tokenizer: SentencePieceProcessor, token: int) -> TokenType:
 
 
 def add_sizes(
-    writer: gguf.GGUFWriter, config: PreTrainedConfig, ffn_size: int | None = None, kv_heads: int | list[int] | None = None
+    writer: gguf.GGUFWriter,
+    config: PreTrainedConfig,
+    ffn_size: int | list[int] | None = None,
+    kv_heads: int | list[int] | None = None,
 ) -> None:
     """Writes the sizes that most architectures have, as llama.cpp's own converter does."""
     writer.add_context_length(getattr(config, "max_position_embeddings", None) or config.seq_length)
@@ -183,6 +186,24 @@ def add_qwen2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3next.* keys."""
     add_qwen2_moe(writer, config)
+    add_delta_rule(writer, config)
+
+
+def add_qwen35(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen35.* and qwen35moe.* keys; a text has one position in all sections of RoPE."""
+    add_sizes(writer, config, getattr(config, "moe_intermediate_size", None))
+    if hasattr(config, "num_experts"):
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
+    add_delta_rule(writer, config)
+
+
+def add_delta_rule(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of linear attention with a gated delta rule, and of heads."""
     add_head_size(writer, config)
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
     writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
@@ -191,6 +212,44 @@ def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_ssm_time_step_rank(config.linear_num_value_heads)
     writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
     writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+
+
+# Parts of linear attention with rows, or (last) columns, for each value head.
+OF_VALUE_HEADS = ("in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight", "A_log", "dt_bias", "out_proj.weight")
+
+
+def tiled_heads(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
+    """Linear attention of Qwen 3.5 with the first value head of every key head, then the second ones, and so on, as
+    llama.cpp's converter writes it."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def tiled(weight: np.ndarray) -> np.ndarray:
+        heads = weight.reshape(keys, values // keys, -1, *weight.shape[1:])
+        return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
+
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("out_proj.weight") and "linear_attn" in name:
+            weight = np.ascontiguousarray(tiled(np.ascontiguousarray(weight.T)).T)
+        elif name.endswith(OF_VALUE_HEADS):
+            weight = tiled(weight)
+        elif name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+            first = 2 * keys * config.linear_key_head_dim
+            weight = np.concatenate([weight[:first], tiled(weight[first:])])
+        made[name] = weight
+    return split_delta_rule(split_fused_experts(made), config)
+
+
+def split_fused_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Experts that transformers keeps in two tensors of three axes."""
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
+                made[name.replace("gate_up_proj", f"{kind}.weight")] = half
+        else:
+            made[f"{name}.weight" if name.endswith("experts.down_proj") else name] = weight
+    return made
 
 
 def split_delta_rule(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
@@ -532,7 +591,12 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     """The granitehybrid.* keys. Layers with a state have no key-value heads."""
     kv_heads = [0 if kind == "linear_attention" else config.num_key_value_heads for kind in config.layer_types]
     writer.add_vocab_size(config.vocab_size)
-    add_sizes(writer, config, config.shared_intermediate_size, kv_heads)
+    has_experts = config.num_local_experts > 0
+    add_sizes(writer, config, config.intermediate_size if has_experts else config.shared_intermediate_size, kv_heads)
+    if has_experts:
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     writer.add_attention_scale(config.attention_multiplier)
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
@@ -545,24 +609,50 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
 
 
+def add_nemotron_h(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The nemotron_h.* keys. A layer is attention if it has key-value heads, a feed-forward block if it has a size, or else
+    Mamba-2."""
+    of_kind = lambda kind, size: [size if layer == kind else 0 for layer in config.layers_block_type]
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config, of_kind("mlp", config.intermediate_size), of_kind("full_attention", config.num_key_value_heads))
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_ssm_conv_kernel(config.conv_kernel)
+    writer.add_ssm_state_size(config.ssm_state_size)
+    writer.add_ssm_group_count(config.n_groups)
+    writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+    writer.add_ssm_time_step_rank(config.mamba_num_heads)
+
+
+def nemotron_h_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """Converts a Nemotron-H weight to GGUF layout: see `state_space_layout`."""
+    if name.endswith(".A_log"):
+        return -np.exp(weight)[:, None]
+    if name.endswith("mixer.norm.weight"):
+        return weight.reshape(config.n_groups, -1)
+    return weight[:, None] if name.endswith(".D") else convolution_layout(name, weight, config)
+
+
 def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
-    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm as one row."""
+    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm with a row for each group."""
     if name.endswith(".A_log"):
         return -np.exp(weight)[:, None]
     if name.endswith(("mamba.D", "mamba.norm.weight")):
-        return weight[:, None] if name.endswith("D") else weight[None]
+        return weight[:, None] if name.endswith("D") else weight.reshape(config.mamba_n_groups, -1)
     return llama_layout(name, convolution_layout(name, weight, config), config)
 
 
-def split_shared(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def split_shared(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
     """Splits Granite 4's fused gate and up projections, and renames `dt_bias` as llama.cpp does."""
-    made = {}
-    for name, weight in tensors.items():
+    made, block = {}, "mlp.shared_expert" if config.num_local_experts > 0 else "mlp"
+    for name, weight in split_experts(tensors).items():
         if "shared_mlp.input_linear" in name:
             for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2), strict=True):
-                made[name.replace("shared_mlp.input_linear", f"mlp.{kind}")] = half
+                made[name.replace("shared_mlp.input_linear", f"{block}.{kind}")] = half
         else:
-            made[name.replace("shared_mlp.output_linear", "mlp.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
+            made[name.replace("shared_mlp.output_linear", f"{block}.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
     return made
 
 
@@ -642,6 +732,8 @@ FAMILIES = {
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
     "qwen3_moe": Family(gguf.MODEL_ARCH.QWEN3MOE, add_qwen3_moe),
     "qwen3_next": Family(gguf.MODEL_ARCH.QWEN3NEXT, add_qwen3_next, split_by_sizes=split_delta_rule),
+    "qwen3_5_text": Family(gguf.MODEL_ARCH.QWEN35, add_qwen35, split_by_sizes=tiled_heads),
+    "qwen3_5_moe_text": Family(gguf.MODEL_ARCH.QWEN35MOE, add_qwen35, split_by_sizes=tiled_heads),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
     "gemma2": Family(gguf.MODEL_ARCH.GEMMA2, add_gemma2, gemma_layout),
@@ -674,8 +766,12 @@ FAMILIES = {
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
     "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
     "granitemoehybrid": Family(
-        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split=lambda tensors: split_shared(tensors)
+        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
+    "nemotron_h": Family(
+        gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (),
+        split=lambda tensors: {name.replace("mixer.dt_bias", "mixer.dt_proj.bias"): of for name, of in tensors.items()},
+    ),  # fmt: skip
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
@@ -727,7 +823,7 @@ def split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Granite's experts: gate and up are one tensor."""
     made = {}
     for name, weight in tensors.items():
-        if "input_linear" in name:
+        if "block_sparse_moe.input_linear" in name:
             for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
                 made[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}")] = half
         else:

@@ -62,6 +62,8 @@ from transformers import (
     MinistralForCausalLM,
     NemotronConfig,
     NemotronForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
     OlmoConfig,
@@ -77,6 +79,10 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     Qwen3NextConfig,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3NextForCausalLM,
     SeedOssConfig,
     SeedOssForCausalLM,
@@ -114,12 +120,13 @@ from tiny_mistakes import (
     scale_scores,
     softmax,
     swap_fused_gate,
+    swap_groups,
     swap_pairing,
     weigh_by_all,
     window_everywhere,
     without_modules,
 )
-from tiny_model import Effect, TinyModel
+from tiny_model import Effect, TinyModel, save_as_in_memory
 
 # Settings of all models here that their rows do not state.
 SIZES = {
@@ -217,6 +224,19 @@ GPT2_SIZES = {
     "n_inner": 64,
     "tie_word_embeddings": False,
 }
+
+# Linear attention with a gated delta rule in layer 0, attention with an output gate in layer 1.
+DELTA_RULE = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
+# Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
+TILED = [*range(64), *(64 + 16 * head + row for head in (0, 2, 1, 3) for row in range(16))]
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
 LATENT = {
@@ -534,6 +554,43 @@ MODELS = {
             "tie_word_embeddings": False,
         },
     ),
+    "tiny-granitehybridmoe": tiny(
+        "Granite 4's architecture with experts, Mamba-2 in layer 0 (8 heads of 8 values with 16 columns in 2 groups, steps from\n0.1 to 0.6, convolutions "
+        "over 4 positions), attention without RoPE in layer 1, embeddings times 12, scores times 0.3,\nboth halves of a block times 0.22, logits divided "
+        "by 3, 6 experts of which each token chooses 2, and a feed-forward block\nof size 32 beside them,",
+        GraniteMoeHybridForCausalLM,
+        GraniteMoeHybridConfig,
+        5,
+        {
+            "all heads in one group": shows(swap_groups, 0.1),
+            "steps without limits": shows(configured(leave_out(time_step_limit=(0.0, float("inf")))), 0.1),
+            "no feed-forward block beside the experts": shows(changed_weights("shared_mlp.output_linear.weight", torch.zeros_like)),
+            "each expert in the place of the next": shows(granite_experts),
+            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
+        },
+        gains={
+            "q_proj": 1.3, "k_proj": 1.3, "lm_head": 12.0, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 30.0,
+            "experts": 4.0,
+        },
+        settings={
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "shared_intermediate_size": 32,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 8,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 16,
+            "mamba_d_conv": 4,
+            "time_step_limit": (0.1, 0.6),
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": False,
+        },
+    ),
     "tiny-jais2": tiny(
         "Jais 2's architecture, LayerNorm, biases in all matrices, squared ReLU without a gate,",
         Jais2ForCausalLM,
@@ -734,6 +791,32 @@ MODELS = {
         settings={
             "head_dim": 8,
             "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e2, "alpha": 1000.0, "factor": 1.0},
+        },
+    ),
+    "tiny-nemotronh": tiny(
+        "Nemotron-H's architecture, layers of one half each: Mamba-2 in layers 0 and 3 (8 heads of 8 values with 16 columns in 2\ngroups, convolutions over 4 "
+        "positions, steps of 0.2 or more), a feed-forward block with squared ReLU and without a\ngate in layer 1, attention without RoPE in layer 2,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        3,
+        {
+            "all heads in one group": shows(swap_groups, 0.1),
+            "steps without a least one": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
+            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+            "head_dim": 8,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "conv_kernel": 4,
+            "time_step_min": 0.2,
+            "rope_parameters": None,
         },
     ),
     "tiny-gptoss": tiny(
@@ -1000,12 +1083,7 @@ MODELS = {
         },
         gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
         settings={
-            "head_dim": 16,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
+            **DELTA_RULE,
             "num_experts": 8,
             "num_experts_per_tok": 3,
             "moe_intermediate_size": 32,
@@ -1013,6 +1091,50 @@ MODELS = {
             "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
         },
         norm_shift=1.0,
+    ),
+    "tiny-qwen35": tiny(
+        "Qwen 3.5's architecture, linear attention with a gated delta rule in layer 0 (2 key heads and 4 value heads of 16,\na short "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by 1 + weight, RoPE of\n8 values of "
+        "each head,",
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig,
+        0,
+        {
+            "norms that multiply by their weight": shows(drop_norm_offset),
+            "no output gate": shows(drop_attention_gate),
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
+            "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
+            "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
+            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+        },
+        gains={**QK_NORM, "out_proj": 2.0},
+        settings=QWEN35,
+        norm_shift=1.0,
+    ),
+    "tiny-qwen35moe": tiny(
+        "The architecture of Qwen 3.5 with experts, linear attention with a gated delta rule in layer 0 (2 key heads and 4\nvalue heads of 16, a short "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by\n1 + weight, RoPE of 8 values of "
+        "each head, 8 experts of which each token chooses 3, a shared expert with a weight for each\ntoken,",
+        Qwen3_5MoeForCausalLM,
+        Qwen3_5MoeTextConfig,
+        1,
+        {
+            "no output gate": shows(drop_attention_gate),
+            "β = 1": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
+            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+            "weights that are not divided by their sum": shows(weigh_by_all),
+            "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
+        },
+        gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
+        settings={
+            **QWEN35,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
+        norm_shift=1.0,
+        save=save_as_in_memory,
     ),
     "tiny-olmo": tiny(
         "OLMo's architecture, LayerNorm without parameters,",

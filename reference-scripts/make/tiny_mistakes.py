@@ -330,6 +330,20 @@ def swap_fused_gate(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def swap_groups(tiny: TinyModel) -> PreTrainedModel:
+    """Mamba-2 whose heads all read B and C of the first group."""
+    model = new_model(tiny)
+    for module in model.modules():
+        if hasattr(module, "ssm_state_size"):
+            inner, size, groups = module.intermediate_size, module.ssm_state_size, module.n_groups
+            rows = [*range(inner), *(inner + part * groups * size + row % size for part in (0, 1) for row in range(groups * size))]
+            for weight in (module.conv1d.weight, module.conv1d.bias):
+                weight.copy_(weight[rows])
+            projection = module.in_proj.weight
+            projection[inner : inner + len(rows)] = projection[inner : inner + len(rows)][rows]
+    return model
+
+
 def drop_norm_offset(tiny: TinyModel) -> PreTrainedModel:
     """Norms that multiply by their weight, not by 1 + weight."""
     model = new_model(tiny)

@@ -34,6 +34,12 @@ def save_hf(model: PreTrainedModel, out: Path, shard_size: str = "1GB") -> None:
     model.save_pretrained(out / "hf", max_shard_size=shard_size)
 
 
+def save_as_in_memory(model: PreTrainedModel, out: Path) -> None:
+    """Writes `out`/hf with the experts of a layer in two tensors, as transformers 5 has them in memory and Qwen's files have
+    them."""
+    model.save_pretrained(out / "hf", save_original_format=False)
+
+
 @dataclass(frozen=True)
 class Effect:
     """A mistake that an engine may make, and from which row of logits on it must show."""

@@ -109,6 +109,7 @@ kinds! {
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
         StepSize "step_size" "the step sizes of a recurrence: their bias, or softplus";
         StateDecay "state_decay" "the decay of a recurrent state";
+        StateGroups "state_groups" "the group of heads whose B and C a head of a recurrence reads";
         StateSkip "state_skip" "the skip connection of a recurrence";
         StateKept "state_kept" "the recurrent state that a layer keeps between passes";
         GatedNorm "gated_norm" "the gate of a norm: missing, another function, or applied after the norm";

@@ -239,7 +239,7 @@ points! {
     DecayLogit   "decay_logit"    Qkv      Layer [Token, Head]             "projections that the decay of linear attention is computed from" <- [&[AttnNorm, BlockOut, Embed]];
     ConvOut      "conv_out"       Qkv      Layer [Token, Hidden]           "short convolution with its bias, before any activation" <- [&[ConvIn]];
     ConvAct      "conv_act"       Qkv      Layer [Token, Hidden]           "short convolution after its activation" <- [&[ConvOut]];
-    StepSize     "step_size"      Qkv      Layer [Token, Head]             "step sizes of a recurrence, after softplus" <- [&[MixerIn]];
+    StepSize     "step_size"      Qkv      Layer [Token, Head]             "step sizes of a recurrence, after softplus and limits" <- [&[MixerIn]];
     QLatent      "q_latent"       Qkv      Layer [Token, Hidden]           "compressed queries" <- [&[AttnNorm, BlockOut, Embed]];
     QLatentNorm  "q_latent_norm"  Qkv      Layer [Token, Hidden]           "compressed queries after their norm" <- [&[QLatent]];
     Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[QLatentNorm, AttnNorm, BlockOut, Embed]];

@@ -22,8 +22,8 @@ use crate::model::{
     Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
     ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3, glm, glm4, glm4_moe, glm4_moe_lite, gpt_bigcode,
     gpt_neox, gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium, hunyuan_dense, jais2, lfm2,
-    llama, minimax_m2, mistral, mixtral, nemotron, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2,
-    qwen2_moe, qwen3, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+    llama, minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3, olmoe, opt, phi, phi3,
+    qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::weight::DType;
 
@@ -61,6 +61,8 @@ const LOADERS: &[Loader] = &[
     standard(&qwen2_moe::FAMILY),
     standard(&qwen3_moe::FAMILY),
     standard(&qwen3_next::FAMILY),
+    standard(&qwen3_5::FAMILY),
+    standard(&qwen3_5::MOE_FAMILY),
     standard(&gemma2::FAMILY),
     decoder::<Gemma3Block>(&gemma3::FAMILY),
     OLMO2,
@@ -103,6 +105,7 @@ const LOADERS: &[Loader] = &[
     standard(&ernie4_5_moe::FAMILY),
     standard(&granite_hybrid::FAMILY),
     standard(&lfm2::FAMILY),
+    standard(&nemotron_h::FAMILY),
     decoder::<BitnetBlock>(&bitnet::FAMILY),
     GPT2,
 ];

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, DenseFiles, ExpertFiles, Family, QkNorm, RecurrentFiles, RopeExtras,
+    BiasRules, BlockShape, DeltaLayout, DenseFiles, ExpertFiles, Family, QkNorm, RecurrentFiles, RopeExtras,
     SharedExpertFiles,
 };
 use crate::model::llama;
@@ -20,7 +20,7 @@ pub(crate) const FAMILY: Family = Family {
     shape: BlockShape { qk_norm: QkNorm::EachHead, has_output_gate: true, ..BlockShape::LLAMA },
     gain: Gain::OnePlusWeight,
     rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-    recurrent: Some(RecurrentFiles::DeltaRule),
+    recurrent: Some(RecurrentFiles::DeltaRule(DeltaLayout::Grouped)),
     experts: Some(ExpertFiles {
         ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
         normalised: Some("norm_topk_prob"),

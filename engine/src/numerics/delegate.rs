@@ -97,7 +97,9 @@ macro_rules! delegate {
     (@gated_by_part $inner:tt) => {
         delegate!(@gated_by_part $inner (projected: &Tensor, part: usize, x: &Tensor) -> Tensor);
     };
-    (@step_sizes $inner:tt) => { delegate!(@step_sizes $inner (dt: &Tensor, bias: &[f32]) -> Tensor); };
+    (@step_sizes $inner:tt) => {
+        delegate!(@step_sizes $inner (dt: &Tensor, rule: &crate::ops::state_space::StepRule, is_single: bool) -> Tensor);
+    };
     (@recurrence $inner:tt) => {
         fn recurrence(
             &self,

@@ -41,7 +41,7 @@ impl Numerics for F32 {
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
-        per_column(rms_normed(x, norm.weight.len(), norm.eps), norm.gains(), |x, gain| x * gain)
+        per_column(rms_normed(x, norm.width(), norm.eps), norm.gains(), |x, gain| x * gain)
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {

@@ -116,7 +116,7 @@ impl FusedKernels {
 impl Numerics for FusedKernels {
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let round = |x| self.numerics.round(x);
-        let normed = rms_normed(x, norm.weight.len(), norm.eps);
+        let normed = rms_normed(x, norm.width(), norm.eps);
         let normed =
             if norm.gain == Gain::Weight { self.rounded_unless(FusedStep::Norms, normed) } else { normed };
         let weight = norm.weight.iter().map(|&weight| round(weight)).collect();

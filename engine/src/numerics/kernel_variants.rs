@@ -176,7 +176,7 @@ impl Numerics for KernelVariant {
         if norm.gain != Gain::Weight {
             return self.numerics.rms_norm(x, norm);
         }
-        let normed = per_row(x, norm.weight.len(), |x, out| {
+        let normed = per_row(x, norm.width(), |x, out| {
             let scale = self.inverse_sqrt(self.sum.dot(x, x) / x.len() as f32 + norm.eps);
             out.iter_mut().zip(x).for_each(|(out, x)| *out = x * scale);
         });

@@ -26,6 +26,7 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
+use crate::ops::state_space::StepRule;
 use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
@@ -236,8 +237,8 @@ impl Numerics for LlamaCpp {
         rates.of(a, ggml_softplus)
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), bias.iter().copied(), |dt, bias| ggml_softplus(dt + bias))
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, _: bool) -> Tensor {
+        per_column(dt.clone(), rule.bias.iter().copied(), |dt, bias| rule.limited(ggml_softplus(dt + bias)))
     }
 
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {

@@ -53,7 +53,7 @@ use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::{self, StateSpace};
+use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::parallel;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
@@ -328,12 +328,14 @@ pub trait Numerics: Send + Sync {
         gating::gated(projected, part, x, |product| product)
     }
 
-    /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, `[T, H]`.
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), bias.iter().copied(), |dt, bias| softplus(dt + bias))
+    /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, within limits, `[T, H]`. `is_single` is
+    /// true in single-token decode.
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        _ = is_single;
+        per_column(dt.clone(), rule.bias.iter().copied(), |dt, bias| rule.limited(softplus(dt + bias)))
     }
 
-    /// Runs the Mamba-2 recurrence over a pass. Inputs: convolved values, `[T, H·P + 2·N]`, step sizes, `[T, H]`, and the
+    /// Runs the Mamba-2 recurrence over a pass. Inputs: convolved values, `[T, H·P + 2·G·N]`, step sizes, `[T, H]`, and the
     /// state before the pass, `[H, P, N]`. Returns the outputs, `[T, H·P]`, and the state after the pass. `is_single` is
     /// true in single-token decode.
     fn recurrence(

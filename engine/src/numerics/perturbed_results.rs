@@ -29,7 +29,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -353,7 +353,7 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
-        let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0);
+        let roundings = K * ((norm.width() as f64 / 3.0).sqrt() / 2.0 + 3.0);
         let normed = self.rounded(self.numerics.rms_norm(x, norm), roundings);
         self.result(self.rounded_by(normed, self.roundings.norms))
     }
@@ -440,8 +440,8 @@ impl Numerics for PerturbedResults<'_> {
         self.result(self.rounded(self.numerics.gated_by_part(projected, part, x), K))
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        self.result(self.rounded(self.numerics.step_sizes(dt, bias), 3.0 + 2.0 * LIBRARY))
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        self.result(self.rounded(self.numerics.step_sizes(dt, rule, is_single), 3.0 + 2.0 * LIBRARY))
     }
 
     fn recurrence(
@@ -468,7 +468,7 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
-        let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0) + 3.0 + 2.0 * LIBRARY;
+        let roundings = K * ((norm.width() as f64 / 3.0).sqrt() / 2.0 + 3.0) + 3.0 + 2.0 * LIBRARY;
         let normed = self.rounded(self.numerics.gated_norm(gate, x, norm, is_single), roundings);
         self.result(self.rounded_by(normed, self.roundings.norms))
     }

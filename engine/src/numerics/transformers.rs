@@ -25,7 +25,7 @@ use crate::ops::rope::{Rope, RopeRounding, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::{self, StateSpace};
+use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -114,7 +114,7 @@ impl Numerics for Transformers {
     /// Rounds Llama's norm before the product with the weight, and Gemma's and OLMo 2's after.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let norm = &RmsNorm { weight: self.rounded_row(&norm.weight), ..*norm };
-        let normed = rms_normed(x, norm.weight.len(), norm.eps);
+        let normed = rms_normed(x, norm.width(), norm.eps);
         let normed = match norm.gain {
             Gain::Weight => self.rounded(normed),
             Gain::OnePlusWeight | Gain::TwoPlusWeight | Gain::WeightFirst => normed,
@@ -293,8 +293,12 @@ impl Numerics for Transformers {
         gating::gated(projected, part, x, |product| self.round(product))
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), self.rounded_row(bias), |dt, bias| self.round(softplus(self.round(dt + bias))))
+    /// Applies no limits in single-token decode.
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        per_column(dt.clone(), self.rounded_row(&rule.bias), |dt, bias| {
+            let step = self.round(softplus(self.round(dt + bias)));
+            if is_single { step } else { self.round(rule.limited(step)) }
+        })
     }
 
     /// Computes a pass of several tokens in `f32`. In single-token decode, rounds products.

@@ -281,6 +281,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         DeltaRule => Act("computes a step of the gated delta rule differently"),
         StepSize => Act("computes the step sizes of a recurrence differently"),
         StateDecay => Act("decays the recurrent state differently"),
+        StateGroups => Act("reads B and C of another group of heads"),
         StateSkip => Act("computes the skip connection of a recurrence differently"),
         StateKept => Act("does not keep the recurrent state between passes"),
         GatedNorm => Act("gates a norm differently"),

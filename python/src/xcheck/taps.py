@@ -54,7 +54,7 @@ TABLE = (
     Tap("decay_logit", LAYER, ("token", "head"), "projections that the decay of linear attention is computed from"),
     Tap("conv_out", LAYER, HIDDEN, "short convolution with its bias, before any activation"),
     Tap("conv_act", LAYER, HIDDEN, "short convolution after its activation"),
-    Tap("step_size", LAYER, ("token", "head"), "step sizes of a recurrence, after softplus"),
+    Tap("step_size", LAYER, ("token", "head"), "step sizes of a recurrence, after softplus and limits"),
     Tap("q_latent", LAYER, ("token", "hidden"), "compressed queries"),
     Tap("q_latent_norm", LAYER, ("token", "hidden"), "compressed queries after their norm"),
     Tap("q", LAYER, HEADS, "queries after projection and bias, before any norm and RoPE"),

@@ -78,6 +78,9 @@ pub struct DecoderConfig {
     pub(crate) dense: Option<DenseLayers>,
     /// Layers with a recurrent state in place of keys and values, if there are any.
     pub(crate) recurrent: Option<RecurrentLayers>,
+    /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
+    /// are attention, or what replaces it, alone.
+    pub(crate) single_halves: Option<Vec<bool>>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
 }
@@ -178,7 +181,7 @@ impl DecoderConfig {
 
     /// Creates an RMSNorm with this weight.
     pub(super) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
-        RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
+        RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain, groups: 1 }
     }
 
     /// Returns the widths of a cached key and of a cached value of one token.

@@ -46,11 +46,15 @@ impl DecoderConfig {
             (Some(_), RopeScaling::Yarn(yarn)) => RopeScaling::Yarn(latent_files::yarn_in_gguf(yarn)),
             (_, scaling) => scaling,
         };
-        let ffn_size = require_same(
-            file,
-            &key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])),
-            n_layers,
-        )?;
+        let experts = match family.experts {
+            Some(known) if known.are_in_gguf(file, architecture)? => Some(known),
+            _ => None,
+        };
+        let ffn_key = key(experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]));
+        let ffn_size = match family.shape.has_single_halves {
+            true => recurrent::same_or_zero(file, &ffn_key, "layers of another kind")?,
+            false => require_same(file, &ffn_key, n_layers)?,
+        };
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
@@ -60,9 +64,11 @@ impl DecoderConfig {
             n_heads,
             n_kv_heads: match latent {
                 Some(_) => n_heads,
-                None if family.recurrent.is_some() => {
-                    recurrent::kv_heads(file, &key("attention.head_count_kv"))?
-                }
+                None if family.recurrent.is_some() => recurrent::same_or_zero(
+                    file,
+                    &key("attention.head_count_kv"),
+                    "layers without attention",
+                )?,
                 None => optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
             },
             head_dim,
@@ -92,21 +98,24 @@ impl DecoderConfig {
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
             linear_class: None,
-            experts: family
-                .experts
+            experts: experts
                 .map(|known| known.in_gguf(file, architecture, (n_layers, ffn_size)))
                 .transpose()?,
             dense: None,
             recurrent: None,
+            single_halves: None,
             has_adapter: false,
         };
         config.check(path)?;
-        config.dense = match &family.experts {
+        config.dense = match &experts {
             Some(known) => known.dense.in_gguf(file, architecture, n_layers)?,
             None => None,
         };
         if let Some(known) = &family.recurrent {
             config.recurrent = known.in_gguf(file, architecture, n_layers, hidden_size)?;
+            if family.shape.has_single_halves {
+                config.single_halves = Some(recurrent::feed_forward_in_gguf(file, architecture, n_layers)?);
+            }
         }
         let rotates = family.recurrent.map(|known| known.rotates_in_gguf(file, architecture)).transpose()?;
         config.unrotated = match rotates {

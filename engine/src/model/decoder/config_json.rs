@@ -33,9 +33,16 @@ impl DecoderConfig {
             (None, Some(head_dim)) => head_dim,
             (None, None) => derive_head_dim(file.path(), "num_attention_heads", hidden_size, n_heads)?,
         };
-        let n_layers = file.require_usize("num_hidden_layers")?;
+        let n_layers = match family.recurrent.map(|known| known.listed_in_json(file)).transpose()?.flatten() {
+            Some(listed) => listed,
+            None => file.require_usize("num_hidden_layers")?,
+        };
         let rotating = latent.map_or(head_dim, |latent| latent.rotated);
-        let ffn_key = family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]);
+        let experts = match family.experts {
+            Some(known) if known.are_in_json(file)? => Some(known),
+            _ => None,
+        };
+        let ffn_key = experts.map_or("intermediate_size", |experts| experts.ffn_size[0]);
         let ffn_size = family.ffn_size.map_or_else(|| file.require_usize(ffn_key), |of| of(file))?;
         let mut config = Self {
             vocab_size: file.require_usize("vocab_size")?,
@@ -72,18 +79,20 @@ impl DecoderConfig {
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
-            experts: family.experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
+            experts: experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
             dense: None,
             recurrent: None,
+            single_halves: None,
             has_adapter: false,
         };
         config.check(file.path())?;
-        config.dense = match &family.experts {
+        config.dense = match &experts {
             Some(known) => known.dense.in_json(file, n_layers)?,
             None => None,
         };
         if let Some(known) = &family.recurrent {
             config.recurrent = known.in_json(file, n_layers)?;
+            config.single_halves = known.feed_forward_in_json(file)?;
         }
         config.unrotated = match family.recurrent.map(|known| known.rotates_in_json(file)).transpose()? {
             Some(false) => vec![true; n_layers],
@@ -179,6 +188,9 @@ fn layer_types(file: &Config, n_layers: usize, family: &Family) -> Result<Option
             format!("{} entries", kinds.len()),
             format!("one for each of {n_layers} layers"),
         ));
+    }
+    if family.shape.has_single_halves {
+        return Ok(None);
     }
     let recurrent = family.recurrent.map_or(&[][..], RecurrentFiles::layer_types);
     let slides = |kind: &Value| match kind.as_str() {

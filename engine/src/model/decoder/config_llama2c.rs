@@ -55,6 +55,7 @@ impl DecoderConfig {
             experts: None,
             dense: None,
             recurrent: None,
+            single_halves: None,
             has_adapter: false,
             tied_output: h.shared_classifier,
         };

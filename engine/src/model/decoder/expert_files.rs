@@ -40,6 +40,8 @@ pub(crate) struct ExpertFiles {
     pub(crate) summed: usize,
     /// Layers without experts.
     pub(crate) dense: DenseFiles,
+    /// True if models without experts have the same architecture. Their number of experts is 0.
+    pub(crate) are_optional: bool,
 }
 
 /// Keys of a shared expert's feed-forward size.
@@ -47,9 +49,14 @@ pub(crate) struct ExpertFiles {
 pub(crate) enum SharedExpertFiles {
     /// The size itself, in `config.json` and in GGUF files. A logit of each token weighs the expert.
     Weighted([&'static str; 2]),
+    /// The size itself, in `config.json` and in GGUF files. The expert has no weight.
+    Unweighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. It has no weight.
     Count(&'static str),
 }
+
+/// Keys of the number of experts in `config.json`.
+const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
 
 impl ExpertFiles {
     /// Mixtral's experts.
@@ -69,6 +76,7 @@ impl ExpertFiles {
         may_have_groups: false,
         summed: 2,
         dense: DenseFiles::Never,
+        are_optional: false,
     };
 
     /// DeepSeek V3's experts: sigmoid, a correction bias, groups, a factor, and shared experts.
@@ -91,9 +99,19 @@ impl ExpertFiles {
         self.function != ScoreFunction::Softmax || self.has_bias || self.may_have_groups
     }
 
+    /// Returns true if a model has experts, according to its `config.json`.
+    pub(super) fn are_in_json(&self, file: &Config) -> Result<bool> {
+        Ok(!self.are_optional || one_of(file, &COUNT)? > 0)
+    }
+
+    /// Returns true if a model has experts, according to its GGUF file.
+    pub(super) fn are_in_gguf(&self, file: &Gguf, architecture: &str) -> Result<bool> {
+        let count = file.optional::<usize>(&format!("{architecture}.expert_count"))?;
+        Ok(!self.are_optional || count.unwrap_or(0) > 0)
+    }
+
     /// Reads the experts of a `config.json`. transformers has several names for their numbers.
     pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
-        const COUNT: [&str; 4] = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
         const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
         const SHARED: [&str; 4] = [
             "n_shared_experts",
@@ -102,7 +120,9 @@ impl ExpertFiles {
             "moe_num_shared_experts",
         ];
         let shared = self.shared.map(|shared| match shared {
-            SharedExpertFiles::Weighted([key, _]) | SharedExpertFiles::Count(key) => key,
+            SharedExpertFiles::Weighted([key, _])
+            | SharedExpertFiles::Unweighted([key, _])
+            | SharedExpertFiles::Count(key) => key,
         });
         for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
             file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
@@ -216,10 +236,12 @@ impl ExpertFiles {
         let usual = self.usual_in_gguf(file, architecture, n_layers);
         let function = self.function_in_gguf(file, &key("expert_gating_func"), usual)?;
         let shared_ffn_size = match self.shared {
-            Some(SharedExpertFiles::Weighted([_, shared])) => match file.optional(&key(shared))? {
-                Some(width) => Some(width),
-                None => Some(file.require(&key("feed_forward_length"))?),
-            },
+            Some(SharedExpertFiles::Weighted([_, shared]) | SharedExpertFiles::Unweighted([_, shared])) => {
+                match file.optional(&key(shared))? {
+                    Some(width) => Some(width),
+                    None => Some(file.require(&key("feed_forward_length"))?),
+                }
+            }
             Some(SharedExpertFiles::Count(_)) => {
                 let count = file.optional::<usize>(&key("expert_shared_count"))?.unwrap_or(0);
                 let stated = file.optional::<usize>(&key("expert_shared_feed_forward_length"))?;

@@ -70,7 +70,7 @@ impl LatentAttention {
         let LatentSizes { rank, plain, rotated, value, .. } = sizes;
         let (d, heads, has_bias) = (c.hidden_size, c.n_heads, c.biases.qkv);
         let q_width = heads * (plain + rotated);
-        let norm = |weight| RmsNorm { weight, eps: sizes.norm_eps, gain: Gain::Weight };
+        let norm = |weight| RmsNorm { weight, eps: sizes.norm_eps, gain: Gain::Weight, groups: 1 };
         let (q, q_low) = match sizes.query_rank {
             None => (w.projection("attn_q", false, q_width, d)?, None),
             Some(low) => {

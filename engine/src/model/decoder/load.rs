@@ -161,6 +161,15 @@ impl LayerWeights<'_, '_> {
         Ok(ShortConvolution { weight, bias, kernel })
     }
 
+    /// Loads a vector by its GGUF name. GGUF files store it as a matrix with a row for each of `groups` equal parts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(crate) fn grouped(&mut self, name: &str, groups: usize, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.plain_of(&tensor, &[&[len], &[groups, len / groups]])
+    }
+
     /// Loads a vector by its GGUF name. GGUF files store it as a matrix of one row or one column.
     ///
     /// # Errors
@@ -180,10 +189,12 @@ impl LayerWeights<'_, '_> {
         self.config.recurrent_mixer(self.layer)
     }
 
-    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head.
+    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head. Recurrent
+    /// layers may have a tensor of this name, too.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
-        matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer))
+        let has_name = matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer));
+        has_name && self.config.recurrent.is_none()
     }
 
     /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own

@@ -25,12 +25,14 @@ mod rope_json;
 mod shared_expert;
 mod short_conv;
 mod state_space;
+mod state_space_files;
 mod yarn;
 
 pub use block::StandardBlock;
 pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{
@@ -47,6 +49,7 @@ pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
 pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
+pub(crate) use state_space_files::StateSpaceFiles;
 
 use std::ops::Range;
 
@@ -134,7 +137,9 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.cache_widths()[0],
             value_width: c.cache_widths()[1],
-            rope_pairing: (c.positions == Positions::Rotary).then_some(c.rope.pairing),
+            // Nemotron-H has no RoPE at all.
+            rope_pairing: (c.positions == Positions::Rotary && c.single_halves.is_none())
+                .then_some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }

@@ -57,6 +57,8 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_up_exps", "mlp.experts.gate_up_proj="),
+    ("ffn_down_all_exps", "mlp.experts.down_proj="),
     ("exp_probs_b", "mlp.gate.e_score_correction_bias="),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
@@ -76,8 +78,13 @@ pub const SHARED_EXPERTS: &[(&str, &str)] = &[
 const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// Prefixes of the non-text parts of a model.
-const OTHER_PARTS: [&str; 4] =
-    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+const OTHER_PARTS: [&str; 5] = [
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.visual.",
+];
 
 /// Prefix of multi-token prediction layers in Qwen's checkpoints.
 const PREDICTING: &str = "mtp.";

@@ -134,7 +134,9 @@ fn with_offset(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     else {
         return if is_stored { None } else { with_gains(at, added) };
     };
-    let with = |weight: Vec<f32>, gain| at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain });
+    let with = |weight: Vec<f32>, gain| {
+        at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain, groups: norm.groups })
+    };
     match (offset, is_stored) {
         // 1 + (weight - 1) may not be the weight.
         (-1.0, false) => Some(with(norm.weight.clone(), Gain::WeightFirst)),
@@ -253,7 +255,9 @@ pub(crate) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
 pub(crate) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
     if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
-        return Some(at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight }));
+        return Some(
+            at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight, groups: norm.groups }),
+        );
     }
     let LayerNormalisation { x, norm } = at.stage()?;
     Some(at.n.layer_norm(x, &LayerNorm { weight: change(&norm.weight), ..norm.clone() }))
@@ -319,7 +323,7 @@ fn of_kind(at: &SiteContext, kind: &str) -> Option<Tensor> {
         };
     }
     let LayerNormalisation { x, norm } = at.stage()?;
-    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: norm.gain };
+    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: norm.gain, groups: 1 };
     match kind {
         "rms" => {
             let bias = Tensor::from_rows(x.data().len() / norm.bias.len(), norm.bias.len(), |_, out| {
@@ -355,7 +359,7 @@ fn over_each_head(at: &SiteContext) -> Option<Tensor> {
     gains(heads - 1)?;
     let rows = (0..x.rows() * heads).map(|index| {
         let weight = gains(index % heads)?.to_vec();
-        Some(at.n.rms_norm(&at.row(x, index, head_dim), &RmsNorm { weight, ..*norm }))
+        Some(at.n.rms_norm(&at.row(x, index, head_dim), &RmsNorm { weight, groups: 1, ..*norm }))
     });
     Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
 }
@@ -370,7 +374,7 @@ fn in_parts(at: &SiteContext, parts: usize) -> Option<Tensor> {
     let width = whole / parts;
     let rows = (0..x.data().len() / width).map(|index| {
         let weight = norm.weight[index % parts * width..][..width].to_vec();
-        at.n.rms_norm(&at.row(x, index, width), &RmsNorm { weight, ..*norm })
+        at.n.rms_norm(&at.row(x, index, width), &RmsNorm { weight, groups: 1, ..*norm })
     });
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
