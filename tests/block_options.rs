@@ -474,7 +474,7 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             "tiny-nemotronh",
             &[
                 ("state_groups=first", "state_groups", "recurrent_state"),
-                ("activation=relu", "activation", "ffn_act"),
+                ("activation@ffn_act=relu", "activation", "ffn_act"),
                 ("attn_scale=0.25", "attn_scale", "attn_scores"),
                 ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
                 ("conv_bias=none", "conv_bias", "conv_out"),
