@@ -58,6 +58,8 @@ pub(crate) enum QkNorm {
     AllHeads,
     /// [`QkNorm::EachHead`], after RoPE.
     EachHeadAfterRope,
+    /// RMSNorm of each head after RoPE, without a weight, in layers with RoPE.
+    AfterRope,
 }
 
 /// Halves that both read the block's input.
@@ -143,8 +145,10 @@ pub(crate) enum AttentionHalf {
 pub(crate) struct HeadAttention {
     /// The matrices of attention.
     pub(crate) projections: Projections,
-    /// Norms of queries and of keys.
+    /// Norms of queries and of keys before RoPE.
     pub(crate) qk_norms: Option<[RmsNorm; 2]>,
+    /// Norm of queries and keys after RoPE.
+    pub(crate) rotated_norm: Option<RmsNorm>,
     /// `[H]`
     pub(crate) sinks: Option<Vec<f32>>,
 }
@@ -167,7 +171,7 @@ impl AttentionHalf {
             return Ok(AttentionHalf::Latent(sizes, Box::new(LatentAttention::load(c, sizes, w)?)));
         }
         let widths = match c.shape.qk_norm {
-            QkNorm::Absent => None,
+            QkNorm::Absent | QkNorm::AfterRope => None,
             QkNorm::EachHead | QkNorm::EachHeadIfStated | QkNorm::EachHeadAfterRope => Some([c.head_dim; 2]),
             QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
         };
@@ -177,6 +181,7 @@ impl AttentionHalf {
                 Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
                 None => None,
             },
+            rotated_norm: w.has_norm_after_rope().then(|| c.rms_norm(vec![1.0; c.head_dim])),
             sinks: c.shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
         }))
     }
@@ -207,7 +212,16 @@ impl AttentionHalf {
             }
             None => (q, k) = (p.rotate(&q), p.rotate(&k)),
         }
-        let (q, k) = (t.tap(QRope, q), t.tap(KRope, k));
+        q = t.tap(QRope, q);
+        k = t.tap(KRope, k);
+        if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
+            let positions = p.mask.position..p.mask.position + x.rows();
+            q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
+        }
+        if let Some(norm) = &attn.rotated_norm {
+            q = t.tap(QRopeNorm, n.rms_norm(&q, norm));
+            k = t.tap(KRopeNorm, n.rms_norm(&k, norm));
+        }
         let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
         let context = match &gate {
             Some(gate) => t.tap(AttnGated, n.gated(gate, &context, Activation::Sigmoid)),
