@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 49] = [
+const MODELS: [(&str, &[&str], usize); 52] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -38,6 +38,9 @@ const MODELS: [(&str, &[&str], usize); 49] = [
     ("tiny-opt", &[], 169),
     ("tiny-bloom", BOTH, 169),
     ("tiny-bloom-6", &[], 169),
+    ("tiny-starcoder", BOTH, 169),
+    ("tiny-gptj", &[], 153),
+    ("tiny-hunyuan", BOTH, 177),
     ("tiny-qwen3next", BOTH, 293),
     ("tiny-qwen35", BOTH, 205),
     ("tiny-qwen35moe", BOTH, 293),
@@ -66,7 +69,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 46] = [
+    let of_models: [(&str, &[Mistake]); 49] = [
         (
             "tiny-gemma",
             &[
@@ -296,6 +299,32 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             &[("alibi=geometric", "alibi", "attn_weights"), ("alibi=2", "alibi", "attn_weights")],
         ),
         (
+            "tiny-starcoder",
+            &[
+                ("position_embedding=1", "position_embedding", "embed"),
+                ("activation=relu", "activation", "ffn_act"),
+                ("bias_missing=none", "bias_missing", "q"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-gptj",
+            &[
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("bias_missing@logits=none", "bias_missing", "logits"),
+            ],
+        ),
+        (
+            "tiny-hunyuan",
+            &[
+                ("norm_order=before-rope", "norm_order", "q_rope"),
+                ("norm_missing@q_rope", "norm_missing", "q_rope"),
+                ("rope_theta=100", "rope_theta", "q_rope"),
+                ("rope_pairing=interleaved", "rope_pairing", "q_rope"),
+            ],
+        ),
+        (
             "tiny-qwen3next",
             &[
                 ("norm_weight_offset=-1", "norm_weight_offset", "attn_norm"),
@@ -481,7 +510,7 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             "tiny-nemotronh",
             &[
                 ("state_groups=first", "state_groups", "recurrent_state"),
-                ("activation=relu", "activation", "ffn_act"),
+                ("activation@ffn_act=relu", "activation", "ffn_act"),
                 ("attn_scale=0.25", "attn_scale", "attn_scores"),
                 ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
                 ("conv_bias=none", "conv_bias", "conv_out"),

@@ -460,7 +460,13 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 59] = [
+    let refused: [(&str, &[&str], Value, &str); 65] = [
+        ("tiny-hunyuan", &["rope_parameters", "alpha"], json!(0), "'rope_parameters.alpha' is 0"),
+        ("tiny-hunyuan", &["mlp_bias"], json!(true), "biases of this architecture are not supported"),
+        ("tiny-starcoder", &["scale_attn_weights"], json!(false), "unscaled attention is not supported"),
+        ("tiny-starcoder", &["add_cross_attention"], json!(true), "cross attention is not supported"),
+        ("tiny-gptj", &["rotary_dim"], Value::Null, "the number of values of a head that rotate"),
+        ("tiny-gptj", &["rotary_dim"], json!(9), "'rotary_dim' is 9, expected 8"),
         (
             "tiny-bloom",
             &["apply_residual_connection_post_layernorm"],

@@ -55,6 +55,9 @@ const NAMES: &[(&str, &[&str])] = &[
     ("falcon", &["FalconForCausalLM"]),
     ("opt", &["OPTForCausalLM"]),
     ("bloom", &["BloomForCausalLM"]),
+    ("starcoder", &["gpt_bigcode", "GPTBigCodeForCausalLM"]),
+    ("gptj", &["GPTJForCausalLM"]),
+    ("hunyuan-dense", &["hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
     (

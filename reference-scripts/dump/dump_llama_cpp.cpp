@@ -552,6 +552,14 @@ const ggml_tensor * computed(const ggml_tensor * tensor) {
     return tensor;
 }
 
+// A norm of rotated queries or keys (Hunyuan) gives what attention reads.
+std::string norm_after_rope(const std::string & tap, const ggml_tensor * node) {
+    if (tap != "q_norm" && tap != "k_norm") return tap;
+    const ggml_tensor * norm = node->src[0];
+    const bool is_after = norm->op == GGML_OP_RMS_NORM && computed(norm->src[0])->op == GGML_OP_ROPE;
+    return is_after ? (tap == "q_norm" ? "q_rope" : "k_rope") : tap;
+}
+
 std::vector<Source> weight_sources(const ggml_tensor * node) {
     std::vector<Source> sources;
     for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
@@ -559,7 +567,7 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
         const Name name = weight_name(operand);
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
-        sources.push_back({name.layer, tap->second, node, ROWS});
+        sources.push_back({name.layer, norm_after_rope(tap->second, node), node, ROWS});
         const auto input = INPUT_TAPS.find(name.base);
         if (input != INPUT_TAPS.end()) sources.push_back({name.layer, input->second, node->src[1], ROWS});
         if (node->op == GGML_OP_SSM_CONV) sources.push_back({name.layer, "conv_in", node->src[0], WINDOW});

@@ -94,7 +94,8 @@ class Port:
             heads = value.unflatten(-1, (config.num_attention_heads, self.parts, -1))
             value = heads[..., self.of_each_head, :].flatten(-2)
         if self.of_each_group is not None:
-            groups = value.unflatten(-1, (kv_heads(config), -1, config.head_dim))
+            head_dim = config.hidden_size // config.num_attention_heads
+            groups = value.unflatten(-1, (kv_heads(config), -1, head_dim))
             value = groups[..., self.of_each_group, :].flatten(-3)
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
@@ -102,7 +103,9 @@ class Port:
 
 
 def kv_heads(config: PreTrainedConfig) -> int:
-    """Key-value heads of Falcon: one, unless the model is of the new decoder architecture or has no multi-query attention."""
+    """Key-value heads. Falcon has one, unless the model is of the new decoder architecture or has no multi-query attention."""
+    if hasattr(config, "num_key_value_heads"):
+        return config.num_key_value_heads
     return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
 
 
@@ -376,6 +379,26 @@ BLOOM = replace(
     | {tap: Port("self_attention.query_key_value", of_each_head=part) for part, tap in enumerate("qkv")},
     rope=None,
 )
+GROUPS = {"q": slice(None, -2), "k": slice(-2, -1), "v": slice(-1, None)}
+GPT_BIGCODE = replace(
+    GPT2, taps=GPT2.taps | {tap: Port("attn.c_attn", of_each_group=heads) for tap, heads in GROUPS.items()}
+)
+GPTJ = Family(
+    layers="transformer.h",
+    final_norm="transformer.ln_f",
+    taps={
+        "attn_norm": output_of("ln_1"),
+        "q": output_of("attn.q_proj"),
+        "k": output_of("attn.k_proj"),
+        "v": output_of("attn.v_proj"),
+        "attn_context": input_of("attn.out_proj"),
+        "attn_out": output_of("attn.out_proj"),
+        "ffn_up": output_of("mlp.fc_in"),
+        "ffn_act": input_of("mlp.fc_out"),
+        "ffn_out": output_of("mlp.fc_out"),
+    },
+    rope="interleaved",
+)
 OPT = replace(
     LLAMA,
     layers="model.decoder.layers",
@@ -572,6 +595,9 @@ FAMILIES = {
     "falcon": FALCON,
     "opt": OPT,
     "bloom": BLOOM,
+    "gpt_bigcode": GPT_BIGCODE,
+    "gptj": GPTJ,
+    "hunyuan_v1_dense": LLAMA,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
     "lfm2": LFM2,
@@ -935,7 +961,7 @@ class Recorder:
 
     def watch_attention(self, module: nn.Module, layer: int) -> None:
         """Records attention that a module computes by itself. Keys and values may be repeated for each query head."""
-        own, heads = module.forward, module.num_heads
+        own, heads = module.forward, self.config.num_attention_heads
 
         def of_heads(x: Tensor, repeated: int = 1) -> Tensor:
             """Returns batch x heads x rows x columns, each head once."""
@@ -949,9 +975,10 @@ class Recorder:
             stored = kv_heads(self.config) if hasattr(self.config, "num_kv_heads") else heads
             repeated = of_heads(key).shape[1] // stored
             keys, values = of_heads(key, repeated).permute(0, 3, 1, 2), of_heads(value, repeated).transpose(1, 2)
-            self.keep("q_rope", layer, of_heads(query).transpose(1, 2))
-            self.keep("k_rope", layer, keys[:, -tokens:])
-            self.keep("k_cache", layer, keys)
+            dtype = value.dtype  # GPT-J multiplies queries and keys in float32, as which they have the same values
+            self.keep("q_rope", layer, of_heads(query).transpose(1, 2).to(dtype))
+            self.keep("k_rope", layer, keys[:, -tokens:].to(dtype))
+            self.keep("k_cache", layer, keys.to(dtype))
             self.keep("v_cache", layer, values)
             self.keep("attn_scores", layer, of_heads(seen.scores))
             self.keep("attn_weights", layer, of_heads(weights))
@@ -1153,6 +1180,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_state_space(mixer, layer)
     if hasattr(block, "self_attention"):
         recorder.watch_attention(block.self_attention, layer)
+    if recorder.config.model_type == "gptj":
+        recorder.watch_attention(block.attn, layer)
     if hasattr(getattr(block, "self_attn", None), "expand_kv"):
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):

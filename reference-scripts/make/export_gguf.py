@@ -485,6 +485,19 @@ def add_bloom(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     add_sizes(writer, config, 4 * config.hidden_size)
 
 
+def add_starcoder(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The starcoder.* keys."""
+    add_sizes(writer, config, config.n_inner or 4 * config.n_embd)
+
+
+def add_hunyuan(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The hunyuan-dense.* keys, with the base that alpha stretches."""
+    rope, size = config.rope_parameters, config.head_dim
+    add_sizes(writer, config)
+    add_head_size(writer, config)
+    writer.add_rope_freq_base(rope["rope_theta"] * rope.get("alpha", 1.0) ** (size / (size - 2)))
+
+
 def unprefixed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """BLOOM's tensors with the names that llama.cpp's converter maps."""
     return {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
@@ -826,6 +839,8 @@ FAMILIES = {
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
     "falcon": Family(gguf.MODEL_ARCH.FALCON, add_falcon, falcon_layout),
+    "hunyuan_v1_dense": Family(gguf.MODEL_ARCH.HUNYUAN_DENSE, add_hunyuan, rope_types=("default", "dynamic")),
+    "gpt_bigcode": Family(gguf.MODEL_ARCH.STARCODER, add_starcoder),
     "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=lambda tensors: unprefixed(tensors)),
     "gpt_oss": Family(
         gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)

@@ -27,6 +27,10 @@ from transformers import (
     Exaone4ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    GPTBigCodeConfig,
+    GPTBigCodeForCausalLM,
+    GPTJConfig,
+    GPTJForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     Gemma4ForCausalLM,
@@ -49,6 +53,8 @@ from transformers import (
     GraniteMoeHybridForCausalLM,
     HeliumConfig,
     HeliumForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
     Jais2Config,
     Jais2ForCausalLM,
     Lfm2Config,
@@ -158,7 +164,7 @@ UNSTATED = object()
 
 # Keys of a size in configurations, the first that one has.
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
-FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "hidden_size")
+FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "hidden_size")
 CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
@@ -223,6 +229,14 @@ FALCON_SIZES = {
     "intermediate_size": UNSTATED,
     "ffn_hidden_size": 64,
     "attn_implementation": "eager",
+}
+
+GPT2_SIZES = {
+    "num_key_value_heads": UNSTATED,
+    "rope_parameters": UNSTATED,
+    "intermediate_size": UNSTATED,
+    "n_inner": 64,
+    "tie_word_embeddings": False,
 }
 
 # Linear attention with a gated delta rule in layer 0, attention with an output gate in layer 1.
@@ -746,6 +760,52 @@ MODELS = {
             "attn_implementation": "eager",
         },
         types=(),
+    ),
+    "tiny-starcoder": tiny(
+        "StarCoder's architecture, learned positions, LayerNorm, biases in all matrices, GELU by tanh without a gate, all heads\n"
+        "share one key and one value,",
+        GPTBigCodeForCausalLM,
+        GPTBigCodeConfig,
+        22,
+        {
+            "positions that begin with 1": shows(changed_weights("wpe.weight", lambda w: w.roll(-1, dims=0))),
+            "no biases": shows(drop_biases),
+            "ReLU": shows(configured(leave_out(activation_function="relu")), 0.05),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        gains={"c_attn": 1.3, "wte": 3.0, "wpe": 2.0},
+        settings={**GPT2_SIZES, "n_positions": 128},
+    ),
+    "tiny-gptj": tiny(
+        "GPT-J's architecture, LayerNorm, both halves of a block read one norm of its input, GELU by tanh without a gate, RoPE\n"
+        "of neighbours in 4 values of each head, biases of the feed-forward block and of the logits (llama.cpp has no GPT-J),",
+        GPTJForCausalLM,
+        GPTJConfig,
+        9,
+        {
+            "RoPE of halves": shows(swap_pairing(0.5)),
+            "RoPE of whole heads": shows(configured(leave_out(rotary_dim=8))),
+            "no bias of the logits": shows(changed_weights("lm_head.bias", torch.zeros_like)),
+        },
+        gains={**QK, "wte": 3.0},
+        settings={**GPT2_SIZES, "rotary_dim": 4},
+        types=(),
+    ),
+    "tiny-hunyuan": tiny(
+        "The architecture of Hunyuan without experts, norms of each query and key head after RoPE, whose base a factor stretches,",
+        HunYuanDenseV1ForCausalLM,
+        HunYuanDenseV1Config,
+        2,
+        {
+            "no norms of queries and keys": shows(without_modules("query_layernorm", "key_layernorm"), 0.1),
+            "a base that is not stretched": shows(configured(scale_rope(rope_type="default")), 0.1),
+            "RoPE of neighbours": shows(swap_pairing()),
+        },
+        gains={"query_layernorm": 1.35, "key_layernorm": 1.35},
+        settings={
+            "head_dim": 8,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e2, "alpha": 1000.0, "factor": 1.0},
+        },
     ),
     "tiny-nemotronh": tiny(
         "Nemotron-H's architecture, layers of one half each: Mamba-2 in layers 0 and 3 (8 heads of 8 values with 16 columns in 2\ngroups, convolutions over 4 "

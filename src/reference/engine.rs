@@ -85,13 +85,18 @@ const DENSE: &[&str] = &[
     "olmo",
     "jais2",
     "nemotron",
+    "phi2",
+    "falcon",
+    "bloom",
+    "starcoder",
+    "hunyuan-dense",
 ];
 
 // Statics instead of constants, so that the texts are in the binary only once.
 static TRANSFORMERS: EngineSettings = EngineSettings {
     name: "transformers",
     takes: EngineInput::Directory,
-    families: &[DENSE, &["mistral", "bitnet", "helium"]],
+    families: &[DENSE, &["mistral", "bitnet", "helium", "opt", "gptj"]],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump/dump_transformers.py"), WRITER],
     wanted: script!("requirements.txt").1,

@@ -22,9 +22,10 @@ use crate::model::ternary::TernaryFiles;
 use crate::model::{
     Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
     ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, glm4_moe_lite,
-    gpt_neox, gpt_oss, gpt2, granite, granite_hybrid, granite_moe, helium, jais2, lfm2, llama, llama4,
-    minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2,
-    qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+    gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium, hunyuan_dense,
+    jais2, lfm2, llama, llama4, minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3,
+    olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3,
+    stablelm, starcoder2,
 };
 use crate::weight::DType;
 
@@ -95,6 +96,9 @@ const LOADERS: &[Loader] = &[
     FALCON,
     standard(&opt::FAMILY),
     standard(&bloom::FAMILY),
+    standard(&gpt_bigcode::FAMILY),
+    standard(&gptj::FAMILY),
+    standard(&hunyuan_dense::FAMILY),
     standard(&deepseek_v3::FAMILY),
     standard(&deepseek_v2::FAMILY),
     standard(&glm4_moe_lite::FAMILY),

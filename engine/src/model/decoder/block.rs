@@ -56,6 +56,8 @@ pub(crate) enum QkNorm {
     EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
+    /// [`QkNorm::EachHead`], after RoPE.
+    EachHeadAfterRope,
     /// RMSNorm of each head after RoPE, without a weight, in layers with RoPE.
     AfterRope,
 }
@@ -170,7 +172,7 @@ impl AttentionHalf {
         }
         let widths = match c.shape.qk_norm {
             QkNorm::Absent | QkNorm::AfterRope => None,
-            QkNorm::EachHead | QkNorm::EachHeadIfStated => Some([c.head_dim; 2]),
+            QkNorm::EachHead | QkNorm::EachHeadIfStated | QkNorm::EachHeadAfterRope => Some([c.head_dim; 2]),
             QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
         };
         Ok(AttentionHalf::Heads(HeadAttention {
@@ -198,12 +200,20 @@ impl AttentionHalf {
         let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
         let v = t.tap(V, c.heads(attn.projections.v(n, x)));
         let gate = attn.projections.gate.as_ref().map(|gate| t.tap(AttnGate, gate.of(n, x)));
-        if let Some([q_norm, k_norm]) = &attn.qk_norms {
-            q = t.tap(QNorm, n.rms_norm(&q, q_norm));
-            k = t.tap(KNorm, n.rms_norm(&k, k_norm));
+        match &attn.qk_norms {
+            Some([q_norm, k_norm]) if c.shape.qk_norm == QkNorm::EachHeadAfterRope => {
+                q = n.rms_norm(&p.rotate(&q), q_norm);
+                k = n.rms_norm(&p.rotate(&k), k_norm);
+            }
+            Some([q_norm, k_norm]) => {
+                q = t.tap(QNorm, n.rms_norm(&q, q_norm));
+                k = t.tap(KNorm, n.rms_norm(&k, k_norm));
+                (q, k) = (p.rotate(&q), p.rotate(&k));
+            }
+            None => (q, k) = (p.rotate(&q), p.rotate(&k)),
         }
-        let mut q = t.tap(QRope, p.rotate(&q));
-        let mut k = t.tap(KRope, p.rotate(&k));
+        q = t.tap(QRope, q);
+        k = t.tap(KRope, k);
         if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
             let positions = p.mask.position..p.mask.position + x.rows();
             q = t.tap(QScaled, n.tempered(&q, &temperature, positions));

@@ -232,6 +232,8 @@ pub struct RopeExtras {
     pub(crate) rounding: RopeRounding,
     /// True if only a part of each head may rotate.
     pub(crate) may_be_partial: bool,
+    /// True if a factor `alpha` may stretch the base.
+    pub(crate) may_have_alpha: bool,
     /// True if frequencies may be scaled by LongRoPE.
     pub(crate) may_be_long: bool,
     /// Keys of the base and of the rotating part in files of transformers 4.
@@ -243,6 +245,7 @@ impl RopeExtras {
     pub(crate) const NONE: Self = Self {
         rounding: RopeRounding::Each,
         may_be_partial: false,
+        may_have_alpha: false,
         may_be_long: false,
         old_keys: ["rope_theta", "partial_rotary_factor"],
     };

@@ -13,6 +13,7 @@ mod delta_files;
 mod dense_files;
 mod expert_files;
 mod family;
+mod feed_forward;
 mod latent;
 mod latent_files;
 mod layer_sizes;
@@ -43,6 +44,7 @@ pub use family::{
     BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
+pub use feed_forward::FeedForward;
 pub(crate) use latent::{LatentAttention, LatentSizes};
 pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
@@ -400,41 +402,5 @@ impl Projections {
             [("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)];
         let gate = self.gate.iter().map(|gate| ("attn_q", gate));
         all.into_iter().chain(gate).map(|(name, projection)| (name, &projection.weight)).collect()
-    }
-}
-
-/// Feed-forward branch of a block, from its norm to its down projection. F = feed-forward size.
-#[derive(Clone, Debug)]
-pub struct FeedForward {
-    /// `[d]`; `None` for a block without a norm before it
-    pub norm: Option<Norm>,
-    /// `[F, d]`; `None` for a block without a gate
-    pub gate: Option<Projection>,
-    /// `[F, d]`
-    pub up: Projection,
-    /// `[d, F]`
-    pub down: Projection,
-}
-
-impl FeedForward {
-    /// Returns the matrices, with names for messages.
-    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        let gate = self.gate.iter().map(|gate| ("ffn_gate", &gate.weight));
-        gate.chain([("ffn_up", &self.up.weight), ("ffn_down", &self.down.weight)]).collect()
-    }
-
-    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
-    pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
-        let (n, activation) = (p.n, p.c.activation);
-        let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, norm.of(n, x)));
-        let x = normed.as_ref().unwrap_or(x);
-        let gate = self.gate.as_ref().map(|gate| t.tap(FfnGate, gate.of(n, x)));
-        let up = t.tap(FfnUp, self.up.of(n, x));
-        let act = match &gate {
-            Some(gate) => n.gated(gate, &up, activation),
-            None => n.activation(&up, activation),
-        };
-        let act = t.tap(FfnAct, act);
-        t.tap(FfnOut, self.down.of(n, &act))
     }
 }

@@ -211,8 +211,13 @@ impl<'a> DecoderNames<'a> {
             }
             DecoderNames::HuggingFace { prefix, may_predict, .. } => {
                 let is_other = |part: &&str| name.starts_with(part);
-                const BUFFERS: [&str; 3] =
-                    ["rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
+                const BUFFERS: [&str; 5] = [
+                    "rotary_emb.inv_freq",
+                    ".attention.bias",
+                    ".attention.masked_bias",
+                    ".attn.bias",
+                    ".attn.masked_bias",
+                ];
                 BUFFERS.iter().any(|buffer| name.ends_with(buffer))
                     || (may_predict && name.starts_with(PREDICTING))
                     || (PREFIXES[1..3].contains(&prefix) && OTHER_PARTS.iter().any(is_other))

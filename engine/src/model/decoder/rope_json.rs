@@ -57,8 +57,34 @@ pub(super) fn rope<'f>(
         Some(parameters) => scaling(file, parameters, family)?,
         None => RopeScaling::None,
     };
-    let (theta, pairing) = (theta.unwrap_or(default), family.pairing);
+    let theta = theta.unwrap_or(default);
+    let theta = match places.first().map(|place| alpha(place, family)).transpose()?.flatten() {
+        Some(alpha) => stretched(theta, alpha, width),
+        None => theta,
+    };
+    let pairing = family.pairing;
     Ok(Rope { theta, width, pairing, scaling, rounding: family.rope.rounding })
+}
+
+/// Reads the factor that stretches the base, if there is one.
+fn alpha(parameters: &Config, family: &Family) -> Result<Option<f32>> {
+    const KEY: &str = "alpha";
+    let kind = if parameters.get("rope_type").is_some() { "rope_type" } else { "type" };
+    if !family.rope.may_have_alpha || parameters.optional_str(kind)? != Some("dynamic") {
+        return Ok(None);
+    }
+    match parameters.optional_f32(KEY)? {
+        Some(alpha) if !(alpha > 0.0 && alpha.is_finite()) => {
+            Err(parameters.bad_key(KEY, alpha, "a positive number"))
+        }
+        alpha => Ok(alpha),
+    }
+}
+
+/// Returns the base times `alpha^(D / (D - 2))` for heads of D values.
+fn stretched(theta: f32, alpha: f32, width: usize) -> f32 {
+    let width = width as f64;
+    (f64::from(theta) * f64::from(alpha).powf(width / (width - 2.0))) as f32
 }
 
 /// Key of the part of a head that rotates.
@@ -96,6 +122,7 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
         Some("llama3") => llama3(parameters),
         Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
         Some("yarn") => Ok(RopeScaling::Yarn(yarn::from_json(file, parameters)?)),
+        Some("dynamic") if alpha(parameters, family)?.is_some() => Ok(RopeScaling::None),
         // Scales only sequences that are longer than the model's context, and these are refused.
         Some("dynamic") if !family.rope.may_be_long => {
             parameters.require_f32("factor").map(|_| RopeScaling::None)

@@ -89,7 +89,7 @@ fn with_more_keys(at: &SiteContext, how: &str) -> Option<Tensor> {
 /// Reads the additional summand from the sums of weights: a row sums to `E / (E + n)`, where `E` is the sum of the
 /// exponentials of its scores.
 fn read_sum(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
-    let Softmax { scores, mask, sinks: None } = at.stage()? else { return None };
+    let Softmax { scores, mask, .. } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let mut found: Vec<f64> = Vec::new();
     for (row, weights) in theirs.chunks(keys).enumerate() {
@@ -124,7 +124,7 @@ fn read_sum(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
 
 /// Reads a sink of each head: a row sums to `E / (E + n)`, so `n` is the slope of `1 - sum` over `sum / E`.
 fn read_sinks(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
-    let Softmax { scores, mask, sinks: None } = at.stage()? else { return None };
+    let Softmax { scores, mask, .. } = at.stage()?;
     let &[heads, tokens, keys] = scores.shape() else { return None };
     if heads < 2 || tokens < LEAST_QUERIES {
         return None;

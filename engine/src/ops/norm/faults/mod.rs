@@ -19,6 +19,8 @@ pub(crate) const NORMS: &[Point] = &[
     Point::KvLatentNorm,
     Point::QNorm,
     Point::KNorm,
+    Point::QRope,
+    Point::KRope,
     Point::VNorm,
     Point::LayerPostNorm,
     Point::QRopeNorm,

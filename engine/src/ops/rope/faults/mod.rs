@@ -174,9 +174,13 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::NormOrder,
         at: ROTATED,
-        takes: "after-rope",
-        compute: |at, value| (value.as_word()? == "after-rope").then(|| normed_after(at))?,
-        usual: |_| vec![ChangeValue::word("after-rope")],
+        takes: "after-rope|before-rope",
+        compute: |at, value| match value.as_word()? {
+            "after-rope" => normed_after(at),
+            "before-rope" => normed_before(at),
+            _ => None,
+        },
+        usual: |_| ["after-rope", "before-rope"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -194,6 +198,14 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
+}
+
+/// Computes RoPE of normed queries or keys, for models with the norm after RoPE.
+fn normed_before(at: &SiteContext) -> Option<Tensor> {
+    let RmsNormalisation { x, norm } = at.stage()?;
+    let node = made_by(x)?;
+    let Rotary { x, rope, positions } = node.operation()?;
+    Some(at.n.rotate(&at.n.rms_norm(x, norm), &at.n.rope_table(rope, positions.clone())))
 }
 
 /// Norms a query or key after its rotation instead of before it.
