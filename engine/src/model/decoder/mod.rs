@@ -15,6 +15,7 @@ mod expert_files;
 mod family;
 mod latent;
 mod latent_files;
+mod layer_embeddings;
 mod layer_sizes;
 mod layer_variants;
 mod load;
@@ -22,7 +23,6 @@ mod load_experts;
 mod mixture;
 mod names;
 mod norm;
-mod per_layer;
 mod recurrent;
 mod rope_json;
 mod shared_expert;
@@ -44,6 +44,7 @@ pub use family::{
     inverse_root_of_head_dim,
 };
 pub(crate) use latent::{LatentAttention, LatentSizes};
+pub use layer_embeddings::LayerEmbeddings;
 pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
@@ -98,7 +99,7 @@ pub struct Decoder<B> {
     /// `[V, d]`
     pub token_embd: Matrix,
     /// Embeddings for each layer, if there are any.
-    pub(crate) per_layer: Option<per_layer::PerLayerEmbeddings>,
+    pub layer_embeddings: Option<LayerEmbeddings>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
@@ -138,7 +139,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     }
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        let per_layer = self.per_layer.iter();
+        let per_layer = self.layer_embeddings.iter();
         let per_layer = per_layer.flat_map(|all| {
             [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]
         });
@@ -258,7 +259,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
                 _ => rows,
             },
         );
-        if let Some(per_layer) = &self.model.per_layer {
+        if let Some(per_layer) = &self.model.layer_embeddings {
             arrive_rows(&per_layer.table, tokens);
             arrive(
                 format_args!("the embeddings of layers"),
