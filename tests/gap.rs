@@ -3,6 +3,9 @@
 //!
 //! `tests/data/gap` is made by `reference-scripts/gap/make_samples.sh`, with transformers.
 
+mod experts;
+mod parquet;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -162,6 +165,22 @@ fn chance(one: usize, other: usize) -> f64 {
     (mixed >> 11) as f64 / (1u64 << 53) as f64
 }
 
+/// Log-probabilities of which few belong to other tokens than the sampled ones.
+fn of_other_tokens(index: usize, values: &[f64]) -> Vec<f64> {
+    let is_other = |at: usize| (40 * index + at) % 131 == 7;
+    values.iter().enumerate().map(|(at, value)| if is_other(at) { value - 6.0 } else { *value }).collect()
+}
+
+/// The pairs with rollout and trainer exchanged.
+fn swapped(pairs: &[SidePair]) -> Vec<SidePair> {
+    let swap = |pair: &SidePair| SidePair {
+        rollout: pair.trainer.clone(),
+        trainer: pair.rollout.clone(),
+        ..pair.clone()
+    };
+    pairs.iter().map(swap).collect()
+}
+
 #[test]
 fn planted_faults_are_named_and_their_correct_twins_pass() {
     for model in MODELS {
@@ -186,17 +205,7 @@ fn planted_faults_are_named_and_their_correct_twins_pass() {
                     values.iter().enumerate().map(|(at, value)| value - part(at)).collect()
                 }),
             ),
-            (
-                "other-token",
-                with(&right, |index, values| {
-                    let is_other = |at: usize| (40 * index + at) % 131 == 7;
-                    values
-                        .iter()
-                        .enumerate()
-                        .map(|(at, value)| if is_other(at) { value - 6.0 } else { *value })
-                        .collect()
-                }),
-            ),
+            ("other-token", swapped(&with(&right, of_other_tokens))),
             (
                 "outlier-sequences",
                 with(&right, |index, values| {
@@ -217,6 +226,9 @@ fn planted_faults_are_named_and_their_correct_twins_pass() {
             let found = judged(planted, "bf16");
             assert_eq!(cause(&found), (Verdict::Fail, *name), "{model}: {:?}", found.findings);
         }
+        // In a mixture of experts, flipped experts lower the trainer's log-probabilities of the sampled tokens.
+        let open = judged(&with(&right, of_other_tokens), "bf16");
+        assert_eq!(cause(&open), (Verdict::Inconclusive, "far-tokens"), "{model}: {:?}", open.findings);
     }
 }
 
@@ -570,7 +582,7 @@ fn bad_files_are_refused_in_one_message() {
     fs::write(terminal.path().join("rollout.parquet"), "PAR1\u{15}\u{4}PAR1").expect("written");
     terminal
         .run(&["gap", "rollout.parquet", "right.jsonl"])
-        .refused(&["a Parquet file", "xcheck.gap(pandas.read_parquet("]);
+        .refused(&["rollout.parquet", "the end is missing"]);
     fs::write(terminal.path().join("list.json"), "[{}]").expect("written");
     terminal.run(&["gap", "list.json", "right.jsonl"]).refused(&["JSON list", "one object in a line"]);
 }

@@ -15,7 +15,7 @@ pub mod readers;
 pub type Body = fn(&[u8]) -> bool;
 
 /// All of them, by the names of their files and of the folders of their corpora.
-pub const ALL: [(&str, Body); 17] = [
+pub const ALL: [(&str, Body); 18] = [
     ("baseline", readers::baseline),
     ("folder", folder::folder),
     ("gguf", readers::gguf),
@@ -28,6 +28,7 @@ pub const ALL: [(&str, Body); 17] = [
     ("map", readers::map),
     ("npy", readers::npy),
     ("npz_built", readers::npz_built),
+    ("parquet", readers::parquet),
     ("pytorch", readers::pytorch),
     ("report", readers::report),
     ("safetensors", readers::safetensors),

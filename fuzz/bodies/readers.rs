@@ -6,7 +6,8 @@ use std::path::Path;
 use arbitrary::Unstructured;
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::{
-    FileBytes, Gguf, Llama2cFile, Messages, Pytorch, Safetensors, TensorFile, npy as npy_file,
+    FileBytes, Gguf, Llama2cFile, Messages, ParquetFile, ParquetRow, Pytorch, Safetensors, TensorFile,
+    npy as npy_file,
 };
 use xcheck::kld::{LogitsFile, first_row};
 use xcheck::map::NameMap;
@@ -112,6 +113,30 @@ pub fn kld(data: &[u8]) -> bool {
 /// A NumPy array.
 pub fn npy(data: &[u8]) -> bool {
     npy_file::read(&source("fuzz.npy", data), None).is_ok()
+}
+
+/// A Parquet file: each column that holds numbers, lists of them, or texts.
+pub fn parquet(data: &[u8]) -> bool {
+    let Ok(file) = ParquetFile::read(source("fuzz.parquet", data)) else { return false };
+    let names: Vec<_> = file.names().map(str::to_owned).collect();
+    let mut is_read = false;
+    for name in &names {
+        let (mut numbers, mut texts) = (ParquetRow::<f64>::default(), ParquetRow::default());
+        if let Ok(mut rows) = file.rows(name, 3) {
+            while let Ok(true) = rows.read(&mut numbers) {
+                if let Some(lengths) = numbers.lengths() {
+                    assert_eq!(lengths.iter().product::<usize>(), numbers.values.len());
+                }
+                is_read = true;
+            }
+        }
+        if let Ok(mut rows) = file.rows::<bytes::Bytes>(name, 3) {
+            while let Ok(true) = rows.read(&mut texts) {
+                is_read = true;
+            }
+        }
+    }
+    is_read
 }
 
 /// An archive that is nearly a dump.

@@ -14,6 +14,7 @@ SAMPLES = 6
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=Path, required=True, help="file of make_pairs.py")
+    parser.add_argument("--routes", type=Path, required=True, help="file of make_routes.py")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     rows = [json.loads(line) for line in open(options.pairs)]
@@ -22,6 +23,7 @@ def main() -> None:
     verl(samples, rollout, trainer, options.out)
     nemo_rl(samples, rollout, trainer, options.out)
     trl(samples, options.out)
+    routes([json.loads(line) for line in open(options.routes)], options.out)
     (options.out / "statistics.json").write_text(json.dumps(statistics(rows)) + "\n")
 
 
@@ -51,6 +53,23 @@ def nemo_rl(rows: list[dict], rollout: torch.Tensor, trainer: torch.Tensor, out:
         arrays["token_mask"][n, start:end] = 1
     lengths = np.array([len(row["tokens"]) for row in rows])
     np.savez(out / "nemo_rl.npz", input_ids=ids, input_lengths=lengths, **arrays)
+
+
+def routes(rows: list[dict], out: Path) -> None:
+    """Right-padded sequences with the experts of each token, [sequences, tokens, layers, experts], and -1 without data."""
+    width = max(len(row["tokens"]) for row in rows)
+    arrays = {"input_ids": np.zeros((len(rows), width), np.int64), "token_mask": np.zeros((len(rows), width), np.float32)}
+    layers, used = np.shape(rows[0]["rollout_routes"])[1:]
+    for side, name in (("rollout", "generation_logprobs"), ("trainer", "prev_logprobs")):
+        arrays[name] = np.zeros((len(rows), width), np.float32)
+        arrays[f"{side}_routed_experts"] = np.full((len(rows), width, layers, used), -1, np.int16)
+        for n, row in enumerate(rows):
+            start, end = row["prompt_length"], len(row["tokens"])
+            arrays["input_ids"][n, :end] = row["tokens"]
+            arrays["token_mask"][n, start:end] = 1
+            arrays[name][n, start:end] = row[side]
+            arrays[f"{side}_routed_experts"][n, : end - 1] = row[f"{side}_routes"]
+    np.savez_compressed(out / "routes.npz", input_lengths=np.array([len(row["tokens"]) for row in rows]), **arrays)
 
 
 def trl(rows: list[dict], out: Path) -> None:

@@ -22,10 +22,10 @@ use crate::verdict::Verdict;
 /// Arguments of `xcheck gap`.
 #[derive(Debug, Args)]
 pub(crate) struct GapArgs {
-    /// Log-probabilities of the rollout engine: JSONL, .npz, .pt or .safetensors
+    /// Log-probabilities of the rollout engine: JSONL, Parquet, .npz, .pt or .safetensors
     ///
     /// JSONL has one sequence in a line: {"tokens": [...], "logprobs": [null, ...]}, and optionally prompt_length,
-    /// temperature, version and dtype. Field names of TRL, verl, OpenRLHF, NeMo-RL and slime are known.
+    /// temperature, version, dtype and routed_experts. Field names of TRL, verl, OpenRLHF, NeMo-RL and slime are known.
     rollout: PathBuf,
     /// Log-probabilities of the trainer for the same tokens
     ///
@@ -82,6 +82,9 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
         args.output.line(format_args!("\nModel: {}", of_model.sentence()));
         for (side, one) in [PolicySide::Rollout, PolicySide::Trainer].into_iter().zip(&of_model.sides) {
             args.output.line(format_args!("  {:<8} {}  {}", side.name(), one.verdict.name(), one.sentence));
+            if let Some(replay) = &one.replay {
+                args.output.line(format_args!("           {}", replay.sentence()));
+            }
         }
     }
     let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));

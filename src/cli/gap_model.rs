@@ -2,11 +2,15 @@
 
 use crate::catalogue::Supposition;
 use crate::checkpoint::{Point, Site};
+use crate::cli::gap_experts::GivenExpertsTap;
 use crate::cli::progress::StepProgress;
 use crate::cli::supposed_changes::run_supposing;
 use crate::engine::{PassInput, RunInput};
 use crate::error::{Error, Result};
-use crate::gap::{GapAssessment, GapOptions, JoinCounts, PairTally, PolicySide, SequenceJoin, SequencePair};
+use crate::gap::{
+    ExpertRoutes, GapAssessment, GapOptions, JoinCounts, PairTally, PolicySide, RouteReplay, SequenceJoin,
+    SequencePair,
+};
 use crate::model::Model;
 use crate::numerics::F32;
 use crate::ops::log_probabilities::log_probabilities;
@@ -35,23 +39,46 @@ pub(super) fn against_model(
         dtypes: [dtype.clone(), Some(OWN_TYPE.into())],
         ..options.clone()
     };
-    let mut tallies = [0, 1].map(|side| PairTally::new(&own(&options.dtypes[side])));
+    let tallies = || [0, 1].map(|side| PairTally::new(&own(&options.dtypes[side])));
+    // With our engine's experts, and with those of the side.
+    let (mut tallies, mut replayed) = (tallies(), tallies());
+    let mut replays = [None::<RouteReplay>; 2];
     let (mut read, mut sequences) = (0, 0);
     let mut steps = StepProgress::new("token", most);
     while let Some(pair) = join.read()? {
         if sequences > 0 && read + pair.tokens.len() > most {
             break;
         }
-        let exact = own_logprobs(model, supposed, &pair.tokens, pair.temperatures.map(applied))?;
-        for ((side, tally), exact) in tallies.iter_mut().enumerate().zip(&exact) {
-            tally.add(&one_side(&pair, side, exact));
+        let run =
+            |routes| own_logprobs(model, supposed, &pair.tokens, pair.temperatures.map(applied), routes);
+        let (exact, _) = run(None)?;
+        for side in 0..2 {
+            tallies[side].add(&one_side(&pair, side, &exact[side]));
+            let Some(routes) = &pair.routes[side] else {
+                replayed[side].add(&one_side(&pair, side, &exact[side]));
+                continue;
+            };
+            let (with_routes, replay) = run(Some(routes))?;
+            replayed[side].add(&one_side(&pair, side, &with_routes[side]));
+            replays[side].get_or_insert_default().add(&replay);
         }
         read += pair.tokens.len();
         sequences += 1;
         steps.reached(read.min(most));
     }
-    let sides = tallies.map(|tally| tally.assessment(JoinCounts::default()));
+    let ([rollout, trainer], [replayed_rollout, replayed_trainer]) = (tallies, replayed);
+    let sides =
+        [judged(rollout, replayed_rollout, replays[0]), judged(trainer, replayed_trainer, replays[1])];
     Ok(ModelAssessments { sequences, sides })
+}
+
+/// Judges a side against our engine, which also computed with the side's experts if there is a `replay`.
+fn judged(side: PairTally, replayed: PairTally, replay: Option<RouteReplay>) -> GapAssessment {
+    let found = side.assessment(JoinCounts::default());
+    match replay {
+        Some(replay) => found.with_replay(replayed.assessment(JoinCounts::default()), replay),
+        None => found,
+    }
 }
 
 /// Returns the temperature that a side applies. Greedy sampling (0) has no log-probabilities of its own.
@@ -68,18 +95,21 @@ fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
         temperatures: [None, None],
         versions: [pair.versions[side], None],
         dtypes: [pair.dtypes[side].clone(), None],
+        routes: [None, None],
         nan: [pair.nan[side], 0],
         ..pair.clone()
     }
 }
 
-/// Returns our engine's log-probability of each token at the temperature of each side; NaN for the first token.
+/// Returns our engine's log-probability of each token at the temperature of each side; NaN for the first token. With
+/// `routes`, the engine computes with these experts.
 fn own_logprobs(
     model: &dyn Model,
     supposed: &[Supposition],
     tokens: &[u32],
     temperatures: [f32; 2],
-) -> Result<[Vec<f64>; 2]> {
+    routes: Option<&ExpertRoutes>,
+) -> Result<([Vec<f64>; 2], RouteReplay)> {
     let vocabulary = model.dimensions().vocab_size;
     if tokens.is_empty() {
         return Err(Error::Usage(
@@ -92,10 +122,12 @@ fn own_logprobs(
         )));
     }
     let script = RunInput { passes: vec![PassInput::given(tokens)], prompt_len: tokens.len() };
-    let mut tap = NextTokenTap { tokens, temperatures, logprobs: [0, 1].map(|_| vec![f64::NAN]) };
-    run_supposing(supposed, model, &F32, &script, &mut tap)?;
-    tap.logprobs.iter_mut().for_each(|logprobs| logprobs.truncate(tokens.len()));
-    Ok(tap.logprobs)
+    let next = NextTokenTap { tokens, temperatures, logprobs: [0, 1].map(|_| vec![f64::NAN]) };
+    let mut taps = (next, GivenExpertsTap::new(routes, model.dimensions().n_layers));
+    run_supposing(supposed, model, &F32, &script, &mut taps)?;
+    let (mut next, experts) = taps;
+    next.logprobs.iter_mut().for_each(|logprobs| logprobs.truncate(tokens.len()));
+    Ok((next.logprobs, experts.replay()?))
 }
 
 /// A tap that computes the log-probability of each next token from the logits.

@@ -19,6 +19,7 @@ mod engine_arithmetic;
 mod environment;
 mod fingerprint;
 mod gap;
+mod gap_experts;
 mod gap_model;
 mod gap_page;
 mod generate;

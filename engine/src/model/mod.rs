@@ -40,6 +40,7 @@ pub mod llama;
 pub(crate) mod llama4;
 mod loaders;
 mod longrope;
+mod meta_files;
 pub(crate) mod minimax_m2;
 pub(crate) mod mistral;
 pub(crate) mod mixtral;

@@ -46,7 +46,7 @@ impl EngineProperties {
     }
 
     /// Returns the visible entries of a value in a dump that dropped the first `dropped` keys.
-    pub(crate) fn sight(&self, held: &AlignedDump, site: Site, dropped: usize) -> VisibleKeys {
+    pub(crate) fn visible(&self, held: &AlignedDump, site: Site, dropped: usize) -> VisibleKeys {
         let first_query = held.positions(site).start;
         let rows = held.dump.held_rows(site).map(Arc::from);
         let (window, has_chunks) = (self.window(site), self.has_chunks);
@@ -54,7 +54,7 @@ impl EngineProperties {
     }
 
     /// Returns the precision of both sides' values, with the dump in this role.
-    pub(super) fn grain(&self, held: &AlignedDump, site: Site, role: Role) -> ValuePrecision {
+    pub(super) fn precision(&self, held: &AlignedDump, site: Site, role: Role) -> ValuePrecision {
         let computed = self.computed_at(site.point);
         let (stored, step) = (self.stored(held, site), held.step(site));
         match role {

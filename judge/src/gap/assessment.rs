@@ -2,16 +2,20 @@
 
 use serde::Serialize;
 
+use super::bias::bias;
 use super::breakdown::{TokenClass, classes};
 use super::figure::GapFigure;
 use super::finding::{GapFinding, counted};
 use super::logprob_error::{LogprobError, StorageError};
-use super::number_grid::NumberGrid;
+use super::number_grid::{NumberGrid, coarse};
 use super::pair_view::{PairView, rms};
 use super::pattern::patterns;
 use super::rounding_scales::LogOddsScale;
+use super::route_effect::{RouteCounts, RouteEffect};
+use super::route_replay::RouteReplay;
 use super::sequence_join::{JoinCounts, SequenceJoin};
 use super::softmax_sum;
+use super::token_route::RouteAgreement;
 use super::token_sample::TokenSample;
 use super::training_effect::{RatioSums, TrainingEffect};
 use super::value_counts::ValueCounts;
@@ -20,10 +24,6 @@ use crate::verdict::Verdict;
 
 /// Fewest informative tokens that pass.
 const LEAST_INFORMATIVE: usize = 100;
-/// Largest share of the squared differences that one sign may have without a bias.
-const BIAS: f64 = 0.25;
-/// Smallest mean difference in standard errors over sequences that is a bias.
-const SIGMAS: f64 = 5.0;
 /// Number of sequences listed as the worst ones.
 const WORST: usize = 5;
 
@@ -72,6 +72,10 @@ pub struct GapAssessment {
     pub explained: f64,
     /// Effect on training.
     pub training: Option<TrainingEffect>,
+    /// Agreement of the experts, if both sides have routing replay data.
+    pub experts: Option<RouteEffect>,
+    /// The side against our engine with the side's own experts.
+    pub replay: Option<RouteReplay>,
     /// Scales by probability and position.
     pub(crate) classes: Vec<TokenClass>,
     /// Sequences with the largest scales: index, scale.
@@ -102,6 +106,7 @@ pub struct PairTally {
     sample: TokenSample,
     values: ValueCounts,
     ratios: RatioSums,
+    routes: RouteCounts,
     dtypes: [Option<String>; 2],
     /// True for the sides whose type the command line states, for all sequences.
     has_given_dtype: [bool; 2],
@@ -120,6 +125,7 @@ impl PairTally {
             sample: TokenSample::default(),
             values: ValueCounts::default(),
             ratios: RatioSums::new(options.clip),
+            routes: RouteCounts::default(),
             dtypes: options.dtypes.clone(),
             has_given_dtype: options.dtypes.each_ref().map(Option::is_some),
             has_mixed_dtypes: false,
@@ -132,7 +138,9 @@ impl PairTally {
 
     /// Adds a pair of sequences.
     pub fn add(&mut self, pair: &super::SequencePair) {
-        self.sample.add(pair);
+        let agreement = RouteAgreement::of(pair);
+        self.routes.add(&agreement);
+        self.sample.add(pair, &agreement);
         self.values.add(pair);
         self.sequences += 1;
         let first = pair.prompt_length.unwrap_or(0);
@@ -156,19 +164,19 @@ impl PairTally {
             NumberGrid::of(self.sample.tokens.iter().map(|token| token.trainer)),
         ];
         let storage = grids.iter().flatten().fold(StorageError::F32, |sum, grid| sum.with(grid.error()));
-        let pair = PairView::new(&self.sample, LogprobError::new(&self.sample, scale, storage), scale);
-        let informative = self.sample.tokens.iter().filter(|token| pair.error.is_informative(token)).count();
-        let is_fault = |finding: &GapFinding| finding.verdict == Verdict::Fail;
-        let mut findings = self.values.findings();
-        if findings.is_empty() {
-            findings = patterns(&pair);
-            if !findings.iter().any(is_fault) {
-                findings.extend(self.structure(&pair, grids));
-            }
-            let is_f32 = self.dtypes.iter().all(|dtype| dtype.as_deref() == Some("f32"));
-            let is_coarse = coarse(&self.dtypes, grids).is_some();
-            if is_f32 && !is_coarse && findings.iter().any(is_fault) {
-                findings = softmax_sum::doubt(&pair).map_or(findings, |doubt| vec![doubt]);
+        let same = self.sample.with_same_experts();
+        let view = |sample| PairView::new(sample, LogprobError::new(sample, scale, storage), scale);
+        let pair = view(&self.sample);
+        let informative = informative_tokens(&pair);
+        let mut findings = self.faults(&pair, grids);
+        let experts = self.routes.effect(&pair);
+        if let Some(experts) = &experts {
+            let same = view(&same);
+            let of_same = self.faults(&same, grids);
+            let is_faulty = of_same.iter().any(is_fault);
+            let is_proven = !is_faulty && informative_tokens(&same) >= LEAST_INFORMATIVE;
+            if experts.can_cause(&findings, is_proven) {
+                findings = if is_faulty { of_same } else { vec![experts.finding()] };
             }
         }
         if !findings.iter().any(is_fault) {
@@ -188,6 +196,8 @@ impl PairTally {
             rounding_scale: scale.map(|scale| scale.largest),
             explained,
             training: self.ratios.effect(explained),
+            experts,
+            replay: None,
             classes: classes(&pair),
             worst_sequences: worst(&pair),
             figure: self.has_figure.then(|| GapFigure::of(&pair)),
@@ -197,6 +207,23 @@ impl PairTally {
         };
         found.sentence = found.said();
         found
+    }
+
+    /// Returns invalid values, patterns and sizes.
+    fn faults(&self, pair: &PairView, grids: [Option<NumberGrid>; 2]) -> Vec<GapFinding> {
+        let mut findings = self.values.findings();
+        if findings.is_empty() {
+            findings = patterns(pair);
+            if !findings.iter().any(is_fault) {
+                findings.extend(self.structure(pair, grids));
+            }
+            let is_f32 = self.dtypes.iter().all(|dtype| dtype.as_deref() == Some("f32"));
+            let is_coarse = coarse(&self.dtypes, grids).is_some();
+            if is_f32 && !is_coarse && findings.iter().any(is_fault) {
+                findings = softmax_sum::doubt(pair).map_or(findings, |doubt| vec![doubt]);
+            }
+        }
+        findings
     }
 
     /// Returns the size of rounding in both types; `None` if a type is not stated or not measured.
@@ -291,6 +318,10 @@ impl PairTally {
                 "the sides state different values of prompt_length in {}",
                 counted(self.other_prompt, "sequence")
             )),
+            () if self.routes.has_other_shape => Some(
+                "the sides have experts of different numbers of layers, or different numbers of experts for a token"
+                    .to_owned(),
+            ),
             () if self.has_mixed_dtypes => {
                 Some("the sequences of one side state different types; state one with --dtype".to_owned())
             }
@@ -303,59 +334,32 @@ impl PairTally {
     }
 }
 
-/// Values of a shorter type than the stated one, or with few decimals.
-fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Option<GapFinding> {
-    for (side, grid) in grids.into_iter().enumerate() {
-        let name = ["rollout", "trainer"][side];
-        let stated = dtypes[side].as_deref().and_then(LogOddsScale::named);
-        let Some(grid) = grid else { continue };
-        let stored = match grid {
-            NumberGrid::Decimals(digits) if digits <= 3 => 0.3 * 10f64.powi(-(digits as i32)),
-            NumberGrid::Decimals(_) => continue,
-            NumberGrid::Bf16(_) => LogOddsScale::named("bf16")?.largest,
-            NumberGrid::F16(_) => LogOddsScale::named("f16")?.largest,
-        };
-        if stated.is_some_and(|stated| stored > 1.1 * stated.largest) {
-            let text = format!(
-                "coarse numbers: all log-probabilities of the {name} are numbers of {}, and {} is stated",
-                grid.name(),
-                dtypes[side].as_deref().unwrap_or_default()
-            );
-            return Some(match grid {
-                NumberGrid::Decimals(_) => GapFinding::doubt("coarse-numbers", text),
-                _ => GapFinding::fault("coarse-numbers", text),
-            });
+impl GapAssessment {
+    /// Joins an assessment with our engine's choices of experts and one with the side's own. Other experts are an excuse,
+    /// but no proof: with their own experts, wrong engines differ from the model, too.
+    #[must_use]
+    pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
+        let replay = replay.with_scales(self.scale, replayed.scale);
+        if self.verdict == Verdict::Pass || replay.other_choices == 0 {
+            return Self { replay: Some(replay), ..self };
         }
+        if replayed.findings.iter().any(is_fault) {
+            return Self { replay: Some(replay), ..replayed };
+        }
+        let findings = [vec![replay.finding()], replayed.findings].concat();
+        let mut found = Self { replay: Some(replay), verdict: Verdict::Inconclusive, findings, ..self };
+        found.sentence = found.said();
+        found
     }
-    None
 }
 
-/// A mean difference that rounding does not give: the tokens' KL divergence alone shifts the mean.
-fn bias(pair: &PairView) -> Option<GapFinding> {
-    let deltas =
-        |range: std::ops::Range<usize>| pair.sample.tokens[range].iter().map(super::ScoredToken::delta);
-    let count = pair.sample.tokens.len();
-    let sums: Vec<f64> = pair.sample.sequences.iter().map(|one| deltas(one.tokens.clone()).sum()).collect();
-    let mean = sums.iter().sum::<f64>() / count.max(1) as f64;
-    let lengths = pair.sample.sequences.iter().map(|one| one.tokens.len() as f64);
-    let spread: f64 = sums.iter().zip(lengths).map(|(sum, length)| (sum - mean * length).powi(2)).sum();
-    let error = spread.sqrt() / count.max(1) as f64;
-    let square = deltas(0..count).map(|delta| delta * delta).sum::<f64>() / count.max(1) as f64;
-    let by_chance = square + BIAS * square.sqrt() + SIGMAS * error;
-    let is_bias = sums.len() >= 8 && mean.abs() > by_chance.max(pair.largest_bias());
-    is_bias.then(|| {
-        let (larger, smaller) = if mean > 0.0 { ("rollout", "trainer") } else { ("trainer", "rollout") };
-        let text = format!(
-            "the {larger}'s log-probabilities are larger than the {smaller}'s by {:.2e} on average ({:.0} standard errors); \
-             rounding has no such bias",
-            mean.abs(),
-            mean.abs() / error.max(f64::MIN_POSITIVE)
-        );
-        match pair.rms() > pair.limit() {
-            true => GapFinding::fault("bias", text),
-            false => GapFinding::doubt("bias", text),
-        }
-    })
+fn is_fault(finding: &GapFinding) -> bool {
+    finding.verdict == Verdict::Fail
+}
+
+/// Returns the number of tokens in which logit errors are visible.
+fn informative_tokens(pair: &PairView) -> usize {
+    pair.sample.tokens.iter().filter(|token| pair.error.is_informative(token)).count()
 }
 
 /// Returns the share of the squared differences that rounding explains.

@@ -26,6 +26,11 @@ impl PolicySide {
         }
     }
 
+    /// Returns true unless a field's name says that it belongs to the other side.
+    pub(crate) fn owns(self, name: &str) -> bool {
+        name.strip_prefix(self.other().name()).is_none_or(|rest| !rest.starts_with('_'))
+    }
+
     /// Returns the names of this side's log-probabilities, the most specific ones first.
     ///
     /// TRL 1.16.0, verl 0.9.1, OpenRLHF 0.11.2, NeMo-RL and slime of 2026.
@@ -74,11 +79,15 @@ pub enum SequenceField {
     Version,
     /// Type of the side's arithmetic.
     Dtype,
+    /// Experts that the side chose for each token and layer.
+    Routes,
+    /// Experts for the prompt, if `Routes` has those of the completion.
+    PromptRoutes,
 }
 
 impl SequenceField {
     /// All fields.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Tokens,
         Self::Prompt,
         Self::Completion,
@@ -89,6 +98,8 @@ impl SequenceField {
         Self::Temperature,
         Self::Version,
         Self::Dtype,
+        Self::Routes,
+        Self::PromptRoutes,
     ];
 
     /// Returns the names of the field: ours first, then those of the libraries.
@@ -106,6 +117,22 @@ impl SequenceField {
             Self::Temperature => &["temperature"],
             Self::Version => &["version", "weight_version"],
             Self::Dtype => &["dtype"],
+            Self::Routes => &["routed_experts", "rollout_routed_experts", "trainer_routed_experts"],
+            Self::PromptRoutes => &["prompt_routed_experts"], // vLLM 0.21
+        }
+    }
+
+    /// Returns the number of nested lists.
+    pub(crate) fn depth(self) -> u8 {
+        match self {
+            Self::Tokens | Self::Prompt | Self::Completion | Self::Mask => 1,
+            Self::PromptLength
+            | Self::CompletionLength
+            | Self::Length
+            | Self::Temperature
+            | Self::Version
+            | Self::Dtype => 0,
+            Self::Routes | Self::PromptRoutes => 3,
         }
     }
 

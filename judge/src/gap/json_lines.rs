@@ -20,36 +20,45 @@ const LONGEST_LINE: u64 = 1 << 28;
 pub(super) struct JsonLines {
     path: PathBuf,
     file: BufReader<File>,
-    wanted: LogprobNames,
+    wanted: SideNames,
     line: Vec<u8>,
     number: usize,
 }
 
-/// Names under which log-probabilities are looked for, the best one first.
+/// Names of a side's fields; those of its log-probabilities with the best one first.
 #[derive(Clone, Debug)]
-pub(super) struct LogprobNames(Vec<String>);
+pub(super) struct SideNames {
+    side: PolicySide,
+    logprobs: Vec<String>,
+}
 
-impl LogprobNames {
+impl SideNames {
     /// Returns the usual names of a side, or the column that the user names.
     pub(super) fn of(side: PolicySide, column: Option<&str>) -> Self {
-        match column {
-            Some(column) => Self(vec![column.to_owned()]),
-            None => Self(side.logprobs().iter().map(|&name| name.to_owned()).collect()),
-        }
+        let logprobs = match column {
+            Some(column) => vec![column.to_owned()],
+            None => side.logprobs().iter().map(|&name| name.to_owned()).collect(),
+        };
+        Self { side, logprobs }
     }
 
     pub(super) fn rank(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|known| known == name)
+        self.logprobs.iter().position(|known| known == name)
     }
 
-    /// Lists the names for a message.
+    /// Returns the field with a name, if it is this side's.
+    pub(super) fn field(&self, name: &str) -> Option<SequenceField> {
+        SequenceField::named(name).filter(|_| self.side.owns(name))
+    }
+
+    /// Lists the names of log-probabilities for a message.
     pub(super) fn listed(&self) -> String {
-        self.0.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+        self.logprobs.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
     }
 }
 
 impl JsonLines {
-    pub(super) fn open(path: &Path, wanted: LogprobNames) -> Result<Self> {
+    pub(super) fn open(path: &Path, wanted: SideNames) -> Result<Self> {
         input::regular(path)?;
         let file = BufReader::with_capacity(1 << 18, File::open(path).map_err(Error::io("open", path))?);
         Ok(Self { path: path.to_owned(), file, wanted, line: Vec::new(), number: 0 })
@@ -110,7 +119,7 @@ fn described(error: &serde_json::Error) -> String {
 }
 
 /// Reads the known fields of an object and skips the others.
-struct StatedVisitor<'n>(&'n LogprobNames);
+struct StatedVisitor<'n>(&'n SideNames);
 
 impl<'de> DeserializeSeed<'de> for StatedVisitor<'_> {
     type Value = (StatedSequence, bool);
@@ -130,7 +139,7 @@ impl<'de> Visitor<'de> for StatedVisitor<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut stated, mut best) = (StatedSequence::default(), usize::MAX);
         while let Some(key) = map.next_key::<String>()? {
-            match (self.0.rank(&key), SequenceField::named(&key)) {
+            match (self.0.rank(&key), self.0.field(&key)) {
                 (Some(rank), _) if rank < best => {
                     stated.logprobs = map.next_value_seed(NamedValue::<Numbers>::of(&key))?.0;
                     best = rank;
@@ -166,6 +175,12 @@ fn read_field<'de, A: MapAccess<'de>>(
             };
             stated.mask = Some(flags.iter().map(is_set).collect());
         }
+        // A field of this side alone is better than one of both.
+        Field::Routes if stated.routes.is_some() && key == field.names()[0] => {
+            map.next_value::<IgnoredAny>()?;
+        }
+        Field::Routes => stated.routes = map.next_value_seed(NamedValue::of(key))?,
+        Field::PromptRoutes => stated.prompt_routes = map.next_value_seed(NamedValue::of(key))?,
         Field::Length => drop(map.next_value::<IgnoredAny>()?),
     }
     Ok(())

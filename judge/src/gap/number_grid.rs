@@ -1,6 +1,8 @@
 //! Recognises log-probabilities that are stored with few digits.
 
+use super::finding::GapFinding;
 use super::logprob_error::StorageError;
+use super::rounding_scales::LogOddsScale;
 
 /// Number of values that are looked at.
 const MOST: usize = 200_000;
@@ -71,4 +73,31 @@ fn has_decimals(value: f32, digits: u32) -> bool {
     let scaled = f64::from(value) * 10f64.powi(digits as i32);
     // An f32 is within half a step of the decimal number that it stands for.
     (scaled - scaled.round()).abs() <= scaled.abs() * 1e-7
+}
+
+/// Values of a shorter type than the stated one, or with few decimals.
+pub(super) fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Option<GapFinding> {
+    for (side, grid) in grids.into_iter().enumerate() {
+        let name = ["rollout", "trainer"][side];
+        let stated = dtypes[side].as_deref().and_then(LogOddsScale::named);
+        let Some(grid) = grid else { continue };
+        let stored = match grid {
+            NumberGrid::Decimals(digits) if digits <= 3 => 0.3 * 10f64.powi(-(digits as i32)),
+            NumberGrid::Decimals(_) => continue,
+            NumberGrid::Bf16(_) => LogOddsScale::named("bf16")?.largest,
+            NumberGrid::F16(_) => LogOddsScale::named("f16")?.largest,
+        };
+        if stated.is_some_and(|stated| stored > 1.1 * stated.largest) {
+            let text = format!(
+                "coarse numbers: all log-probabilities of the {name} are numbers of {}, and {} is stated",
+                grid.name(),
+                dtypes[side].as_deref().unwrap_or_default()
+            );
+            return Some(match grid {
+                NumberGrid::Decimals(_) => GapFinding::doubt("coarse-numbers", text),
+                _ => GapFinding::fault("coarse-numbers", text),
+            });
+        }
+    }
+    None
 }

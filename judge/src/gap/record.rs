@@ -1,5 +1,7 @@
 //! A sequence of tokens with one side's log-probabilities.
 
+use super::expert_routes::ExpertRoutes;
+
 /// A sequence of tokens with one side's log-probabilities.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceRecord {
@@ -15,6 +17,8 @@ pub struct SequenceRecord {
     pub(crate) version: Option<i64>,
     /// Stated type of the arithmetic.
     pub(crate) dtype: Option<String>,
+    /// Experts that the side chose.
+    pub(crate) routes: Option<ExpertRoutes>,
     /// Number of scored tokens whose log-probability is NaN.
     pub(crate) nan: usize,
 }
@@ -33,15 +37,32 @@ pub(super) struct StatedSequence {
     pub(crate) temperature: Option<f64>,
     pub(crate) version: Option<i64>,
     pub(crate) dtype: Option<String>,
+    pub(crate) routes: Option<ExpertRoutes>,
+    /// Experts for the prompt, if `routes` has those of the completion.
+    pub(crate) prompt_routes: Option<ExpertRoutes>,
 }
 
 /// The problem with a field of a sequence: its name, and the value with the expected one.
 #[derive(Debug)]
 pub(super) struct FieldProblem(pub &'static str, pub String);
 
+/// Returns the token id of a stored number; `u32::MAX` for negative ids, with which some libraries pad.
+pub(super) fn token_id(value: f64) -> Option<u32> {
+    match value as u32 {
+        id if f64::from(id) == value => Some(id),
+        _ => (value < 0.0 && value.fract() == 0.0).then_some(u32::MAX),
+    }
+}
+
+/// Returns the number of tokens of a stored number.
+pub(super) fn token_count(value: f64) -> Option<usize> {
+    let count = value as usize;
+    (count as f64 == value).then_some(count)
+}
+
 impl StatedSequence {
     /// Aligns log-probabilities, mask and tokens.
-    pub(super) fn aligned(self) -> Result<SequenceRecord, FieldProblem> {
+    pub(super) fn aligned(mut self) -> Result<SequenceRecord, FieldProblem> {
         let (tokens, prompt_length) = self.all_tokens()?;
         let length = if tokens.is_empty() { self.logprobs.len() } else { tokens.len() };
         let start = start(length, self.logprobs.len(), prompt_length)?;
@@ -51,7 +72,8 @@ impl StatedSequence {
             prompt_length,
             temperature: self.temperature,
             version: self.version,
-            dtype: self.dtype,
+            dtype: self.dtype.take(),
+            routes: self.routes(length)?,
             nan: 0,
         };
         let mask = match &self.mask {
@@ -68,6 +90,27 @@ impl StatedSequence {
             }
         }
         Ok(record)
+    }
+
+    /// Returns the experts of all tokens that a forward pass read.
+    fn routes(&mut self, length: usize) -> Result<Option<ExpertRoutes>, FieldProblem> {
+        let problem = |problem: String| FieldProblem("routed_experts", problem);
+        let routes = match (self.prompt_routes.take(), self.routes.take()) {
+            (Some(mut prompt), Some(completion)) => {
+                prompt.append(&completion).map_err(problem)?;
+                prompt
+            }
+            (None, Some(routes)) => routes,
+            (_, None) => return Ok(None),
+        };
+        let found = routes.tokens();
+        match length.checked_sub(found) {
+            Some(0 | 1) => Ok(Some(routes)),
+            _ => {
+                let least = length.saturating_sub(1);
+                Err(problem(format!("{found} tokens, expected {least} or {length}, those of the sequence")))
+            }
+        }
     }
 
     /// Returns the tokens of prompt and completion, and the prompt's length.

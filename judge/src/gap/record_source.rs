@@ -5,10 +5,12 @@ use std::io::Read;
 use std::path::Path;
 
 use super::field_names::PolicySide;
-use super::json_lines::{JsonLines, LogprobNames};
+use super::json_lines::{JsonLines, SideNames};
+use super::parquet_table::ParquetTable;
 use super::record::SequenceRecord;
 use super::tensor_batch::TensorBatch;
 use crate::error::{Error, Result};
+use crate::format::ParquetFile;
 use crate::input;
 
 /// The sequences of one side, read one after the other.
@@ -17,18 +19,20 @@ pub struct RecordSource(RecordReader);
 enum RecordReader {
     Lines(Box<JsonLines>),
     Batch(Box<TensorBatch>),
+    Table(Box<ParquetTable>),
 }
 
 impl RecordSource {
-    /// Opens a file: JSONL, or a batch of tensors. `column` names the log-probabilities, if they have no usual name.
+    /// Opens a file: JSONL, Parquet, or a batch of tensors. `column` names the log-probabilities, if they have no usual name.
     ///
     /// # Errors
     /// If the file has another form.
     pub fn open(path: &Path, side: PolicySide, column: Option<&str>) -> Result<Self> {
-        let wanted = LogprobNames::of(side, column);
-        Ok(Self(match is_json(path)? {
-            true => RecordReader::Lines(Box::new(JsonLines::open(path, wanted)?)),
-            false => RecordReader::Batch(Box::new(TensorBatch::open(path, &wanted)?)),
+        let wanted = SideNames::of(side, column);
+        Ok(Self(match SequenceForm::of(path)? {
+            SequenceForm::Json => RecordReader::Lines(Box::new(JsonLines::open(path, wanted)?)),
+            SequenceForm::Parquet => RecordReader::Table(Box::new(ParquetTable::open(path, &wanted)?)),
+            SequenceForm::Tensors => RecordReader::Batch(Box::new(TensorBatch::open(path, &wanted)?)),
         }))
     }
 
@@ -40,29 +44,34 @@ impl RecordSource {
         match &mut self.0 {
             RecordReader::Lines(lines) => lines.read(),
             RecordReader::Batch(batch) => batch.read(),
+            RecordReader::Table(table) => table.read(),
         }
     }
 }
 
-/// First bytes of a Parquet file.
-const PARQUET: &[u8] = b"PAR1";
-/// Ways to compare a Parquet file.
-const PARQUET_ADVICE: &str = "a Parquet file, expected JSONL, .npz or .pt; in Python: xcheck.gap(pandas.read_parquet(\"rollout.parquet\"), \
-     pandas.read_parquet(\"trainer.parquet\"), dtype=\"bf16\")";
+/// Form of a file of sequences.
+enum SequenceForm {
+    Json,
+    Parquet,
+    Tensors,
+}
 
-/// Returns true if a file starts as an object of JSON.
-fn is_json(path: &Path) -> Result<bool> {
-    input::regular(path)?;
-    let mut start = Vec::new();
-    let file = File::open(path).map_err(Error::io("open", path))?;
-    file.take(4096).read_to_end(&mut start).map_err(Error::io("read", path))?;
-    let first = start.iter().copied().find(|byte| !byte.is_ascii_whitespace());
-    match first {
-        None => Err(Error::dump(path, "no sequences, expected JSONL, .npz or .pt")),
-        Some(_) if start.starts_with(PARQUET) => Err(Error::dump(path, PARQUET_ADVICE)),
-        Some(b'[') => {
-            Err(Error::dump(path, "a JSON list, expected JSONL: one object in a line (jq -c '.[]')"))
+impl SequenceForm {
+    /// Recognises the form by the first bytes.
+    fn of(path: &Path) -> Result<Self> {
+        input::regular(path)?;
+        let mut start = Vec::new();
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        file.take(4096).read_to_end(&mut start).map_err(Error::io("read", path))?;
+        let first = start.iter().copied().find(|byte| !byte.is_ascii_whitespace());
+        match first {
+            None => Err(Error::dump(path, "no sequences, expected JSONL, Parquet, .npz or .pt")),
+            Some(_) if ParquetFile::is_start(&start) => Ok(Self::Parquet),
+            Some(b'[') => {
+                Err(Error::dump(path, "a JSON list, expected JSONL: one object in a line (jq -c '.[]')"))
+            }
+            Some(b'{') => Ok(Self::Json),
+            Some(_) => Ok(Self::Tensors),
         }
-        Some(first) => Ok(first == b'{'),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
+use super::expert_routes::ExpertRoutes;
 use super::record::SequenceRecord;
 use super::record_source::RecordSource;
 use crate::error::{Error, Result};
@@ -28,6 +29,8 @@ pub struct SequencePair {
     pub versions: [Option<i64>; 2],
     /// Stated types of the arithmetic.
     pub dtypes: [Option<String>; 2],
+    /// Experts that the sides chose.
+    pub routes: [Option<ExpertRoutes>; 2],
     /// Number of scored tokens of each side that are NaN.
     pub nan: [usize; 2],
     /// True if the sides state different lengths of the prompt.
@@ -170,6 +173,7 @@ fn pair(index: usize, rollout: SequenceRecord, trainer: SequenceRecord) -> Seque
         temperatures: [rollout.temperature, trainer.temperature],
         versions: [rollout.version, trainer.version],
         dtypes: [rollout.dtype, trainer.dtype],
+        routes: [rollout.routes, trainer.routes],
         nan: [rollout.nan, trainer.nan],
         logprobs: [rollout.logprobs, trainer.logprobs],
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::assessment::GapAssessment;
+use super::route_effect::RouteEffect;
 
 /// Returns the report for the terminal.
 pub fn gap_table(found: &GapAssessment) -> String {
@@ -45,6 +46,7 @@ pub fn gap_table(found: &GapAssessment) -> String {
             100.0 * training.effective_sample_size
         );
     }
+    text += &found.experts.as_ref().map_or(String::new(), RouteEffect::lines);
     let _ = writeln!(
         text,
         "\n{:<24}{:>9}  {:>9}  {:>10}  {:>9}",

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::expert_routes::ExpertRoutes;
 use super::field_names::SequenceField;
-use super::json_lines::LogprobNames;
-use super::record::{FieldProblem, SequenceRecord, StatedSequence};
+use super::json_lines::SideNames;
+use super::record::{FieldProblem, SequenceRecord, StatedSequence, token_count, token_id};
 use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::view::View;
@@ -22,12 +23,12 @@ impl TensorBatch {
     ///
     /// # Errors
     /// If the file has no tensor of log-probabilities, or the shapes contradict each other.
-    pub(super) fn open(path: &Path, wanted: &LogprobNames) -> Result<Self> {
+    pub(super) fn open(path: &Path, wanted: &SideNames) -> Result<Self> {
         let arrays = Arrays::open(path)?;
         let (mut best, mut fields) = (None::<(usize, View<'static>)>, Vec::new());
         for (name, stored) in arrays.tensors.iter() {
             let last = name.rsplit(['.', '/']).next().unwrap_or(name);
-            let (rank, field) = (wanted.rank(last), SequenceField::named(last));
+            let (rank, field) = (wanted.rank(last), wanted.field(last));
             if rank.is_none() && field.is_none() {
                 continue;
             }
@@ -56,6 +57,13 @@ impl TensorBatch {
             let shape = self.logprobs.shape();
             return Err(self.bad(format!("logprobs: shape {shape:?}, expected [sequences, tokens]")));
         }
+        for (field, view) in self.fields.iter().filter(|(field, _)| field.depth() == 3) {
+            let [_, _, _, _] = view.shape() else {
+                let (name, shape) = (field.names()[0], view.shape());
+                let expected = "expected [sequences, tokens, layers, experts]";
+                return Err(self.bad(format!("{name}: shape {shape:?}, {expected}")));
+            };
+        }
         let all = self.fields.iter().map(|(field, view)| (field.names()[0], view));
         for (name, view) in all.chain([("logprobs", &self.logprobs)]) {
             if view.is_empty() {
@@ -63,9 +71,13 @@ impl TensorBatch {
             }
         }
         for (field, view) in &self.fields {
-            let found = if self.is_scalar(*field) { view.len() } else { self.rows_of(view) };
+            let found = match field.depth() {
+                0 => view.len(),
+                1 => self.rows_of(view),
+                _ => view.shape()[0],
+            };
             // A scalar, such as a temperature, is that of all sequences.
-            if found != rows && !(self.is_scalar(*field) && found == 1) {
+            if found != rows && !(field.depth() == 0 && found == 1) {
                 let name = field.names()[0];
                 let shape = view.shape();
                 return Err(
@@ -83,18 +95,6 @@ impl TensorBatch {
     /// Returns the number of sequences of an array; an array with one axis is one sequence.
     fn rows_of(&self, view: &View) -> usize {
         view.shape().split_last().map_or(1, |(_, rows)| rows.iter().product())
-    }
-
-    fn is_scalar(&self, field: SequenceField) -> bool {
-        use SequenceField as Field;
-        matches!(
-            field,
-            Field::PromptLength
-                | Field::CompletionLength
-                | Field::Length
-                | Field::Temperature
-                | Field::Version
-        )
     }
 
     /// Reads the next sequence; `None` after the last row.
@@ -128,6 +128,8 @@ impl TensorBatch {
             temperature: self.scalar(Field::Temperature),
             version: self.scalar(Field::Version).map(|version| version as i64),
             dtype: None,
+            routes: self.routes(Field::Routes)?,
+            prompt_routes: self.routes(Field::PromptRoutes)?,
         };
         if let Some(length) = length {
             stated.cut(length).map_err(|problem| self.bad(format!("row {}: {problem}", self.row)))?;
@@ -155,24 +157,31 @@ impl TensorBatch {
 
     fn count(&self, field: SequenceField) -> Result<Option<usize>> {
         let Some(value) = self.scalar(field) else { return Ok(None) };
-        match value as usize {
-            count if count as f64 == value => Ok(Some(count)),
-            _ => {
-                let name = field.names()[0];
-                Err(self.bad(format!("row {}: {name}: {value}, expected a number of tokens", self.row)))
-            }
-        }
+        let problem = || {
+            let name = field.names()[0];
+            self.bad(format!("row {}: {name}: {value}, expected a number of tokens", self.row))
+        };
+        token_count(value).map(Some).ok_or_else(problem)
     }
 
     fn ids(&self, field: SequenceField) -> Result<Option<Vec<u32>>> {
         let Some(values) = self.values(field) else { return Ok(None) };
-        let id = |value: f64| match value as u32 {
-            id if f64::from(id) == value => Ok(id),
-            // Some libraries pad with -1 or -100.
-            _ if value < 0.0 && value.fract() == 0.0 => Ok(u32::MAX),
-            _ => Err(self.bad(format!("row {}: {}: invalid token id {value}", self.row, field.names()[0]))),
+        let problem = |value: f64| {
+            self.bad(format!("row {}: {}: invalid token id {value}", self.row, field.names()[0]))
         };
+        let id = |value: f64| token_id(value).ok_or_else(|| problem(value));
         values.into_iter().map(id).collect::<Result<_>>().map(Some)
+    }
+
+    fn routes(&self, field: SequenceField) -> Result<Option<ExpertRoutes>> {
+        let Some(view) = self.view(field) else { return Ok(None) };
+        let &[_, tokens, layers, used] = view.shape() else { return Ok(None) };
+        let mut ids = vec![0.0; tokens * layers * used];
+        view.read_rows(self.row * tokens * layers..(self.row + 1) * tokens * layers, &mut ids);
+        let routes = ExpertRoutes::of([tokens, layers, used], ids);
+        routes
+            .map(Some)
+            .map_err(|problem| self.bad(format!("row {}: {}: {problem}", self.row, field.names()[0])))
     }
 
     fn bad(&self, problem: String) -> Error {
@@ -194,6 +203,9 @@ impl StatedSequence {
         self.logprobs.truncate(left(self.logprobs.len()));
         if let Some(mask) = &mut self.mask {
             mask.truncate(left(mask.len()));
+        }
+        if let Some(routes) = &mut self.routes {
+            routes.truncate(left(routes.tokens()));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::sequence_join::SequencePair;
+use super::token_route::{RouteAgreement, TokenRoute};
 
 /// Maximum number of tokens in memory: 128 MB.
 const MOST_TOKENS: usize = 8_000_000;
@@ -51,6 +52,8 @@ pub(crate) struct SampleSequence {
 pub(crate) struct TokenSample {
     /// Tokens that both sides score.
     pub(crate) tokens: Vec<ScoredToken>,
+    /// Agreement of the experts at each token.
+    pub(super) routes: Vec<TokenRoute>,
     /// Sequences with at least one token that both sides score.
     pub(crate) sequences: Vec<SampleSequence>,
     /// Number of tokens that did not fit.
@@ -59,7 +62,7 @@ pub(crate) struct TokenSample {
 
 impl TokenSample {
     /// Adds the tokens of a pair from its first completion token on.
-    pub(super) fn add(&mut self, pair: &SequencePair) {
+    pub(super) fn add(&mut self, pair: &SequencePair, agreement: &RouteAgreement) {
         let from = self.tokens.len();
         let first = pair.prompt_length.unwrap_or(0);
         let [rollout, trainer] = &pair.logprobs;
@@ -71,12 +74,15 @@ impl TokenSample {
             self.left_out += scored.count();
             return;
         }
-        self.tokens.extend(scored.map(|(at, (&rollout, &trainer))| ScoredToken {
-            rollout: rollout as f32,
-            trainer: trainer as f32,
-            position: at as u32,
-            id: pair.tokens.get(at).copied().unwrap_or(u32::MAX),
-        }));
+        for (at, (&rollout, &trainer)) in scored {
+            self.routes.push(agreement.tokens.get(at).copied().unwrap_or_default());
+            self.tokens.push(ScoredToken {
+                rollout: rollout as f32,
+                trainer: trainer as f32,
+                position: at as u32,
+                id: pair.tokens.get(at).copied().unwrap_or(u32::MAX),
+            });
+        }
         if self.tokens.len() > from {
             let tokens = from..self.tokens.len();
             self.sequences.push(SampleSequence {
@@ -86,6 +92,21 @@ impl TokenSample {
                 temperatures: pair.temperatures,
             });
         }
+    }
+
+    /// Returns the tokens with the same experts, here and before.
+    pub(super) fn with_same_experts(&self) -> Self {
+        let mut found = Self { left_out: self.left_out, ..Self::default() };
+        for sequence in &self.sequences {
+            let from = found.tokens.len();
+            let is_same = |at: &usize| self.routes[*at] == TokenRoute::Same;
+            found.tokens.extend(sequence.tokens.clone().filter(is_same).map(|at| self.tokens[at]));
+            found.routes.resize(found.tokens.len(), TokenRoute::Same);
+            if found.tokens.len() > from {
+                found.sequences.push(SampleSequence { tokens: from..found.tokens.len(), ..sequence.clone() });
+            }
+        }
+        found
     }
 
     pub(crate) fn of(&self, sequence: &SampleSequence) -> &[ScoredToken] {

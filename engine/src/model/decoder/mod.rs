@@ -114,6 +114,24 @@ pub struct Decoder<B> {
     pub embedding_norm: Option<Norm>,
 }
 
+impl<B> Decoder<B> {
+    /// Returns the model with other blocks, made from its own.
+    pub fn with_blocks<C>(self, block: impl Fn(B) -> C) -> Decoder<C> {
+        Decoder {
+            layers: self.layers.into_iter().map(block).collect(),
+            architecture: self.architecture,
+            config: self.config,
+            token_embd: self.token_embd,
+            layer_embeddings: self.layer_embeddings,
+            output_norm: self.output_norm,
+            output: self.output,
+            output_bias: self.output_bias,
+            position_embd: self.position_embd,
+            embedding_norm: self.embedding_norm,
+        }
+    }
+}
+
 impl<B: DecoderBlock> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
         self.architecture

@@ -69,7 +69,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "weights",
         compute: |at, value| {
             let other = if at.site.point == Point::ExpertGate { Point::ExpertUp } else { Point::ExpertGate };
-            let w = &at.book.stage::<ExpertProducts>(other, at.site.layer)?.w;
+            let w = &at.operations.stage::<ExpertProducts>(other, at.site.layer)?.w;
             (value.as_word() == Some("weights")).then(|| with(at, w))?
         },
         usual: |_| vec![ChangeValue::word("weights")],

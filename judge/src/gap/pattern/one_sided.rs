@@ -66,8 +66,7 @@ pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
         _ if above == beyond.len() => PolicySide::Rollout,
         _ => return None,
     };
-    let evidence: f64 = beyond.iter().map(|delta| (-delta.abs()).exp().ln_1p()).sum();
-    (evidence > -CHANCE.ln()).then(|| {
+    exceed_chance(beyond.iter().copied()).then(|| {
         let farthest = beyond.iter().fold(0.0, |most: f64, delta| most.max(delta.abs()));
         let text = format!(
             "{} of {} tokens differ by more than rounding, and at all of these the {}'s log-probability is larger, by up to \
@@ -80,6 +79,12 @@ pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
         );
         GapFinding::fault("one-sided", text).with("larger", larger.name())
     })
+}
+
+/// Returns true if noise does not give all these differences the same sign.
+pub(super) fn exceed_chance(deltas: impl Iterator<Item = f64>) -> bool {
+    let evidence: f64 = deltas.map(|delta| (-delta.abs()).exp().ln_1p()).sum();
+    evidence > -CHANCE.ln()
 }
 
 /// Returns true if most differences exceed rounding. Other faults than a shift of log-sum-exp move tokens of such a

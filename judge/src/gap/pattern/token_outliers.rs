@@ -6,6 +6,8 @@ use crate::gap::field_names::PolicySide;
 use crate::gap::finding::{GapFinding, counted};
 use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
+use crate::gap::pattern::one_sided::exceed_chance;
+use crate::gap::token_route::TokenRoute;
 
 /// Smallest difference of an outlier token, in standard deviations of the other tokens.
 const SIGMAS: f64 = 12.0;
@@ -50,7 +52,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let count = counted(far.len(), "token");
     let of = pair.sample.tokens.len();
     let farthest = far.iter().map(|&index| pair.sample.tokens[index].delta().abs()).fold(0.0, f64::max);
-    let is_pattern = far.len() >= LEAST && one_sided >= ONE_SIDED;
+    let is_pattern = far.len() >= LEAST && one_sided >= ONE_SIDED && !can_flip(pair, &far, larger);
     let finding = if is_pattern && is_tail(pair, far.len(), usual, larger) {
         let text = format!(
             "{count} of {of} are up to {farthest:.2} nats off, the {}'s are the larger ones, and smaller differences lean \
@@ -68,12 +70,22 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
         GapFinding::fault("other-token", text).with("larger", larger.name())
     } else {
         let text = format!(
-            "{count} of {of} are up to {farthest:.2} nats off, and the others differ by rounding; in a \
-             mixture of experts, routes that flip do this"
+            "{count} of {of} are up to {farthest:.2} nats off, and the others differ by rounding. Candidates: experts that \
+             flip in a mixture of experts (routed_experts of both sides, or --model, shows them), log-probabilities of \
+             other tokens than the sampled ones"
         );
         GapFinding::doubt("far-tokens", text)
     };
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
+}
+
+/// Returns true if flipped experts can be the reason for differences to one side. The sampled tokens are those that the
+/// rollout's experts made likely, so the rollout's log-probabilities are the larger ones.
+fn can_flip(pair: &PairView, far: &[usize], larger: PolicySide) -> bool {
+    let has_same_experts = far.iter().all(|&index| pair.sample.routes[index] == TokenRoute::Same);
+    let deltas = far.iter().map(|&index| pair.sample.tokens[index].delta());
+    let is_all = deltas.clone().all(|delta| delta > 0.0);
+    larger == PolicySide::Rollout && !has_same_experts && !(is_all && exceed_chance(deltas))
 }
 
 /// Returns true if middling differences, between rounding and the outliers, mostly have the outliers' sign. Scoring

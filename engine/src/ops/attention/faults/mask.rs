@@ -34,7 +34,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         // In models that mix sliding and full layers, changing a full layer is a wrong layer pattern, not a wrong
         // window size.
         compute: |at, value| match value {
-            _ if own_window(at).is_none() && at.book.slides() => None,
+            _ if own_window(at).is_none() && at.operations.slides() => None,
             ChangeValue::Number(window) if *window >= 1.0 => {
                 masked(at, |mask| Mask { window: Some(*window as usize), chunks: None, ..mask })
             }
@@ -168,8 +168,8 @@ fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
 
 /// Returns the nearest layer of the other kind: sliding if this layer is not, and the reverse.
 fn other_layer(at: &SiteContext) -> Option<usize> {
-    let (layer, slides) = (at.site.layer?, |layer: usize| at.book.window(layer).is_some());
-    let others = (0..at.book.n_layers()).filter(|&other| slides(other) != slides(layer));
+    let (layer, slides) = (at.site.layer?, |layer: usize| at.operations.window(layer).is_some());
+    let others = (0..at.operations.n_layers()).filter(|&other| slides(other) != slides(layer));
     others.min_by_key(|other| other.abs_diff(layer))
 }
 
@@ -177,10 +177,10 @@ fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     let other = other_layer(at)?;
     if let Some(Rotary { x, positions, .. }) = at.stage() {
         // Heads of another size do not fit.
-        let rope = at.book.rope(other).filter(|rope| Some(&rope.width) <= x.shape().last())?;
+        let rope = at.operations.rope(other).filter(|rope| Some(&rope.width) <= x.shape().last())?;
         return Some(at.n.rotate(x, &at.n.rope_table(rope, positions.clone())));
     }
-    masked(at, |mask| Mask { window: at.book.window(other), ..mask })
+    masked(at, |mask| Mask { window: at.operations.window(other), ..mask })
 }
 
 /// Returns windows to try: none, one larger, one smaller, twice the model's, and chunks. Small windows if the model has

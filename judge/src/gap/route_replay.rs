@@ -1,0 +1,53 @@
+//! A side against our engine, which computes with the side's choices of experts.
+
+use serde::Serialize;
+
+use super::finding::GapFinding;
+
+/// A side's choices of experts against those of our engine, each from the same hidden states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RouteReplay {
+    /// Choices, one for each token and layer.
+    pub choices: usize,
+    /// Choices that our engine would make otherwise.
+    pub other_choices: usize,
+    /// Largest difference between the scores of our engine's experts and of the side's in their place.
+    pub largest_gap: f64,
+    /// Root mean square difference of the log-odds with the side's experts.
+    pub scale: f64,
+    /// Share of the squared differences that disappears with the side's experts.
+    pub explained: f64,
+}
+
+impl RouteReplay {
+    /// Adds the choices of another sequence.
+    pub fn add(&mut self, other: &Self) {
+        self.choices += other.choices;
+        self.other_choices += other.other_choices;
+        self.largest_gap = self.largest_gap.max(other.largest_gap);
+    }
+
+    /// Sets the effect of the side's experts.
+    pub(super) fn with_scales(self, own: f64, replayed: f64) -> Self {
+        let explained = 1.0 - (replayed / own.max(f64::MIN_POSITIVE)).powi(2);
+        Self { scale: replayed, explained: explained.max(0.0), ..self }
+    }
+
+    /// Returns the finding that a side computes as the model does with other experts.
+    pub(super) fn finding(&self) -> GapFinding {
+        GapFinding::doubt("flipped-experts", self.sentence()).at(Vec::new(), self.explained)
+    }
+
+    /// Describes the effect of the side's experts.
+    pub fn sentence(&self) -> String {
+        format!(
+            "with its experts: scale {:.2e}, so other experts explain {:.1} % of the squared gap; {} of {} choices are not \
+             the model's, and their scores differ by up to {:.2e}",
+            self.scale,
+            100.0 * self.explained,
+            self.other_choices,
+            self.choices,
+            self.largest_gap
+        )
+    }
+}

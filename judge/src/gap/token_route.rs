@@ -1,0 +1,65 @@
+//! Agreement of both sides' experts at each token.
+
+use super::sequence_join::SequencePair;
+
+/// Agreement of both sides' experts at a token. Its log-probability is computed from the token before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TokenRoute {
+    /// A side has no data for this token, or for one before it.
+    #[default]
+    Unknown,
+    /// All experts are the same, here and before.
+    Same,
+    /// Experts of an earlier token differ, so that its keys and values do.
+    Later,
+    /// Experts differ in at least one layer.
+    Other,
+}
+
+/// Agreement of a pair of sequences.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RouteAgreement {
+    /// Agreement at each token; empty if a side has no data.
+    pub(super) tokens: Vec<TokenRoute>,
+    /// Choices, one for each token and layer, that both sides have, and those that differ.
+    pub(super) choices: usize,
+    pub(super) other_choices: usize,
+    /// True if the sides have different numbers of layers or experts.
+    pub(super) has_other_shape: bool,
+}
+
+impl RouteAgreement {
+    /// Compares the experts of a pair.
+    pub(super) fn of(pair: &SequencePair) -> Self {
+        let [Some(rollout), Some(trainer)] = &pair.routes else { return Self::default() };
+        let mut found = Self { has_other_shape: rollout.shape() != trainer.shape(), ..Self::default() };
+        if found.has_other_shape {
+            return found;
+        }
+        let mut before = TokenRoute::Same;
+        // Nothing precedes the first token.
+        found.tokens.push(TokenRoute::Unknown);
+        for token in 0..pair.logprobs[0].len().saturating_sub(1) {
+            let (mut is_known, mut differs) = (true, false);
+            for layer in 0..rollout.shape()[0] {
+                let both = rollout.chosen(token, layer).zip(trainer.chosen(token, layer));
+                let is_other = both.is_some_and(|(rollout, trainer)| rollout != trainer);
+                found.choices += usize::from(both.is_some());
+                found.other_choices += usize::from(is_other);
+                (is_known, differs) = (is_known && both.is_some(), differs || is_other);
+            }
+            found.tokens.push(if differs { TokenRoute::Other } else { before });
+            before = match before {
+                _ if differs => TokenRoute::Later,
+                TokenRoute::Later => TokenRoute::Later,
+                _ if !is_known => TokenRoute::Unknown,
+                before => before,
+            };
+            if !is_known && !differs {
+                let last = found.tokens.len() - 1;
+                found.tokens[last] = TokenRoute::Unknown;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,156 @@
+//! Routing replay data: flipped experts explain differences, and excuse no other fault.
+//!
+//! `make_routes.py` records the experts of transformers: a rollout in bf16, and a trainer in f32.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use xcheck::gap::GapAssessment;
+use xcheck::verdict::Verdict;
+
+use super::parquet::parquet;
+use super::{cause, data, judged_files};
+use crate::common::terminal::Terminal;
+
+/// A pair of files with the experts of both sides: a model, the columns of the log-probabilities, and of the experts.
+fn routed(folder: &Path, model: &str, columns: [&str; 2], experts: [&str; 2]) -> [PathBuf; 2] {
+    let text = fs::read_to_string(data(&format!("{model}.jsonl"))).expect("it ships");
+    let paths = [folder.join("rollout.jsonl"), folder.join("trainer.jsonl")];
+    for ((path, column), experts) in paths.iter().zip(columns).zip(experts) {
+        let lines = text.lines().map(|line| {
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            let mut own = json!({"tokens": line["tokens"], "prompt_length": line["prompt_length"], "logprobs": line[column]});
+            if !experts.is_empty() {
+                own["routed_experts"] = line[experts].clone();
+            }
+            own.to_string() + "\n"
+        });
+        fs::write(path, lines.collect::<String>()).expect("written");
+    }
+    paths
+}
+
+const MIXTURES: [&str; 2] = ["tiny-qwen3moe", "tiny-mixtral"];
+const OWN_ROUTES: [&str; 2] = ["rollout_routes", "trainer_routes"];
+
+fn judged_routed(model: &str, columns: [&str; 2], experts: [&str; 2]) -> GapAssessment {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [rollout, trainer] = routed(folder.path(), model, columns, experts);
+    judged_files([&rollout, &trainer], [None, None], ["bf16", "f32"])
+}
+
+#[test]
+fn flipped_experts_explain_differences_and_replayed_experts_pass() {
+    for model in MIXTURES {
+        let found = judged_routed(model, ["rollout", "trainer"], OWN_ROUTES);
+        assert_eq!(
+            cause(&found),
+            (Verdict::Inconclusive, "flipped-experts"),
+            "{model}: {:?}",
+            found.findings
+        );
+        let experts = found.experts.expect("both sides have data");
+        assert!(experts.other_tokens > 10 && experts.other_share > 0.9, "{model}: {experts:?}");
+        assert!(experts.same_scale < 0.13, "{model}: {experts:?}");
+        let replayed = judged_routed(model, ["rollout", "replayed"], ["rollout_routes"; 2]);
+        assert_eq!(replayed.verdict, Verdict::Pass, "{model}: {:?}", replayed.findings);
+        assert_eq!(replayed.experts.map(|experts| experts.other_tokens), Some(0));
+        let unstated = judged_routed(model, ["rollout", "trainer"], ["", ""]);
+        assert_ne!(unstated.verdict, Verdict::Pass);
+        assert_eq!(unstated.experts, None);
+    }
+}
+
+#[test]
+fn flipped_experts_excuse_no_other_fault() {
+    for model in MIXTURES {
+        let found = judged_routed(model, ["rollout", "temperature"], OWN_ROUTES);
+        assert_eq!(cause(&found), (Verdict::Fail, "temperature"), "{model}: {:?}", found.findings);
+        // Tokens of other ids, in sequences whose experts are all the same.
+        let folder = tempfile::tempdir().expect("a folder");
+        let [rollout, trainer] = routed(folder.path(), model, ["rollout", "trainer"], OWN_ROUTES);
+        let [read, mut lines] = [&rollout, &trainer].map(|path| -> Vec<Value> {
+            let text = fs::read_to_string(path).expect("written");
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        });
+        let mut changed = 0;
+        for (line, other) in lines.iter_mut().zip(&read) {
+            let [own, others] =
+                [&*line, other].map(|line| line["routed_experts"].as_array().expect("lists").clone());
+            let same = own.iter().zip(&others).take_while(|(own, other)| own == other).count();
+            let prompt = line["prompt_length"].as_u64().expect("a number") as usize;
+            for at in [2, 9].into_iter().filter(|at| prompt + at <= same) {
+                line["logprobs"][at] = json!(line["logprobs"][at].as_f64().unwrap_or(0.0) - 6.0);
+                changed += 1;
+            }
+        }
+        assert!(changed > 6, "{model}");
+        let text: String = lines.iter().map(|line| line.to_string() + "\n").collect();
+        fs::write(&trainer, text).expect("written");
+        let found = judged_files([&rollout, &trainer], [None, None], ["bf16", "f32"]);
+        assert_eq!(cause(&found), (Verdict::Fail, "other-token"), "{model}: {:?}", found.findings);
+    }
+}
+
+#[test]
+fn experts_are_read_from_parquet_and_batches() {
+    let wanted = judged_routed("tiny-qwen3moe", ["rollout", "trainer"], OWN_ROUTES);
+    for name in ["parquet/routes.parquet", "routes.npz"] {
+        let path = data(name);
+        let found = judged_files([&path, &path], [None, None], ["bf16", "f32"]);
+        assert_eq!(found.sequences, 24, "{name}");
+        assert_eq!(json!(found.experts), json!(wanted.experts), "{name}");
+    }
+}
+
+#[test]
+fn the_model_computes_with_the_experts_of_a_side() {
+    let terminal = Terminal::new();
+    for model in MIXTURES {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/architectures").join(model).join("hf");
+        let path = path.display().to_string();
+        let against = |columns, experts| {
+            let [rollout, trainer] = routed(terminal.path(), model, columns, experts);
+            let (rollout, trainer) = (rollout.display().to_string(), trainer.display().to_string());
+            let words = ["gap", &rollout, &trainer, "--dtype", "bf16,f32", "--model", &path];
+            terminal.json(&words)
+        };
+        let (code, found) = against(["rollout", "trainer"], OWN_ROUTES);
+        let rollout = &found["model"]["rollout"];
+        assert_eq!((code, &found["model"]["trainer"]["verdict"]), (3, &json!("pass")), "{model}: {found}");
+        assert_eq!(rollout["findings"][0]["cause"], "flipped-experts", "{model}: {rollout}");
+        assert!(rollout["replay"]["explained"].as_f64() > Some(0.9), "{model}: {rollout}");
+        assert!(rollout["replay"]["other_choices"].as_u64() > Some(10), "{model}: {rollout}");
+        let (code, found) = against(["rollout", "replayed"], ["rollout_routes"; 2]);
+        assert_eq!((code, &found["verdict"]), (3, &json!("inconclusive")), "{model}: {found}");
+        assert_eq!(found["model"]["trainer"]["findings"][0]["cause"], "flipped-experts");
+        let (code, found) = against(["rollout", "router"], ["rollout_routes", "router_routes"]);
+        assert_eq!((code, &found["model"]["trainer"]["verdict"]), (1, &json!("fail")), "{model}: {found}");
+    }
+}
+
+#[test]
+fn experts_that_cannot_be_used_are_refused() {
+    let terminal = Terminal::new();
+    let line = |experts: Value| {
+        json!({"tokens": [1, 2, 3], "logprobs": [null, -0.5, -1.5], "routed_experts": experts}).to_string()
+    };
+    let cases: [(Value, &[&str]); 6] = [
+        (json!([[[0, 1]], [[0, 1]], [[0, 1]], [[0, 1]]]), &["`routed_experts`", "4 tokens, expected 2 or 3"]),
+        (json!([[[0, 1]], [[0]]]), &["`routed_experts`", "token 1 has other lengths"]),
+        (json!([[0, 1], [0, 1]]), &["`routed_experts`", "expected a sequence"]),
+        (json!([[[0, 70000]], [[0, 1]]]), &["70000, expected the index of an expert"]),
+        (json!("AAAAAAEAAAA="), &["base64 without a shape", ".reshape(-1, layers, experts)"]),
+        (json!([]), &["shape [0, 0, 0]"]),
+    ];
+    for (experts, expected) in cases {
+        fs::write(terminal.path().join("routes.jsonl"), line(experts)).expect("written");
+        terminal.run(&["gap", "routes.jsonl", &parquet("pandas")]).refused(expected);
+    }
+    let [rollout, trainer] = routed(terminal.path(), "tiny-mixtral", ["rollout", "trainer"], OWN_ROUTES)
+        .map(|path| path.display().to_string());
+    let words = ["gap", &rollout, &trainer, "--dtype", "bf16", "--model", "tiny-qwen3"];
+    terminal.run(&words).refused(&["routed_experts", "the model has 0 layers with experts"]);
+}
