@@ -467,7 +467,7 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             &[
                 ("norm_missing@v_norm", "norm_missing", "v_norm"),
                 ("attn_scale=0.25", "attn_scale", "attn_scores"),
-                ("layer_scale@layer_input=none", "layer_scale", "layer_input"),
+                ("layer_scale@block_out=twice", "layer_scale", "block_out"),
                 ("layer_scale@block_out=none", "layer_scale", "block_out"),
                 ("activation@layer_act=silu", "activation", "layer_act"),
                 ("rope_theta@q_rope=1000", "rope_theta", "q_rope"),

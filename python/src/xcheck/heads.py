@@ -45,7 +45,9 @@ def read_config(config: Any) -> Config:
     """Reads transformers' configuration, or `config.json` as a dictionary; of a model that also sees, its text part."""
     if config is None:
         return Config()
-    get = config.get if isinstance(config, Mapping) else lambda name, default=None: getattr(config, name, default)
+    # transformers refuses the attribute of a size that differs between layers (Gemma 4): this is that of the first kind.
+    own = {} if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+    get = config.get if isinstance(config, Mapping) else lambda name: own.get(name) or getattr(config, name, None)
 
     def first(*names: str) -> Any:
         return next((value for name in names if (value := get(name)) is not None), None)

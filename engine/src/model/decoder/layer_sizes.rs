@@ -41,7 +41,7 @@ pub(super) fn per_layer_count(file: &Gguf, key: &str, found: usize, n_layers: us
 }
 
 /// Reads a size of each layer.
-pub(super) fn per_layer(file: &Gguf, key: &str, n_layers: usize) -> Result<Vec<usize>> {
+pub(super) fn of_each_layer(file: &Gguf, key: &str, n_layers: usize) -> Result<Vec<usize>> {
     if !file.is_array(key) {
         return Ok(vec![file.require(key)?; n_layers]);
     }

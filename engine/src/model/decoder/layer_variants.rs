@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
-use crate::model::decoder::layer_sizes::per_layer;
+use crate::model::decoder::layer_sizes::of_each_layer;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::rope_json::{FULL, rope};
 use crate::model::decoder::{DecoderConfig, Family, LayerWeights};
@@ -60,8 +60,8 @@ impl LayerVariants {
     pub(super) fn in_gguf(file: &Gguf, architecture: &str, c: &mut DecoderConfig) -> Result<Self> {
         let key = |name: &str| format!("{architecture}.{name}");
         let path = file.tensors.path();
-        let kv_heads: Vec<usize> = per_layer(file, &key("attention.head_count_kv"), c.n_layers)?;
-        let sizes: Vec<usize> = per_layer(file, &key("feed_forward_length"), c.n_layers)?;
+        let kv_heads: Vec<usize> = of_each_layer(file, &key("attention.head_count_kv"), c.n_layers)?;
+        let sizes: Vec<usize> = of_each_layer(file, &key("feed_forward_length"), c.n_layers)?;
         let n_sharing = file.optional(&key("attention.shared_kv_layers"))?.unwrap_or(0);
         let slides: Vec<bool> = (0..c.n_layers).map(|layer| c.slides(layer)).collect();
         let of_kind = |wanted: bool, all: &[usize], what: &str| -> Result<Option<usize>> {

@@ -4,8 +4,8 @@ use crate::error::Result;
 use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
+use crate::model::decoder::layer_embeddings::LayerEmbeddings;
 use crate::model::decoder::names::DecoderNames;
-use crate::model::decoder::per_layer::PerLayerEmbeddings;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
     Projection, Projections, QkNorm, RecurrentMixer,
@@ -334,7 +334,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
         let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
-        let per_layer = PerLayerEmbeddings::load(c, &mut w, names)?;
+        let layer_embeddings = LayerEmbeddings::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
@@ -364,7 +364,7 @@ impl<B: DecoderBlock> Decoder<B> {
             architecture: family.architecture,
             config,
             token_embd,
-            per_layer,
+            layer_embeddings,
             layers,
             output_norm,
             output,

@@ -16,6 +16,7 @@ mod family;
 mod feed_forward;
 mod latent;
 mod latent_files;
+mod layer_embeddings;
 mod layer_sizes;
 mod layer_variants;
 mod load;
@@ -23,7 +24,6 @@ mod load_experts;
 mod mixture;
 mod names;
 mod norm;
-mod per_layer;
 mod recurrent;
 mod rope_json;
 mod shared_expert;
@@ -46,6 +46,7 @@ pub use family::{
 };
 pub use feed_forward::FeedForward;
 pub(crate) use latent::{LatentAttention, LatentSizes};
+pub use layer_embeddings::LayerEmbeddings;
 pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
@@ -100,7 +101,7 @@ pub struct Decoder<B> {
     /// `[V, d]`
     pub token_embd: Matrix,
     /// Embeddings for each layer, if there are any.
-    pub(crate) per_layer: Option<per_layer::PerLayerEmbeddings>,
+    pub layer_embeddings: Option<LayerEmbeddings>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
@@ -123,7 +124,7 @@ impl<B> Decoder<B> {
             architecture: self.architecture,
             config: self.config,
             token_embd: self.token_embd,
-            per_layer: self.per_layer,
+            layer_embeddings: self.layer_embeddings,
             output_norm: self.output_norm,
             output: self.output,
             output_bias: self.output_bias,
@@ -158,7 +159,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     }
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        let per_layer = self.per_layer.iter();
+        let per_layer = self.layer_embeddings.iter();
         let per_layer = per_layer.flat_map(|all| {
             [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]
         });
@@ -278,7 +279,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
                 _ => rows,
             },
         );
-        if let Some(per_layer) = &self.model.per_layer {
+        if let Some(per_layer) = &self.model.layer_embeddings {
             arrive_rows(&per_layer.table, tokens);
             arrive(
                 format_args!("the embeddings of layers"),

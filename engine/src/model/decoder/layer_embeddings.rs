@@ -12,7 +12,7 @@ use crate::weight::Matrix;
 
 /// Weights of the embeddings for each layer. L = layers, P = width of the embedding for one layer.
 #[derive(Clone, Debug)]
-pub(crate) struct PerLayerEmbeddings {
+pub struct LayerEmbeddings {
     /// `[V, L·P]`
     pub(crate) table: Matrix,
     /// `[L·P, d]`
@@ -23,7 +23,7 @@ pub(crate) struct PerLayerEmbeddings {
     scale: f32,
 }
 
-impl PerLayerEmbeddings {
+impl LayerEmbeddings {
     /// Loads the weights, if the model has such embeddings.
     pub(super) fn load(c: &DecoderConfig, w: &mut Weights, names: DecoderNames) -> Result<Option<Self>> {
         let Some(LayerVariants { embedding_width: width @ 1.., projection_scale: scale, .. }) = c.variants
