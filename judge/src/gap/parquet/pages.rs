@@ -28,75 +28,58 @@ const MOST_VALUES: usize = 1 << 26;
 /// Maximum number of values of a dictionary.
 const MOST_ENTRIES: usize = 1 << 24;
 
-/// Compression of pages.
-#[derive(Clone, Copy)]
-enum PageCodec {
-    Plain,
-    Snappy,
-    Gzip,
-    Zstd,
-    Lz4Raw,
+/// Returns the name of a compression that is not supported.
+pub(super) fn unsupported(compression: Compression) -> Option<&'static str> {
+    match compression {
+        Compression::LZO => Some("LZO"),
+        Compression::BROTLI(_) => Some("Brotli"),
+        Compression::LZ4 => Some("LZ4 in Hadoop's framing"),
+        _ => None,
+    }
 }
 
-impl PageCodec {
-    /// Returns the codec of a column, or the name of one that is not supported.
-    fn of(compression: Compression) -> std::result::Result<Self, &'static str> {
-        Ok(match compression {
-            Compression::UNCOMPRESSED => Self::Plain,
-            Compression::SNAPPY => Self::Snappy,
-            Compression::GZIP(_) => Self::Gzip,
-            Compression::ZSTD(_) => Self::Zstd,
-            Compression::LZ4_RAW => Self::Lz4Raw,
-            Compression::LZO => return Err("LZO"),
-            Compression::BROTLI(_) => return Err("Brotli"),
-            Compression::LZ4 => return Err("LZ4 in Hadoop's framing"),
-        })
+/// Decompresses the bytes of a page.
+fn decompressed(bytes: Bytes, compression: Compression) -> Result<Bytes> {
+    let most = LARGEST_RATIO.saturating_mul(bytes.len()).saturating_add(SMALL_PAGE).min(LARGEST_PAGE);
+    let too_large = || bad(format!("a page of more than {most} bytes, {} compressed", bytes.len()));
+    let stream = |reader: &mut dyn Read| {
+        let mut found = Vec::new();
+        reader.take(most as u64 + 1).read_to_end(&mut found)?;
+        if found.len() > most { Err(too_large()) } else { Ok(found) }
+    };
+    // A page of nulls alone has no bytes to decompress.
+    if bytes.is_empty() {
+        return Ok(bytes);
     }
-
-    /// Decompresses the bytes of a page.
-    fn decompressed(self, bytes: Bytes) -> Result<Bytes> {
-        let most = LARGEST_RATIO.saturating_mul(bytes.len()).saturating_add(SMALL_PAGE).min(LARGEST_PAGE);
-        let too_large = || bad(format!("a page of more than {most} bytes, {} compressed", bytes.len()));
-        let stream = |reader: &mut dyn Read| {
-            let mut found = Vec::new();
-            reader.take(most as u64 + 1).read_to_end(&mut found)?;
-            if found.len() > most { Err(too_large()) } else { Ok(found) }
-        };
-        // A page of nulls alone has no bytes to decompress.
-        if bytes.is_empty() {
-            return Ok(bytes);
+    let found = match compression {
+        Compression::UNCOMPRESSED => return Ok(bytes),
+        Compression::SNAPPY if snap::raw::decompress_len(&bytes).is_ok_and(|len| len > most) => {
+            return Err(too_large());
         }
-        let found = match self {
-            Self::Plain => return Ok(bytes),
-            Self::Snappy if snap::raw::decompress_len(&bytes).is_ok_and(|len| len > most) => {
-                return Err(too_large());
-            }
-            Self::Snappy => snap::raw::Decoder::new().decompress_vec(&bytes).map_err(damaged)?,
-            Self::Gzip => stream(&mut MultiGzDecoder::new(&bytes[..]))?,
-            Self::Zstd => stream(&mut zstd::Decoder::new(&bytes[..])?)?,
-            Self::Lz4Raw => {
-                // The format does not state the size.
-                let mut room = bytes.len().saturating_mul(4).min(most);
-                loop {
-                    let mut found = vec![0; room];
-                    match lz4_flex::block::decompress_into(&bytes, &mut found) {
-                        Ok(len) => {
-                            found.truncate(len);
-                            break found;
-                        }
-                        Err(DecompressError::OutputTooSmall { .. }) if room == most => {
-                            return Err(too_large());
-                        }
-                        Err(DecompressError::OutputTooSmall { .. }) => {
-                            room = room.saturating_mul(8).min(most)
-                        }
-                        Err(error) => return Err(damaged(error)),
+        Compression::SNAPPY => snap::raw::Decoder::new().decompress_vec(&bytes).map_err(damaged)?,
+        Compression::GZIP(_) => stream(&mut MultiGzDecoder::new(&bytes[..]))?,
+        Compression::ZSTD(_) => stream(&mut zstd::Decoder::new(&bytes[..])?)?,
+        Compression::LZ4_RAW => {
+            // The format does not state the size.
+            let mut room = bytes.len().saturating_mul(4).min(most);
+            loop {
+                let mut found = vec![0; room];
+                match lz4_flex::block::decompress_into(&bytes, &mut found) {
+                    Ok(len) => {
+                        found.truncate(len);
+                        break found;
                     }
+                    Err(DecompressError::OutputTooSmall { .. }) if room == most => {
+                        return Err(too_large());
+                    }
+                    Err(DecompressError::OutputTooSmall { .. }) => room = room.saturating_mul(8).min(most),
+                    Err(error) => return Err(damaged(error)),
                 }
             }
-        };
-        Ok(found.into())
-    }
+        }
+        other => return Err(bad(format!("compressed with {other}"))),
+    };
+    Ok(found.into())
 }
 
 fn damaged(error: impl std::error::Error + Send + Sync + 'static) -> ParquetError {
@@ -120,33 +103,30 @@ pub(super) fn problem(error: ParquetError) -> String {
 /// Reads the pages of a column in one row group.
 pub(super) struct BoundedPages {
     stored: SerializedPageReader<Bytes>,
-    codec: PageCodec,
+    compression: Compression,
     /// The next page, still compressed.
     next: Option<Page>,
     has_dictionary: bool,
-    read_values: ValueCount,
+    read_values: PageValueCount,
 }
 
 /// Number of values in the pages that have been read since the last row.
-pub(super) type ValueCount = Arc<AtomicUsize>;
+pub(super) type PageValueCount = Arc<AtomicUsize>;
 
 impl BoundedPages {
-    /// Opens the pages of a column; an error is the name of a compression that is not supported.
+    /// Opens the pages of a column.
     pub(super) fn open(
         file: Bytes,
         chunk: &ColumnChunkMetaData,
-        read_values: ValueCount,
-    ) -> Result<std::result::Result<Self, &'static str>> {
-        let codec = match PageCodec::of(chunk.compression()) {
-            Ok(codec) => codec,
-            Err(name) => return Ok(Err(name)),
-        };
+        read_values: PageValueCount,
+    ) -> Result<Self> {
+        let compression = chunk.compression();
         // Some writers state the offset 0 for a missing dictionary.
         let dictionary = chunk.dictionary_page_offset().filter(|&offset| offset > 0);
         let chunk = chunk.clone().into_builder().set_dictionary_page_offset(dictionary);
         let chunk = chunk.set_compression(Compression::UNCOMPRESSED).build()?;
         let stored = SerializedPageReader::new(Arc::new(file), &chunk, 0, None)?;
-        Ok(Ok(Self { stored, codec, next: None, has_dictionary: false, read_values }))
+        Ok(Self { stored, compression, next: None, has_dictionary: false, read_values })
     }
 
     /// Reads the next page that has values, unless it is read.
@@ -179,9 +159,9 @@ impl BoundedPages {
             return Err(bad(format!("a row in pages of more than {MOST_VALUES} values")));
         }
         match &mut page {
-            Page::DataPage { buf, .. } => *buf = self.codec.decompressed(std::mem::take(buf))?,
+            Page::DataPage { buf, .. } => *buf = decompressed(std::mem::take(buf), self.compression)?,
             Page::DictionaryPage { buf, .. } => {
-                *buf = self.codec.decompressed(std::mem::take(buf))?;
+                *buf = decompressed(std::mem::take(buf), self.compression)?;
                 self.has_dictionary = true;
                 // Numbers of 16 bits are the smallest values.
                 if count > MOST_ENTRIES.min(buf.len() / 2) {
@@ -194,7 +174,7 @@ impl BoundedPages {
                     return Err(bad(format!("a page with {levels} bytes of levels in {}", buf.len())));
                 }
                 if *is_compressed {
-                    let values = self.codec.decompressed(buf.slice(levels..))?;
+                    let values = decompressed(buf.slice(levels..), self.compression)?;
                     *buf = [&buf[..levels], &values].concat().into();
                 }
             }

@@ -9,8 +9,8 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader}
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
 
-use super::pages::{BoundedPages, ValueCount, bad, problem};
-use super::schema::{ParquetColumn, ParquetFile, ValueKind};
+use super::pages::{BoundedPages, PageValueCount, bad, problem, unsupported};
+use super::schema::{ColumnContent, ParquetColumn, ParquetFile};
 use crate::error::{Error, Result};
 use crate::library_panic;
 
@@ -42,7 +42,7 @@ pub struct ParquetRows<V> {
     /// Number of rows that the group still has.
     left: u64,
     levels: RowLevels,
-    read_values: ValueCount,
+    read_values: PageValueCount,
     values: PhantomData<V>,
 }
 
@@ -184,7 +184,7 @@ impl<V: ParquetValue> ParquetRows<V> {
     pub(super) fn new(file: ParquetFile, column: ParquetColumn) -> Self {
         let most = if column.depth > 1 { LONGEST_NEST } else { LONGEST_LIST };
         let levels = RowLevels { most, ..RowLevels::default() };
-        let (read_values, values) = (ValueCount::default(), PhantomData);
+        let (read_values, values) = (PageValueCount::default(), PhantomData);
         Self { file, column, group: 0, reader: None, left: 0, levels, read_values, values }
     }
 
@@ -202,7 +202,7 @@ impl<V: ParquetValue> ParquetRows<V> {
                 continue;
             };
             self.read_values.store(0, Ordering::Relaxed);
-            let (levels, is_unsigned) = (&mut self.levels, self.column.kind == Ok(ValueKind::Unsigned));
+            let (levels, is_unsigned) = (&mut self.levels, self.column.kind == Ok(ColumnContent::Unsigned));
             let read = library_panic::caught(|| V::read(reader, is_unsigned, levels));
             let read = read.unwrap_or_else(|| Err(bad("the library for Parquet panicked")));
             match (read.map_err(|error| self.bad(&problem(error)))?, self.left) {
@@ -229,13 +229,15 @@ impl<V: ParquetValue> ParquetRows<V> {
             let expected = "one file; write it again as one";
             return Err(self.file.source.bad(0, "a column", "in another file", expected));
         }
-        let open = || BoundedPages::open(self.file.source.data.whole(), chunk, self.read_values.clone());
-        let pages = library_panic::caught(open).ok_or_else(|| self.bad("outside of the file"))?;
-        let pages = pages.map_err(|error| self.bad(&problem(error)))?.map_err(|name| {
-            let found = format!("compressed with {name}");
+        if let Some(name) = unsupported(chunk.compression()) {
             let expected = "snappy, gzip, zstd, lz4 or no compression; write the file again";
-            self.file.source.bad(0, self.column.described(), found, expected)
-        })?;
+            let found = format!("compressed with {name}");
+            return Err(self.file.source.bad(0, self.column.described(), found, expected));
+        }
+        let file = self.file.source.data.whole();
+        let open = || BoundedPages::open(file, chunk, self.read_values.clone());
+        let pages = library_panic::caught(open).ok_or_else(|| self.bad("outside of the file"))?;
+        let pages = pages.map_err(|error| self.bad(&problem(error)))?;
         self.reader = Some(get_column_reader(chunk.column_descr_ptr(), Box::new(pages)));
         Ok(true)
     }

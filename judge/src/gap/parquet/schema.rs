@@ -27,7 +27,7 @@ pub(super) struct ParquetColumn {
     /// Index among the columns of numbers and texts.
     pub(super) index: usize,
     /// The kind of values, or the reason why they cannot be read.
-    pub(super) kind: Result<ValueKind, String>,
+    pub(super) kind: Result<ColumnContent, String>,
     /// Number of nested lists.
     pub(super) depth: i16,
     /// Definition level of a value.
@@ -40,7 +40,7 @@ pub(super) struct ParquetColumn {
 
 /// Kind of the values of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ValueKind {
+pub(super) enum ColumnContent {
     Number,
     Unsigned,
     Text,
@@ -73,7 +73,7 @@ impl ParquetFile {
 
     /// Returns true if a column holds texts.
     pub(super) fn has_texts(&self, name: &str) -> bool {
-        self.columns.iter().any(|column| column.name == name && column.kind == Ok(ValueKind::Text))
+        self.columns.iter().any(|column| column.name == name && column.kind == Ok(ColumnContent::Text))
     }
 
     /// Returns the rows of a column that has at most `depth` nested lists.
@@ -93,7 +93,7 @@ impl ParquetFile {
         };
         let mut found = self.columns.iter().filter(|column| column.name == name);
         let column = found.next().ok_or_else(|| bad("missing"))?;
-        let is_text = *column.kind.as_ref().map_err(|problem| bad(problem))? == ValueKind::Text;
+        let is_text = *column.kind.as_ref().map_err(|problem| bad(problem))? == ColumnContent::Text;
         if found.next().is_some() || column.depth > depth.into() || is_text != V::IS_TEXT {
             let contents = if is_text { "texts" } else { "numbers" };
             return Err(bad(&format!("{}{contents}", "lists of ".repeat(column.depth as usize))));
@@ -139,7 +139,7 @@ impl ParquetColumn {
 }
 
 /// Returns the kind of a column's values, or their description if they are not numbers or texts.
-fn kind_of(leaf: &ColumnDescriptor) -> Result<ValueKind, String> {
+fn kind_of(leaf: &ColumnDescriptor) -> Result<ColumnContent, String> {
     use ConvertedType as Converted;
     let (converted, logical) = (leaf.converted_type(), leaf.logical_type_ref());
     let is_unsigned =
@@ -158,11 +158,13 @@ fn kind_of(leaf: &ColumnDescriptor) -> Result<ValueKind, String> {
     let is_text = matches!(converted, Converted::NONE | Converted::UTF8 | Converted::ENUM)
         && matches!(logical, None | Some(LogicalType::String | LogicalType::Enum | LogicalType::Unknown));
     match leaf.physical_type() {
-        StoredType::INT32 | StoredType::INT64 if is_integer && is_unsigned => Ok(ValueKind::Unsigned),
-        StoredType::INT32 | StoredType::INT64 if is_integer => Ok(ValueKind::Number),
-        StoredType::BOOLEAN | StoredType::FLOAT | StoredType::DOUBLE => Ok(ValueKind::Number),
-        StoredType::FIXED_LEN_BYTE_ARRAY if logical == Some(&LogicalType::Float16) => Ok(ValueKind::Number),
-        StoredType::BYTE_ARRAY if is_text => Ok(ValueKind::Text),
+        StoredType::INT32 | StoredType::INT64 if is_integer && is_unsigned => Ok(ColumnContent::Unsigned),
+        StoredType::INT32 | StoredType::INT64 if is_integer => Ok(ColumnContent::Number),
+        StoredType::BOOLEAN | StoredType::FLOAT | StoredType::DOUBLE => Ok(ColumnContent::Number),
+        StoredType::FIXED_LEN_BYTE_ARRAY if logical == Some(&LogicalType::Float16) => {
+            Ok(ColumnContent::Number)
+        }
+        StoredType::BYTE_ARRAY if is_text => Ok(ColumnContent::Text),
         StoredType::INT32 | StoredType::INT64 | StoredType::INT96 => {
             Err("dates, times or decimals".to_owned())
         }
