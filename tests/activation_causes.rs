@@ -14,7 +14,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::cross_check_dumps;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
-use xcheck::model::gemma3::Gemma3;
+use xcheck::model::gemma3::{self, Gemma3};
 use xcheck::model::{Activation, Model};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::verdict::{Outcome, Verdict};
@@ -61,7 +61,7 @@ fn gelu_tanh_in_a_gemma_reference_is_named_if_ours_is_gelu_erf() {
 #[test]
 fn gelu_erf_in_a_reference_is_named_if_ours_is_gelu_tanh() {
     let folder = TempDir::new().expect("a folder");
-    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-f32")).expect("it loads");
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-f32"), &gemma3::FAMILY).expect("it loads");
     model.config.activation = Activation::GeluErf;
     let reference = recorded(&model, &F32, &folder, "erf");
     model.config.activation = Activation::GeluTanh;

@@ -7,10 +7,10 @@ use xcheck::checkpoint::Site;
 use xcheck::format::Safetensors;
 use xcheck::kernels::elementwise::per_column;
 use xcheck::model::decoder::{Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights};
-use xcheck::model::gemma3::{Gemma3, Gemma3Block};
+use xcheck::model::gemma3::{self, Gemma3, Gemma3Block};
 use xcheck::model::gpt2::{AffineMatrix, Gpt2, Gpt2Block};
-use xcheck::model::llama::Llama;
-use xcheck::model::qwen3::Qwen3;
+use xcheck::model::llama::{self, Llama};
+use xcheck::model::qwen3::{self, Qwen3};
 use xcheck::model::{Config, LayerState, Model, ModelFiles};
 use xcheck::numerics::{F32, Numerics, Transformers};
 use xcheck::ops::activation::Activation;
@@ -30,11 +30,11 @@ fn assert_first_wrong(outcome: &Outcome, point: Point) {
 }
 
 fn llama3() -> Llama {
-    Llama::from_gguf(&gguf("tiny-llama3-f32")).expect("it loads")
+    Llama::from_gguf(&gguf("tiny-llama3-f32"), &llama::FAMILY).expect("it loads")
 }
 
 fn qwen3() -> Qwen3 {
-    Qwen3::from_gguf(&gguf("tiny-qwen3-f32")).expect("it loads")
+    Qwen3::from_gguf(&gguf("tiny-qwen3-f32"), &qwen3::FAMILY).expect("it loads")
 }
 
 fn judge(name: &str, model: &dyn Model, numerics: &dyn Numerics) -> Outcome {
@@ -104,7 +104,7 @@ fn a_qk_norm_with_swapped_gains_is_found_in_the_queries() {
 // ---- Gemma 3 --------------------------------------------------------------------------------------------
 
 fn gemma3() -> Gemma3 {
-    Gemma3::from_gguf(&gguf("tiny-gemma3-f32")).expect("it loads")
+    Gemma3::from_gguf(&gguf("tiny-gemma3-f32"), &gemma3::FAMILY).expect("it loads")
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_sliding_window_in_a_global_layer_is_found_there() {
 
 #[test]
 fn an_ignored_linear_rope_scaling_is_found_in_the_first_global_layer() {
-    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32"), &gemma3::FAMILY).expect("it loads");
     assert_eq!(model.config.rope.scaling, RopeScaling::Linear(8.0));
     model.config.rope.scaling = RopeScaling::None;
     let outcome = judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32);
@@ -149,7 +149,7 @@ fn an_ignored_linear_rope_scaling_is_found_in_the_first_global_layer() {
 
 #[test]
 fn linear_rope_scaling_of_sliding_window_layers_is_found_in_the_first() {
-    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32"), &gemma3::FAMILY).expect("it loads");
     model.config.sliding.as_mut().expect("it slides").rope.scaling = RopeScaling::Linear(8.0);
     assert_first_wrong(&judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32), QRope);
 }
@@ -164,7 +164,7 @@ fn swapped_local_and_global_rope_theta_are_found_in_the_rotated_queries() {
 
 #[test]
 fn an_rms_norm_without_the_added_one_is_found_in_the_first_norm() {
-    let mut model = hugging_face::<Gemma3Block>("tiny-gemma3-hf");
+    let mut model = hugging_face::<Gemma3Block>("tiny-gemma3-hf", &gemma3::FAMILY);
     for layer in &mut model.layers {
         assert_eq!(layer.attn_norm.gain, Gain::OnePlusWeight);
         layer.attn_norm.gain = Gain::Weight;
@@ -175,13 +175,13 @@ fn an_rms_norm_without_the_added_one_is_found_in_the_first_norm() {
 }
 
 /// A decoder from a shipped Hugging Face directory.
-fn hugging_face<B: DecoderBlock>(name: &str) -> Decoder<B> {
+fn hugging_face<B: DecoderBlock>(name: &str, family: &'static Family) -> Decoder<B> {
     let ModelFiles::HuggingFace { config, weights, .. } = variant(name) else {
         panic!("{name} is a GGUF file")
     };
     let json = serde_json::from_slice(&config.data).expect("it is JSON");
     let tensors = Safetensors::read(&weights[0]).expect("it is sound").tensors;
-    Decoder::from_hugging_face(&Config::new(&config.path, &json), &tensors).expect("it loads")
+    Decoder::from_hugging_face(&Config::new(&config.path, &json), &tensors, family).expect("it loads")
 }
 
 #[test]
@@ -208,8 +208,6 @@ struct Rewired {
 }
 
 impl DecoderBlock for Rewired {
-    const FAMILY: Family = Gemma3Block::FAMILY;
-
     fn load(_: &DecoderConfig, _: &mut LayerWeights) -> xcheck::error::Result<Self> {
         unreachable!("it is made of a model that is loaded")
     }
@@ -226,9 +224,7 @@ impl DecoderBlock for Rewired {
 fn rewired(
     diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut LayerState) -> Tensor,
 ) -> Decoder<Rewired> {
-    let Decoder { config, token_embd, layers, output_norm, output } = gemma3();
-    let layers = layers.into_iter().map(|block| Rewired { block, diagram }).collect();
-    Decoder { config, token_embd, layers, output_norm, output }
+    gemma3().with_blocks(|block| Rewired { block, diagram })
 }
 
 #[test]
@@ -298,7 +294,7 @@ fn an_unbiased_variance_is_found_in_the_first_layer_norm() {
 #[test]
 fn a_layer_norm_without_mean_subtraction_is_found_in_the_first_norm() {
     let faulty = with_layer_norm(|x, norm| {
-        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
+        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight, groups: 1 };
         per_column(LLAMA_CPP_F32.rms_norm(x, &rms), norm.bias.iter().copied(), |x, bias| x + bias)
     });
     assert_first_wrong(&judge("tiny-gpt2", &gpt2(), &faulty), AttnNorm);

@@ -10,7 +10,7 @@ use xcheck::check::Mode;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 use xcheck::format::{FileBytes, Gguf};
-use xcheck::model::bitnet::Bitnet;
+use xcheck::model::bitnet::{self, Bitnet};
 use xcheck::model::{Activation, I2sLayout, LoadedModel, Model, ModelFiles, TernaryFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Numerics};
 use xcheck::quant::{decode_matrix_row, ternary};
@@ -278,7 +278,7 @@ fn assert_first_wrong(model: &str, damaged: &dyn Model, numerics: &dyn Numerics,
 }
 
 fn b158() -> Bitnet {
-    Bitnet::from_gguf(&gguf("tiny-bitnet-b158-i2_s")).expect("it loads")
+    Bitnet::from_gguf(&gguf("tiny-bitnet-b158-i2_s"), &bitnet::FAMILY).expect("it loads")
 }
 
 /// The same matrix with the weights of each row changed.
@@ -391,7 +391,7 @@ fn silu_instead_of_squared_relu_is_found_at_the_ffn() {
     let mut model = b158();
     model.config.activation = Activation::Silu;
     assert_first_wrong("tiny-bitnet-b158", &model, &NUMERICS, Point::FfnAct, 0);
-    let mut model = Bitnet::from_gguf(&gguf("tiny-bitnet-i2_s")).expect("it loads");
+    let mut model = Bitnet::from_gguf(&gguf("tiny-bitnet-i2_s"), &bitnet::FAMILY).expect("it loads");
     assert_eq!(model.config.activation, Activation::Silu);
     model.config.activation = Activation::SquaredRelu;
     assert_first_wrong("tiny-bitnet", &model, &NUMERICS, Point::FfnAct, 0);

@@ -17,7 +17,7 @@ use xcheck::checkpoint::{Checkpoint, Point};
 use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine;
-use xcheck::model::bitnet::Bitnet;
+use xcheck::model::bitnet::{self, Bitnet};
 use xcheck::model::{Activation, LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{BitnetCpp, F32, KvType, Numerics, Transformers};
 use xcheck::verdict::{Outcome, Verdict};
@@ -257,7 +257,8 @@ fn packed() -> Bitnet {
     let path = folder("packed/config.json");
     let source = xcheck::format::FileBytes::open(&folder("packed/model.safetensors")).expect("it is there");
     let tensors = xcheck::format::TensorFile::read(&source).expect("it is sound");
-    Bitnet::from_hugging_face(&xcheck::model::Config::new(&path, &config), &tensors).expect("it loads")
+    Bitnet::from_hugging_face(&xcheck::model::Config::new(&path, &config), &tensors, &bitnet::FAMILY)
+        .expect("it loads")
 }
 
 #[track_caller]
@@ -310,7 +311,8 @@ fn a_reference_with_silu_fails_at_the_activation_and_the_message_names_it() {
 
 #[test]
 fn silu_in_our_engine_is_named_against_bitnet_cpps_own_dump() {
-    let mut model = Bitnet::from_gguf(&common::gguf("tiny-bitnet-b158-i2_s")).expect("it loads");
+    let mut model =
+        Bitnet::from_gguf(&common::gguf("tiny-bitnet-b158-i2_s"), &bitnet::FAMILY).expect("it loads");
     model.config.activation = Activation::Silu;
     let reference = reference_of("tiny-bitnet-b158", "bitnet.cpp-f32kv");
     let outcome = judge_with(&model, &reference, &BitnetCpp { kv: KvType::F32 });

@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 35] = [
+const MODELS: [(&str, &[&str], usize); 49] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -31,7 +31,16 @@ const MODELS: [(&str, &[&str], usize); 35] = [
     ("tiny-ministral", &[], 177),
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
+    ("tiny-phi2", BOTH, 153),
+    ("tiny-falcon", BOTH, 153),
+    ("tiny-falcon-new", BOTH, 161),
+    ("tiny-falcon-sequential", &[], 169),
+    ("tiny-opt", &[], 169),
+    ("tiny-bloom", BOTH, 169),
+    ("tiny-bloom-6", &[], 169),
     ("tiny-qwen3next", BOTH, 293),
+    ("tiny-qwen35", BOTH, 205),
+    ("tiny-qwen35moe", BOTH, 293),
     ("tiny-gptoss", &["f32", "q8_0", "mxfp4"], 209),
     ("tiny-glm4moe", BOTH, 233),
     ("tiny-dots1", BOTH, 357),
@@ -41,8 +50,13 @@ const MODELS: [(&str, &[&str], usize); 35] = [
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-gemma4", BOTH, 465),
+    ("tiny-llama4", BOTH, 437),
+    ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
     ("tiny-granitehybrid", BOTH, 237),
+    ("tiny-granitehybridmoe", BOTH, 241),
+    ("tiny-nemotronh", BOTH, 185),
 ];
 
 #[test]
@@ -52,7 +66,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 32] = [
+    let of_models: [(&str, &[Mistake]); 46] = [
         (
             "tiny-gemma",
             &[
@@ -224,6 +238,64 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             ],
         ),
         (
+            "tiny-phi2",
+            &[
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("bias_missing@logits=none", "bias_missing", "logits"),
+                ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-falcon",
+            &[
+                ("rope_theta=100", "rope_theta", "q_rope"),
+                ("activation=silu", "activation", "ffn_act"),
+                ("residual_missing@block_out=stream", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-falcon-new",
+            &[
+                ("fused_order@q=concatenated", "fused_order", "q"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-falcon-sequential",
+            &[
+                ("fused_order@q=concatenated", "fused_order", "q"),
+                ("rope_pairing=interleaved", "rope_pairing", "q_rope"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+            ],
+        ),
+        (
+            "tiny-opt",
+            &[
+                ("position_embedding=-2", "position_embedding", "embed"),
+                ("position_embedding=none", "position_embedding", "embed"),
+                ("activation=gelu", "activation", "ffn_act"),
+                ("bias_missing@ffn_out=none", "bias_missing", "ffn_out"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-bloom",
+            &[
+                ("alibi=none", "alibi", "attn_weights"),
+                ("alibi=reversed", "alibi", "attn_weights"),
+                ("alibi=1.1", "alibi", "attn_weights"),
+                ("norm_missing@embed", "norm_missing", "embed"),
+                ("tokens_prompt=each+1", "tokens_prompt", "embed"),
+                ("fused_order@q=concatenated", "fused_order", "q"),
+            ],
+        ),
+        (
+            "tiny-bloom-6",
+            &[("alibi=geometric", "alibi", "attn_weights"), ("alibi=2", "alibi", "attn_weights")],
+        ),
+        (
             "tiny-qwen3next",
             &[
                 ("norm_weight_offset=-1", "norm_weight_offset", "attn_norm"),
@@ -242,6 +314,24 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
                 ("gated_norm=sigmoid", "gated_norm", "recurrent_norm"),
                 ("gated_norm=before", "gated_norm", "recurrent_norm"),
+                ("shared_expert=unweighted", "shared_expert", "ffn_out"),
+                ("rope_width=16", "rope_width", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-qwen35",
+            &[
+                ("delta_rule=tiled-heads", "delta_rule", "recurrent_state"),
+                ("linear_decay=unbiased", "linear_decay", "decay"),
+                ("attn_gate@attn_gated=none", "attn_gate", "attn_gated"),
+                ("norm_weight_offset=-1", "norm_weight_offset", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-qwen35moe",
+            &[
+                ("linear_beta=one", "linear_beta", "beta"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
                 ("shared_expert=unweighted", "shared_expert", "ffn_out"),
                 ("rope_width=16", "rope_width", "q_rope"),
             ],
@@ -341,6 +431,61 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("state_kept=none", "state_kept", "recurrent_state"),
                 ("gated_norm=after", "gated_norm", "recurrent_norm"),
                 ("residual_scale=1", "residual_scale", "attn_residual"),
+            ],
+        ),
+        (
+            "tiny-gemma4",
+            &[
+                ("norm_missing@v_norm", "norm_missing", "v_norm"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+                ("layer_scale@layer_input=none", "layer_scale", "layer_input"),
+                ("layer_scale@block_out=none", "layer_scale", "block_out"),
+                ("activation@layer_act=silu", "activation", "layer_act"),
+                ("rope_theta@q_rope=1000", "rope_theta", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-llama4",
+            &[
+                ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
+                ("norm_kind@k_rope_norm=l2", "norm_kind", "k_rope_norm"),
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("expert_weights=unweighted", "expert_weights", "expert_in"),
+                ("expert_weights=softmax", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-llama4-chunks",
+            &[
+                ("mask_window=5", "mask_window", "attn_weights"),
+                ("mask_window=chunks:4", "mask_window", "attn_weights"),
+                ("mask_window=none", "mask_window", "attn_weights"),
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-zero", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
+            ],
+        ),
+        (
+            "tiny-granitehybridmoe",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("state_groups=alternating", "state_groups", "recurrent_state"),
+                ("gated_norm=ungrouped", "gated_norm", "recurrent_norm"),
+                ("step_size=unlimited", "step_size", "step_size"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronh",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("activation=relu", "activation", "ffn_act"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+                ("conv_bias=none", "conv_bias", "conv_out"),
+                ("residual_missing@block_out=branch", "residual_missing", "block_out"),
             ],
         ),
     ];

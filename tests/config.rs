@@ -4,19 +4,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use xcheck::error::Result;
-use xcheck::model::Config;
-use xcheck::model::decoder::{BiasFlags, DecoderBlock, DecoderConfig};
-use xcheck::model::gemma3::Gemma3Block;
-use xcheck::model::llama::LlamaBlock;
-use xcheck::model::qwen3::Qwen3Block;
+use xcheck::model::decoder::{BiasFlags, DecoderConfig, Family};
+use xcheck::model::{Config, gemma3, llama, qwen3};
 use xcheck::ops::attention::AttentionScale;
 use xcheck::ops::norm::Gain;
 use xcheck::ops::rope::RopeScaling;
 use xcheck::ops::rope::yarn::Yarn;
 use xcheck::ops::scaling::Multiplier;
 
-fn read<B: DecoderBlock>(json: &Value) -> Result<DecoderConfig> {
-    DecoderConfig::from_hugging_face(&Config::new(Path::new("config.json"), json), &B::FAMILY)
+fn read(json: &Value, family: &Family) -> Result<DecoderConfig> {
+    DecoderConfig::from_hugging_face(&Config::new(Path::new("config.json"), json), family)
 }
 
 fn edited(mut json: Value, key: &str, value: Value) -> Value {
@@ -73,7 +70,7 @@ fn gemma_3_4b() -> Value {
 
 #[test]
 fn llama_3_has_rope_scaling_and_a_tied_lm_head() {
-    let c = read::<LlamaBlock>(&llama_3_2_1b()).expect("it is supported");
+    let c = read(&llama_3_2_1b(), &llama::FAMILY).expect("it is supported");
     assert_eq!((c.head_dim, c.n_kv_heads, c.rope.theta, c.tied_output), (64, 8, 500_000.0, true));
     let scaling = RopeScaling::Llama3 {
         factor: 32.0,
@@ -87,7 +84,7 @@ fn llama_3_has_rope_scaling_and_a_tied_lm_head() {
 /// Qwen 3's documented way to longer texts, in the words of transformers 4.
 #[test]
 fn yarn_is_read_with_the_defaults_of_transformers() {
-    let scaled = |scaling: Value| match read::<Qwen3Block>(&edited(qwen3_1_7b(), "rope_scaling", scaling)) {
+    let scaled = |scaling: Value| match read(&edited(qwen3_1_7b(), "rope_scaling", scaling), &qwen3::FAMILY) {
         Ok(config) => match config.rope.scaling {
             RopeScaling::Yarn(yarn) => yarn,
             other => panic!("{other:?}"),
@@ -112,23 +109,23 @@ fn a_missing_rms_norm_eps_is_the_default_of_transformers() {
     let mut silent = llama_3_2_1b();
     silent.as_object_mut().expect("an object").remove("rms_norm_eps");
     for json in [silent, edited(llama_3_2_1b(), "rms_norm_eps", Value::Null)] {
-        assert_eq!(read::<LlamaBlock>(&json).expect("it is supported").norm_eps, 1e-6);
+        assert_eq!(read(&json, &llama::FAMILY).expect("it is supported").norm_eps, 1e-6);
     }
-    assert_eq!(read::<LlamaBlock>(&llama_3_2_1b()).expect("it is supported").norm_eps, 1e-5);
+    assert_eq!(read(&llama_3_2_1b(), &llama::FAMILY).expect("it is supported").norm_eps, 1e-5);
 }
 
 #[test]
 fn biases_are_read_where_an_architecture_has_them() {
     let biased = |key: &str| edited(llama_3_2_1b(), key, json!(true));
-    let of = |json: &Value| read::<LlamaBlock>(json).expect("it is supported").biases;
+    let of = |json: &Value| read(json, &llama::FAMILY).expect("it is supported").biases;
     assert_eq!(of(&llama_3_2_1b()), BiasFlags::default());
     assert_eq!(of(&biased("attention_bias")), BiasFlags { qkv: true, output: true, mlp: false });
     assert_eq!(of(&biased("mlp_bias")), BiasFlags { qkv: false, output: false, mlp: true });
     let qwen =
-        read::<Qwen3Block>(&edited(qwen3_1_7b(), "attention_bias", json!(true))).expect("it is supported");
+        read(&edited(qwen3_1_7b(), "attention_bias", json!(true)), &qwen3::FAMILY).expect("it is supported");
     assert!(qwen.biases.qkv && qwen.biases.output);
     let refused =
-        read::<Qwen3Block>(&edited(qwen3_1_7b(), "mlp_bias", json!(true))).expect_err("no such layers");
+        read(&edited(qwen3_1_7b(), "mlp_bias", json!(true)), &qwen3::FAMILY).expect_err("no such layers");
     assert!(refused.to_string().contains("biases of this architecture are not supported"), "{refused}");
 }
 
@@ -149,21 +146,21 @@ fn a_model_may_have_several_eos_tokens() {
 
 #[test]
 fn a_missing_head_dim_follows_from_the_hidden_size() {
-    let c = read::<LlamaBlock>(&edited(llama_3_2_1b(), "head_dim", Value::Null)).expect("it is supported");
+    let c = read(&edited(llama_3_2_1b(), "head_dim", Value::Null), &llama::FAMILY).expect("it is supported");
     assert_eq!(c.head_dim, 2048 / 32);
 }
 
 #[test]
 fn qwen_3_has_its_own_head_dim() {
-    let c =
-        read::<Qwen3Block>(&edited(qwen3_1_7b(), "num_attention_heads", json!(8))).expect("it is supported");
+    let c = read(&edited(qwen3_1_7b(), "num_attention_heads", json!(8)), &qwen3::FAMILY)
+        .expect("it is supported");
     assert_eq!((c.head_dim, c.hidden_size / c.n_heads, c.rope.theta), (128, 256, 1e6));
     assert_eq!(c.attn_scale, AttentionScale::Products(1.0 / 128f32.sqrt()));
 }
 
 #[test]
 fn gemma_3_has_a_sliding_window_in_all_layers_but_every_sixth() {
-    let c = read::<Gemma3Block>(&gemma_3_1b()).expect("it is supported");
+    let c = read(&gemma_3_1b(), &gemma3::FAMILY).expect("it is supported");
     let global: Vec<usize> = (0..26).filter(|&layer| !c.slides(layer)).collect();
     assert_eq!(global, [5, 11, 17, 23]);
     let sliding = c.sliding.expect("it slides");
@@ -177,7 +174,7 @@ fn gemma_3_has_a_sliding_window_in_all_layers_but_every_sixth() {
 
 #[test]
 fn the_text_part_of_a_model_that_also_sees_is_read_with_its_defaults() {
-    let c = read::<Gemma3Block>(&gemma_3_4b()).expect("it is supported");
+    let c = read(&gemma_3_4b(), &gemma3::FAMILY).expect("it is supported");
     assert_eq!((c.hidden_size, c.n_heads, c.n_kv_heads, c.head_dim), (2560, 8, 4, 256));
     assert_eq!((c.vocab_size, c.context_length, c.norm_eps), (262_208, 131_072, 1e-6));
     let sliding = c.sliding.expect("it slides");
@@ -198,24 +195,24 @@ fn the_words_of_transformers_4_and_5_say_the_same() {
         "full_attention": {"rope_type": "default", "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     });
-    assert_eq!(read::<Gemma3Block>(&new).expect("new"), read::<Gemma3Block>(&gemma_3_1b()).expect("old"));
+    assert_eq!(read(&new, &gemma3::FAMILY).expect("new"), read(&gemma_3_1b(), &gemma3::FAMILY).expect("old"));
 
     let mut new = llama_3_2_1b();
     let mut parameters = new["rope_scaling"].take();
     parameters["rope_theta"] = new["rope_theta"].take();
     new["rope_parameters"] = parameters;
-    assert_eq!(read::<LlamaBlock>(&new).expect("new"), read::<LlamaBlock>(&llama_3_2_1b()).expect("old"));
+    assert_eq!(read(&new, &llama::FAMILY).expect("new"), read(&llama_3_2_1b(), &llama::FAMILY).expect("old"));
 }
 
 #[track_caller]
-fn assert_refused<B: DecoderBlock>(json: Value, key: &str, value: Value, expected: &str) {
-    let message = read::<B>(&edited(json, key, value)).expect_err("it is refused").to_string();
+fn assert_refused(family: &Family, json: Value, key: &str, value: Value, expected: &str) {
+    let message = read(&edited(json, key, value), family).expect_err("it is refused").to_string();
     assert!(message.contains(expected), "{message}");
 }
 
 #[test]
 fn what_gemma_3_may_ask_for_and_is_not_done_is_refused() {
-    let refused = |key, value, expected| assert_refused::<Gemma3Block>(gemma_3_1b(), key, value, expected);
+    let refused = |key, value, expected| assert_refused(&gemma3::FAMILY, gemma_3_1b(), key, value, expected);
     refused("final_logit_softcapping", json!(30.0), "softcapping is not supported");
     refused("use_bidirectional_attention", json!(true), "'use_bidirectional_attention' is true");
     refused("hidden_activation", json!("gelu"), "expected \"gelu_pytorch_tanh\"");
@@ -231,7 +228,7 @@ fn what_gemma_3_may_ask_for_and_is_not_done_is_refused() {
 #[test]
 fn a_sliding_window_in_an_architecture_without_one_is_refused() {
     let kinds = vec!["sliding_attention"; 28];
-    assert_refused::<Qwen3Block>(qwen3_1_7b(), "layer_types", json!(kinds), "full_attention throughout");
+    assert_refused(&qwen3::FAMILY, qwen3_1_7b(), "layer_types", json!(kinds), "full_attention throughout");
     let on = edited(edited(qwen3_1_7b(), "use_sliding_window", json!(true)), "sliding_window", json!(4096));
-    assert_refused::<Qwen3Block>(on, "max_window_layers", json!(27), "sliding windows");
+    assert_refused(&qwen3::FAMILY, on, "max_window_layers", json!(27), "sliding windows");
 }

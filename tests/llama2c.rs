@@ -11,7 +11,7 @@ use xcheck::checkpoint::Point;
 use xcheck::dump::Dump;
 use xcheck::engine::Engine;
 use xcheck::format::{FileBytes, Llama2cFile};
-use xcheck::model::llama::Llama;
+use xcheck::model::llama::{self, Llama};
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C, Numerics};
 use xcheck::shipped_models;
@@ -46,7 +46,7 @@ fn shipped_file(name: &str) -> FileBytes {
 }
 
 fn load(source: &FileBytes) -> Llama {
-    Llama::from_llama2c(&Llama2cFile::read(source).expect("it is sound")).expect("it loads")
+    Llama::from_llama2c(&Llama2cFile::read(source).expect("it is sound"), &llama::FAMILY).expect("it loads")
 }
 
 fn judge(model: &dyn Model, numerics: &dyn Numerics, reference: &Dump) -> Outcome {
@@ -205,7 +205,7 @@ fn an_int8_scale_that_is_nan_is_refused_with_its_group() {
     let last = bytes.len() - 4;
     bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     let file = Llama2cFile::read(&FileBytes { data: bytes.into(), ..source }).expect("the layout is sound");
-    let error = Llama::from_llama2c(&file).expect_err("it is refused").to_string();
+    let error = Llama::from_llama2c(&file, &llama::FAMILY).expect_err("it is refused").to_string();
     assert!(error.contains("blk.1.ffn_up.weight") && error.contains("not finite"), "{error}");
 }
 

@@ -12,7 +12,8 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::Model;
-use xcheck::model::qwen3_moe::Qwen3Moe;
+use xcheck::model::decoder::{Decoder, StandardBlock};
+use xcheck::model::qwen3_moe;
 use xcheck::selftest::TestModel;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -24,9 +25,9 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// 12 experts, of which each token chooses 3.
-fn qwen3_moe() -> Qwen3Moe {
+fn qwen3_moe() -> Decoder<StandardBlock> {
     let source = FileBytes::open(&file("tiny-qwen3moe/tiny-qwen3moe-f32.gguf")).expect("it is there");
-    Qwen3Moe::from_gguf(&Gguf::read(&source).expect("it is sound")).expect("it loads")
+    Decoder::from_gguf(&Gguf::read(&source).expect("it is sound"), &qwen3_moe::FAMILY).expect("it loads")
 }
 
 fn bed(model: impl Model + 'static, arithmetic: &'static str) -> TestModel {
@@ -100,9 +101,9 @@ fn flipped(bed: &TestModel, from: usize, to: usize) -> Dump {
 }
 
 /// A model whose router finds two experts of layer 0 equally likely, whatever it reads.
-fn undecided() -> Qwen3Moe {
+fn undecided() -> Decoder<StandardBlock> {
     let mut model = qwen3_moe();
-    let router = &mut model.layers[0].ffn.mixture_mut().expect("it has experts").router;
+    let router = &mut model.layers[0].mixture_mut().expect("it has experts").router;
     let rows = |order: &dyn Fn(usize) -> usize, w: &Matrix| -> Vec<u8> {
         (0..w.rows).flat_map(|row| w.row(order(row)).to_vec()).collect()
     };
@@ -267,7 +268,7 @@ fn what_the_experts_made_without_their_numbers_is_not_compared() {
 fn another_number_of_experts_per_token_is_named() {
     for used in [2, 4] {
         let mut other = qwen3_moe();
-        let mixtures = other.layers.iter_mut().filter_map(|layer| layer.ffn.mixture_mut());
+        let mixtures = other.layers.iter_mut().filter_map(|layer| layer.mixture_mut());
         mixtures.for_each(|mixture| mixture.routing.used = used);
         let dump = bed(other, "f32").dump_with(&mut ()).expect("it runs");
         let outcome = bed(qwen3_moe(), "f32").check(&dump).expect("it can be judged");

@@ -11,6 +11,7 @@ use crate::numerics::{F32, Numerics, delegate};
 use crate::ops::activation::exact::{ClampedGating, Nonlinearity};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::addition::exact::Addition;
+use crate::ops::alibi::exact::BiasedScores;
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::cache::exact::{CachedCodes, CachedRows};
@@ -33,13 +34,15 @@ use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
+use crate::ops::row_factor::QueryTemperature;
+use crate::ops::row_factor::exact::RowProduct;
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::short_convolution::exact::Convolution;
-use crate::ops::state_space::StateSpace;
 use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -201,8 +204,8 @@ impl Numerics for TracedNumerics<'_> {
         self.product(self.numerics.linear(x, w), x, w, None, x.rows())
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.product(self.numerics.linear_of_pass(x, w, tokens), x, w, None, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.product(self.numerics.linear_of_pass(x, w, bias, tokens), x, w, bias, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -264,6 +267,11 @@ impl Numerics for TracedNumerics<'_> {
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         let stage = Softmax { scores: scores.clone(), mask, sinks: Some(sinks.to_vec()) };
         self.by(self.numerics.softmax_with_sinks(scores, mask, sinks), stage)
+    }
+
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        let stage = BiasedScores { scores: scores.clone(), slopes: slopes.to_vec(), position: mask.position };
+        self.by(self.numerics.add_alibi(scores, slopes, mask), stage)
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
@@ -343,6 +351,17 @@ impl Numerics for TracedNumerics<'_> {
         self.by(made, SharedSum { routed, outputs, weights })
     }
 
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        let stage = RowProduct { x: x.clone(), factors: factors.clone(), temperature: None };
+        self.by(self.numerics.row_scaled(x, factors), stage)
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        let made = self.numerics.tempered(q, temperature, positions.clone());
+        let factors = temperature.factors(positions.clone());
+        self.by(made, RowProduct { x: q.clone(), factors, temperature: Some((*temperature, positions)) })
+    }
+
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         let stage = Convolution { x: x.clone(), conv: conv.clone() };
         self.by(self.numerics.short_convolution(x, conv), stage)
@@ -374,9 +393,9 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.gated_by_part(projected, part, x), stage)
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        let stage = StepSizes { dt: dt.clone(), bias: bias.to_vec() };
-        self.by(self.numerics.step_sizes(dt, bias), stage)
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        let stage = StepSizes { dt: dt.clone(), rule: rule.clone(), is_single };
+        self.by(self.numerics.step_sizes(dt, rule, is_single), stage)
     }
 
     fn recurrence(

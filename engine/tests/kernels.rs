@@ -72,8 +72,12 @@ fn normed(x: &[f64], squared: &[f64], eps: f32, gained: impl Fn(f64, usize) -> f
 fn the_one_added_to_an_rms_norm_weight_is_rounded_by_itself() {
     let x: Vec<f64> = wave(ROWS * WIDTH, 0.37).into_iter().map(short).collect();
     let weight: Vec<f64> = wave(WIDTH, 0.73).into_iter().map(short).collect();
-    let norm =
-        RmsNorm { weight: weight.iter().map(|&w| w as f32).collect(), eps: 1e-6, gain: Gain::OnePlusWeight };
+    let norm = RmsNorm {
+        weight: weight.iter().map(|&w| w as f32).collect(),
+        eps: 1e-6,
+        gain: Gain::OnePlusWeight,
+        groups: 1,
+    };
     let own = traced().rms_norm(&tensor(&[ROWS, WIDTH], &x), &norm);
     let by = |eps, gain: fn(f64) -> f64| {
         found(&own, normed(&x, &x, eps, |x, at| short(x * gain(1.0 + weight[at]))))
@@ -127,7 +131,7 @@ fn a_fused_rms_norm_takes_the_mean_square_of_the_residual_before_rounding() {
     let b: Vec<f64> = wave(ROWS * WIDTH, 1.7).into_iter().map(|x| short(x / 9.0)).collect();
     let sum: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
     let stored: Vec<f64> = sum.iter().copied().map(short).collect();
-    let norm = RmsNorm { weight: vec![1.0; WIDTH], eps: 1e-6, gain: Gain::Weight };
+    let norm = RmsNorm { weight: vec![1.0; WIDTH], eps: 1e-6, gain: Gain::Weight, groups: 1 };
     let n = traced();
     let added = n.add(&tensor(&[ROWS, WIDTH], &a), &tensor(&[ROWS, WIDTH], &b));
     let own = n.rms_norm(&exact::in_place_of(&added, tensor(&[ROWS, WIDTH], &stored)), &norm);
@@ -146,7 +150,7 @@ fn a_fused_rms_norm_takes_the_mean_square_of_the_residual_before_rounding() {
 fn a_chain_of_operations_is_rounded_where_it_is_stored() {
     let out: Vec<f64> = wave(ROWS * WIDTH, 0.37).into_iter().map(short).collect();
     let residual: Vec<f64> = wave(ROWS * WIDTH, 1.7).into_iter().map(|x| short(x / 3.0)).collect();
-    let norm = RmsNorm { weight: vec![1.0; WIDTH], eps: 1e-6, gain: Gain::Weight };
+    let norm = RmsNorm { weight: vec![1.0; WIDTH], eps: 1e-6, gain: Gain::Weight, groups: 1 };
     let n = traced();
     let made = normed(&out, &out, 1e-6, |x, _| x);
     let stored: Vec<f64> = made.iter().copied().map(short).collect();

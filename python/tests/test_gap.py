@@ -37,6 +37,12 @@ def test_a_file_with_both_columns():
     assert report["findings"][0]["sequences"] == [2, 5, 8, 11, 14]
 
 
+def test_parquet_files():
+    folder = PAIRS.parent / "parquet"
+    assert xcheck.gap(folder / "pandas.parquet", folder / "polars.parquet").verdict == "pass"
+    assert xcheck.gap(folder / "shifted.parquet", folder / "polars.parquet").cause == "shifted"
+
+
 def test_arrays_and_frames():
     np = pytest.importorskip("numpy")
     rollout, trainer = sides("bf16_sdpa")

@@ -227,13 +227,14 @@ Options parse_options(int argc, char ** argv) {
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
-    "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
-    "q_rope", "k_rope", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
+    "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm", "v_norm",
+    "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
     "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
-    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
+    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
+    "ffn_residual", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
 };
 
 // Those that every architecture has: a missing one is worth a warning.
@@ -261,12 +262,17 @@ const std::map<std::string, std::string> HEAD_TAPS = {
     {"k_norm", "k_cache"},
     {"q_rope", "k_cache"},
     {"k_rope", "k_cache"},
+    {"q_scaled", "k_cache"},
+    {"v_norm", "v_cache"},
+    {"q_rope_norm", "k_cache"},
+    {"k_rope_norm", "k_cache"},
 };
 
 // A node that applies a weight of the model gives a tap, whatever this llama.cpp calls the node: the names of
 // weights are GGUF's. A bias or a scale is applied after its matrix, and the last node of a tap counts.
 const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"attn_norm", "attn_norm"},
+    {"attn_norm_2", "attn_norm_2"}, // Falcon: see Recorder::name_two_norms
     {"attn_q", "q"},
     {"attn_k", "k"},
     {"attn_v", "v"},
@@ -283,6 +289,8 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ssm_in", "mixer_in"}, // Mamba-2, as are the next two
     {"ssm_conv1d", "conv_out"},
     {"ssm_out", "attn_out"},
+    {"ssm_beta", "beta_logit"}, // Qwen 3.5, as is the next
+    {"ssm_alpha", "decay_logit"},
     {"shortconv.in_proj", "mixer_in"},
     {"shortconv.conv", "conv_out"},
     {"shortconv.out_proj", "attn_out"},
@@ -300,6 +308,9 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_sub_norm", "ffn_sub_norm"},
     {"ffn_down", "ffn_out"},
     {"post_ffw_norm", "ffn_post_norm"},
+    {"inp_gate", "layer_gate"}, // Gemma 4, as are the next two
+    {"proj", "layer_out"},
+    {"post_norm", "layer_post_norm"},
     {"output_norm", "final_norm"},
     {"token_embd_norm", "final_norm"}, // LFM2
 };
@@ -339,9 +350,11 @@ const std::vector<NodeRule> NODE_RULES = {
     {"inp_embd", "GET_ROWS", "embed"},
     {"embd", "GET_ROWS", "embed"},
     {"model.embed_tokens", "GET_ROWS", "embed"}, // LFM2, Qwen3-Next
+    {"model.input_embed", "GET_ROWS", "embed"},  // Qwen 3.5
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
+    {"inp_norm", "ADD", "embed"},     // BLOOM: after the norm of embeddings
     {"inpL", "ADD", "embed"},         // GPT-2: plus the position's embedding
     // q, k and v as parts of one fused projection (GPT-2).
     {"Qcur", "VIEW", "q"},
@@ -350,6 +363,8 @@ const std::vector<NodeRule> NODE_RULES = {
     // Qwen3-Next: queries and output gate as parts of one projection.
     {"Qcur_view", "VIEW", "q"},
     {"gate", "VIEW", "attn_gate"},
+    {"Qcur_reshaped", "VIEW", "q"}, // Qwen 3.5, as is the next
+    {"gate_reshaped", "CONT", "attn_gate"},
     {"attn_pregate", "CONT", "attn_context"},
     {"attn_pregate", "RESHAPE", "k_cache", KEYS, 1},
     {"attn_pregate", "RESHAPE", "v_cache", KEYS, 2},
@@ -365,6 +380,10 @@ const std::vector<NodeRule> NODE_RULES = {
     {"final_output", "RESHAPE", "recurrent_norm"},
     {"Qcur", "ROPE", "q_rope"},
     {"Kcur", "ROPE", "k_rope"},
+    {"Qcur_normed", "RMS_NORM", "q_rope_norm"}, // Llama 4, as are the next three
+    {"Kcur_normed", "RMS_NORM", "k_rope_norm"},
+    {"ffn_moe_weighted", "MUL", "expert_in"}, // see sources_of
+    {"ffn_moe_out_merged", "ADD", "shared_sum"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
     {"Kcur_rope", "ROPE", "k_rope"},
     {"Qcur", "CONCAT", "q_rope"}, // latent attention, as are the next two
@@ -399,6 +418,10 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
+    {"l_out", "MUL", "block_out"}, // Gemma 4, as are the next two
+    {"pe_in", "ADD", "ffn_residual"},
+    {"Vcur_normed", "RMS_NORM", "v_norm"},
+    {"nemotron_h_block_out", "ADD", "block_out"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
     {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
     {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
@@ -585,6 +608,22 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
+// Queries times a factor for each token (Llama 4), which have the name of all queries.
+std::vector<Source> temperature_sources(const ggml_tensor * node) {
+    const Name name = node_name(node);
+    const bool has_factors = node->op == GGML_OP_MUL && ggml_nelements(node->src[1]) == node->ne[2];
+    if (name.base != "Qcur" || !has_factors) return {};
+    return {{name.layer, "q_scaled", node, ROWS}};
+}
+
+// The embeddings of a layer and their product with an activation, which have no name (Gemma 4).
+std::vector<Source> embedding_sources(const ggml_tensor * node) {
+    if (node->op != GGML_OP_MUL || node->src[0]->op != GGML_OP_UNARY) return {};
+    const std::vector<Source> gate = weight_sources(node->src[0]->src[0]);
+    if (gate.empty() || gate[0].tap != "layer_gate") return {};
+    return {{gate[0].layer, "layer_act", node, ROWS}, {gate[0].layer, "layer_input", node->src[1], ROWS}};
+}
+
 // Unnamed nodes of Mamba-2: the convolution after its activation, and the recurrent state after the pass.
 std::vector<Source> state_space_sources(const ggml_tensor * node) {
     if (node->op == GGML_OP_SSM_SCAN) return {{weight_name(node->src[3]).layer, "recurrent_state", node, ROWS}};
@@ -596,10 +635,14 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
-    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node)}) {
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());
     }
-    const std::vector<Source> named = node_sources(node);
+    std::vector<Source> named = node_sources(node);
+    // Elsewhere the node of this name has the experts' outputs.
+    const bool is_of_outputs = node->op == GGML_OP_MUL && node->src[0]->op != GGML_OP_REPEAT;
+    const auto is_other = [&](const Source & source) { return source.tap == "expert_in" && is_of_outputs; };
+    named.erase(std::remove_if(named.begin(), named.end(), is_other), named.end());
     sources.insert(sources.end(), named.begin(), named.end());
     return sources;
 }
@@ -618,12 +661,16 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             copy_missing_rope(taps);
+            name_two_norms(taps);
             name_ffn_norm(taps);
+            name_single_norm(taps);
             name_shared(taps);
             split_gate_and_up(taps);
+            copy_missing_values(taps);
             shape_heads(taps);
             shape_latents(taps);
             shape_linear_attention(taps);
+            if (has_tiled_heads_) order_value_heads(taps);
             shape_experts(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
@@ -661,7 +708,8 @@ class Recorder {
             if (source.tap == "conv_in") keep_latest(value);
             else if (source.tap == "recurrent_state") keep_matrices(value, node);
             else if (source.layout.cells < 0) value.shape = rows_shape(source, value);
-            taps_[source.layer][source.tap] = std::move(value);
+            const int layer = source.tap == "embed" ? -1 : source.layer; // BLOOM's node has the name of layer 0's
+            taps_[layer][source.tap] = std::move(value);
             if (source.tap == "ffn_norm") keep_residual(taps_[source.layer], node);
             if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
         }
@@ -706,6 +754,11 @@ class Recorder {
         for (float & score : taps["attn_scores"].data) score *= scale;
     }
 
+    // Values that are projected like keys have no node of their own (Gemma 4).
+    static void copy_missing_values(Taps & taps) {
+        if (taps.count("v_norm") && taps.count("k")) taps.insert({"v", taps["k"]});
+    }
+
     // Without RoPE (GPT-2), what enters the attention is the projection itself.
     static void copy_missing_rope(Taps & taps) {
         for (const char * projection : {"q", "k"}) {
@@ -713,11 +766,26 @@ class Recorder {
         }
     }
 
+    // Falcon's norm before attention is the second, if there are two: the first is the norm before the feed-forward block.
+    static void name_two_norms(Taps & taps) {
+        if (!taps.count("attn_norm_2")) return;
+        taps["ffn_norm"] = std::move(taps["attn_norm"]);
+        taps["attn_norm"] = std::move(taps["attn_norm_2"]);
+        taps.erase("attn_norm_2");
+    }
+
     // Seed-OSS's norm before the feed-forward block has the name of a norm after attention.
     static void name_ffn_norm(Taps & taps) {
         if (taps.count("ffn_norm") || !taps.count("attn_norm") || !taps.count("attn_post_norm")) return;
         taps["ffn_norm"] = std::move(taps["attn_post_norm"]);
         taps.erase("attn_post_norm");
+    }
+
+    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention.
+    static void name_single_norm(Taps & taps) {
+        if (taps.count("attn_out") || taps.count("ffn_norm") || !taps.count("ffn_out") || !taps.count("attn_norm")) return;
+        taps["ffn_norm"] = std::move(taps["attn_norm"]);
+        taps.erase("attn_norm");
     }
 
     // One matrix for both (Phi-3): the gate is the first half of what it gives.
@@ -779,6 +847,7 @@ class Recorder {
         const int64_t keys = (taps["conv_in"].shape[1] - taps["mixer_gate"].shape[1]) / 2;
         for (const char * tap : {"q_unit", "k_unit"}) {
             Value & value = taps[tap];
+            if (value.shape[1] == keys) continue; // not repeated
             const int64_t width = value.shape[1] / heads, each = value.shape[1] / keys;
             Value kept{{tokens, heads / each * width}, {}};
             for (int64_t row = 0; row < tokens * heads; row += each) {
@@ -786,6 +855,28 @@ class Recorder {
                 kept.data.insert(kept.data.end(), head, head + width);
             }
             value = std::move(kept);
+        }
+    }
+
+    // Files of Qwen 3.5 have the first value head of every key head, then the second ones, and so on. A dump has the heads in
+    // the order of Hugging Face files.
+    static void order_value_heads(Taps & taps) {
+        if (!taps.count("recurrent_state") || !taps.count("beta")) return;
+        const int64_t heads = taps["beta"].shape[1], keys = taps["k_unit"].shape[1];
+        const int64_t key_heads = keys / taps["recurrent_state"].shape[2], each = heads / key_heads;
+        for (const char * tap : {"conv_in", "conv_out", "conv_act", "mixer_gate", "beta_logit", "decay_logit", "beta", "decay",
+                                 "recurrent_state", "recurrent_out", "recurrent_norm"}) {
+            Value & value = taps[tap];
+            const int64_t rows = tap == std::string("recurrent_state") ? 1 : value.shape[0], all = value.data.size() / rows;
+            const int64_t first = std::strncmp(tap, "conv_", 5) == 0 ? 2 * keys : 0, width = (all - first) / heads;
+            const std::vector<float> tiled = value.data;
+            for (int64_t row = 0; row < rows; row++) {
+                for (int64_t head = 0; head < heads; head++) {
+                    const int64_t place = head % each * key_heads + head / each;
+                    const auto from = tiled.begin() + row * all + first + place * width;
+                    std::copy_n(from, width, value.data.begin() + row * all + first + head * width);
+                }
+            }
         }
     }
 
@@ -797,7 +888,7 @@ class Recorder {
         if (taps.count("biased_scores")) taps["expert_scores"] = std::move(taps["biased_scores"]);
         taps.erase("biased_scores");
         const int64_t chosen = taps["experts"].shape[1];
-        for (const char * tap : {"expert_gate", "expert_up", "expert_act", "expert_out"}) {
+        for (const char * tap : {"expert_in", "expert_gate", "expert_up", "expert_act", "expert_out"}) {
             if (!taps.count(tap)) continue;
             std::vector<int64_t> & shape = taps[tap].shape;
             shape = {shape[0], chosen, shape[1] / chosen};
@@ -806,6 +897,7 @@ class Recorder {
 
     void note_weight(const ggml_tensor * weight) {
         if (!std::strstr(weight->name, ".weight")) return; // the KV cache
+        has_tiled_heads_ = has_tiled_heads_ || std::strstr(weight->name, ".ssm_alpha.");
         weight_types_.insert(ggml_type_name(weight->type));
         weight_buffers_.insert(ggml_backend_buffer_name(weight->buffer));
     }
@@ -816,6 +908,7 @@ class Recorder {
     std::set<std::string> weight_types_;
     std::set<std::string> weight_buffers_;
     bool rotates_ = false;
+    bool has_tiled_heads_ = false;
     std::exception_ptr error_;
 };
 
@@ -956,6 +1049,7 @@ void check_same(const std::vector<Pass> & plain, const std::vector<Pass> & recor
 void warn_of_missing(const PassTaps & pass) {
     std::set<std::string> missing;
     for (const auto & [layer, taps] : pass) {
+        if (layer >= 0 && taps.count("attn_out") != taps.count("ffn_out")) continue; // one half
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }

@@ -9,6 +9,7 @@ which kernels there are depends on what is recorded, so that no other run has th
 import argparse
 import hashlib
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -72,6 +73,7 @@ class Port:
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
     of_each_head: int | None = None  # a fused projection: which part of each head
     parts: int = 3  # parts of each head
+    of_each_group: slice | None = None  # a fused projection: which heads of each group of heads
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
     flat: bool = False  # batch and T are one axis
@@ -91,9 +93,17 @@ class Port:
         if self.of_each_head is not None:
             heads = value.unflatten(-1, (config.num_attention_heads, self.parts, -1))
             value = heads[..., self.of_each_head, :].flatten(-2)
+        if self.of_each_group is not None:
+            groups = value.unflatten(-1, (kv_heads(config), -1, config.head_dim))
+            value = groups[..., self.of_each_group, :].flatten(-3)
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
         return value.transpose(1, 2) if self.heads_first else value
+
+
+def kv_heads(config: PreTrainedConfig) -> int:
+    """Key-value heads of Falcon: one, unless the model is of the new decoder architecture or has no multi-query attention."""
+    return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
 
 
 def input_of(module: str) -> Port:
@@ -257,6 +267,20 @@ QWEN3_NEXT = replace(
     },
     recurrent={"recurrent_norm": input_of("linear_attn.out_proj"), "attn_out": output_of("linear_attn.out_proj")},
 )
+# Qwen 3.5 has a module for each projection of linear attention.
+QWEN35_MOE = replace(
+    QWEN3_NEXT,
+    recurrent=QWEN3_NEXT.recurrent
+    | {
+        "conv_in": output_of("linear_attn.in_proj_qkv"),
+        "mixer_gate": output_of("linear_attn.in_proj_z"),
+        "beta_logit": output_of("linear_attn.in_proj_b"),
+        "decay_logit": output_of("linear_attn.in_proj_a"),
+    },
+)
+QWEN35 = replace(
+    QWEN35_MOE, taps=LLAMA.taps | {tap: port for tap, port in QWEN3_NEXT.taps.items() if port.module.startswith("self_attn")}
+)
 
 
 def neighbours(family: Family) -> Family:
@@ -309,6 +333,64 @@ GPT_NEOX = Family(
         "ffn_act": input_of("mlp.dense_4h_to_h"),
         "ffn_out": output_of("mlp.dense_4h_to_h"),
     },
+)
+PHI = replace(
+    PARALLEL,
+    final_norm="model.final_layernorm",
+    taps={tap: port for tap, port in PARALLEL.taps.items() if tap != "ffn_gate"}
+    | {
+        "attn_out": output_of("self_attn.dense"),
+        "ffn_up": output_of("mlp.fc1"),
+        "ffn_act": input_of("mlp.fc2"),
+        "ffn_out": output_of("mlp.fc2"),
+    },
+)
+# Attention that does not go through AttentionInterface: see Recorder.watch_attention.
+FALCON = Family(
+    layers="transformer.h",
+    final_norm="transformer.ln_f",
+    taps={
+        "attn_norm": output_of("input_layernorm"),
+        "q": Port("self_attention.query_key_value", of_each_group=slice(None, -2)),
+        "k": Port("self_attention.query_key_value", of_each_group=slice(-2, -1)),
+        "v": Port("self_attention.query_key_value", of_each_group=slice(-1, None)),
+        "attn_context": input_of("self_attention.dense"),
+        "attn_out": output_of("self_attention.dense"),
+        "ffn_up": output_of("mlp.dense_h_to_4h"),
+        "ffn_act": input_of("mlp.dense_4h_to_h"),
+        "ffn_out": output_of("mlp.dense_4h_to_h"),
+    },
+)
+FALCON_WITH_TWO_NORMS = replace(
+    FALCON, taps=FALCON.taps | {"attn_norm": output_of("ln_attn"), "ffn_norm": output_of("ln_mlp")}
+)
+BETWEEN_HALVES = {
+    "attn_residual": input_of("post_attention_layernorm"),
+    "ffn_norm": output_of("post_attention_layernorm"),
+}
+# Scores before ALiBi, which one operation computes together with their sum: see InlineAttention.
+BLOOM = replace(
+    FALCON,
+    taps=FALCON.taps
+    | BETWEEN_HALVES
+    | {tap: Port("self_attention.query_key_value", of_each_head=part) for part, tap in enumerate("qkv")},
+    rope=None,
+)
+OPT = replace(
+    LLAMA,
+    layers="model.decoder.layers",
+    final_norm="model.decoder.final_layer_norm",
+    taps={tap: port for tap, port in LLAMA.taps.items() if tap != "ffn_gate"}
+    | {
+        "attn_norm": output_of("self_attn_layer_norm"),
+        "attn_out": output_of("self_attn.out_proj"),
+        "attn_residual": Port("final_layer_norm", is_input=True, flat=True),
+        "ffn_norm": Port("final_layer_norm", flat=True),
+        "ffn_up": Port("fc1", flat=True),
+        "ffn_act": Port("fc2", is_input=True, flat=True),
+        "ffn_out": Port("fc2", flat=True),
+    },
+    rope=None,
 )
 # The block's second output is the router's weights.
 GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
@@ -367,6 +449,14 @@ LFM2 = replace(
         "attn_out": output_of("conv.out_proj"),
     },
 )
+# A mixture of experts beside a feed-forward block that every token uses.
+GRANITE_HYBRID_MOE = {
+    "routed_out": output_of("block_sparse_moe"),
+    "shared_gate": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size)),
+    "shared_up": Port("shared_mlp.input_linear", part=lambda config: slice(config.shared_intermediate_size, None)),
+    "shared_act": input_of("shared_mlp.output_linear"),
+    "shared_out": output_of("shared_mlp.output_linear"),
+}
 # Mamba-2 instead of attention. Recorder.watch_state_space records the values that hooks cannot see.
 GRANITE_HYBRID = replace(
     LLAMA,
@@ -384,6 +474,67 @@ GRANITE_HYBRID = replace(
     },
 )
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
+# Each layer has one half, a `mixer`: Mamba-2, attention or a feed-forward block. All have a norm of the same name.
+NEMOTRON_H = Family(
+    layers="model.layers",
+    final_norm="model.norm_f",
+    taps={
+        "attn_norm": output_of("norm"),
+        "q": output_of("mixer.q_proj"),
+        "k": output_of("mixer.k_proj"),
+        "v": output_of("mixer.v_proj"),
+        "attn_out": output_of("mixer.o_proj"),
+        "ffn_norm": output_of("norm"),
+        "ffn_up": output_of("mixer.up_proj"),
+        "ffn_act": input_of("mixer.down_proj"),
+        "ffn_out": output_of("mixer.down_proj"),
+    },
+    rope=None,
+    recurrent={
+        "mixer_in": output_of("mixer.in_proj"),
+        "recurrent_norm": input_of("mixer.out_proj"),
+        "attn_out": output_of("mixer.out_proj"),
+    },
+)
+
+def of_mixture(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """The output of Llama 4's feed-forward block. With experts, the second output is the router's logits."""
+    return output[0][None] if isinstance(output, tuple) else output
+
+
+# Some layers have no experts. The shared expert reads the rows of all sequences as one axis.
+LLAMA4 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in LLAMA.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+    | {
+        "ffn_gate": output_of("feed_forward.gate_proj"),
+        "ffn_up": output_of("feed_forward.up_proj"),
+        "ffn_act": input_of("feed_forward.down_proj"),
+        "ffn_out": Port("feed_forward", then=of_mixture),
+        "shared_gate": Port("feed_forward.shared_expert.gate_proj", flat=True),
+        "shared_up": Port("feed_forward.shared_expert.up_proj", flat=True),
+        "shared_act": Port("feed_forward.shared_expert.down_proj", is_input=True, flat=True),
+        "shared_out": Port("feed_forward.shared_expert.down_proj", flat=True),
+    },
+    rope="interleaved",
+    has_dense_layers=True,
+)
+
+# Layers that read the keys of earlier layers have no projections of keys. Values may be projected like keys.
+GEMMA4 = replace(
+    GEMMA3,
+    taps=GEMMA3.taps
+    | QK_NORMS
+    | {
+        "v_norm": output_of("self_attn.v_norm"),
+        "ffn_residual": input_of("per_layer_input_gate"),
+        "layer_gate": output_of("per_layer_input_gate"),
+        "layer_act": input_of("per_layer_projection"),
+        "layer_out": output_of("per_layer_projection"),
+        "layer_post_norm": output_of("post_per_layer_input_norm"),
+    },
+    has_dense_layers=True,
+)
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
@@ -395,6 +546,8 @@ FAMILIES = {
     "qwen3": QWEN3,
     "qwen3_moe": replace(QWEN3_MOE, taps=QWEN3_MOE.taps | DENSE, has_dense_layers=True),
     "qwen3_next": QWEN3_NEXT,
+    "qwen3_5_text": QWEN35,
+    "qwen3_5_moe_text": QWEN35_MOE,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
@@ -415,10 +568,15 @@ FAMILIES = {
     "cohere": neighbours(PARALLEL),
     "cohere2": neighbours(PARALLEL),
     "olmo": LLAMA,
+    "phi": PHI,
+    "falcon": FALCON,
+    "opt": OPT,
+    "bloom": BLOOM,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
     "lfm2": LFM2,
     "granitemoehybrid": GRANITE_HYBRID,
+    "nemotron_h": NEMOTRON_H,
     "jais2": UNGATED,
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
@@ -433,6 +591,8 @@ FAMILIES = {
     "phi3": PHI3,
     "smollm3": LLAMA,
     "bitnet": BITNET,
+    "llama4_text": LLAMA4,
+    "gemma4_text": GEMMA4,
     "gpt2": GPT2,
 }
 
@@ -443,6 +603,13 @@ def family_of(config: PreTrainedConfig) -> Family:
     family, is_parallel = FAMILIES[config.model_type], getattr(config, "use_parallel_residual", None)
     if config.model_type == "stablelm" and is_parallel:
         return PARALLEL
+    if config.model_type == "falcon" and config.new_decoder_architecture and config.num_ln_in_parallel_attn != 1:
+        return FALCON_WITH_TWO_NORMS
+    if config.model_type == "falcon" and not (config.new_decoder_architecture or config.parallel_attn):
+        return replace(family, taps=family.taps | BETWEEN_HALVES)
+    if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
+        kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+        return replace(family, taps=kept | GRANITE_HYBRID_MOE)
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -463,6 +630,41 @@ class SoftmaxInput(TorchFunctionMode):
         if function is nn.functional.softmax and self.scores is None:
             self.scores = args[0]
         return function(*args, **(kwargs or {}))
+
+
+class InlineAttention(TorchFunctionMode):
+    """Keeps the products, the scores and the weights of attention that a module computes by itself.
+
+    The last product before softmax is that of queries and keys, and the next one that of weights and values. The scores
+    are what the mask is added to. BLOOM adds ALiBi to the products in one operation: its scores are the results of this
+    operation without the summand.
+    """
+
+    PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")
+
+    def __init__(self):
+        super().__init__()
+        self.product: tuple[Tensor, Tensor] | None = None
+        self.scores: Tensor | None = None
+        self.mixed: tuple[Tensor, Tensor] | None = None
+        self.is_after_softmax = False
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name, named = function.__name__, kwargs or {}
+        if name in ("add", "__add__") and not self.is_after_softmax and self.scores is None:
+            self.scores = args[0].clone()
+        if name == "softmax":
+            self.scores = args[0].clone() if self.scores is None else self.scores
+            self.is_after_softmax = True
+        result = function(*args, **named)
+        if name in self.PRODUCTS:
+            operands = (named["batch1"], named["batch2"]) if "batch1" in named else (args[0], args[1])
+            if not self.is_after_softmax:
+                self.product, self.scores = operands, None
+            if name == "baddbmm":
+                self.scores = function(*args, **{**named, "beta": 0})
+            self.mixed = operands if self.is_after_softmax and self.mixed is None else self.mixed
+        return result
 
 
 class ClampedExperts(TorchFunctionMode):
@@ -527,6 +729,14 @@ class Products(Calls):
     functions = (torch.mul, Tensor.mul, Tensor.__mul__)
 
 
+class ExpertProducts(Calls):
+    functions = (torch.bmm, Tensor.sum)
+
+
+class Sums(Calls):
+    functions = (torch.add, Tensor.add, Tensor.__add__)
+
+
 class LinearResults(Calls):
     functions = (nn.functional.linear,)
 
@@ -538,7 +748,7 @@ class LinearResults(Calls):
 
 
 class StateSpaceSteps(TorchFunctionMode):
-    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes."""
+    """Records the convolution of Mamba-2 before and after SiLU, and the step sizes within their limits."""
 
     convolved = steps = None
 
@@ -546,7 +756,7 @@ class StateSpaceSteps(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if function is nn.functional.silu and self.convolved is None:
             self.convolved = args[0], result
-        if function is nn.functional.softplus:
+        if function is nn.functional.softplus or (function is torch.clamp and args[0] is self.steps):
             self.steps = result
         return result
 
@@ -572,25 +782,27 @@ class LinearAttention:
     def keep(self, tap: str, value: Tensor) -> None:
         self.recorder.keep(tap, self.layer, value)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "LinearAttention":
+        for name, call in self.calls.items():
+            setattr(self.code, name, call)
+        if not hasattr(self.mixer, "fix_query_key_value_ordering"):
+            return self  # Qwen 3.5, whose projections are modules
         ordered = type(self.mixer).fix_query_key_value_ordering
 
         def order(*projected: Tensor) -> tuple[Tensor, ...]:
             query, key, value, z, b, a = ordered(self.mixer, *projected)
-            self.tokens = z.shape[1]
             self.keep("conv_in", torch.cat([x.flatten(2) for x in (query, key, value)], dim=-1))
             for tap, part in {"mixer_gate": z.flatten(2), "beta_logit": b, "decay_logit": a}.items():
                 self.keep(tap, part)
             return query, key, value, z, b, a
 
         self.mixer.fix_query_key_value_ordering = order
-        for name, call in self.calls.items():
-            setattr(self.code, name, call)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for name, own in self.own.items():
             setattr(self.code, name, own)
-        del self.mixer.fix_query_key_value_ordering
+        self.mixer.__dict__.pop("fix_query_key_value_ordering", None)
 
     def keep_convolved(self, tap: str, convolved: Tensor) -> None:
         """Records an output of the convolution, `[batch, channels, T]`, for the tokens of this pass only."""
@@ -653,6 +865,7 @@ class Recorder:
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
         self.latents: dict[int, tuple[Tensor, Tensor]] = {}
+        self.head_dims: dict[int, int] = {}  # of layers with other heads
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
@@ -661,8 +874,8 @@ class Recorder:
     def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
         """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
         value = port.read(value, self.config)
-        if tap in ("q", "k", "v", "q_norm", "k_norm"):
-            value = value.reshape(*value.shape[:2], -1, self.head_dim)
+        if tap in ("q", "k", "v", "q_norm", "k_norm", "v_norm"):
+            value = value.reshape(*value.shape[:2], -1, self.head_dims.get(layer, self.head_dim))
         self.keep(tap, layer, value)
 
     def take(self) -> dict[tuple[str, int | None], Tensor]:
@@ -675,15 +888,76 @@ class Recorder:
         layer, tokens = module.layer_idx, query.shape[2]
         if hasattr(module, "kv_lora_rank"):
             self.keep_latents(module, query, key, value)
+        elif hasattr(module, "attn_temperature_tuning"):
+            self.keep_tempered(module, query, key, value)
         else:
-            self.keep("q_rope", layer, query.transpose(1, 2))
-            self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+            # OPT scales the queries before this.
+            is_scaled = self.config.model_type == "opt"
+            self.keep("q_rope", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
+            if not getattr(module, "is_kv_shared_layer", False):
+                self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
             self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
         context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
         self.keep("attn_context", layer, context.flatten(2))
         return context, weights
+
+    def keep_tempered(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Records queries and keys of Llama 4, which have a norm after RoPE, or a temperature if they do not rotate."""
+        layer, tokens = module.layer_idx, query.shape[2]
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        if hasattr(module, "qk_norm"):  # `watch_norm_after_rope` records its inputs
+            self.keep("q_rope_norm", layer, query)
+            self.keep("k_rope_norm", layer, key[:, -tokens:])
+        else:
+            is_tempered = module.attn_temperature_tuning and not module.use_rope
+            self.keep("q_rope", layer, self.taps["q", layer][None] if is_tempered else query)
+            self.keep("k_rope", layer, key[:, -tokens:])
+            if is_tempered:
+                self.keep("q_scaled", layer, query)
+        self.keep("k_cache", layer, key)
+        self.keep("v_cache", layer, value)
+
+    def watch_variants(self, block: nn.Module, layer: int) -> None:
+        """Records the embeddings of one of Gemma 4's layers, and values that are projected like keys."""
+        attention = block.self_attn
+        self.head_dims[layer] = attention.head_dim
+        if getattr(attention, "v_proj", True) is None:
+            hook_port(self, block, "v", layer, output_of("self_attn.k_proj"))
+        if block.hidden_size_per_layer_input:
+            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
+
+    def watch_norm_after_rope(self, norm: nn.Module, layer: int) -> None:
+        """Records what the norm after RoPE reads: queries, then keys."""
+        names = itertools.cycle(("q_rope", "k_rope"))
+        norm.register_forward_pre_hook(lambda _, args: self.keep(next(names), layer, args[0]))
+
+    def watch_attention(self, module: nn.Module, layer: int) -> None:
+        """Records attention that a module computes by itself. Keys and values may be repeated for each query head."""
+        own, heads = module.forward, module.num_heads
+
+        def of_heads(x: Tensor, repeated: int = 1) -> Tensor:
+            """Returns batch x heads x rows x columns, each head once."""
+            x = x if x.ndim == 4 else x.unflatten(0, (-1, heads))
+            return x[:, ::repeated]
+
+        def forward(hidden_states: Tensor, *args: object, **kwargs: object) -> object:
+            with InlineAttention() as seen:
+                output = own(hidden_states, *args, **kwargs)
+            (query, key), (weights, value), tokens = seen.product, seen.mixed, hidden_states.shape[1]
+            stored = kv_heads(self.config) if hasattr(self.config, "num_kv_heads") else heads
+            repeated = of_heads(key).shape[1] // stored
+            keys, values = of_heads(key, repeated).permute(0, 3, 1, 2), of_heads(value, repeated).transpose(1, 2)
+            self.keep("q_rope", layer, of_heads(query).transpose(1, 2))
+            self.keep("k_rope", layer, keys[:, -tokens:])
+            self.keep("k_cache", layer, keys)
+            self.keep("v_cache", layer, values)
+            self.keep("attn_scores", layer, of_heads(seen.scores))
+            self.keep("attn_weights", layer, of_heads(weights))
+            return output
+
+        module.forward = forward
 
     def keep_latents(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Rotated queries, the cache of latents, and the keys and values of all heads that follow from it."""
@@ -810,13 +1084,54 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
     experts.forward = forward
 
 
+def record_weighed_inputs(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
+    """Records Llama 4's experts, each of which reads every token times its weight: 0 if it is not chosen."""
+    own = mixture.forward
+
+    def forward(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        with ExpertProducts() as seen:
+            output = own(hidden)
+        ((each, _), gate_up), ((act, _), out), (_, summed) = seen.calls
+        logits = output[1]
+        chosen = logits.topk(mixture.top_k, dim=-1).indices
+        of_chosen = lambda x: x.transpose(0, 1).gather(1, chosen[..., None].expand(*chosen.shape, x.shape[-1]))
+        gate, up = gate_up.chunk(2, dim=-1)
+        recorder.keep("router_logits", layer, logits[None])
+        recorder.keep("experts", layer, chosen[None])
+        recorder.keep("expert_weights", layer, torch.sigmoid(logits.float()).to(logits.dtype).gather(1, chosen)[None])
+        taps = {"expert_in": each, "expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
+        for tap, value in taps.items():
+            recorder.keep(tap, layer, of_chosen(value)[None])
+        recorder.keep("routed_out", layer, summed[None])
+        return output
+
+    mixture.forward = forward
+
+
+def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
+    """Records the sum of experts and of Granite 4's feed-forward block, which no module returns."""
+    own, outputs = block.forward, []
+    block.shared_mlp.register_forward_hook(lambda _, args, output: outputs.append(output))
+
+    def forward(*args: object, **rest: object) -> Tensor:
+        outputs.clear()
+        with Sums() as seen:
+            result = own(*args, **rest)
+        (total,) = [total for (_, added, *_), total in seen.calls if added is outputs[0]]
+        recorder.keep("ffn_out", layer, total)
+        return result
+
+    block.forward = forward
+
+
 def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
 
-    def forward(*args: object, **rest: object) -> Tensor:
-        with LinearAttention(recorder, mixer, layer):
-            return own(*args, **rest)
+    def forward(hidden_states: Tensor, *args: object, **rest: object) -> Tensor:
+        with LinearAttention(recorder, mixer, layer) as recording:
+            recording.tokens = hidden_states.shape[1]
+            return own(hidden_states, *args, **rest)
 
     mixer.forward = forward
 
@@ -827,28 +1142,42 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     modules = dict(block.named_modules())
     has_others = family.has_dense_layers or family.recurrent is not None
+    mixer = getattr(block, "mamba", None) or getattr(block, "mixer", None)
+    other_norm = {"attn_norm" if "mixer.up_proj" in modules else "ffn_norm"} if hasattr(block, "mixer") else set()
     for tap, port in [*family.taps.items(), *(family.recurrent or {}).items()]:
-        if not has_others or port.module in modules:
+        if tap not in other_norm and (not has_others or port.module in modules):
             hook_port(recorder, block, tap, layer, port)
     if "conv.conv" in modules:
         recorder.watch_convolution(block.conv, layer)
-    if "mamba.conv1d" in modules:
-        recorder.watch_state_space(block.mamba, layer)
+    if hasattr(mixer, "conv1d"):
+        recorder.watch_state_space(mixer, layer)
+    if hasattr(block, "self_attention"):
+        recorder.watch_attention(block.self_attention, layer)
     if hasattr(getattr(block, "self_attn", None), "expand_kv"):
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):
         record_linear_attention(recorder, block.linear_attn, layer)
+    if hasattr(block, "hidden_size_per_layer_input"):
+        recorder.watch_variants(block, layer)
+    if "self_attn.qk_norm" in modules:
+        recorder.watch_norm_after_rope(block.self_attn.qk_norm, layer)
+    if "feed_forward.router" in modules:
+        record_weighed_inputs(recorder, block.feed_forward, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
-    block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
+        if hasattr(block, "shared_mlp"):
+            record_shared_sum(recorder, block, layer)
+    block.register_forward_hook(
+        lambda _, args, output: recorder.keep("block_out", layer, output[0] if isinstance(output, tuple) else output)
+    )
 
 
 def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Recorder) -> Recorder:
     """Hooks the model and replaces its attention function by one that calls and records it."""
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
-    head_dim = getattr(config, "qk_head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = getattr(config, "qk_head_dim", None) or vars(config).get("head_dim")
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
@@ -1099,8 +1428,9 @@ def input_tokens(arguments: argparse.Namespace, config: PreTrainedConfig) -> lis
         sys.exit("error: the prompt has no tokens")
     if unknown := [token for token in tokens if not 0 <= token < text.vocab_size]:
         sys.exit(f"error: token {unknown[0]} is outside the vocabulary of {text.vocab_size}")
-    if len(tokens) + arguments.decode > text.max_position_embeddings:
-        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {text.max_position_embeddings}")
+    context = getattr(text, "max_position_embeddings", sys.maxsize)  # ALiBi has no largest position
+    if len(tokens) + arguments.decode > context:
+        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {context}")
     return tokens
 
 

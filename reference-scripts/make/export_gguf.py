@@ -98,16 +98,19 @@ def token_type(tokenizer: SentencePieceProcessor, token: int) -> TokenType:
 
 
 def add_sizes(
-    writer: gguf.GGUFWriter, config: PreTrainedConfig, ffn_size: int | None = None, kv_heads: int | list[int] | None = None
+    writer: gguf.GGUFWriter,
+    config: PreTrainedConfig,
+    ffn_size: int | list[int] | None = None,
+    kv_heads: int | list[int] | None = None,
 ) -> None:
     """Writes the sizes that most architectures have, as llama.cpp's own converter does."""
-    writer.add_context_length(config.max_position_embeddings)
+    writer.add_context_length(getattr(config, "max_position_embeddings", None) or config.seq_length)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(ffn_size or config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads or getattr(config, "num_key_value_heads", config.num_attention_heads))
-    for key in ("norm_epsilon", "layer_norm_eps", "norm_eps"):
+    for key in ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
         if hasattr(config, key):
             writer.add_layer_norm_eps(getattr(config, key))
     if hasattr(config, "rms_norm_eps"):
@@ -183,6 +186,24 @@ def add_qwen2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3next.* keys."""
     add_qwen2_moe(writer, config)
+    add_delta_rule(writer, config)
+
+
+def add_qwen35(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen35.* and qwen35moe.* keys; a text has one position in all sections of RoPE."""
+    add_sizes(writer, config, getattr(config, "moe_intermediate_size", None))
+    if hasattr(config, "num_experts"):
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
+    add_delta_rule(writer, config)
+
+
+def add_delta_rule(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of linear attention with a gated delta rule, and of heads."""
     add_head_size(writer, config)
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
     writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
@@ -191,6 +212,44 @@ def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_ssm_time_step_rank(config.linear_num_value_heads)
     writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
     writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+
+
+# Parts of linear attention with rows, or (last) columns, for each value head.
+OF_VALUE_HEADS = ("in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight", "A_log", "dt_bias", "out_proj.weight")
+
+
+def tiled_heads(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
+    """Linear attention of Qwen 3.5 with the first value head of every key head, then the second ones, and so on, as
+    llama.cpp's converter writes it."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def tiled(weight: np.ndarray) -> np.ndarray:
+        heads = weight.reshape(keys, values // keys, -1, *weight.shape[1:])
+        return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
+
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("out_proj.weight") and "linear_attn" in name:
+            weight = np.ascontiguousarray(tiled(np.ascontiguousarray(weight.T)).T)
+        elif name.endswith(OF_VALUE_HEADS):
+            weight = tiled(weight)
+        elif name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+            first = 2 * keys * config.linear_key_head_dim
+            weight = np.concatenate([weight[:first], tiled(weight[first:])])
+        made[name] = weight
+    return split_delta_rule(split_fused_experts(made), config)
+
+
+def split_fused_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Experts that transformers keeps in two tensors of three axes."""
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
+                made[name.replace("gate_up_proj", f"{kind}.weight")] = half
+        else:
+            made[f"{name}.weight" if name.endswith("experts.down_proj") else name] = weight
+    return made
 
 
 def split_delta_rule(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
@@ -348,6 +407,103 @@ def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.n
     return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
 
 
+def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma4.* keys. Heads of layers with full attention are the usual ones; rope_freqs.weight turns off the others' RoPE."""
+    layers = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    full, sliding = layers[slides.index(False)], layers[slides.index(True)]
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    wide = config.intermediate_size * (2 if config.use_double_wide_mlp else 1)
+    add_sizes(writer, config, [config.intermediate_size] * own + [wide] * config.num_kv_shared_layers, [
+        layer.num_key_value_heads for layer in layers
+    ])  # fmt: skip
+    writer.add_key_length(full.head_dim)
+    writer.add_value_length(full.head_dim)
+    writer.add_key_length_swa(sliding.head_dim)
+    writer.add_value_length_swa(sliding.head_dim)
+    writer.add_rope_dimension_count(full.head_dim)
+    writer.add_rope_dimension_count_swa(sliding.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    turned = int(rope["full_attention"]["partial_rotary_factor"] * full.head_dim // 2)
+    factors = np.array([1.0] * turned + [1e30] * (full.head_dim // 2 - turned), dtype=np.float32)
+    writer.add_tensor("rope_freqs.weight", factors)
+
+
+def name_scalars(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The factors of Gemma 4's layers under names of weights."""
+    return {name.replace(".layer_scalar", ".layer_scalar.weight"): of for name, of in tensors.items()}
+
+
+def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The llama4.* keys. llama.cpp knows chunks, temperatures and layers without RoPE by itself."""
+    add_sizes(writer, config, config.intermediate_size_mlp)
+    writer.add_rope_dimension_count(config.head_dim)
+    add_head_size(writer, config)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+
+
+def split_scaled_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Llama 4's experts: gate and up are halves of the columns of one tensor, and inputs are its rows."""
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for part, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=2), strict=True):
+                made[f"{name.replace('gate_up_proj', part)}.weight"] = np.ascontiguousarray(half.swapaxes(1, 2))
+        elif name.endswith("experts.down_proj"):
+            made[f"{name}.weight"] = np.ascontiguousarray(weight.swapaxes(1, 2))
+        else:
+            made[name] = weight
+    return made
+
+
+def add_phi(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The phi2.* keys, of which llama.cpp's converter writes no base."""
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(int(head_size(config) * config.rope_parameters["partial_rotary_factor"]))
+
+
+def add_falcon(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The falcon.* keys."""
+    add_sizes(writer, config, config.ffn_hidden_size, falcon_kv_heads(config))
+    writer.add_tensor_data_layout("jploski")
+
+
+def add_bloom(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The bloom.* keys, with the context that llama.cpp's converter writes if a file has none."""
+    add_sizes(writer, config, 4 * config.hidden_size)
+
+
+def unprefixed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """BLOOM's tensors with the names that llama.cpp's converter maps."""
+    return {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
+
+
+def falcon_kv_heads(config: PreTrainedConfig) -> int:
+    """Key-value heads of Falcon."""
+    return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
+
+
+def falcon_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A Falcon weight: queries, keys and values one after another, not by groups of heads."""
+    if "query_key_value" not in name:
+        return weight
+    groups = weight.reshape(falcon_kv_heads(config), -1, head_size(config), *weight.shape[1:])
+    parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
+    return np.concatenate([part.reshape(-1, *weight.shape[1:]) for part in parts])
+
+
 def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gpt-oss.* keys; that every other layer has a window, llama.cpp knows by itself."""
     add_sizes(writer, config)
@@ -483,7 +639,12 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     """The granitehybrid.* keys. Layers with a state have no key-value heads."""
     kv_heads = [0 if kind == "linear_attention" else config.num_key_value_heads for kind in config.layer_types]
     writer.add_vocab_size(config.vocab_size)
-    add_sizes(writer, config, config.shared_intermediate_size, kv_heads)
+    has_experts = config.num_local_experts > 0
+    add_sizes(writer, config, config.intermediate_size if has_experts else config.shared_intermediate_size, kv_heads)
+    if has_experts:
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     writer.add_attention_scale(config.attention_multiplier)
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
@@ -496,24 +657,50 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
 
 
+def add_nemotron_h(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The nemotron_h.* keys. A layer is attention if it has key-value heads, a feed-forward block if it has a size, or else
+    Mamba-2."""
+    of_kind = lambda kind, size: [size if layer == kind else 0 for layer in config.layers_block_type]
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config, of_kind("mlp", config.intermediate_size), of_kind("full_attention", config.num_key_value_heads))
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_ssm_conv_kernel(config.conv_kernel)
+    writer.add_ssm_state_size(config.ssm_state_size)
+    writer.add_ssm_group_count(config.n_groups)
+    writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+    writer.add_ssm_time_step_rank(config.mamba_num_heads)
+
+
+def nemotron_h_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """Converts a Nemotron-H weight to GGUF layout: see `state_space_layout`."""
+    if name.endswith(".A_log"):
+        return -np.exp(weight)[:, None]
+    if name.endswith("mixer.norm.weight"):
+        return weight.reshape(config.n_groups, -1)
+    return weight[:, None] if name.endswith(".D") else convolution_layout(name, weight, config)
+
+
 def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
-    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm as one row."""
+    """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm with a row for each group."""
     if name.endswith(".A_log"):
         return -np.exp(weight)[:, None]
     if name.endswith(("mamba.D", "mamba.norm.weight")):
-        return weight[:, None] if name.endswith("D") else weight[None]
+        return weight[:, None] if name.endswith("D") else weight.reshape(config.mamba_n_groups, -1)
     return llama_layout(name, convolution_layout(name, weight, config), config)
 
 
-def split_shared(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def split_shared(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
     """Splits Granite 4's fused gate and up projections, and renames `dt_bias` as llama.cpp does."""
-    made = {}
-    for name, weight in tensors.items():
+    made, block = {}, "mlp.shared_expert" if config.num_local_experts > 0 else "mlp"
+    for name, weight in split_experts(tensors).items():
         if "shared_mlp.input_linear" in name:
             for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2), strict=True):
-                made[name.replace("shared_mlp.input_linear", f"mlp.{kind}")] = half
+                made[name.replace("shared_mlp.input_linear", f"{block}.{kind}")] = half
         else:
-            made[name.replace("shared_mlp.output_linear", "mlp.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
+            made[name.replace("shared_mlp.output_linear", f"{block}.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
     return made
 
 
@@ -593,6 +780,8 @@ FAMILIES = {
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
     "qwen3_moe": Family(gguf.MODEL_ARCH.QWEN3MOE, add_qwen3_moe),
     "qwen3_next": Family(gguf.MODEL_ARCH.QWEN3NEXT, add_qwen3_next, split_by_sizes=split_delta_rule),
+    "qwen3_5_text": Family(gguf.MODEL_ARCH.QWEN35, add_qwen35, split_by_sizes=tiled_heads),
+    "qwen3_5_moe_text": Family(gguf.MODEL_ARCH.QWEN35MOE, add_qwen35, split_by_sizes=tiled_heads),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
     "gemma2": Family(gguf.MODEL_ARCH.GEMMA2, add_gemma2, gemma_layout),
@@ -625,10 +814,19 @@ FAMILIES = {
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
     "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
     "granitemoehybrid": Family(
-        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split=lambda tensors: split_shared(tensors)
+        gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
+    "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=lambda tensors: name_scalars(tensors)),
+    "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=lambda tensors: split_scaled_experts(tensors)),
+    "nemotron_h": Family(
+        gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (),
+        split=lambda tensors: {name.replace("mixer.dt_bias", "mixer.dt_proj.bias"): of for name, of in tensors.items()},
+    ),  # fmt: skip
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
+    "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
+    "falcon": Family(gguf.MODEL_ARCH.FALCON, add_falcon, falcon_layout),
+    "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=lambda tensors: unprefixed(tensors)),
     "gpt_oss": Family(
         gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
     ),
@@ -673,7 +871,7 @@ def split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Granite's experts: gate and up are one tensor."""
     made = {}
     for name, weight in tensors.items():
-        if "input_linear" in name:
+        if "block_sparse_moe.input_linear" in name:
             for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
                 made[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}")] = half
         else:

@@ -1,11 +1,14 @@
 """The small untrained models of architectures that are settings of a common block."""
 
 import math
+from types import SimpleNamespace
 
 import torch
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
     Cohere2Config,
     Cohere2ForCausalLM,
     CohereConfig,
@@ -22,8 +25,12 @@ from transformers import (
     Ernie4_5_MoeForCausalLM,
     Exaone4Config,
     Exaone4ForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
     Glm4Config,
@@ -46,23 +53,35 @@ from transformers import (
     Jais2ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MiniMaxM2Config,
     MiniMaxM2ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     NemotronConfig,
     NemotronForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
     OlmoConfig,
     OlmoForCausalLM,
     OlmoeConfig,
     OlmoeForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     Qwen3NextConfig,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3NextForCausalLM,
     SeedOssConfig,
     SeedOssForCausalLM,
@@ -73,7 +92,9 @@ from transformers import (
 )
 
 from tiny_mistakes import (
+    change_buffers,
     change_mixture,
+    change_scaled_mixture,
     changed_weights,
     configured,
     cut_gates_at_middle,
@@ -85,7 +106,9 @@ from tiny_mistakes import (
     drop_shared_experts,
     drop_shared_weight,
     drop_sinks,
+    drop_unweighted_expert,
     drop_window,
+    exchanged,
     given,
     leave_out,
     misroute,
@@ -94,17 +117,22 @@ from tiny_mistakes import (
     normalised,
     replaced,
     rotate_full_layers,
+    rotate_whole_heads,
     scale_of_latents,
     scale_rope,
     scale_scores,
     softmax,
     swap_fused_gate,
+    swap_halves_of_experts,
+    swap_groups,
     swap_pairing,
     weigh_by_all,
+    weigh_by_softmax,
+    weigh_outputs,
     window_everywhere,
     without_modules,
 )
-from tiny_model import Effect, TinyModel
+from tiny_model import Effect, TinyModel, save_as_in_memory
 
 # Settings of all models here that their rows do not state.
 SIZES = {
@@ -125,6 +153,21 @@ QK = {"q_proj": 1.35, "k_proj": 1.35}
 QK_NORM = {"q_norm": 1.35, "k_norm": 1.35}
 
 
+# A setting of SIZES that the configuration does not have.
+UNSTATED = object()
+
+# Keys of a size in configurations, the first that one has.
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
+FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "hidden_size")
+CONTEXTS = ("max_position_embeddings", "seq_length")
+
+
+def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
+    """The first of these numbers that the configuration has; of Gemma 4, those of the first kind of layers."""
+    config = SimpleNamespace(**vars(config)) if config.model_type == "gemma4_text" else config
+    return next(getattr(config, key) for key in keys if hasattr(config, key))
+
+
 def tiny(
     what: str,
     build: type[PreTrainedModel],
@@ -136,7 +179,7 @@ def tiny(
     **rest: object,
 ) -> TinyModel:
     """A row: `settings` are added to SIZES, `effects` are by what the mistake is."""
-    made = config(**{**SIZES, **settings})
+    made = config(**{key: value for key, value in {**SIZES, **settings}.items() if value is not UNSTATED})
     notes = [f"\n- {mistake}: {{effect:.3f}}{{rows}}" for mistake in effects]
     listed = [
         Effect(note.replace("{rows}", f" from row {one.first_row} on" if one.first_row > 1 else ""), one.wrong, one.first_row, one.least)
@@ -144,11 +187,12 @@ def tiny(
     ]
     title = "\n\nSmallest change of a row of logits that each mistake causes:\n"
     first = Effect(title + listed[0].note, listed[0].wrong, listed[0].first_row, listed[0].least)
-    head = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
+    head = size(made, ("head_dim", "hidden_size"))  # a head size may be stated as None
+    head = made.hidden_size // made.num_attention_heads if head in (None, made.hidden_size) else head
     summary = (
         f"{what} at 0.1 M parameters: {made.num_hidden_layers} layers, hidden size {made.hidden_size},\n"
-        f"{made.num_attention_heads} heads of {head} that share {made.num_key_value_heads} key-value heads, feed-forward size "
-        f"{made.intermediate_size}, vocabulary 512, context 512."
+        f"{made.num_attention_heads} heads of {head} that share {size(made, KV_HEADS)} key-value heads, feed-forward size "
+        f"{size(made, FFN_SIZES)}, vocabulary 512, context {size(made, CONTEXTS)}."
     )
     return TinyModel(
         summary=summary, build=build, config=made, seed=seed, gains={**GAINS, **gains},
@@ -173,6 +217,26 @@ def granite_experts(tiny: TinyModel) -> PreTrainedModel:
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+FALCON = {"query_key_value": 1.25, "word_embeddings": 3.0}
+FALCON_SIZES = {
+    "num_key_value_heads": UNSTATED,
+    "intermediate_size": UNSTATED,
+    "ffn_hidden_size": 64,
+    "attn_implementation": "eager",
+}
+
+# Linear attention with a gated delta rule in layer 0, attention with an output gate in layer 1.
+DELTA_RULE = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
+# Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
+TILED = [*range(64), *(64 + 16 * head + row for head in (0, 2, 1, 3) for row in range(16))]
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
 LATENT = {
@@ -490,6 +554,43 @@ MODELS = {
             "tie_word_embeddings": False,
         },
     ),
+    "tiny-granitehybridmoe": tiny(
+        "Granite 4's architecture with experts, Mamba-2 in layer 0 (8 heads of 8 values with 16 columns in 2 groups, steps from\n0.1 to 0.6, convolutions "
+        "over 4 positions), attention without RoPE in layer 1, embeddings times 12, scores times 0.3,\nboth halves of a block times 0.22, logits divided "
+        "by 3, 6 experts of which each token chooses 2, and a feed-forward block\nof size 32 beside them,",
+        GraniteMoeHybridForCausalLM,
+        GraniteMoeHybridConfig,
+        5,
+        {
+            "all heads in one group": shows(swap_groups, 0.1),
+            "steps without limits": shows(configured(leave_out(time_step_limit=(0.0, float("inf")))), 0.1),
+            "no feed-forward block beside the experts": shows(changed_weights("shared_mlp.output_linear.weight", torch.zeros_like)),
+            "each expert in the place of the next": shows(granite_experts),
+            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
+        },
+        gains={
+            "q_proj": 1.3, "k_proj": 1.3, "lm_head": 12.0, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 30.0,
+            "experts": 4.0,
+        },
+        settings={
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "shared_intermediate_size": 32,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 8,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 16,
+            "mamba_d_conv": 4,
+            "time_step_limit": (0.1, 0.6),
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": False,
+        },
+    ),
     "tiny-jais2": tiny(
         "Jais 2's architecture, LayerNorm, biases in all matrices, squared ReLU without a gate,",
         Jais2ForCausalLM,
@@ -513,6 +614,164 @@ MODELS = {
         },
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
         norm_shift=1.0,
+    ),
+    "tiny-phi2": tiny(
+        "Phi-2's architecture, LayerNorm, biases in all matrices, the vocabulary projection included, GELU by tanh without a\n"
+        "gate, both halves of a block read one norm of its input, RoPE in 4 values of each head,",
+        PhiForCausalLM,
+        PhiConfig,
+        0,
+        {
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "no biases": shows(drop_biases),
+            "no bias of the logits": shows(changed_weights("lm_head.bias", torch.zeros_like)),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "num_key_value_heads": 4},
+    ),
+    "tiny-falcon": tiny(
+        "Falcon's architecture as of 7B, LayerNorm, GELU without a gate, both halves of a block read one norm of its input, all\n"
+        "heads share one key and one value (llama.cpp computes GELU by tanh),",
+        FalconForCausalLM,
+        FalconConfig,
+        27,
+        {
+            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "SiLU": shows(configured(leave_out(activation="silu"))),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        gains=FALCON,
+        settings={**FALCON_SIZES, "tie_word_embeddings": False},
+    ),
+    "tiny-falcon-new": tiny(
+        "Falcon's architecture as of 40B, LayerNorm, GELU without a gate, the two halves of a block read its input with a norm\n"
+        "each, queries, keys and values by group of heads (llama.cpp computes GELU by tanh),",
+        FalconForCausalLM,
+        FalconConfig,
+        10,
+        {
+            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "the two norms exchanged": shows(exchanged("ln_attn", "ln_mlp")),
+            "queries, keys and values one after another": shows(
+                changed_weights("query_key_value.weight", lambda w: w.unflatten(0, (-1, 2, 8)).transpose(0, 1).flatten(0, 2))
+            ),
+        },
+        gains=FALCON,
+        settings={**FALCON_SIZES, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False},
+    ),
+    "tiny-falcon-sequential": tiny(
+        "Falcon's architecture with `parallel_attn` and `multi_query` false, LayerNorm, GELU without a gate, queries, keys and\n"
+        "values by head (llama.cpp reads no such files),",
+        FalconForCausalLM,
+        FalconConfig,
+        11,
+        {
+            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "the two norms exchanged": shows(exchanged("input_layernorm", "post_attention_layernorm")),
+        },
+        gains=FALCON,
+        settings={**FALCON_SIZES, "parallel_attn": False, "multi_query": False, "tie_word_embeddings": False},
+        types=(),
+    ),
+    "tiny-opt": tiny(
+        "OPT's architecture, learned positions with two rows before the first, LayerNorm, biases in all matrices, ReLU without a\n"
+        "gate, queries multiplied by 1/√8 (llama.cpp has no OPT),",
+        OPTForCausalLM,
+        OPTConfig,
+        9,
+        {
+            "rows of positions without the offset": shows(
+                changed_weights("embed_positions.weight", lambda w: w.roll(2, dims=0))
+            ),
+            "no positions": shows(changed_weights("embed_positions.weight", torch.zeros_like)),
+            "no biases": shows(drop_biases),
+            "GELU": shows(configured(leave_out(activation_function="gelu")), 0.05),
+        },
+        gains={**QK, "embed_positions": 3.0},
+        settings={
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "ffn_dim": 64,
+            "max_position_embeddings": 128,
+            "tie_word_embeddings": False,
+        },
+        types=(),
+    ),
+    "tiny-bloom": tiny(
+        "BLOOM's architecture, ALiBi, LayerNorm, also of the embeddings, biases in all matrices, GELU by tanh without a\n"
+        "gate,",
+        BloomForCausalLM,
+        BloomConfig,
+        11,
+        {
+            "no ALiBi": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: own(*args) * 0), 0.1),
+            "a growing bias": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: -own(*args)), 0.1),
+            "no norm of the embeddings": shows(without_modules("word_embeddings_layernorm")),
+            "no biases": shows(drop_biases),
+        },
+        gains={**FALCON, "word_embeddings_layernorm": 1.5},
+        settings={
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "max_position_embeddings": UNSTATED,
+            "seq_length": 512,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
+        },
+    ),
+    "tiny-bloom-6": tiny(
+        "BLOOM's architecture with 6 heads, which is no power of two: ALiBi's slopes are of two geometric series,",
+        BloomForCausalLM,
+        BloomConfig,
+        3,
+        {
+            "no ALiBi": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: own(*args) * 0), 0.1),
+            "slopes of one geometric series": shows(
+                replaced(_get_alibi_slopes=lambda _: lambda heads, device: 2.0 ** (-8 / heads * torch.arange(1, heads + 1))), 0.05
+            ),
+            "a growing bias": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: -own(*args)), 0.1),
+        },
+        gains={**FALCON, "word_embeddings_layernorm": 1.5},
+        settings={
+            "num_attention_heads": 6,
+            "hidden_size": 48,
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "max_position_embeddings": UNSTATED,
+            "seq_length": 512,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
+        },
+        types=(),
+    ),
+    "tiny-nemotronh": tiny(
+        "Nemotron-H's architecture, layers of one half each: Mamba-2 in layers 0 and 3 (8 heads of 8 values with 16 columns in 2\ngroups, convolutions over 4 "
+        "positions, steps of 0.2 or more), a feed-forward block with squared ReLU and without a\ngate in layer 1, attention without RoPE in layer 2,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        3,
+        {
+            "all heads in one group": shows(swap_groups, 0.1),
+            "steps without a least one": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
+            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+            "head_dim": 8,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "conv_kernel": 4,
+            "time_step_min": 0.2,
+            "rope_parameters": None,
+        },
     ),
     "tiny-gptoss": tiny(
         "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "
@@ -547,6 +806,96 @@ MODELS = {
         },
         types=("f32", "q8_0", "mxfp4"),
         files={"{name}-mxfp4.gguf": "the matrices of experts MXFP4, the others Q8_0"},
+    ),
+    "tiny-gemma4": tiny(
+        "Gemma 4's architecture, heads of 16 values and one key-value head in layers 1 and 3, where RoPE turns 2 pairs and values are\nprojected like keys, norms of "
+        "values, a window of 5 positions in layers 0 and 2, layers 2 and 3 with the keys of layers 0 and 1\nand a feed-forward size of 64, embeddings of each layer, logits capped at 20,",
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        37,
+        {
+            "no norm of values": shows(without_modules("v_norm")),
+            "no embeddings of layers": shows(changed_weights("per_layer_projection.weight", torch.zeros_like)),
+            "embeddings of layers without those of tokens": shows(changed_weights("embed_tokens_per_layer.weight", torch.zeros_like)),
+            "outputs of layers that are not scaled": shows(change_buffers("layer_scalar", torch.ones_like)),
+            "scores divided by the root of the head size": shows(scale_scores(lambda attention: attention.head_dim**-0.5)),
+            "RoPE of whole heads in layers with full attention": shows(configured(rotate_whole_heads)),
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "no cap of logits": shows(configured(leave_out(final_logit_softcapping=None))),
+        },
+        gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "embed_tokens_per_layer": 2.0, "norm": 4.0},
+        settings={
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 2,
+            "intermediate_size": 32,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": 512,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "final_logit_softcapping": 20.0,
+            "rope_parameters": {
+                "sliding_attention": ROPE,
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
+            },
+        },
+    ),
+    "tiny-llama4": tiny(
+        "Llama 4's architecture, norms of each query and key head after RoPE of neighbours, no RoPE in layer 3, 4 experts in layers\n1 and 3 of which each "
+        "token chooses 1, whose inputs are multiplied by a sigmoid, a shared expert,",
+        Llama4ForCausalLM,
+        Llama4TextConfig,
+        1,
+        {
+            "no norms of queries and keys": shows(configured(leave_out(use_qk_norm=False))),
+            "RoPE of halves": shows(swap_pairing()),
+            "RoPE in layer 3": shows(configured(leave_out(no_rope_layers=[1, 1, 1, 1]))),
+            "weights that multiply the outputs of experts": shows(change_scaled_mixture(weigh_outputs), 0.1),
+            "softmax in place of sigmoids": shows(change_scaled_mixture(weigh_by_softmax), 0.1),
+            "no shared expert": shows(change_scaled_mixture(drop_unweighted_expert)),
+            "gate and up of experts exchanged": shows(change_scaled_mixture(swap_halves_of_experts), 0.1),
+        },
+        gains={"q_proj": 1.75, "k_proj": 1.75, "experts": 2.0, "router": 2.0},
+        settings={
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "intermediate_size": 32,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+        },
+    ),
+    "tiny-llama4-chunks": tiny(
+        "Llama 4's architecture, chunks of 5 positions in layer 0, a temperature of queries that grows every 4 positions in layer 1,\n4 experts in layer 1 of "
+        "which each token chooses 2 (llama.cpp knows no other sizes than 8192),",
+        Llama4ForCausalLM,
+        Llama4TextConfig,
+        7,
+        {
+            "no chunks": shows(configured(leave_out(attention_chunk_size=512)), 0.2, 5),
+            "no temperature": shows(configured(leave_out(attn_temperature_tuning=False)), 0.1, 3),
+            "a temperature that grows every 2 positions": shows(configured(leave_out(floor_scale=2)), 0.05, 3),
+            "weights that multiply the outputs of experts": shows(change_scaled_mixture(weigh_outputs), 0.1),
+        },
+        gains={"q_proj": 1.5, "k_proj": 1.5, "experts": 2.0, "router": 2.0},
+        settings={
+            "head_dim": 8,
+            "intermediate_size": 32,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_layers": [1],
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": 5,
+            "floor_scale": 4,
+            "attn_scale": 0.5,
+        },
+        types=(),
     ),
     "tiny-glm4moe": tiny(
         "GLM 4.5's architecture, norms of each query and key head, biases of queries, keys and values, RoPE in 8 values of each\nhead, 8 experts in "
@@ -778,12 +1127,7 @@ MODELS = {
         },
         gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
         settings={
-            "head_dim": 16,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
+            **DELTA_RULE,
             "num_experts": 8,
             "num_experts_per_tok": 3,
             "moe_intermediate_size": 32,
@@ -791,6 +1135,50 @@ MODELS = {
             "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
         },
         norm_shift=1.0,
+    ),
+    "tiny-qwen35": tiny(
+        "Qwen 3.5's architecture, linear attention with a gated delta rule in layer 0 (2 key heads and 4 value heads of 16,\na short "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by 1 + weight, RoPE of\n8 values of "
+        "each head,",
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig,
+        0,
+        {
+            "norms that multiply by their weight": shows(drop_norm_offset),
+            "no output gate": shows(drop_attention_gate),
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
+            "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
+            "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
+            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+        },
+        gains={**QK_NORM, "out_proj": 2.0},
+        settings=QWEN35,
+        norm_shift=1.0,
+    ),
+    "tiny-qwen35moe": tiny(
+        "The architecture of Qwen 3.5 with experts, linear attention with a gated delta rule in layer 0 (2 key heads and 4\nvalue heads of 16, a short "
+        "convolution of 4 tokens), attention with an output gate in layer 1, norms that multiply by\n1 + weight, RoPE of 8 values of "
+        "each head, 8 experts of which each token chooses 3, a shared expert with a weight for each\ntoken,",
+        Qwen3_5MoeForCausalLM,
+        Qwen3_5MoeTextConfig,
+        1,
+        {
+            "no output gate": shows(drop_attention_gate),
+            "β = 1": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
+            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+            "weights that are not divided by their sum": shows(weigh_by_all),
+            "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
+        },
+        gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
+        settings={
+            **QWEN35,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
+        norm_shift=1.0,
+        save=save_as_in_memory,
     ),
     "tiny-olmo": tiny(
         "OLMo's architecture, LayerNorm without parameters,",

@@ -109,18 +109,18 @@ pub(crate) fn takes(files: &ModelFiles) -> Option<EngineInput> {
             Some(EngineInput::Gguf)
         }
         ModelFiles::HuggingFace { .. } => Some(EngineInput::Directory),
-        ModelFiles::Llama2c { .. } => None,
+        ModelFiles::Llama2c { .. } | ModelFiles::Meta { .. } => None,
     }
 }
 
 fn usual(target: &RequestedModel) -> Result<ReferenceEngine> {
     let usual = takes(&target.variants[0].files).map(ReferenceEngine::usual_for);
     usual.ok_or_else(|| {
-        Error::Usage(format!(
-            "{}: no engine of --with reads llama2.c files; make dumps with \
-                reference-scripts/dump/dump_llama2c.py",
-            target.name
-        ))
+        let remedy = match target.variants[0].files {
+            ModelFiles::Meta { .. } => "Meta's files; convert them to a Hugging Face directory",
+            _ => "llama2.c files; make dumps with reference-scripts/dump/dump_llama2c.py",
+        };
+        Error::Usage(format!("{}: no engine of --with reads {remedy}", target.name))
     })
 }
 

@@ -19,7 +19,7 @@ use xcheck::diagnose::cross_check;
 use xcheck::dump::{Dump, DumpInput, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, RunInput};
 use xcheck::format::Gguf;
-use xcheck::model::llama::Llama;
+use xcheck::model::llama::{self, Llama};
 use xcheck::model::{LoadedModel, Model, ModelFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Llama2C, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped_models::{self, ShippedModel};
@@ -28,7 +28,7 @@ use xcheck::verdict::Outcome;
 
 /// The shipped model as llama.cpp's F32 file, to be damaged at will.
 pub fn tiny_llama2() -> Llama {
-    Llama::from_gguf(&gguf("tiny-llama2-f32")).expect("the shipped model loads")
+    Llama::from_gguf(&gguf("tiny-llama2-f32"), &llama::FAMILY).expect("the shipped model loads")
 }
 
 /// A shipped GGUF file.

@@ -3,7 +3,7 @@
 use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::Point::{self, *};
 use xcheck::dump::Dump;
-use xcheck::model::llama::Llama;
+use xcheck::model::llama::{self, Llama};
 use xcheck::shipped_models;
 use xcheck::verdict::{Outcome, SiteResult, Verdict};
 
@@ -124,7 +124,7 @@ fn with_the_outputs_of_layers_alone_swapped_weights_are_found_in_their_layer() {
         let scene = Scene::shipped("tiny-llama2", name);
         let dump = thinned("tiny-llama2", name, &[Embed, BlockOut, Logits]);
         for layer in 0..4 {
-            let mut wrong = Llama::from_gguf(&gguf(file)).expect("it loads");
+            let mut wrong = Llama::from_gguf(&gguf(file), &llama::FAMILY).expect("it loads");
             let ffn = &mut wrong.layers[layer].ffn;
             std::mem::swap(ffn.gate.as_mut().expect("Llama has a gate"), &mut ffn.up);
             let outcome = scene.judge_with(&wrong, &dump, Mode::Both, Role::Reference, &mut ());

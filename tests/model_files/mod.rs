@@ -3,6 +3,7 @@
 mod adapters;
 mod end_tokens;
 mod layouts;
+mod meta;
 mod split_gguf;
 
 use std::fs;

@@ -9,7 +9,7 @@ use xcheck::checkpoint::Checkpoint;
 use xcheck::diagnose::cross_check;
 use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
-use xcheck::model::llama::Llama;
+use xcheck::model::llama::{self, Llama};
 use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ratchet::{Baseline, gate, updated};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing};
@@ -25,7 +25,7 @@ pub const TODAY: &str = "2026-06-01";
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486];
 
 pub fn model() -> Llama {
-    Llama::from_gguf(&gguf("tiny-llama2-q8_0")).expect("the shipped model loads")
+    Llama::from_gguf(&gguf("tiny-llama2-q8_0"), &llama::FAMILY).expect("the shipped model loads")
 }
 
 /// The model with something in it changed.

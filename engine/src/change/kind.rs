@@ -77,6 +77,7 @@ kinds! {
         GqaMapping "gqa_mapping" "the key-value head that a query head reads";
         HeadOrder "head_order" "heads in another order";
         AttnGate "attn_gate" "the output gate of attention: missing, or another function";
+        QueryTemperature "query_temperature" "the factor of queries that depends on their position: missing, or of other positions";
         AttnScale "attn_scale" "the factor that q·k is multiplied by";
         Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
     }
@@ -89,6 +90,7 @@ kinds! {
         SoftmaxAxis "softmax_axis" "the axis of softmax";
         SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
         SoftmaxSum "softmax_sum" "keys that only softmax's sum counts: zero rows of a cache, a sink";
+        Alibi "alibi" "ALiBi: missing, or with other slopes";
         AttnMerge "attn_merge" "the shares by which attention over cached and over new keys is merged";
     }
     Cache {
@@ -108,6 +110,7 @@ kinds! {
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
         StepSize "step_size" "the step sizes of a recurrence: their bias, or softplus";
         StateDecay "state_decay" "the decay of a recurrent state";
+        StateGroups "state_groups" "the group of heads whose B and C a head of a recurrence reads";
         StateSkip "state_skip" "the skip connection of a recurrence";
         StateKept "state_kept" "the recurrent state that a layer keeps between passes";
         GatedNorm "gated_norm" "the gate of a norm: missing, another function, or applied after the norm";
@@ -129,6 +132,7 @@ kinds! {
     }
     Residuals {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+        LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
         ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     }
     Layers {

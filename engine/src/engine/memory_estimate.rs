@@ -31,7 +31,7 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
 pub(super) fn check_all(model: &dyn Model, positions: usize) -> Result<()> {
     let sizes = model.dimensions();
     let of_layer = |layer| match model.layer_state(layer) {
-        LayerState::Kv(_) => positions as u128 * (sizes.kv_width + sizes.value_width) as u128,
+        LayerState::Kv(_) => positions as u128 * model.cache_widths(layer).iter().sum::<usize>() as u128,
         LayerState::Recurrent(layer) => layer.sizes().values(),
     };
     let values: u128 = (0..sizes.n_layers).map(of_layer).sum();

@@ -2,26 +2,21 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BlockShape, DecoderBlock, Family, FfnShape, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BlockShape, Family, FfnShape};
+use crate::model::llama;
 use crate::ops::activation::Activation;
 
 /// Settings of AFM.
-#[derive(Clone, Debug)]
-pub(crate) struct ArceeFamily;
-
-impl StandardFamily for ArceeFamily {
-    const FAMILY: Family = Family {
-        architecture: "arcee",
-        gguf_names: &["arcee"],
-        model_types: &["arcee"],
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        activation: Activation::SquaredRelu,
-        hidden_acts: &["relu2"],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "arcee",
+    gguf_names: &["arcee"],
+    model_types: &["arcee"],
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    activation: Activation::SquaredRelu,
+    hidden_acts: &["relu2"],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `ArceeConfig`.
 fn config_defaults() -> Value {

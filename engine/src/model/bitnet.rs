@@ -9,7 +9,7 @@ use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
@@ -69,23 +69,24 @@ impl BitLinear {
     }
 }
 
-impl DecoderBlock for BitnetBlock {
-    const FAMILY: Family = Family {
-        architecture: "bitnet",
-        gguf_names: &["bitnet", "bitnet-25", "bitnet-b1.58"],
-        model_types: &["bitnet"],
-        gguf_pairing: RopePairing::Half,
-        activation: Activation::SquaredRelu,
-        hidden_acts: &["relu2"],
-        gguf_activations: &[("bitnet", Activation::Silu)],
-        gguf_head_is_tied: true,
-        may_be_quantised: true,
-        config_defaults,
-        layer_names: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
-        biases: BiasRules::NONE,
-        ..LlamaBlock::FAMILY
-    };
+/// Settings of BitNet b1.58.
+pub const FAMILY: Family = Family {
+    architecture: "bitnet",
+    gguf_names: &["bitnet", "bitnet-25", "bitnet-b1.58"],
+    model_types: &["bitnet"],
+    gguf_pairing: RopePairing::Half,
+    activation: Activation::SquaredRelu,
+    hidden_acts: &["relu2"],
+    gguf_activations: &[("bitnet", Activation::Silu)],
+    gguf_head_is_tied: true,
+    may_be_quantised: true,
+    config_defaults,
+    layer_names: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
+    biases: BiasRules::NONE,
+    ..llama::FAMILY
+};
 
+impl DecoderBlock for BitnetBlock {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, f) = (c.hidden_size, c.ffn_size);
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);

@@ -90,6 +90,8 @@ pub struct RecurrentSizes {
     pub(crate) kept: usize,
     /// Heads, and rows and columns of each head's matrix; zeros for a layer without matrices.
     pub(crate) matrices: [usize; 3],
+    /// True if step sizes have limits, which transformers does not apply in single-token decode.
+    pub(crate) has_limits: bool,
 }
 
 impl RecurrentSizes {
@@ -202,6 +204,11 @@ impl LayerState {
     /// Returns true if the layer keeps matrices.
     pub fn has_matrices(&self) -> bool {
         matches!(self, LayerState::Recurrent(layer) if layer.sizes.matrices[0] > 0)
+    }
+
+    /// Returns true if the step sizes of the layer's recurrence have limits.
+    pub fn has_limited_steps(&self) -> bool {
+        matches!(self, LayerState::Recurrent(layer) if layer.sizes.has_limits)
     }
 
     /// Returns the position of the next token, if the state is one of a layer like `own`, with these widths of keys and

@@ -4,52 +4,46 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, NormKind, NumberKey, ParallelHalves,
-    ParallelOrder, RopeExtras, StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, NormKind, NumberKey, ParallelHalves, ParallelOrder, RopeExtras,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::rope::RopeRounding;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::RopePairing;
 
 /// Settings of Command R.
-#[derive(Clone, Debug)]
-pub(crate) struct CohereFamily;
-
-impl StandardFamily for CohereFamily {
-    const FAMILY: Family = Family {
-        architecture: "command-r",
-        gguf_names: &["command-r"],
-        model_types: &["cohere"],
-        pairing: RopePairing::Interleaved,
-        shape: BlockShape {
-            parallel: Some(ParallelHalves {
-                has_ffn_norm: false,
-                orders: [ParallelOrder::AttentionFirst, ParallelOrder::FeedForwardFirst],
-                is_always: true,
-                is_gguf: false,
-            }),
-            ..BlockShape::LLAMA
-        },
-        norm: NormKind::LayerWithoutBias,
-        json_eps: "layer_norm_eps",
-        rope: RopeExtras { rounding: RopeRounding::Tables, ..RopeExtras::NONE },
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        stated: &[NumberKey {
-            json: "logit_scale",
-            gguf: "logit_scale",
-            default: None,
-            set: |config, factor| config.logits_scale = Some(Multiplier::Number(factor)),
-        }],
-        gguf_head_is_tied: true,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "command-r",
+    gguf_names: &["command-r"],
+    model_types: &["cohere"],
+    pairing: RopePairing::Interleaved,
+    shape: BlockShape {
+        parallel: Some(ParallelHalves {
+            has_ffn_norm: false,
+            orders: [ParallelOrder::AttentionFirst, ParallelOrder::FeedForwardFirst],
+            is_always: true,
+            is_gguf: false,
+        }),
+        ..BlockShape::LLAMA
+    },
+    norm: NormKind::LayerWithoutBias,
+    json_eps: "layer_norm_eps",
+    rope: RopeExtras { rounding: RopeRounding::Tables, ..RopeExtras::NONE },
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    stated: &[NumberKey {
+        json: "logit_scale",
+        gguf: "logit_scale",
+        default: None,
+        set: |config, factor| config.logits_scale = Some(Multiplier::Number(factor)),
+    }],
+    gguf_head_is_tied: true,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `CohereConfig`.
 fn config_defaults() -> Value {

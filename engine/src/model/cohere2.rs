@@ -3,23 +3,18 @@
 
 use serde_json::{Value, json};
 
-use crate::model::cohere::CohereFamily;
-use crate::model::decoder::{Family, SlidingDefaults, StandardFamily};
+use crate::model::cohere;
+use crate::model::decoder::{Family, SlidingDefaults};
 
 /// Settings of Command R7B and Command A.
-#[derive(Clone, Debug)]
-pub(crate) struct Cohere2Family;
-
-impl StandardFamily for Cohere2Family {
-    const FAMILY: Family = Family {
-        architecture: "cohere2",
-        gguf_names: &["cohere2"],
-        model_types: &["cohere2"],
-        sliding: Some(SlidingDefaults { full_every: Some(4), rotates_alone: true, ..SlidingDefaults::ALL }),
-        config_defaults,
-        ..CohereFamily::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "cohere2",
+    gguf_names: &["cohere2"],
+    model_types: &["cohere2"],
+    sliding: Some(SlidingDefaults { full_every: Some(4), rotates_alone: true, ..SlidingDefaults::ALL }),
+    config_defaults,
+    ..cohere::FAMILY
+};
 
 /// Returns the defaults of transformers' `Cohere2Config`.
 fn config_defaults() -> Value {

@@ -3,30 +3,25 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{ExpertFiles, Family, RopeExtras, StandardFamily};
-use crate::model::deepseek_v3::DeepseekV3Family;
+use crate::model::decoder::{ExpertFiles, Family, RopeExtras};
+use crate::model::deepseek_v3;
 use crate::ops::experts::ScoreFunction;
 use crate::ops::rope::RopeRounding;
 
 /// Settings of DeepSeek V2.
-#[derive(Clone, Debug)]
-pub(crate) struct DeepseekV2Family;
-
-impl StandardFamily for DeepseekV2Family {
-    const FAMILY: Family = Family {
-        model_types: &["deepseek_v2"],
-        rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
-        experts: Some(ExpertFiles {
-            function: ScoreFunction::Softmax,
-            has_bias: false,
-            summed: 1,
-            ..ExpertFiles::DEEPSEEK_V3
-        }),
-        predicting: None,
-        config_defaults,
-        ..DeepseekV3Family::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    model_types: &["deepseek_v2"],
+    rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
+    experts: Some(ExpertFiles {
+        function: ScoreFunction::Softmax,
+        has_bias: false,
+        summed: 1,
+        ..ExpertFiles::DEEPSEEK_V3
+    }),
+    predicting: None,
+    config_defaults,
+    ..deepseek_v3::FAMILY
+};
 
 /// Returns the defaults of transformers' `DeepseekV2Config`.
 fn config_defaults() -> Value {

@@ -3,40 +3,30 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRule, BiasRules, DecoderBlock, ExpertFiles, Family, SHARED_EXPERTS, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRule, BiasRules, ExpertFiles, Family, SHARED_EXPERTS};
+use crate::model::llama;
 use crate::ops::experts::ScoreFunction;
 use crate::tensor::RopePairing;
 
 /// Settings of DeepSeek V3.
-#[derive(Clone, Debug)]
-pub(crate) struct DeepseekV3Family;
-
-impl StandardFamily for DeepseekV3Family {
-    const FAMILY: Family = Family {
-        architecture: "deepseek2",
-        gguf_names: &["deepseek2"],
-        model_types: &["deepseek_v3", "kimi_k2"],
-        pairing: RopePairing::Interleaved,
-        is_latent: true,
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        // llama.cpp takes files without the key as those of DeepSeek V2, except those of GLM 4.7 Flash.
-        experts: Some(ExpertFiles {
-            gguf_function: Some(ScoreFunction::Softmax),
-            ..ExpertFiles::DEEPSEEK_V3
-        }),
-        predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
-        layer_names: SHARED_EXPERTS,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "deepseek2",
+    gguf_names: &["deepseek2"],
+    model_types: &["deepseek_v3", "kimi_k2"],
+    pairing: RopePairing::Interleaved,
+    is_latent: true,
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    // llama.cpp takes files without the key as those of DeepSeek V2, except those of GLM 4.7 Flash.
+    experts: Some(ExpertFiles { gguf_function: Some(ScoreFunction::Softmax), ..ExpertFiles::DEEPSEEK_V3 }),
+    predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
+    layer_names: SHARED_EXPERTS,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `DeepseekV3Config`.
 fn config_defaults() -> Value {

@@ -2,36 +2,28 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, SHARED_EXPERTS,
-    StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRule, BiasRules, BlockShape, ExpertFiles, Family, QkNorm, SHARED_EXPERTS};
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of dots.llm1.
-#[derive(Clone, Debug)]
-pub(crate) struct Dots1Family;
-
-impl StandardFamily for Dots1Family {
-    const FAMILY: Family = Family {
-        architecture: "dots1",
-        gguf_names: &["dots1"],
-        model_types: &["dots1"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        experts: Some(ExpertFiles::DEEPSEEK_V3),
-        has_window_switch: false,
-        layer_names: SHARED_EXPERTS,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "dots1",
+    gguf_names: &["dots1"],
+    model_types: &["dots1"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    experts: Some(ExpertFiles::DEEPSEEK_V3),
+    has_window_switch: false,
+    layer_names: SHARED_EXPERTS,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Dots1Config`.
 fn config_defaults() -> Value {

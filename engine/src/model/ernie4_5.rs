@@ -2,27 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BiasRules, DecoderBlock, Family, RopeExtras, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, Family, RopeExtras};
+use crate::model::llama;
 use crate::ops::rope::RopeRounding;
 use crate::tensor::RopePairing;
 
 /// Settings of ERNIE 4.5.
-#[derive(Clone, Debug)]
-pub(crate) struct Ernie45Family;
-
-impl StandardFamily for Ernie45Family {
-    const FAMILY: Family = Family {
-        architecture: "ernie4_5",
-        gguf_names: &["ernie4_5"],
-        model_types: &["ernie4_5"],
-        pairing: RopePairing::Interleaved,
-        rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
-        biases: BiasRules::stated("use_bias"),
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "ernie4_5",
+    gguf_names: &["ernie4_5"],
+    model_types: &["ernie4_5"],
+    pairing: RopePairing::Interleaved,
+    rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
+    biases: BiasRules::stated("use_bias"),
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Ernie4_5Config`.
 fn config_defaults() -> Value {

@@ -4,45 +4,39 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, DecoderBlock, DenseFiles, ExpertFiles, Family, RopeExtras, SHARED_EXPERTS, SharedExpertFiles,
-    StandardFamily,
+    BiasRules, DenseFiles, ExpertFiles, Family, RopeExtras, SHARED_EXPERTS, SharedExpertFiles,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::experts::RouterPrecision;
 use crate::ops::rope::RopeRounding;
 use crate::tensor::RopePairing;
 
 /// Settings of ERNIE 4.5.
-#[derive(Clone, Debug)]
-pub(crate) struct Ernie45MoeFamily;
-
-impl StandardFamily for Ernie45MoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "ernie4_5-moe",
-        gguf_names: &["ernie4_5-moe"],
-        model_types: &["ernie4_5_moe"],
-        pairing: RopePairing::Interleaved,
-        rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
-        biases: BiasRules::NONE,
-        experts: Some(ExpertFiles {
-            ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
-            shared: Some(SharedExpertFiles::Count("moe_num_shared_experts")),
-            is_rounded: true,
-            precision: RouterPrecision::Whole,
-            has_bias: true,
-            dense: DenseFiles::Ernie,
-            ..ExpertFiles::MIXTRAL
-        }),
-        layer_names: &[
-            ("exp_probs_b", "mlp.moe_statics.e_score_correction_bias="),
-            SHARED_EXPERTS[0],
-            SHARED_EXPERTS[1],
-            SHARED_EXPERTS[2],
-        ],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "ernie4_5-moe",
+    gguf_names: &["ernie4_5-moe"],
+    model_types: &["ernie4_5_moe"],
+    pairing: RopePairing::Interleaved,
+    rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
+    biases: BiasRules::NONE,
+    experts: Some(ExpertFiles {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        shared: Some(SharedExpertFiles::Count("moe_num_shared_experts")),
+        is_rounded: true,
+        precision: RouterPrecision::Whole,
+        has_bias: true,
+        dense: DenseFiles::Ernie,
+        ..ExpertFiles::MIXTRAL
+    }),
+    layer_names: &[
+        ("exp_probs_b", "mlp.moe_statics.e_score_correction_bias="),
+        SHARED_EXPERTS[0],
+        SHARED_EXPERTS[1],
+        SHARED_EXPERTS[2],
+    ],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Ernie4_5_MoeConfig`.
 fn config_defaults() -> Value {

@@ -3,38 +3,31 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, BlockShape, Family, HalfNorms, QkNorm, SlidingDefaults};
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of EXAONE 4.
-#[derive(Clone, Debug)]
-pub(crate) struct Exaone4Family;
-
-impl StandardFamily for Exaone4Family {
-    const FAMILY: Family = Family {
-        architecture: "exaone4",
-        gguf_names: &["exaone4"],
-        model_types: &["exaone4"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { norms: HalfNorms::After, qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
-        sliding: Some(SlidingDefaults {
-            full_every: Some(4),
-            rotates_alone: true,
-            is_off_in_gguf: |n_layers| n_layers != 64,
-            ..SlidingDefaults::ALL
-        }),
-        layer_names: &[
-            ("post_attention_norm", "post_attention_layernorm"),
-            ("post_ffw_norm", "post_feedforward_layernorm"),
-        ],
-        biases: BiasRules::NONE,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "exaone4",
+    gguf_names: &["exaone4"],
+    model_types: &["exaone4"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { norms: HalfNorms::After, qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
+    sliding: Some(SlidingDefaults {
+        full_every: Some(4),
+        rotates_alone: true,
+        is_off_in_gguf: |n_layers| n_layers != 64,
+        ..SlidingDefaults::ALL
+    }),
+    layer_names: &[
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ],
+    biases: BiasRules::NONE,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Exaone4Config`.
 fn config_defaults() -> Value {

@@ -10,6 +10,7 @@ use crate::model::adapter::AdapterFiles;
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::{Config, json_of};
 use crate::model::loaders::{LoadedModel, load_gguf, load_hugging_face, load_llama2c};
+use crate::model::meta_files::MetaFiles;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{shards, wrapper_names};
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
@@ -27,9 +28,6 @@ const CONFIG: &str = "config.json";
 
 /// File with the end tokens of a generation, which counts before `config.json`.
 const GENERATION: &str = "generation_config.json";
-
-/// Configuration of Meta's original files, which are not supported.
-const META: &str = "params.json";
 
 /// File of the chat template, if `tokenizer_config.json` has none.
 const TEMPLATE: &str = "chat_template.jinja";
@@ -61,6 +59,13 @@ pub enum ModelFiles {
         model: FileBytes,
         /// `tokenizer.bin`, if it is in the model's folder.
         tokenizer: Option<FileBytes>,
+    },
+    /// Meta's original files of Llama.
+    Meta {
+        /// Configuration and weights.
+        files: MetaFiles,
+        /// `tokenizer.model`, if it is of SentencePiece (Llama 2).
+        tokenizer: Option<TokenizerFiles>,
     },
     /// `config.json`, and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
@@ -146,6 +151,10 @@ impl ModelFiles {
         }
         match (config, held) {
             (Some(config), Some(held)) => Self::hugging_face(place, config, held),
+            (None, _) if let Some(files) = MetaFiles::find(place, path)? => {
+                let tokenizer = TokenizerFiles::in_folder(place, path)?.filter(TokenizerFiles::is_known);
+                Ok(ModelFiles::Meta { files, tokenizer })
+            }
             (config, _) => Err(no_directory(place, path, if config.is_none() { CONFIG } else { WEIGHTS[0] })),
         }
     }
@@ -207,6 +216,7 @@ impl ModelFiles {
             | ModelFiles::GgufWithKernels { file: source, .. }
             | ModelFiles::Llama2c { model: source, .. } => std::slice::from_ref(source),
             ModelFiles::GgufParts(weights) | ModelFiles::HuggingFace { weights, .. } => weights,
+            ModelFiles::Meta { files, .. } => &files.parts,
         }
     }
 
@@ -218,6 +228,7 @@ impl ModelFiles {
         match self {
             ModelFiles::HuggingFace { index: Some(index), weights, .. } => shards::read(index, weights),
             ModelFiles::GgufParts(parts) => Ok(Gguf::read_parts(parts)?.tensors),
+            ModelFiles::Meta { files, .. } => files.tensors(),
             _ => TensorFile::read(&self.weights()[0]),
         }
     }
@@ -258,6 +269,7 @@ impl ModelFiles {
                 let adapter = adapter.iter().flat_map(|adapter| [&adapter.config, &adapter.weights]);
                 [config].into_iter().chain(index).chain(adapter).collect()
             }
+            ModelFiles::Meta { files, .. } => vec![&files.params],
         };
         let mut digest = Sha256::new();
         for file in files {
@@ -281,7 +293,7 @@ impl ModelFiles {
                 let vocab_size = Llama2cFile::read(model)?.header.vocab_size;
                 Ok(Some(Box::new(tokenizer::Llama2cTokenizer::read(tokenizer, Some(vocab_size))?)))
             }
-            ModelFiles::HuggingFace { tokenizer, .. } => {
+            ModelFiles::HuggingFace { tokenizer, .. } | ModelFiles::Meta { tokenizer, .. } => {
                 tokenizer.as_ref().map(TokenizerFiles::read).transpose()
             }
         }
@@ -298,7 +310,7 @@ impl ModelFiles {
                 Chat::of_gguf(&Gguf::read(source)?, tokenizer)
             }
             ModelFiles::GgufParts(parts) => Chat::of_gguf(&Gguf::read_parts(parts)?, tokenizer),
-            ModelFiles::Llama2c { .. } => Ok(Chat::default()),
+            ModelFiles::Llama2c { .. } | ModelFiles::Meta { .. } => Ok(Chat::default()),
             ModelFiles::HuggingFace { tokenizer, chat, .. } => {
                 Chat::of_files(tokenizer.as_ref().and_then(TokenizerFiles::config), chat.as_ref())
             }
@@ -325,6 +337,10 @@ impl ModelFiles {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
             ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2cFile::read(model)?),
+            ModelFiles::Meta { files, .. } => {
+                let tensors = files.tensors()?;
+                load_hugging_face(&files.config(&tensors)?, None, &tensors, Format::Pytorch)
+            }
             ModelFiles::HuggingFace { config, weights, generation, adapter, aside, .. } => {
                 let tensors = wrapper_names::without_wrappers(self.tensors()?)?;
                 let tensors = match adapter {
@@ -351,12 +367,6 @@ impl ModelFiles {
 fn no_directory(place: &dyn FileStore, path: &Path, missing: &str) -> Error {
     let why =
         place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
-    if missing == CONFIG && place.find(&path.join(META)).is_ok_and(|found| found.is_some()) {
-        let problem = "it is a folder of Meta's original files (params.json, consolidated.*.pth), expected a Hugging Face \
-                       directory; convert it with transformers' convert_llama_weights_to_hf.py (transformers 4)"
-            .to_owned();
-        return ModelError::NoModel { name: path.display().to_string(), problem }.into();
-    }
     let problem = format!(
         "{missing} is missing; a model directory needs config.json and model.safetensors or pytorch_model.bin (or \
          shards and their index); for GGUF give the path of the file{why}"

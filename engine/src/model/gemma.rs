@@ -2,31 +2,26 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BiasRule, BiasRules, DecoderBlock, Family, StandardFamily};
-use crate::model::gemma3::Gemma3Block;
+use crate::model::decoder::{BiasRule, BiasRules, Family};
+use crate::model::gemma3;
 use crate::ops::attention::AttentionScale;
 
 /// Settings of Gemma.
-#[derive(Clone, Debug)]
-pub(crate) struct GemmaFamily;
-
-impl StandardFamily for GemmaFamily {
-    const FAMILY: Family = Family {
-        architecture: "gemma",
-        gguf_names: &["gemma"],
-        model_types: &["gemma"],
-        attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
-        sliding: None,
-        layer_names: &[],
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        config_defaults,
-        ..Gemma3Block::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gemma",
+    gguf_names: &["gemma"],
+    model_types: &["gemma"],
+    attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
+    sliding: None,
+    layer_names: &[],
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    config_defaults,
+    ..gemma3::FAMILY
+};
 
 /// Returns the defaults of transformers' `GemmaConfig`.
 fn config_defaults() -> Value {

@@ -10,7 +10,7 @@ use crate::model::decoder::{
     BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
     LayerWeights, Projections, SlidingDefaults, SlidingRope,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -41,36 +41,37 @@ pub struct Gemma3Block {
     pub ffn_post_norm: RmsNorm,
 }
 
-impl DecoderBlock for Gemma3Block {
-    const FAMILY: Family = Family {
-        architecture: "gemma3",
-        gguf_names: &["gemma3"],
-        model_types: &["gemma3_text", "gemma3"],
-        gguf_pairing: RopePairing::Half,
-        activation: Activation::GeluTanh,
-        hidden_acts: &["gelu_pytorch_tanh"],
-        gain: Gain::OnePlusWeight,
-        embed_scale: |c| Some(Multiplier::Element((c.hidden_size as f32).sqrt())),
-        attn_scale: |c| attn_scale(c, 62),
-        sliding: Some(SlidingDefaults {
-            full_every: Some(6),
-            rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },
-            ..SlidingDefaults::ALL
-        }),
-        config_defaults,
-        layer_names: &[
-            ("post_attention_norm", "post_attention_layernorm"),
-            ("ffn_norm", "pre_feedforward_layernorm"),
-            ("post_ffw_norm", "post_feedforward_layernorm"),
-        ],
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        ..LlamaBlock::FAMILY
-    };
+/// Settings of Gemma 3.
+pub const FAMILY: Family = Family {
+    architecture: "gemma3",
+    gguf_names: &["gemma3"],
+    model_types: &["gemma3_text", "gemma3"],
+    gguf_pairing: RopePairing::Half,
+    activation: Activation::GeluTanh,
+    hidden_acts: &["gelu_pytorch_tanh"],
+    gain: Gain::OnePlusWeight,
+    embed_scale: |c| Some(Multiplier::Element((c.hidden_size as f32).sqrt())),
+    attn_scale: |c| attn_scale(c, 62),
+    sliding: Some(SlidingDefaults {
+        full_every: Some(6),
+        rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },
+        ..SlidingDefaults::ALL
+    }),
+    config_defaults,
+    layer_names: &[
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ],
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    ..llama::FAMILY
+};
 
+impl DecoderBlock for Gemma3Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
             attn_norm: w.norm("attn_norm", c.hidden_size)?,

@@ -3,34 +3,27 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, HalfNorms, RopeExtras, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRule, BiasRules, BlockShape, Family, FfnShape, HalfNorms, RopeExtras};
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of GLM 4.
-#[derive(Clone, Debug)]
-pub(crate) struct Glm4Family;
-
-impl StandardFamily for Glm4Family {
-    const FAMILY: Family = Family {
-        architecture: "glm4",
-        gguf_names: &["glm4"],
-        model_types: &["glm4"],
-        pairing: RopePairing::Interleaved,
-        shape: BlockShape { norms: HalfNorms::Around, ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        biases: BiasRules { qkv: BiasRule::Stated("attention_bias"), ..BiasRules::NONE },
-        layer_names: &[
-            ("post_attention_norm", "post_self_attn_layernorm"),
-            ("post_ffw_norm", "post_mlp_layernorm"),
-            ("ffn_up", "mlp.gate_up_proj"),
-        ],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "glm4",
+    gguf_names: &["glm4"],
+    model_types: &["glm4"],
+    pairing: RopePairing::Interleaved,
+    shape: BlockShape { norms: HalfNorms::Around, ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    biases: BiasRules { qkv: BiasRule::Stated("attention_bias"), ..BiasRules::NONE },
+    layer_names: &[
+        ("post_attention_norm", "post_self_attn_layernorm"),
+        ("post_ffw_norm", "post_mlp_layernorm"),
+        ("ffn_up", "mlp.gate_up_proj"),
+    ],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Glm4Config`.
 fn config_defaults() -> Value {

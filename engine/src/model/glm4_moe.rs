@@ -4,33 +4,27 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, RopeExtras, SHARED_EXPERTS,
-    StandardFamily,
+    BiasRule, BiasRules, BlockShape, ExpertFiles, Family, QkNorm, RopeExtras, SHARED_EXPERTS,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of GLM 4.5.
-#[derive(Clone, Debug)]
-pub(crate) struct Glm4MoeFamily;
-
-impl StandardFamily for Glm4MoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "glm4moe",
-        gguf_names: &["glm4moe"],
-        model_types: &["glm4_moe"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::EachHeadIfStated, ..BlockShape::LLAMA },
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        biases: BiasRules { qkv: BiasRule::Stated("attention_bias"), ..BiasRules::NONE },
-        experts: Some(ExpertFiles::DEEPSEEK_V3),
-        predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
-        layer_names: SHARED_EXPERTS,
-        gguf_layer_names: &[("ffn_norm", "post_attention_norm")],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "glm4moe",
+    gguf_names: &["glm4moe"],
+    model_types: &["glm4_moe"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::EachHeadIfStated, ..BlockShape::LLAMA },
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    biases: BiasRules { qkv: BiasRule::Stated("attention_bias"), ..BiasRules::NONE },
+    experts: Some(ExpertFiles::DEEPSEEK_V3),
+    predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
+    layer_names: SHARED_EXPERTS,
+    gguf_layer_names: &[("ffn_norm", "post_attention_norm")],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Glm4MoeConfig`.
 fn config_defaults() -> Value {

@@ -2,17 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{Family, StandardFamily};
-use crate::model::deepseek_v3::DeepseekV3Family;
+use crate::model::decoder::Family;
+use crate::model::deepseek_v3;
 
 /// Settings of GLM 4.7 Flash.
-#[derive(Clone, Debug)]
-pub(crate) struct Glm4MoeLiteFamily;
-
-impl StandardFamily for Glm4MoeLiteFamily {
-    const FAMILY: Family =
-        Family { model_types: &["glm4_moe_lite"], config_defaults, ..DeepseekV3Family::FAMILY };
-}
+pub(crate) const FAMILY: Family =
+    Family { model_types: &["glm4_moe_lite"], config_defaults, ..deepseek_v3::FAMILY };
 
 /// Returns the defaults of transformers' `Glm4MoeLiteConfig`.
 fn config_defaults() -> Value {

@@ -4,65 +4,60 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, OuterNames, ParallelHalves,
-    ParallelOrder, RopeExtras, StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves, ParallelOrder,
+    RopeExtras,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// Settings of GPT-NeoX and Pythia.
-#[derive(Clone, Debug)]
-pub(crate) struct GptNeoxFamily;
-
-impl StandardFamily for GptNeoxFamily {
-    const FAMILY: Family = Family {
-        architecture: "gptneox",
-        gguf_names: &["gptneox"],
-        model_types: &["gpt_neox"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape {
-            ffn: FfnShape::Plain,
-            parallel: Some(ParallelHalves {
-                has_ffn_norm: true,
-                orders: [ParallelOrder::HalvesTogether, ParallelOrder::FeedForwardFirst],
-                is_always: false,
-                is_gguf: false,
-            }),
-            ..BlockShape::LLAMA
-        },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_eps",
-        activation: Activation::GeluErf,
-        gguf_activations: &[("gptneox", Activation::GeluTanh)],
-        hidden_acts: &["gelu", "gelu_new", "gelu_pytorch_tanh"],
-        rope: RopeExtras {
-            may_be_partial: true,
-            old_keys: ["rotary_emb_base", "rotary_pct"],
-            ..RopeExtras::NONE
-        },
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Always,
-        },
-        layer_names: &[
-            ("attn_qkv", "attention.query_key_value"),
-            ("attn_output", "attention.dense"),
-            ("ffn_up", "mlp.dense_h_to_4h"),
-            ("ffn_down", "mlp.dense_4h_to_h"),
-        ],
-        outer_names: OuterNames {
-            prefix: "gpt_neox.",
-            embedding: "embed_in",
-            norm: "final_layer_norm",
-            head: "embed_out",
-            ..OuterNames::LLAMA
-        },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gptneox",
+    gguf_names: &["gptneox"],
+    model_types: &["gpt_neox"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape {
+        ffn: FfnShape::Plain,
+        parallel: Some(ParallelHalves {
+            has_ffn_norm: true,
+            orders: [ParallelOrder::HalvesTogether, ParallelOrder::FeedForwardFirst],
+            is_always: false,
+            is_gguf: false,
+        }),
+        ..BlockShape::LLAMA
+    },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_eps",
+    activation: Activation::GeluErf,
+    gguf_activations: &[("gptneox", Activation::GeluTanh)],
+    hidden_acts: &["gelu", "gelu_new", "gelu_pytorch_tanh"],
+    rope: RopeExtras {
+        may_be_partial: true,
+        old_keys: ["rotary_emb_base", "rotary_pct"],
+        ..RopeExtras::NONE
+    },
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Always,
+    },
+    layer_names: &[
+        ("attn_qkv", "attention.query_key_value"),
+        ("attn_output", "attention.dense"),
+        ("ffn_up", "mlp.dense_h_to_4h"),
+        ("ffn_down", "mlp.dense_4h_to_h"),
+    ],
+    outer_names: OuterNames {
+        prefix: "gpt_neox.",
+        embedding: "embed_in",
+        norm: "final_layer_norm",
+        head: "embed_out",
+        ..OuterNames::LLAMA
+    },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `GPTNeoXConfig`.
 fn config_defaults() -> Value {

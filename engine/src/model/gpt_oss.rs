@@ -3,51 +3,44 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, SlidingDefaults, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRule, BiasRules, BlockShape, ExpertFiles, Family, SlidingDefaults};
+use crate::model::llama;
 use crate::ops::activation::ClampedGlu;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// Settings of gpt-oss.
-#[derive(Clone, Debug)]
-pub(crate) struct GptOssFamily;
-
-impl StandardFamily for GptOssFamily {
-    const FAMILY: Family = Family {
-        architecture: "gpt-oss",
-        gguf_names: &["gpt-oss"],
-        model_types: &["gpt_oss"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { has_sinks: true, ..BlockShape::LLAMA },
-        gain: Gain::WeightFirst,
-        sliding: Some(SlidingDefaults { full_every: Some(2), ..SlidingDefaults::ALL }),
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        experts: Some(ExpertFiles {
-            ffn_size: ["intermediate_size", "expert_feed_forward_length"],
-            is_of_chosen: true,
-            clamped: Some(ClampedGlu { alpha: 1.702, limit: 7.0 }),
-            is_rounded: true,
-            ..ExpertFiles::MIXTRAL
-        }),
-        layer_names: &[
-            ("attn_sinks", "self_attn.sinks="),
-            ("ffn_gate_inp", "mlp.router"),
-            ("ffn_gate_exps", "mlp.experts.gate_up_proj="),
-            ("ffn_up_exps", "mlp.experts.gate_up_proj="),
-            ("ffn_down_exps", "mlp.experts.down_proj="),
-        ],
-        gguf_layer_names: &[("ffn_norm", "post_attention_norm")],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gpt-oss",
+    gguf_names: &["gpt-oss"],
+    model_types: &["gpt_oss"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { has_sinks: true, ..BlockShape::LLAMA },
+    gain: Gain::WeightFirst,
+    sliding: Some(SlidingDefaults { full_every: Some(2), ..SlidingDefaults::ALL }),
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    experts: Some(ExpertFiles {
+        ffn_size: ["intermediate_size", "expert_feed_forward_length"],
+        is_of_chosen: true,
+        clamped: Some(ClampedGlu { alpha: 1.702, limit: 7.0 }),
+        is_rounded: true,
+        ..ExpertFiles::MIXTRAL
+    }),
+    layer_names: &[
+        ("attn_sinks", "self_attn.sinks="),
+        ("ffn_gate_inp", "mlp.router"),
+        ("ffn_gate_exps", "mlp.experts.gate_up_proj="),
+        ("ffn_up_exps", "mlp.experts.gate_up_proj="),
+        ("ffn_down_exps", "mlp.experts.down_proj="),
+    ],
+    gguf_layer_names: &[("ffn_norm", "post_attention_norm")],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `GptOssConfig`.
 fn config_defaults() -> Value {

@@ -3,70 +3,46 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Result;
-use crate::model::cache::LayerState;
-use crate::model::decoder::{
-    BiasRules, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights, NumberKey,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, Family, NumberKey};
+use crate::model::llama;
 use crate::ops::attention::AttentionScale;
 use crate::ops::scaling::Multiplier;
-use crate::tap::Probe;
-use crate::tensor::Tensor;
-use crate::weight::Matrix;
 
-/// Llama's block with Granite's multipliers.
-#[derive(Clone, Debug)]
-pub(crate) struct GraniteBlock(LlamaBlock);
-
-impl DecoderBlock for GraniteBlock {
-    const FAMILY: Family = Family {
-        architecture: "granite",
-        gguf_names: &["granite"],
-        model_types: &["granite"],
-        stated: &[
-            NumberKey {
-                json: "embedding_multiplier",
-                gguf: "embedding_scale",
-                default: None,
-                set: |config, factor| config.embed_scale = Some(Multiplier::Number(factor)),
-            },
-            NumberKey {
-                json: "attention_multiplier",
-                gguf: "attention.scale",
-                default: None,
-                set: |config, factor| config.attn_scale = AttentionScale::Products(factor),
-            },
-            NumberKey {
-                json: "residual_multiplier",
-                gguf: "residual_scale",
-                default: None,
-                set: |config, factor| config.residual_scale = Some(factor),
-            },
-            NumberKey {
-                json: "logits_scaling",
-                gguf: "logit_scale",
-                default: None,
-                set: |config, divisor| config.logits_scale = Some(Multiplier::Divisor(divisor)),
-            },
-        ],
-        config_defaults,
-        biases: BiasRules::NONE,
-        ..LlamaBlock::FAMILY
-    };
-
-    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        LlamaBlock::load(c, w).map(Self)
-    }
-
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        self.0.forward(x, p, t, state)
-    }
-
-    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        self.0.matrices()
-    }
-}
+/// Settings of Granite 3.
+pub(crate) const FAMILY: Family = Family {
+    architecture: "granite",
+    gguf_names: &["granite"],
+    model_types: &["granite"],
+    stated: &[
+        NumberKey {
+            json: "embedding_multiplier",
+            gguf: "embedding_scale",
+            default: None,
+            set: |config, factor| config.embed_scale = Some(Multiplier::Number(factor)),
+        },
+        NumberKey {
+            json: "attention_multiplier",
+            gguf: "attention.scale",
+            default: None,
+            set: |config, factor| config.attn_scale = AttentionScale::Products(factor),
+        },
+        NumberKey {
+            json: "residual_multiplier",
+            gguf: "residual_scale",
+            default: None,
+            set: |config, factor| config.residual_scale = Some(factor),
+        },
+        NumberKey {
+            json: "logits_scaling",
+            gguf: "logit_scale",
+            default: None,
+            set: |config, divisor| config.logits_scale = Some(Multiplier::Divisor(divisor)),
+        },
+    ],
+    config_defaults,
+    biases: BiasRules::NONE,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `GraniteConfig`. The default factor of scores is 1.
 fn config_defaults() -> Value {

@@ -1,37 +1,53 @@
-//! Granite 4 (IBM, 2025) without experts: Granite's multipliers around Mamba-2 in most layers and attention, usually without
-//! RoPE, in the others.
+//! Granite 4 (IBM, 2025): Granite's multipliers around Mamba-2 in most layers and attention, usually without RoPE, in the
+//! others; a feed-forward block, which is the shared expert of models with experts.
 
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::decoder::{BlockShape, DecoderBlock, Family, FfnShape, RecurrentFiles, StandardFamily};
-use crate::model::granite::GraniteBlock;
+use crate::model::decoder::{
+    BlockShape, ExpertFiles, Family, FfnShape, RecurrentFiles, SharedExpertFiles, StateSpaceFiles,
+};
+use crate::model::granite;
 use crate::model::json::Config;
 
 /// Settings of Granite 4.
-#[derive(Clone, Debug)]
-pub(crate) struct GraniteHybridFamily;
+pub(crate) const FAMILY: Family = Family {
+    architecture: "granitehybrid",
+    gguf_names: &["granitehybrid"],
+    model_types: &["granitemoehybrid"],
+    shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
+    recurrent: Some(RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid)),
+    experts: Some(ExpertFiles {
+        shared: Some(SharedExpertFiles::Unweighted([
+            "shared_intermediate_size",
+            "expert_shared_feed_forward_length",
+        ])),
+        is_rounded: true,
+        are_optional: true,
+        ..ExpertFiles::MIXTRAL
+    }),
+    ffn_size: Some(ffn_size),
+    json_aliases: &[("layers_block_type", "layer_types")],
+    layer_names: &[
+        ("ffn_up", "shared_mlp.input_linear"),
+        ("ffn_down", "shared_mlp.output_linear"),
+        ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+        ("ffn_gate_exps", "block_sparse_moe.input_linear"),
+        ("ffn_up_exps", "block_sparse_moe.input_linear"),
+        ("ffn_down_exps", "block_sparse_moe.output_linear"),
+        ("ffn_gate_shexp", "shared_mlp.input_linear"),
+        ("ffn_up_shexp", "shared_mlp.input_linear"),
+        ("ffn_down_shexp", "shared_mlp.output_linear"),
+    ],
+    gguf_layer_names: &[("ssm_dt", "ssm_dt.bias="), ("ssm_a", "ssm_a="), ("ssm_d", "ssm_d=")],
+    config_defaults,
+    ..granite::FAMILY
+};
 
-impl StandardFamily for GraniteHybridFamily {
-    const FAMILY: Family = Family {
-        architecture: "granitehybrid",
-        gguf_names: &["granitehybrid"],
-        model_types: &["granitemoehybrid"],
-        shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
-        recurrent: Some(RecurrentFiles::GraniteHybrid),
-        ffn_size: Some(ffn_size),
-        json_aliases: &[("layers_block_type", "layer_types")],
-        layer_names: &[("ffn_up", "shared_mlp.input_linear"), ("ffn_down", "shared_mlp.output_linear")],
-        gguf_layer_names: &[("ssm_dt", "ssm_dt.bias="), ("ssm_a", "ssm_a="), ("ssm_d", "ssm_d=")],
-        config_defaults,
-        ..GraniteBlock::FAMILY
-    };
-}
-
-/// Returns the width of the feed-forward block, which is the shared expert of models with experts.
+/// Returns the width of the feed-forward block, or of an expert.
 fn ffn_size(file: &Config) -> Result<usize> {
-    file.only("num_local_experts", &[0.into()], "0 (Granite 4 with experts is not supported)")?;
-    file.require_usize("shared_intermediate_size")
+    let has_experts = file.require_usize("num_local_experts")? > 0;
+    file.require_usize(if has_experts { "intermediate_size" } else { "shared_intermediate_size" })
 }
 
 /// Returns the defaults of transformers' `GraniteMoeHybridConfig`.
@@ -46,6 +62,7 @@ fn config_defaults() -> Value {
         "rms_norm_eps": 1e-6,
         "attention_multiplier": 1.0,
         "num_local_experts": 8,
+        "num_experts_per_tok": 2,
         "shared_intermediate_size": 1024,
         "mamba_n_heads": 128,
         "mamba_n_groups": 1,

@@ -2,29 +2,24 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{DecoderBlock, ExpertFiles, Family, StandardFamily};
-use crate::model::granite::GraniteBlock;
+use crate::model::decoder::{ExpertFiles, Family};
+use crate::model::granite;
 
 /// Settings of Granite 3 with experts.
-#[derive(Clone, Debug)]
-pub(crate) struct GraniteMoeFamily;
-
-impl StandardFamily for GraniteMoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "granitemoe",
-        gguf_names: &["granitemoe"],
-        model_types: &["granitemoe"],
-        experts: Some(ExpertFiles { is_rounded: true, ..ExpertFiles::MIXTRAL }),
-        layer_names: &[
-            ("ffn_gate_inp", "block_sparse_moe.router.layer"),
-            ("ffn_gate_exps", "block_sparse_moe.input_linear"),
-            ("ffn_up_exps", "block_sparse_moe.input_linear"),
-            ("ffn_down_exps", "block_sparse_moe.output_linear"),
-        ],
-        config_defaults,
-        ..GraniteBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "granitemoe",
+    gguf_names: &["granitemoe"],
+    model_types: &["granitemoe"],
+    experts: Some(ExpertFiles { is_rounded: true, ..ExpertFiles::MIXTRAL }),
+    layer_names: &[
+        ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+        ("ffn_gate_exps", "block_sparse_moe.input_linear"),
+        ("ffn_up_exps", "block_sparse_moe.input_linear"),
+        ("ffn_down_exps", "block_sparse_moe.output_linear"),
+    ],
+    config_defaults,
+    ..granite::FAMILY
+};
 
 /// Returns the defaults of transformers' `GraniteMoeConfig`.
 fn config_defaults() -> Value {

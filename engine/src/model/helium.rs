@@ -2,31 +2,26 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BiasRule, BiasRules, DecoderBlock, Family, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRule, BiasRules, Family};
+use crate::model::llama;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// Settings of Helium.
-#[derive(Clone, Debug)]
-pub(crate) struct HeliumFamily;
-
-impl StandardFamily for HeliumFamily {
-    const FAMILY: Family = Family {
-        architecture: "helium",
-        gguf_names: &[],
-        model_types: &["helium"],
-        pairing: RopePairing::Interleaved,
-        gain: Gain::WeightFirst,
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Never,
-            mlp: BiasRule::Stated("mlp_bias"),
-        },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "helium",
+    gguf_names: &[],
+    model_types: &["helium"],
+    pairing: RopePairing::Interleaved,
+    gain: Gain::WeightFirst,
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Never,
+        mlp: BiasRule::Stated("mlp_bias"),
+    },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `HeliumConfig`.
 fn config_defaults() -> Value {

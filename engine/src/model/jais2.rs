@@ -2,30 +2,25 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BlockShape, DecoderBlock, Family, FfnShape, NormKind, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BlockShape, Family, FfnShape, NormKind};
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// Settings of Jais 2.
-#[derive(Clone, Debug)]
-pub(crate) struct Jais2Family;
-
-impl StandardFamily for Jais2Family {
-    const FAMILY: Family = Family {
-        architecture: "jais2",
-        gguf_names: &["jais2"],
-        model_types: &["jais2"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_eps",
-        activation: Activation::SquaredRelu,
-        hidden_acts: &["relu2"],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "jais2",
+    gguf_names: &["jais2"],
+    model_types: &["jais2"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_eps",
+    activation: Activation::SquaredRelu,
+    hidden_acts: &["relu2"],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Jais2Config`.
 fn config_defaults() -> Value {

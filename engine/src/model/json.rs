@@ -8,16 +8,40 @@ use serde_json::Value;
 use crate::error::{Error, KeyError, Result};
 use crate::format::FileBytes;
 
-/// Parses a JSON file.
+/// Parses a JSON file. Infinite numbers, which Python writes as bare words, become texts.
 ///
 /// # Errors
 /// If it is not JSON.
 pub(super) fn json_of(file: &FileBytes) -> Result<Value> {
-    serde_json::from_slice(&file.data).map_err(|error| Error::BadContainer {
+    let parsed = serde_json::from_slice(&file.data);
+    let with_texts = || serde_json::from_slice(&quoted_infinities(&file.data)).ok();
+    parsed.or_else(|error| with_texts().ok_or(error)).map_err(|error| Error::BadContainer {
         file: file.path.clone(),
         format: "JSON",
         problem: error.to_string(),
     })
+}
+
+/// Returns JSON with `Infinity` in quotation marks wherever it is outside of texts.
+fn quoted_infinities(json: &[u8]) -> Vec<u8> {
+    const WORD: &[u8] = b"Infinity";
+    let (mut quoted, mut is_text, mut at) = (Vec::with_capacity(json.len()), false, 0);
+    while let Some(&byte) = json.get(at) {
+        let length = match byte {
+            b'\\' if is_text => 2,
+            b'I' if !is_text && json[at..].starts_with(WORD) => {
+                quoted.extend([b"\"", WORD, b"\""].concat());
+                at += WORD.len();
+                continue;
+            }
+            _ => 1,
+        };
+        is_text ^= byte == b'"';
+        let end = json.len().min(at + length);
+        quoted.extend(&json[at..end]);
+        at = end;
+    }
+    quoted
 }
 
 /// A `config.json`, or an object inside one. Errors name the file and the key.
@@ -55,10 +79,15 @@ impl<'f> Config<'f> {
 
     /// Returns the value of a key; `null` counts as absent.
     pub(crate) fn get(&self, key: &str) -> Option<&'f Value> {
-        let alias = self.aliases.iter().find(|(alias, own)| *own == key && self.states(alias));
-        let key = alias.map_or(key, |(alias, _)| alias);
+        let key = self.stated_key(key);
         let stated = self.json.get(key).filter(|value| !value.is_null());
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
+    }
+
+    /// Returns the key that the file states in place of `key`, or `key` itself.
+    fn stated_key<'k>(&self, key: &'k str) -> &'k str {
+        let alias = self.aliases.iter().find(|(alias, own)| *own == key && self.states(alias));
+        alias.map_or(key, |(alias, _)| alias)
     }
 
     /// Returns true if a key is null, in the file or by default.
@@ -244,7 +273,7 @@ impl<'f> Config<'f> {
 
     /// Returns a key with the keys that lead to it.
     pub(crate) fn path_of(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
+        format!("{}{}", self.prefix, self.stated_key(key))
     }
 
     /// Creates an error about a key's value.

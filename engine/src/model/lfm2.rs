@@ -4,45 +4,38 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, Family, OuterNames, QkNorm, RecurrentFiles, StandardFamily,
-};
+use crate::model::decoder::{BiasRules, BlockShape, Family, OuterNames, QkNorm, RecurrentFiles};
 use crate::model::json::Config;
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of LFM2.
-#[derive(Clone, Debug)]
-pub(crate) struct Lfm2Family;
-
-impl StandardFamily for Lfm2Family {
-    const FAMILY: Family = Family {
-        architecture: "lfm2",
-        gguf_names: &["lfm2"],
-        model_types: &["lfm2"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
-        json_eps: "norm_eps",
-        biases: BiasRules::NONE,
-        recurrent: Some(RecurrentFiles::Lfm2),
-        ffn_size: Some(ffn_size),
-        json_aliases: &[("block_ff_dim", "intermediate_size"), ("tie_embedding", "tie_word_embeddings")],
-        layer_names: &[
-            ("attn_norm", "operator_norm"),
-            ("attn_q_norm", "self_attn.q_layernorm"),
-            ("attn_k_norm", "self_attn.k_layernorm"),
-            ("attn_output", "self_attn.out_proj"),
-            ("ffn_norm", "ffn_norm"),
-            ("ffn_gate", "feed_forward.w1"),
-            ("ffn_up", "feed_forward.w3"),
-            ("ffn_down", "feed_forward.w2"),
-        ],
-        gguf_output_norm: "token_embd_norm",
-        outer_names: OuterNames { norm: "embedding_norm", ..OuterNames::LLAMA },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "lfm2",
+    gguf_names: &["lfm2"],
+    model_types: &["lfm2"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
+    json_eps: "norm_eps",
+    biases: BiasRules::NONE,
+    recurrent: Some(RecurrentFiles::Lfm2),
+    ffn_size: Some(ffn_size),
+    json_aliases: &[("block_ff_dim", "intermediate_size"), ("tie_embedding", "tie_word_embeddings")],
+    layer_names: &[
+        ("attn_norm", "operator_norm"),
+        ("attn_q_norm", "self_attn.q_layernorm"),
+        ("attn_k_norm", "self_attn.k_layernorm"),
+        ("attn_output", "self_attn.out_proj"),
+        ("ffn_norm", "ffn_norm"),
+        ("ffn_gate", "feed_forward.w1"),
+        ("ffn_up", "feed_forward.w3"),
+        ("ffn_down", "feed_forward.w2"),
+    ],
+    gguf_output_norm: "token_embd_norm",
+    outer_names: OuterNames { norm: "embedding_norm", ..OuterNames::LLAMA },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the width of the feed-forward block: two thirds of the stated one, times a factor and rounded up to a multiple,
 /// unless a file switches this off.

@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward,
-    ForwardContext, LayerWeights, NormKind, OuterNames, Projections, RopeExtras, inverse_root_of_head_dim,
+    ForwardContext, LayerWeights, NormKind, OuterNames, Positions, Projections, RopeExtras,
+    inverse_root_of_head_dim,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -29,47 +30,54 @@ pub struct LlamaBlock {
     pub ffn: FeedForward,
 }
 
-impl DecoderBlock for LlamaBlock {
-    const FAMILY: Family = Family {
-        architecture: "llama",
-        gguf_names: &["llama"],
-        model_types: &["llama"],
-        pairing: RopePairing::Half,
-        gguf_pairing: RopePairing::Interleaved,
-        shape: BlockShape::LLAMA,
-        norm: NormKind::Rms,
-        json_eps: "rms_norm_eps",
-        activation: Activation::Silu,
-        hidden_acts: &["silu"],
-        gguf_activations: &[],
-        gguf_head_is_tied: false,
-        may_be_quantised: false,
-        gain: Gain::Weight,
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Stated("mlp_bias"),
-        },
-        embed_scale: |_| None,
-        attn_scale: inverse_root_of_head_dim,
-        stated: &[],
-        sliding: None,
-        has_window_switch: true,
-        unrotated_every: None,
-        rope: RopeExtras::NONE,
-        config_defaults: || json!({"rms_norm_eps": 1e-6}),
-        experts: None,
-        recurrent: None,
-        ffn_size: None,
-        json_aliases: &[],
-        predicting: None,
-        is_latent: false,
-        layer_names: &[],
-        gguf_layer_names: &[],
-        gguf_output_norm: "output_norm",
-        outer_names: OuterNames::LLAMA,
-    };
+/// Settings of Llama.
+pub const FAMILY: Family = Family {
+    architecture: "llama",
+    gguf_names: &["llama"],
+    model_types: &["llama"],
+    pairing: RopePairing::Half,
+    gguf_pairing: RopePairing::Interleaved,
+    shape: BlockShape::LLAMA,
+    norm: NormKind::Rms,
+    json_eps: "rms_norm_eps",
+    activation: Activation::Silu,
+    hidden_acts: &["silu"],
+    gguf_activations: &[],
+    gguf_head_is_tied: false,
+    may_be_quantised: false,
+    gain: Gain::Weight,
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Stated("mlp_bias"),
+    },
+    embed_scale: |_| None,
+    attn_scale: inverse_root_of_head_dim,
+    stated: &[],
+    sliding: None,
+    has_window_switch: true,
+    unrotated_every: None,
+    has_query_temperature: false,
+    has_layer_variants: false,
+    rope: RopeExtras::NONE,
+    config_defaults: || json!({"rms_norm_eps": 1e-6}),
+    experts: None,
+    recurrent: None,
+    ffn_size: None,
+    json_aliases: &[],
+    predicting: None,
+    is_latent: false,
+    layer_names: &[],
+    gguf_layer_names: &[],
+    gguf_output_norm: "output_norm",
+    outer_names: OuterNames::LLAMA,
+    positions: Positions::Rotary,
+    has_head_bias: false,
+    kv_heads: None,
+    refuse_json: |_| Ok(()),
+};
 
+impl DecoderBlock for LlamaBlock {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
             attn_norm: w.norm("attn_norm", c.hidden_size)?,

@@ -7,57 +7,25 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::{FileBytes, Format, Gguf, Llama2cFile, TensorFile};
-use crate::model::arcee::ArceeFamily;
 use crate::model::bitnet::BitnetBlock;
-use crate::model::cohere::CohereFamily;
-use crate::model::cohere2::Cohere2Family;
-use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, StandardBlock};
-use crate::model::deepseek_v2::DeepseekV2Family;
-use crate::model::deepseek_v3::DeepseekV3Family;
+use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, Family, StandardBlock};
 use crate::model::dequantisation::Dequantisation;
-use crate::model::dots1::Dots1Family;
-use crate::model::ernie4_5::Ernie45Family;
-use crate::model::ernie4_5_moe::Ernie45MoeFamily;
-use crate::model::exaone4::Exaone4Family;
-use crate::model::gemma::GemmaFamily;
-use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
-use crate::model::glm::GlmFamily;
-use crate::model::glm4::Glm4Family;
-use crate::model::glm4_moe::Glm4MoeFamily;
-use crate::model::glm4_moe_lite::Glm4MoeLiteFamily;
-use crate::model::gpt_neox::GptNeoxFamily;
-use crate::model::gpt_oss::GptOssFamily;
+use crate::model::gemma4::Gemma4Block;
 use crate::model::gpt2::Gpt2;
-use crate::model::granite::GraniteBlock;
-use crate::model::granite_hybrid::GraniteHybridFamily;
-use crate::model::granite_moe::GraniteMoeFamily;
-use crate::model::helium::HeliumFamily;
-use crate::model::jais2::Jais2Family;
 use crate::model::json::{Config, json_of};
-use crate::model::lfm2::Lfm2Family;
 use crate::model::llama::LlamaBlock;
-use crate::model::minimax_m2::MiniMaxM2Family;
-use crate::model::mistral::MistralBlock;
-use crate::model::mixtral::MixtralFamily;
-use crate::model::nemotron::NemotronFamily;
-use crate::model::olmo::OlmoFamily;
-use crate::model::olmo2::Olmo2Block;
-use crate::model::olmo3::Olmo3Family;
-use crate::model::olmoe::OlmoeFamily;
 use crate::model::phi3::Phi3Block;
-use crate::model::qwen2::Qwen2Block;
-use crate::model::qwen2_moe::Qwen2MoeFamily;
 use crate::model::qwen3::Qwen3Block;
-use crate::model::qwen3_moe::Qwen3MoeFamily;
-use crate::model::qwen3_next::Qwen3NextFamily;
-use crate::model::seed_oss::SeedOssFamily;
-use crate::model::smollm3::SmolLm3Block;
 use crate::model::special_ids::SpecialIds;
-use crate::model::stablelm::StableLmFamily;
-use crate::model::starcoder2::Starcoder2Family;
 use crate::model::ternary::TernaryFiles;
-use crate::model::{Model, adapter};
+use crate::model::{
+    Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
+    ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, glm4_moe_lite,
+    gpt_neox, gpt_oss, gpt2, granite, granite_hybrid, granite_moe, helium, jais2, lfm2, llama, llama4,
+    minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2,
+    qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+};
 use crate::weight::DType;
 
 /// A model, and facts about its files.
@@ -78,124 +46,126 @@ pub struct LoadedModel {
 
 /// Loader of an architecture.
 struct Loader {
-    /// Name in dumps.
-    architecture: &'static str,
-    /// Names in GGUF files.
-    gguf_names: &'static [&'static str],
-    /// Names in `config.json`.
-    model_types: &'static [&'static str],
-    /// Defaults of transformers for keys that a `config.json` omits.
-    config_defaults: fn() -> Value,
-    /// Expert settings, if the architecture has experts.
-    experts: Option<ExpertFiles>,
-    gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
-    hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
+    /// Names in files, and conventions.
+    family: &'static Family,
+    gguf: fn(&Gguf, &'static Family) -> Result<Box<dyn Model>>,
+    hugging_face: fn(&Config, &TensorFile, &'static Family) -> Result<Box<dyn Model>>,
 }
 
-/// Loaders of all supported architectures.
+/// Loaders of all supported architectures. If several have the same name in files, the first one loads the file.
 const LOADERS: &[Loader] = &[
     LLAMA,
-    decoder::<MistralBlock>(),
-    MIXTRAL,
-    decoder::<Qwen2Block>(),
-    decoder::<Qwen3Block>(),
-    decoder::<StandardBlock<Qwen2MoeFamily>>(),
-    decoder::<StandardBlock<Qwen3MoeFamily>>(),
-    decoder::<StandardBlock<Qwen3NextFamily>>(),
-    decoder::<Gemma2Block>(),
-    decoder::<Gemma3Block>(),
+    standard(&mistral::FAMILY),
+    standard(&mixtral::FAMILY),
+    standard(&qwen2::FAMILY),
+    decoder::<Qwen3Block>(&qwen3::FAMILY),
+    standard(&qwen2_moe::FAMILY),
+    standard(&qwen3_moe::FAMILY),
+    standard(&qwen3_next::FAMILY),
+    standard(&qwen3_5::FAMILY),
+    standard(&qwen3_5::MOE_FAMILY),
+    standard(&gemma2::FAMILY),
+    decoder::<Gemma3Block>(&gemma3::FAMILY),
+    decoder::<Gemma4Block>(&gemma4::FAMILY),
     OLMO2,
-    decoder::<SmolLm3Block>(),
-    decoder::<GraniteBlock>(),
-    decoder::<Phi3Block>(),
-    decoder::<StandardBlock<SeedOssFamily>>(),
-    decoder::<StandardBlock<GemmaFamily>>(),
-    OLMO3,
-    decoder::<StandardBlock<Ernie45Family>>(),
-    decoder::<StandardBlock<Exaone4Family>>(),
-    decoder::<StandardBlock<Glm4Family>>(),
-    decoder::<StandardBlock<GlmFamily>>(),
-    decoder::<StandardBlock<HeliumFamily>>(),
-    decoder::<StandardBlock<ArceeFamily>>(),
-    decoder::<StandardBlock<OlmoeFamily>>(),
-    decoder::<StandardBlock<GraniteMoeFamily>>(),
-    decoder::<StandardBlock<Starcoder2Family>>(),
-    decoder::<StandardBlock<GptNeoxFamily>>(),
-    decoder::<StandardBlock<StableLmFamily>>(),
-    decoder::<StandardBlock<CohereFamily>>(),
-    decoder::<StandardBlock<Cohere2Family>>(),
-    decoder::<StandardBlock<OlmoFamily>>(),
-    decoder::<StandardBlock<GptOssFamily>>(),
-    decoder::<StandardBlock<Jais2Family>>(),
-    decoder::<StandardBlock<NemotronFamily>>(),
-    decoder::<StandardBlock<DeepseekV3Family>>(),
-    DEEPSEEK_V2,
-    GLM4_MOE_LITE,
-    decoder::<StandardBlock<Glm4MoeFamily>>(),
-    decoder::<StandardBlock<Dots1Family>>(),
-    decoder::<StandardBlock<MiniMaxM2Family>>(),
-    decoder::<StandardBlock<Ernie45MoeFamily>>(),
-    decoder::<StandardBlock<GraniteHybridFamily>>(),
-    decoder::<StandardBlock<Lfm2Family>>(),
-    decoder::<BitnetBlock>(),
+    standard(&olmo3::FAMILY),
+    standard(&smollm3::FAMILY),
+    standard(&granite::FAMILY),
+    decoder::<Phi3Block>(&phi3::FAMILY),
+    standard(&seed_oss::FAMILY),
+    standard(&gemma::FAMILY),
+    standard(&ernie4_5::FAMILY),
+    standard(&exaone4::FAMILY),
+    standard(&glm4::FAMILY),
+    standard(&glm::FAMILY),
+    standard(&helium::FAMILY),
+    standard(&arcee::FAMILY),
+    standard(&olmoe::FAMILY),
+    standard(&granite_moe::FAMILY),
+    standard(&starcoder2::FAMILY),
+    standard(&gpt_neox::FAMILY),
+    standard(&stablelm::FAMILY),
+    standard(&cohere::FAMILY),
+    standard(&cohere2::FAMILY),
+    standard(&olmo::FAMILY),
+    standard(&gpt_oss::FAMILY),
+    standard(&jais2::FAMILY),
+    standard(&nemotron::FAMILY),
+    standard(&phi::FAMILY),
+    FALCON,
+    standard(&opt::FAMILY),
+    standard(&bloom::FAMILY),
+    standard(&deepseek_v3::FAMILY),
+    standard(&deepseek_v2::FAMILY),
+    standard(&glm4_moe_lite::FAMILY),
+    standard(&glm4_moe::FAMILY),
+    standard(&dots1::FAMILY),
+    standard(&minimax_m2::FAMILY),
+    standard(&ernie4_5_moe::FAMILY),
+    standard(&granite_hybrid::FAMILY),
+    standard(&lfm2::FAMILY),
+    standard(&llama4::FAMILY),
+    standard(&nemotron_h::FAMILY),
+    decoder::<BitnetBlock>(&bitnet::FAMILY),
     GPT2,
 ];
 
 /// Loader of Llama. GGUF files of Mixtral have Llama's name and a number of experts.
 const LLAMA: Loader = Loader {
-    gguf: |file| match file.optional::<u64>("llama.expert_count")? {
-        None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file)?)),
-        Some(_) => Ok(Box::new(Decoder::<StandardBlock<MixtralFamily>>::from_gguf(file)?)),
+    gguf: |file, family| match file.optional::<u64>("llama.expert_count")? {
+        None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file, family)?)),
+        Some(_) => Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, &mixtral::FAMILY)?)),
     },
-    ..decoder::<LlamaBlock>()
+    ..decoder::<LlamaBlock>(&llama::FAMILY)
 };
-
-/// Loader of Mixtral, whose GGUF files have Llama's name.
-const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<MixtralFamily>>() };
 
 /// Loader of OLMo 2. GGUF files of OLMo 3 have its name and a sliding window.
 const OLMO2: Loader = Loader {
-    gguf: |file| match file.optional::<u64>("olmo2.attention.sliding_window")? {
-        None | Some(0) => Ok(Box::new(Decoder::<Olmo2Block>::from_gguf(file)?)),
-        Some(_) => Ok(Box::new(Decoder::<StandardBlock<Olmo3Family>>::from_gguf(file)?)),
+    gguf: |file, family| {
+        let has_window = file.optional::<u64>("olmo2.attention.sliding_window")?.is_some_and(|size| size > 0);
+        let family = if has_window { &olmo3::FAMILY } else { family };
+        Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, family)?))
     },
-    ..decoder::<Olmo2Block>()
+    ..standard(&olmo2::FAMILY)
 };
 
-/// Loader of OLMo 3, whose GGUF files have OLMo 2's name.
-const OLMO3: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Olmo3Family>>() };
-
-/// Loader of DeepSeek V2, whose GGUF files have DeepSeek V3's name.
-const DEEPSEEK_V2: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<DeepseekV2Family>>() };
-
-/// Loader of GLM 4.7 Flash, whose GGUF files have DeepSeek's name.
-const GLM4_MOE_LITE: Loader = Loader { gguf_names: &[], ..decoder::<StandardBlock<Glm4MoeLiteFamily>>() };
+/// Loader of Falcon, whose blocks have one norm of their input or two.
+const FALCON: Loader = Loader {
+    gguf: |file, _| {
+        let has_two = file.tensors.get("blk.0.attn_norm_2.weight").is_some();
+        Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, falcon::family(has_two))?))
+    },
+    hugging_face: |config, tensors, _| {
+        let family = falcon::family(falcon::has_two_norms(config)?);
+        Ok(Box::new(Decoder::<StandardBlock>::from_hugging_face(config, tensors, family)?))
+    },
+    ..standard(&falcon::FAMILY)
+};
 
 const GPT2: Loader = Loader {
-    architecture: "gpt2",
-    gguf_names: &["gpt2"],
-    model_types: &["gpt2"],
-    config_defaults: || Value::Null,
-    experts: None,
-    gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
-    hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
+    family: &gpt2::FAMILY,
+    gguf: |file, _| Ok(Box::new(Gpt2::from_gguf(file)?)),
+    hugging_face: |config, tensors, _| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
 };
 
-const fn decoder<B: DecoderBlock>() -> Loader {
+/// Returns the loader of an architecture with the common block.
+const fn standard(family: &'static Family) -> Loader {
+    decoder::<StandardBlock>(family)
+}
+
+const fn decoder<B: DecoderBlock>(family: &'static Family) -> Loader {
     Loader {
-        architecture: B::FAMILY.architecture,
-        gguf_names: B::FAMILY.gguf_names,
-        model_types: B::FAMILY.model_types,
-        config_defaults: B::FAMILY.config_defaults,
-        experts: B::FAMILY.experts,
-        gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
-        hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
+        family,
+        gguf: |file, family| Ok(Box::new(Decoder::<B>::from_gguf(file, family)?)),
+        hugging_face: |config, tensors, family| {
+            Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors, family)?))
+        },
     }
 }
 
 /// Returns the names of the supported architectures.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
-    LOADERS.iter().map(|loader| loader.architecture)
+    LOADERS.iter().map(|loader| loader.family.architecture)
 }
 
 /// Returns true if experts of this architecture may be chosen by other scores than the router's logits.
@@ -209,13 +179,13 @@ pub fn may_have_expert_groups(architecture: &str) -> bool {
 }
 
 fn has_experts(architecture: &str, are_such: impl Fn(&ExpertFiles) -> bool) -> bool {
-    let named = LOADERS.iter().filter(|loader| loader.architecture == architecture);
-    named.filter_map(|loader| loader.experts.as_ref()).any(are_such)
+    let named = LOADERS.iter().filter(|loader| loader.family.architecture == architecture);
+    named.filter_map(|loader| loader.family.experts.as_ref()).any(are_such)
 }
 
 /// Returns true if our engine knows the architecture of a `config.json` with this `model_type`.
 pub fn is_known_model_type(name: &str) -> bool {
-    LOADERS.iter().any(|loader| loader.model_types.contains(&name))
+    LOADERS.iter().any(|loader| loader.family.model_types.contains(&name))
 }
 
 /// Returns the loader for the architecture name that a file has under `key`.
@@ -226,7 +196,9 @@ fn loader_of(
     names: fn(&'static Loader) -> &'static [&'static str],
 ) -> Result<&'static Loader> {
     LOADERS.iter().find(|loader| names(loader).contains(&name)).ok_or_else(|| {
-        let known: Vec<_> = LOADERS.iter().flat_map(names).copied().collect();
+        let mut known: Vec<_> = LOADERS.iter().flat_map(names).copied().collect();
+        // Relatives with the same name in files are neighbours.
+        known.dedup();
         Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
     })
 }
@@ -234,10 +206,10 @@ fn loader_of(
 pub(super) fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
     adapter::refuse_gguf_adapter(&file)?;
-    let loader = loader_of(file.tensors.path(), KEY, file.require(KEY)?, |loader| loader.gguf_names)?;
+    let loader = loader_of(file.tensors.path(), KEY, file.require(KEY)?, |loader| loader.family.gguf_names)?;
     let precision = main_type(&file.tensors);
     file.tensors = ternary.unpacked(file.tensors)?;
-    let model = (loader.gguf)(&file)?;
+    let model = (loader.gguf)(&file, loader.family)?;
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
     let begin_token = file.optional("tokenizer.ggml.bos_token_id")?;
@@ -258,7 +230,7 @@ const LLAMA2C_BEGIN_TOKEN: u32 = 1;
 const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
 
 pub(super) fn load_llama2c(file: &Llama2cFile) -> Result<LoadedModel> {
-    let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file)?);
+    let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file, &llama::FAMILY)?);
     let (format, precision) = (Format::Llama2c.name(), main_type(&file.tensors));
     let (begin_token, end_tokens) = (Some(LLAMA2C_BEGIN_TOKEN), LLAMA2C_END_TOKENS.to_vec());
     Ok(LoadedModel { model, format, precision, begin_token, end_tokens, notes: Vec::new() })
@@ -273,17 +245,17 @@ pub(super) fn load_hugging_face(
     const KEY: &str = "model_type";
     let json = json_of(config)?;
     let config = Config::new(&config.path, &json);
-    let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.model_types)?;
+    let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.family.model_types)?;
     if let Some(text) = config.object("text_config")?
         && let Some(inner) = text.optional_str(KEY)?
-        && !loader.model_types.contains(&inner)
+        && !loader.family.model_types.contains(&inner)
     {
-        return Err(text.bad_key(KEY, inner, format!("one of {}", loader.model_types.join(", "))));
+        return Err(text.bad_key(KEY, inner, format!("one of {}", loader.family.model_types.join(", "))));
     }
-    let model = (loader.hugging_face)(&config, weights)?;
+    let model = (loader.hugging_face)(&config, weights, loader.family)?;
     let text = config.object("text_config")?.unwrap_or(config.clone());
     let SpecialIds { begin: begin_token, end: end_tokens } = SpecialIds::read(&config, generation)?;
-    let mut notes = defaults_taken(&text, &(loader.config_defaults)());
+    let mut notes = defaults_taken(&text, &(loader.family.config_defaults)());
     let quantised = Dequantisation::read(&config)?;
     notes.extend(quantised.as_ref().map(|quantised| {
         let more = match quantised.quantises_activations() {

@@ -3,44 +3,37 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, RopeExtras, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, BlockShape, ExpertFiles, Family, QkNorm, RopeExtras};
+use crate::model::llama;
 use crate::ops::experts::ScoreFunction;
 use crate::tensor::RopePairing;
 
 /// Settings of MiniMax M2.
-#[derive(Clone, Debug)]
-pub(crate) struct MiniMaxM2Family;
-
-impl StandardFamily for MiniMaxM2Family {
-    const FAMILY: Family = Family {
-        architecture: "minimax-m2",
-        gguf_names: &["minimax-m2"],
-        model_types: &["minimax_m2"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        biases: BiasRules::NONE,
-        experts: Some(ExpertFiles {
-            ffn_size: ["intermediate_size", "feed_forward_length"],
-            function: ScoreFunction::Sigmoid,
-            gguf_function: Some(ScoreFunction::Sigmoid),
-            has_bias: true,
-            ..ExpertFiles::MIXTRAL
-        }),
-        layer_names: &[
-            ("ffn_gate_inp", "block_sparse_moe.gate"),
-            ("exp_probs_b", "block_sparse_moe.e_score_correction_bias="),
-            ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
-            ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
-            ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
-        ],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "minimax-m2",
+    gguf_names: &["minimax-m2"],
+    model_types: &["minimax_m2"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    biases: BiasRules::NONE,
+    experts: Some(ExpertFiles {
+        ffn_size: ["intermediate_size", "feed_forward_length"],
+        function: ScoreFunction::Sigmoid,
+        gguf_function: Some(ScoreFunction::Sigmoid),
+        has_bias: true,
+        ..ExpertFiles::MIXTRAL
+    }),
+    layer_names: &[
+        ("ffn_gate_inp", "block_sparse_moe.gate"),
+        ("exp_probs_b", "block_sparse_moe.e_score_correction_bias="),
+        ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
+        ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
+        ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
+    ],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `MiniMaxM2Config`.
 fn config_defaults() -> Value {

@@ -3,29 +3,24 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BiasRules, DecoderBlock, ExpertFiles, Family, SlidingDefaults, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, ExpertFiles, Family, SlidingDefaults};
+use crate::model::llama;
 
 /// Settings of Mixtral.
-#[derive(Clone, Debug)]
-pub(crate) struct MixtralFamily;
-
-impl StandardFamily for MixtralFamily {
-    const FAMILY: Family = Family {
-        model_types: &["mixtral"],
-        sliding: Some(SlidingDefaults::ALL),
-        config_defaults,
-        experts: Some(ExpertFiles::MIXTRAL),
-        layer_names: &[
-            ("ffn_gate_inp", "block_sparse_moe.gate"),
-            ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
-            ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
-            ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
-        ],
-        biases: BiasRules::NONE,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    model_types: &["mixtral"],
+    sliding: Some(SlidingDefaults::ALL),
+    config_defaults,
+    experts: Some(ExpertFiles::MIXTRAL),
+    layer_names: &[
+        ("ffn_gate_inp", "block_sparse_moe.gate"),
+        ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
+        ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
+        ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
+    ],
+    biases: BiasRules::NONE,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `MixtralConfig`.
 fn config_defaults() -> Value {

@@ -4,6 +4,7 @@ mod adapter;
 pub(crate) mod arcee;
 mod attention;
 pub mod bitnet;
+pub(crate) mod bloom;
 mod cache;
 pub(crate) mod cohere;
 pub(crate) mod cohere2;
@@ -15,10 +16,12 @@ pub(crate) mod dots1;
 pub(crate) mod ernie4_5;
 pub(crate) mod ernie4_5_moe;
 pub(crate) mod exaone4;
+pub(crate) mod falcon;
 mod files;
 pub(crate) mod gemma;
 pub(crate) mod gemma2;
 pub mod gemma3;
+pub(crate) mod gemma4;
 pub(crate) mod glm;
 pub(crate) mod glm4;
 pub(crate) mod glm4_moe;
@@ -34,21 +37,27 @@ pub(crate) mod jais2;
 mod json;
 pub(crate) mod lfm2;
 pub mod llama;
+pub(crate) mod llama4;
 mod loaders;
 mod longrope;
+mod meta_files;
 pub(crate) mod minimax_m2;
 pub(crate) mod mistral;
 pub(crate) mod mixtral;
 pub(crate) mod nemotron;
+pub(crate) mod nemotron_h;
 pub(crate) mod olmo;
 pub(crate) mod olmo2;
 pub(crate) mod olmo3;
 pub(crate) mod olmoe;
+pub(crate) mod opt;
+pub(crate) mod phi;
 pub(crate) mod phi3;
 pub(crate) mod quantisation;
 pub(crate) mod qwen2;
 pub(crate) mod qwen2_moe;
 pub mod qwen3;
+pub(crate) mod qwen3_5;
 pub mod qwen3_moe;
 pub(crate) mod qwen3_next;
 pub(crate) mod seed_oss;
@@ -170,6 +179,24 @@ pub trait Model: Send + Sync {
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
         None
+    }
+
+    /// Returns true if a window is a chunk of positions, of which a token sees those up to itself.
+    fn has_chunks(&self) -> bool {
+        false
+    }
+
+    /// Returns the widths of a cached key and of a cached value of one token in a layer.
+    fn cache_widths(&self, layer: usize) -> [usize; 2] {
+        _ = layer;
+        let Dimensions { kv_width, value_width, .. } = self.dimensions();
+        [kv_width, value_width]
+    }
+
+    /// Returns true if layers can run alone, from a residual stream. Layers of some models also read tokens, or the keys of
+    /// earlier layers.
+    fn runs_in_parts(&self) -> bool {
+        true
     }
 
     /// Returns the state of a layer before the first token.

@@ -3,35 +3,28 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BlockShape, DecoderBlock, Family, FfnShape, NormKind, RopeExtras, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BlockShape, Family, FfnShape, NormKind, RopeExtras};
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// Settings of Nemotron-4 and Minitron.
-#[derive(Clone, Debug)]
-pub(crate) struct NemotronFamily;
-
-impl StandardFamily for NemotronFamily {
-    const FAMILY: Family = Family {
-        architecture: "nemotron",
-        gguf_names: &["nemotron"],
-        model_types: &["nemotron"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: "norm_eps",
-        gain: Gain::OnePlusWeight,
-        activation: Activation::SquaredRelu,
-        hidden_acts: &["relu2"],
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "nemotron",
+    gguf_names: &["nemotron"],
+    model_types: &["nemotron"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: "norm_eps",
+    gain: Gain::OnePlusWeight,
+    activation: Activation::SquaredRelu,
+    hidden_acts: &["relu2"],
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `NemotronConfig`.
 fn config_defaults() -> Value {

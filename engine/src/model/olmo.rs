@@ -2,27 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{BiasRules, DecoderBlock, Family, NormKind, RopeExtras, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, Family, NormKind, RopeExtras};
+use crate::model::llama;
 use crate::ops::rope::RopeRounding;
 
 /// Settings of OLMo.
-#[derive(Clone, Debug)]
-pub(crate) struct OlmoFamily;
-
-impl StandardFamily for OlmoFamily {
-    const FAMILY: Family = Family {
-        architecture: "olmo",
-        gguf_names: &["olmo"],
-        model_types: &["olmo"],
-        norm: NormKind::LayerAlone,
-        json_eps: "layer_norm_eps",
-        rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
-        biases: BiasRules::NONE,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "olmo",
+    gguf_names: &["olmo"],
+    model_types: &["olmo"],
+    norm: NormKind::LayerAlone,
+    json_eps: "layer_norm_eps",
+    rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
+    biases: BiasRules::NONE,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `OlmoConfig`.
 fn config_defaults() -> Value {

@@ -3,28 +3,21 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BlockShape, DecoderBlock, Family, HalfNorms, QkNorm, SlidingDefaults, SlidingRope, StandardFamily,
-};
-use crate::model::olmo2::Olmo2Block;
+use crate::model::decoder::{BlockShape, Family, HalfNorms, QkNorm, SlidingDefaults, SlidingRope};
+use crate::model::olmo2;
 
 /// Settings of OLMo 3.
-#[derive(Clone, Debug)]
-pub(crate) struct Olmo3Family;
-
-impl StandardFamily for Olmo3Family {
-    const FAMILY: Family = Family {
-        model_types: &["olmo3"],
-        shape: BlockShape { norms: HalfNorms::After, qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
-        sliding: Some(SlidingDefaults {
-            full_every: Some(4),
-            rope: SlidingRope::Unscaled,
-            ..SlidingDefaults::ALL
-        }),
-        config_defaults,
-        ..Olmo2Block::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    model_types: &["olmo3"],
+    shape: BlockShape { norms: HalfNorms::After, qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
+    sliding: Some(SlidingDefaults {
+        full_every: Some(4),
+        rope: SlidingRope::Unscaled,
+        ..SlidingDefaults::ALL
+    }),
+    config_defaults,
+    ..olmo2::FAMILY
+};
 
 /// Returns the defaults of transformers' `Olmo3Config`.
 fn config_defaults() -> Value {

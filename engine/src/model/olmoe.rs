@@ -3,34 +3,27 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, ExpertFiles, Family, QkNorm, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, BlockShape, ExpertFiles, Family, QkNorm};
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of OLMoE.
-#[derive(Clone, Debug)]
-pub(crate) struct OlmoeFamily;
-
-impl StandardFamily for OlmoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "olmoe",
-        gguf_names: &["olmoe"],
-        model_types: &["olmoe"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
-        experts: Some(ExpertFiles {
-            normalised: Some("norm_topk_prob"),
-            gguf_normalised: Some(false),
-            is_rounded: true,
-            ..ExpertFiles::MIXTRAL
-        }),
-        biases: BiasRules::NONE,
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "olmoe",
+    gguf_names: &["olmoe"],
+    model_types: &["olmoe"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::AllHeads, ..BlockShape::LLAMA },
+    experts: Some(ExpertFiles {
+        normalised: Some("norm_topk_prob"),
+        gguf_normalised: Some(false),
+        is_rounded: true,
+        ..ExpertFiles::MIXTRAL
+    }),
+    biases: BiasRules::NONE,
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `OlmoeConfig`.
 fn config_defaults() -> Value {

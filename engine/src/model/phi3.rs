@@ -9,7 +9,7 @@ use crate::model::decoder::{
     BiasRules, BlockShape, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, ForwardContext,
     LayerWeights, Projections, RopeExtras, SlidingDefaults,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama::{self, LlamaBlock};
 use crate::ops::attention::AttentionScale;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
@@ -19,22 +19,23 @@ use crate::weight::Matrix;
 #[derive(Clone, Debug)]
 pub(crate) struct Phi3Block(LlamaBlock);
 
-impl DecoderBlock for Phi3Block {
-    const FAMILY: Family = Family {
-        architecture: "phi3",
-        gguf_names: &["phi3"],
-        model_types: &["phi3"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
-        attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
-        sliding: Some(SlidingDefaults { is_off_in_gguf: |_| true, ..SlidingDefaults::ALL }),
-        rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
-        config_defaults,
-        layer_names: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],
-        biases: BiasRules::NONE,
-        ..LlamaBlock::FAMILY
-    };
+/// Settings of Phi-3 and Phi-4 mini.
+pub(crate) const FAMILY: Family = Family {
+    architecture: "phi3",
+    gguf_names: &["phi3"],
+    model_types: &["phi3"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { ffn: FfnShape::FusedGate, ..BlockShape::LLAMA },
+    attn_scale: |c| AttentionScale::Queries(1.0 / (c.head_dim as f32).sqrt()),
+    sliding: Some(SlidingDefaults { is_off_in_gguf: |_| true, ..SlidingDefaults::ALL }),
+    rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
+    config_defaults,
+    layer_names: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],
+    biases: BiasRules::NONE,
+    ..llama::FAMILY
+};
 
+impl DecoderBlock for Phi3Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         let attn_norm = w.norm("attn_norm", c.hidden_size)?;

@@ -3,36 +3,29 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    DecoderBlock, DenseFiles, ExpertFiles, Family, SharedExpertFiles, StandardFamily,
-};
-use crate::model::qwen2::Qwen2Block;
+use crate::model::decoder::{DenseFiles, ExpertFiles, Family, SharedExpertFiles};
+use crate::model::qwen2;
 
 /// Settings of Qwen 2 with experts.
-#[derive(Clone, Debug)]
-pub(crate) struct Qwen2MoeFamily;
-
-impl StandardFamily for Qwen2MoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "qwen2moe",
-        gguf_names: &["qwen2moe"],
-        model_types: &["qwen2_moe"],
-        config_defaults,
-        experts: Some(ExpertFiles {
-            ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
-            normalised: Some("norm_topk_prob"),
-            gguf_normalised: Some(false),
-            shared: Some(SharedExpertFiles::Weighted([
-                "shared_expert_intermediate_size",
-                "expert_shared_feed_forward_length",
-            ])),
-            is_rounded: true,
-            dense: DenseFiles::Listed,
-            ..ExpertFiles::MIXTRAL
-        }),
-        ..Qwen2Block::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "qwen2moe",
+    gguf_names: &["qwen2moe"],
+    model_types: &["qwen2_moe"],
+    config_defaults,
+    experts: Some(ExpertFiles {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        normalised: Some("norm_topk_prob"),
+        gguf_normalised: Some(false),
+        shared: Some(SharedExpertFiles::Weighted([
+            "shared_expert_intermediate_size",
+            "expert_shared_feed_forward_length",
+        ])),
+        is_rounded: true,
+        dense: DenseFiles::Listed,
+        ..ExpertFiles::MIXTRAL
+    }),
+    ..qwen2::FAMILY
+};
 
 /// Returns the defaults of transformers' `Qwen2MoeConfig`.
 fn config_defaults() -> Value {

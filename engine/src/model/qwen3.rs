@@ -8,7 +8,7 @@ use crate::model::decoder::{
     BiasRule, BiasRules, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext,
     LayerWeights, Projections,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
@@ -32,20 +32,21 @@ pub struct Qwen3Block {
     pub(crate) ffn: FeedForward,
 }
 
-impl DecoderBlock for Qwen3Block {
-    const FAMILY: Family = Family {
-        architecture: "qwen3",
-        gguf_names: &["qwen3"],
-        model_types: &["qwen3"],
-        gguf_pairing: RopePairing::Half,
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_bias"),
-            mlp: BiasRule::Never,
-        },
-        ..LlamaBlock::FAMILY
-    };
+/// Settings of Qwen 3.
+pub const FAMILY: Family = Family {
+    architecture: "qwen3",
+    gguf_names: &["qwen3"],
+    model_types: &["qwen3"],
+    gguf_pairing: RopePairing::Half,
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_bias"),
+        mlp: BiasRule::Never,
+    },
+    ..llama::FAMILY
+};
 
+impl DecoderBlock for Qwen3Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
             attn_norm: w.norm("attn_norm", c.hidden_size)?,

@@ -2,39 +2,28 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, BlockShape, Decoder, DecoderBlock, DenseFiles, ExpertFiles, Family, QkNorm, StandardBlock,
-    StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, BlockShape, DenseFiles, ExpertFiles, Family, QkNorm};
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
-/// A Qwen 3 model with experts.
-pub type Qwen3Moe = Decoder<StandardBlock<Qwen3MoeFamily>>;
-
 /// Settings of Qwen 3 with experts.
-#[derive(Clone, Debug)]
-pub struct Qwen3MoeFamily;
-
-impl StandardFamily for Qwen3MoeFamily {
-    const FAMILY: Family = Family {
-        architecture: "qwen3moe",
-        gguf_names: &["qwen3moe"],
-        model_types: &["qwen3_moe"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
-        config_defaults,
-        experts: Some(ExpertFiles {
-            ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
-            normalised: Some("norm_topk_prob"),
-            is_rounded: true,
-            dense: DenseFiles::Listed,
-            ..ExpertFiles::MIXTRAL
-        }),
-        biases: BiasRules::NONE,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub const FAMILY: Family = Family {
+    architecture: "qwen3moe",
+    gguf_names: &["qwen3moe"],
+    model_types: &["qwen3_moe"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::EachHead, ..BlockShape::LLAMA },
+    config_defaults,
+    experts: Some(ExpertFiles {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        normalised: Some("norm_topk_prob"),
+        is_rounded: true,
+        dense: DenseFiles::Listed,
+        ..ExpertFiles::MIXTRAL
+    }),
+    biases: BiasRules::NONE,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Qwen3MoeConfig`.
 fn config_defaults() -> Value {

@@ -4,55 +4,50 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, DenseFiles, ExpertFiles, Family, QkNorm, RecurrentFiles, RopeExtras,
-    SharedExpertFiles, StandardFamily,
+    BiasRules, BlockShape, DeltaLayout, DenseFiles, ExpertFiles, Family, QkNorm, RecurrentFiles, RopeExtras,
+    SharedExpertFiles,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
 /// Settings of Qwen3-Next.
-#[derive(Clone, Debug)]
-pub(crate) struct Qwen3NextFamily;
-
-impl StandardFamily for Qwen3NextFamily {
-    const FAMILY: Family = Family {
-        architecture: "qwen3next",
-        gguf_names: &["qwen3next"],
-        model_types: &["qwen3_next"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { qk_norm: QkNorm::EachHead, has_output_gate: true, ..BlockShape::LLAMA },
-        gain: Gain::OnePlusWeight,
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        recurrent: Some(RecurrentFiles::DeltaRule),
-        experts: Some(ExpertFiles {
-            ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
-            normalised: Some("norm_topk_prob"),
-            shared: Some(SharedExpertFiles::Weighted([
-                "shared_expert_intermediate_size",
-                "expert_shared_feed_forward_length",
-            ])),
-            has_plain_sigmoid: true,
-            is_rounded: true,
-            dense: DenseFiles::Listed,
-            ..ExpertFiles::MIXTRAL
-        }),
-        predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
-        biases: BiasRules::NONE,
-        layer_names: &[
-            ("attn_qkvz", "linear_attn.in_proj_qkvz"),
-            ("ssm_ba", "linear_attn.in_proj_ba"),
-            ("ssm_conv1d", "linear_attn.conv1d"),
-            ("ssm_a", "linear_attn.A_log="),
-            ("ssm_dt", "linear_attn.dt="),
-            ("ssm_norm", "linear_attn.norm"),
-            ("ssm_out", "linear_attn.out_proj"),
-        ],
-        gguf_layer_names: &[("ffn_norm", "post_attention_norm"), ("ssm_a", "ssm_a=")],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "qwen3next",
+    gguf_names: &["qwen3next"],
+    model_types: &["qwen3_next"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { qk_norm: QkNorm::EachHead, has_output_gate: true, ..BlockShape::LLAMA },
+    gain: Gain::OnePlusWeight,
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    recurrent: Some(RecurrentFiles::DeltaRule(DeltaLayout::Grouped)),
+    experts: Some(ExpertFiles {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        normalised: Some("norm_topk_prob"),
+        shared: Some(SharedExpertFiles::Weighted([
+            "shared_expert_intermediate_size",
+            "expert_shared_feed_forward_length",
+        ])),
+        has_plain_sigmoid: true,
+        is_rounded: true,
+        dense: DenseFiles::Listed,
+        ..ExpertFiles::MIXTRAL
+    }),
+    predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
+    biases: BiasRules::NONE,
+    layer_names: &[
+        ("attn_qkvz", "linear_attn.in_proj_qkvz"),
+        ("ssm_ba", "linear_attn.in_proj_ba"),
+        ("ssm_conv1d", "linear_attn.conv1d"),
+        ("ssm_a", "linear_attn.A_log="),
+        ("ssm_dt", "linear_attn.dt="),
+        ("ssm_norm", "linear_attn.norm"),
+        ("ssm_out", "linear_attn.out_proj"),
+    ],
+    gguf_layer_names: &[("ffn_norm", "post_attention_norm"), ("ssm_a", "ssm_a=")],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Qwen3NextConfig`.
 fn config_defaults() -> Value {

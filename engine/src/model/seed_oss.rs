@@ -3,31 +3,25 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::DecoderBlock;
-use crate::model::decoder::{BiasRule, BiasRules, Family, StandardFamily};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRule, BiasRules, Family};
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of Seed-OSS.
-#[derive(Clone, Debug)]
-pub(crate) struct SeedOssFamily;
-
-impl StandardFamily for SeedOssFamily {
-    const FAMILY: Family = Family {
-        architecture: "seed_oss",
-        gguf_names: &["seed_oss"],
-        model_types: &["seed_oss"],
-        gguf_pairing: RopePairing::Half,
-        biases: BiasRules {
-            qkv: BiasRule::Stated("attention_bias"),
-            output: BiasRule::Stated("attention_out_bias"),
-            mlp: BiasRule::Never,
-        },
-        gguf_layer_names: &[("ffn_norm", "post_attention_norm")],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "seed_oss",
+    gguf_names: &["seed_oss"],
+    model_types: &["seed_oss"],
+    gguf_pairing: RopePairing::Half,
+    biases: BiasRules {
+        qkv: BiasRule::Stated("attention_bias"),
+        output: BiasRule::Stated("attention_out_bias"),
+        mlp: BiasRule::Never,
+    },
+    gguf_layer_names: &[("ffn_norm", "post_attention_norm")],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `SeedOssConfig`.
 fn config_defaults() -> Value {

@@ -2,41 +2,19 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Result;
-use crate::model::cache::LayerState;
-use crate::model::decoder::{BiasRules, DecoderBlock, DecoderConfig, Family, ForwardContext, LayerWeights};
-use crate::model::llama::LlamaBlock;
-use crate::tap::Probe;
-use crate::tensor::Tensor;
-use crate::weight::Matrix;
+use crate::model::decoder::{BiasRules, Family};
+use crate::model::llama;
 
-/// Llama's block.
-#[derive(Clone, Debug)]
-pub(crate) struct SmolLm3Block(LlamaBlock);
-
-impl DecoderBlock for SmolLm3Block {
-    const FAMILY: Family = Family {
-        architecture: "smollm3",
-        gguf_names: &["smollm3"],
-        model_types: &["smollm3"],
-        unrotated_every: Some(4),
-        config_defaults,
-        biases: BiasRules::NONE,
-        ..LlamaBlock::FAMILY
-    };
-
-    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        LlamaBlock::load(c, w).map(Self)
-    }
-
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        self.0.forward(x, p, t, state)
-    }
-
-    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        self.0.matrices()
-    }
-}
+/// Settings of SmolLM3.
+pub(crate) const FAMILY: Family = Family {
+    architecture: "smollm3",
+    gguf_names: &["smollm3"],
+    model_types: &["smollm3"],
+    unrotated_every: Some(4),
+    config_defaults,
+    biases: BiasRules::NONE,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `SmolLM3Config`.
 fn config_defaults() -> Value {

@@ -4,39 +4,33 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, DecoderBlock, Family, NormKind, ParallelHalves, ParallelOrder,
-    RopeExtras, StandardFamily,
+    BiasRule, BiasRules, BlockShape, Family, NormKind, ParallelHalves, ParallelOrder, RopeExtras,
 };
-use crate::model::llama::LlamaBlock;
+use crate::model::llama;
 use crate::tensor::RopePairing;
 
 /// Settings of StableLM.
-#[derive(Clone, Debug)]
-pub(crate) struct StableLmFamily;
-
-impl StandardFamily for StableLmFamily {
-    const FAMILY: Family = Family {
-        architecture: "stablelm",
-        gguf_names: &["stablelm"],
-        model_types: &["stablelm"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape {
-            parallel: Some(ParallelHalves {
-                has_ffn_norm: false,
-                orders: [ParallelOrder::AttentionFirst; 2],
-                is_always: false,
-                is_gguf: false,
-            }),
-            ..BlockShape::LLAMA
-        },
-        norm: NormKind::Layer,
-        json_eps: "layer_norm_eps",
-        rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
-        biases: BiasRules { qkv: BiasRule::Stated("use_qkv_bias"), ..BiasRules::NONE },
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "stablelm",
+    gguf_names: &["stablelm"],
+    model_types: &["stablelm"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape {
+        parallel: Some(ParallelHalves {
+            has_ffn_norm: false,
+            orders: [ParallelOrder::AttentionFirst; 2],
+            is_always: false,
+            is_gguf: false,
+        }),
+        ..BlockShape::LLAMA
+    },
+    norm: NormKind::Layer,
+    json_eps: "layer_norm_eps",
+    rope: RopeExtras { may_be_partial: true, ..RopeExtras::NONE },
+    biases: BiasRules { qkv: BiasRule::Stated("use_qkv_bias"), ..BiasRules::NONE },
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `StableLmConfig`.
 fn config_defaults() -> Value {

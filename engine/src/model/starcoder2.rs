@@ -2,35 +2,28 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{
-    BiasRules, BlockShape, DecoderBlock, Family, FfnShape, NormKind, SlidingDefaults, StandardFamily,
-};
-use crate::model::llama::LlamaBlock;
+use crate::model::decoder::{BiasRules, BlockShape, Family, FfnShape, NormKind, SlidingDefaults};
+use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
 /// Settings of StarCoder2.
-#[derive(Clone, Debug)]
-pub(crate) struct Starcoder2Family;
-
-impl StandardFamily for Starcoder2Family {
-    const FAMILY: Family = Family {
-        architecture: "starcoder2",
-        gguf_names: &["starcoder2"],
-        model_types: &["starcoder2"],
-        gguf_pairing: RopePairing::Half,
-        shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
-        norm: NormKind::Layer,
-        json_eps: "norm_epsilon",
-        activation: Activation::GeluTanh,
-        hidden_acts: &["gelu_pytorch_tanh"],
-        biases: BiasRules::stated("use_bias"),
-        sliding: Some(SlidingDefaults { is_off_in_gguf: |_| true, ..SlidingDefaults::ALL }),
-        layer_names: &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")],
-        config_defaults,
-        ..LlamaBlock::FAMILY
-    };
-}
+pub(crate) const FAMILY: Family = Family {
+    architecture: "starcoder2",
+    gguf_names: &["starcoder2"],
+    model_types: &["starcoder2"],
+    gguf_pairing: RopePairing::Half,
+    shape: BlockShape { ffn: FfnShape::Plain, ..BlockShape::LLAMA },
+    norm: NormKind::Layer,
+    json_eps: "norm_epsilon",
+    activation: Activation::GeluTanh,
+    hidden_acts: &["gelu_pytorch_tanh"],
+    biases: BiasRules::stated("use_bias"),
+    sliding: Some(SlidingDefaults { is_off_in_gguf: |_| true, ..SlidingDefaults::ALL }),
+    layer_names: &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")],
+    config_defaults,
+    ..llama::FAMILY
+};
 
 /// Returns the defaults of transformers' `Starcoder2Config`.
 fn config_defaults() -> Value {

@@ -1,6 +1,7 @@
 //! Loads weights by name, checks their shapes, and checks that no tensor stays unused.
 
 use std::collections::HashSet;
+use std::fmt::Arguments;
 use std::path::Path;
 use std::thread;
 
@@ -309,7 +310,7 @@ fn first_bad_code(matrix: &Matrix) -> Option<usize> {
 
 /// Downloads the remote matrices that are needed now, all at once, and checks them like local ones. `part` names them
 /// in messages.
-pub(crate) fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
+pub(crate) fn arrive(part: Arguments, matrices: &[(&str, &Matrix)]) {
     let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
     lazy_bytes::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts()))
         .unwrap_or_else(|why| lazy_bytes::refuse(why));
@@ -322,7 +323,7 @@ pub(crate) fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
         };
         if let Some(flaw) = flaw {
             let problem = format!("{flaw} ({}); the file is damaged", matrix.dtype);
-            lazy_bytes::refuse(UnavailableBytes { place: format!("{name} of {}", part()), problem });
+            lazy_bytes::refuse(UnavailableBytes { place: format!("{name} of {part}"), problem });
         }
     }
 }

@@ -41,7 +41,7 @@ impl Numerics for F32 {
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
-        per_column(rms_normed(x, norm.weight.len(), norm.eps), norm.gains(), |x, gain| x * gain)
+        per_column(rms_normed(x, norm.width(), norm.eps), norm.gains(), |x, gain| x * gain)
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
@@ -75,7 +75,7 @@ impl Numerics for F32 {
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
             AttentionScale::Products(factor) => attention::scores(q, k, factor),
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 attention::scores(&self.scale(q, Multiplier::Element(factor)), k, 1.0)
             }
         }

@@ -53,7 +53,7 @@ impl Numerics for Llama2C {
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
-        let normed = per_row(x, norm.weight.len(), |x, out| {
+        let normed = per_row(x, norm.width(), |x, out| {
             let mean = x.iter().fold(0.0, |sum, x| sum + x * x) / x.len() as f32;
             let scale = 1.0 / (mean + norm.eps).sqrt();
             out.iter_mut().zip(x).for_each(|(out, x)| *out = scale * x);
@@ -100,7 +100,7 @@ impl Numerics for Llama2C {
                 attention::scores_by(q, k, |q, k| dot(q, k) / root)
             }
             AttentionScale::Products(factor) => attention::scores_by(q, k, |q, k| dot(q, k) * factor),
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 attention::scores_by(&self.scale(q, Multiplier::Element(factor)), k, dot)
             }
         }

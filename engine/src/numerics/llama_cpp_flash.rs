@@ -115,7 +115,7 @@ impl Numerics for LlamaCppFlash {
                 ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), DotOrder::Row, factor)
             }
             AttentionScale::Products(factor) => ggml::scores_in_order(q, k, factor),
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 self.scores(&self.scale(q, Multiplier::Element(factor)), k, AttentionScale::Products(1.0))
             }
         }
@@ -152,7 +152,7 @@ impl Numerics for LlamaCppFlash {
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
         adds_rows_alike, affine, bit_linear, rope_table, rotate, activation, gated,
         likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
-        add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }
 

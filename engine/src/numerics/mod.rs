@@ -39,6 +39,7 @@ pub use transformers::Transformers;
 use crate::kernels::elementwise::per_column;
 use crate::kernels::softplus::softplus;
 use crate::ops::activation::{Activation, ClampedGlu};
+use crate::ops::alibi;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
@@ -49,10 +50,11 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::{self, StateSpace};
+use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::parallel;
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
@@ -120,11 +122,15 @@ pub trait Numerics: Send + Sync {
     /// Computes `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
 
-    /// Computes [`Numerics::linear`] for some rows of a pass of `tokens` tokens, with the same bits as for the whole
-    /// pass. If the summation order depends on the number of rows, the order for `tokens` rows is used.
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+    /// Computes [`Numerics::linear`], or [`Numerics::affine`] with a bias, for some rows of a pass of `tokens` tokens,
+    /// with the same bits as for the whole pass. If the summation order depends on the number of rows, the order for
+    /// `tokens` rows is used.
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
         _ = tokens;
-        self.linear(x, w)
+        match bias {
+            Some(bias) => self.affine(x, w, bias),
+            None => self.linear(x, w),
+        }
     }
 
     /// Returns true if a product of `tokens` rows, and the operations around it, give each row the same bits as a
@@ -188,6 +194,14 @@ pub trait Numerics: Send + Sync {
     /// Computes masked softmax over keys and a sink in each head, which has no weight: `[H, T, S]`, `[H]` to `[H, T, S]`.
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         attention::softmax_with_sinks(scores, mask, sinks, |x| x)
+    }
+
+    /// Adds ALiBi to scores: each head's slope, `[H]`, times the distance from the query to the key. `[H, T, S]` to `[H, T,
+    /// S]`.
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        alibi::added(scores, slopes, mask.position, |score, slope, key, query| {
+            slope.mul_add(alibi::distance(key, query), score)
+        })
     }
 
     /// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
@@ -285,6 +299,16 @@ pub trait Numerics: Send + Sync {
         shared_expert::added(routed, outputs, weights, |x| x)
     }
 
+    /// Multiplies each row by its factors: `[T, ...]` and `[T]`, or `[T, d]` and `[T, k]` to `[T, k, d]`.
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        row_factor::scaled(x, factors, |product| product)
+    }
+
+    /// Multiplies queries by the temperature of their position: `[T, H, D]`.
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        self.row_scaled(q, &temperature.factors(positions))
+    }
+
     /// Computes a causal convolution of each channel: `[k - 1 + T, C]`, beginning with the kept inputs, to `[T, C]`.
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         conv.of(x)
@@ -315,12 +339,14 @@ pub trait Numerics: Send + Sync {
         gating::gated(projected, part, x, |product| product)
     }
 
-    /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, `[T, H]`.
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), bias.iter().copied(), |dt, bias| softplus(dt + bias))
+    /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, within limits, `[T, H]`. `is_single` is
+    /// true in single-token decode.
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        _ = is_single;
+        per_column(dt.clone(), rule.bias.iter().copied(), |dt, bias| rule.limited(softplus(dt + bias)))
     }
 
-    /// Runs the Mamba-2 recurrence over a pass. Inputs: convolved values, `[T, H·P + 2·N]`, step sizes, `[T, H]`, and the
+    /// Runs the Mamba-2 recurrence over a pass. Inputs: convolved values, `[T, H·P + 2·G·N]`, step sizes, `[T, H]`, and the
     /// state before the pass, `[H, P, N]`. Returns the outputs, `[T, H·P]`, and the state after the pass. `is_single` is
     /// true in single-token decode.
     fn recurrence(

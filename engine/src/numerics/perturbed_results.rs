@@ -29,7 +29,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -353,7 +353,7 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
-        let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0);
+        let roundings = K * ((norm.width() as f64 / 3.0).sqrt() / 2.0 + 3.0);
         let normed = self.rounded(self.numerics.rms_norm(x, norm), roundings);
         self.result(self.rounded_by(normed, self.roundings.norms))
     }
@@ -369,8 +369,8 @@ impl Numerics for PerturbedResults<'_> {
         self.products(self.numerics.linear(x, w), x)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.products(self.numerics.linear_of_pass(x, w, tokens), x)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.products(self.numerics.linear_of_pass(x, w, bias, tokens), x)
     }
 
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -403,6 +403,10 @@ impl Numerics for PerturbedResults<'_> {
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         let added = self.summed(self.numerics.add_shared(routed, outputs, weights), 2);
         self.result(self.rounded_by(added, self.roundings.experts))
+    }
+
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        self.result(self.rounded(self.numerics.row_scaled(x, factors), 1.0))
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
@@ -440,8 +444,8 @@ impl Numerics for PerturbedResults<'_> {
         self.result(self.rounded(self.numerics.gated_by_part(projected, part, x), K))
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        self.result(self.rounded(self.numerics.step_sizes(dt, bias), 3.0 + 2.0 * LIBRARY))
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        self.result(self.rounded(self.numerics.step_sizes(dt, rule, is_single), 3.0 + 2.0 * LIBRARY))
     }
 
     fn recurrence(
@@ -468,7 +472,7 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
-        let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0) + 3.0 + 2.0 * LIBRARY;
+        let roundings = K * ((norm.width() as f64 / 3.0).sqrt() / 2.0 + 3.0) + 3.0 + 2.0 * LIBRARY;
         let normed = self.rounded(self.numerics.gated_norm(gate, x, norm, is_single), roundings);
         self.result(self.rounded_by(normed, self.roundings.norms))
     }
@@ -505,6 +509,10 @@ impl Numerics for PerturbedResults<'_> {
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         let weights = self.numerics.softmax_with_sinks(&self.unrounded(scores), mask, sinks);
         self.softmaxed(self.activation_type(), weights)
+    }
+
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        self.result(self.rounded(self.numerics.add_alibi(&self.unrounded(scores), slopes, mask), 2.0))
     }
 
     fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {

@@ -10,7 +10,7 @@ use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -49,11 +49,11 @@ fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
 
 impl Numerics for SingleTokenNumerics<'_> {
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.0.linear_of_pass(x, w, 1)
+        self.0.linear_of_pass(x, w, None, 1)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
-        self.0.linear_of_pass(x, w, 1)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, _: usize) -> Tensor {
+        self.0.linear_of_pass(x, w, bias, 1)
     }
 
     fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {
@@ -96,13 +96,17 @@ impl Numerics for SingleTokenNumerics<'_> {
         self.0.recurrence(x, steps, before, space, false)
     }
 
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, _: bool) -> Tensor {
+        self.0.step_sizes(dt, rule, false)
+    }
+
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, _: bool) -> Tensor {
         self.0.gated_norm(gate, x, norm, false)
     }
 
     delegate!(
         0: cache_transform, name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
-        rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix,
-        shared_weights, add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, add, add_halves, probabilities
+        rope_table, rotate, to_cache, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, activation, gated, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix,
+        shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, add, add_halves, probabilities
     );
 }

@@ -13,6 +13,7 @@ use crate::kernels::product::{StridedRows, product};
 use crate::kernels::softplus::softplus;
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
+use crate::ops::alibi;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::DeltaTokens;
@@ -21,10 +22,11 @@ use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
+use crate::ops::row_factor;
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::{self, StateSpace};
+use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -76,6 +78,15 @@ impl Transformers {
     }
 }
 
+impl Transformers {
+    /// Computes GELU's tanh form as BLOOM does, with a rounding after each operation.
+    fn gelu_factored(self, x: f32) -> f32 {
+        let factor = self.round(1.0 + self.round(self.round(CUBIC * x) * x));
+        let inner = self.round(self.round(SQRT_2_OVER_PI * x) * factor);
+        self.round(self.round(0.5 * x) * self.round(1.0 + self.round(inner.tanh())))
+    }
+}
+
 impl Numerics for Transformers {
     fn name(&self) -> &'static str {
         "transformers"
@@ -104,7 +115,7 @@ impl Numerics for Transformers {
     /// Rounds Llama's norm before the product with the weight, and Gemma's and OLMo 2's after.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let norm = &RmsNorm { weight: self.rounded_row(&norm.weight), ..*norm };
-        let normed = rms_normed(x, norm.weight.len(), norm.eps);
+        let normed = rms_normed(x, norm.width(), norm.eps);
         let normed = match norm.gain {
             Gain::Weight => self.rounded(normed),
             Gain::OnePlusWeight | Gain::TwoPlusWeight | Gain::WeightFirst => normed,
@@ -169,8 +180,12 @@ impl Numerics for Transformers {
         x
     }
 
-    /// Applies the scale to the products, as transformers does for all architectures.
+    /// Applies the scale to the products, as transformers does for most architectures.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        if let AttentionScale::RoundedQueries(factor) = scale {
+            let q = self.scale(q, Multiplier::Number(factor));
+            return self.rounded(F32.scores(&q, k, AttentionScale::Products(1.0)));
+        }
         let products = self.rounded(F32.scores(q, k, AttentionScale::Products(1.0)));
         products.map(|product| self.round(product * scale.factor()))
     }
@@ -185,6 +200,13 @@ impl Numerics for Transformers {
         self.rounded(attention::softmax_with_sinks(scores, mask, &sinks, |x| self.round(x)))
     }
 
+    /// Adds the slope times the key's position, both rounded.
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        alibi::added(scores, slopes, mask.position, |score, slope, key, _| {
+            self.round(score + self.round(slope * key as f32))
+        })
+    }
+
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         self.rounded(F32.context(weights, v))
     }
@@ -192,6 +214,7 @@ impl Numerics for Transformers {
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
         match activation {
             Activation::GeluNew => x.clone().map(|x| self.gelu_new(x)),
+            Activation::GeluFactored => x.clone().map(|x| self.gelu_factored(x)),
             _ => self.rounded(F32.activation(x, activation)),
         }
     }
@@ -242,6 +265,10 @@ impl Numerics for Transformers {
         shared_expert::added(routed, outputs, weights, |x| self.round(x))
     }
 
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        row_factor::scaled(x, factors, |product| self.round(product))
+    }
+
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         let conv = ShortConvolution {
             weight: self.rounded_row(&conv.weight),
@@ -271,8 +298,12 @@ impl Numerics for Transformers {
         gating::gated(projected, part, x, |product| self.round(product))
     }
 
-    fn step_sizes(&self, dt: &Tensor, bias: &[f32]) -> Tensor {
-        per_column(dt.clone(), self.rounded_row(bias), |dt, bias| self.round(softplus(self.round(dt + bias))))
+    /// Applies no limits in single-token decode.
+    fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
+        per_column(dt.clone(), self.rounded_row(&rule.bias), |dt, bias| {
+            let step = self.round(softplus(self.round(dt + bias)));
+            if is_single { step } else { self.round(rule.limited(step)) }
+        })
     }
 
     /// Computes a pass of several tokens in `f32`. In single-token decode, rounds products.

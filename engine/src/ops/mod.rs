@@ -12,6 +12,7 @@
 
 pub mod activation;
 pub(crate) mod addition;
+pub(crate) mod alibi;
 pub mod attention;
 pub(crate) mod cache;
 pub(crate) mod decay;
@@ -26,6 +27,7 @@ pub mod log_probabilities;
 pub mod logits;
 pub mod norm;
 pub mod rope;
+pub mod row_factor;
 pub mod sampling;
 pub mod scaling;
 pub(crate) mod shared_expert;

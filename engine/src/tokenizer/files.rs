@@ -58,6 +58,14 @@ impl TokenizerFiles {
         Ok(open("tokenizer.bin")?.map(Self::Llama2c))
     }
 
+    /// Returns false for a `tokenizer.model` of Llama 3, which has the ranks of tiktoken as text.
+    pub(crate) fn is_known(&self) -> bool {
+        match self {
+            Self::SentencePiece { model, .. } => model.data.first(1) == [0x0A],
+            _ => true,
+        }
+    }
+
     /// Finds the tokenizer at a path. The path is a folder, or a tokenizer file, recognised by the end of its name. `None`
     /// if the path is neither.
     ///

@@ -45,7 +45,7 @@ impl Rows {
     }
 
     pub fn norm(&self) -> RmsNorm {
-        RmsNorm { weight: self.gain.clone(), eps: self.eps, gain: Gain::Weight }
+        RmsNorm { weight: self.gain.clone(), eps: self.eps, gain: Gain::Weight, groups: 1 }
     }
 
     pub fn layer(&self) -> LayerNorm {

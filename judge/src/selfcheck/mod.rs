@@ -25,7 +25,7 @@ pub use sequences::{recorded_equals_unrecorded, side_by_side_equals_alone};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::model::Model;
+use crate::model::{LayerState, Model};
 use crate::numerics::{Numerics, SingleTokenNumerics};
 use crate::verdict::Verdict;
 
@@ -96,7 +96,9 @@ impl<'m> CheckSubject<'m> {
         let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
         let layers = 0..self.model.dimensions().n_layers;
         let mut states = layers.map(|layer| self.model.layer_state(layer));
-        let recurs_alike = self.numerics.recurs_alike() || !states.any(|state| state.has_matrices());
+        let (matrices_alike, has_limits) = (self.numerics.recurs_alike(), LayerState::has_limited_steps);
+        let is_alike = |state: LayerState| !state.has_matrices() || matrices_alike && !has_limits(&state);
+        let recurs_alike = states.all(is_alike);
         match recurs_alike && matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
             true => Exactness::Bits,
             false => Exactness::Rounding,

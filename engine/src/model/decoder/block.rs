@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::delta::DeltaAttention;
 use crate::model::decoder::{
-    DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, GatedConvolution, LatentAttention,
-    LatentSizes, LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
+    DecoderBlock, DecoderConfig, FeedForward, ForwardContext, GatedConvolution, LatentAttention, LatentSizes,
+    LayerWeights, Mixture, Norm, Projections, RecurrentMixer, StateSpaceLayer,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
@@ -28,6 +28,8 @@ pub(crate) struct BlockShape {
     pub(crate) ffn: FfnShape,
     /// True if each head has a sink in softmax.
     pub(crate) has_sinks: bool,
+    /// True if each layer has one half: attention or what replaces it, or a feed-forward block.
+    pub(crate) has_single_halves: bool,
     /// True if the sigmoid of a gate, which is the second half of each query head, multiplies attention's output.
     pub(crate) has_output_gate: bool,
 }
@@ -54,6 +56,8 @@ pub(crate) enum QkNorm {
     EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
+    /// RMSNorm of each head after RoPE, without a weight, in layers with RoPE.
+    AfterRope,
 }
 
 /// Halves that both read the block's input.
@@ -99,30 +103,24 @@ impl BlockShape {
         parallel: None,
         ffn: FfnShape::Gated,
         has_sinks: false,
+        has_single_halves: false,
         has_output_gate: false,
     };
 }
 
-/// An architecture with a [`StandardBlock`].
-pub trait StandardFamily: Clone + Send + Sync + 'static {
-    /// Constants and conventions of the architecture.
-    const FAMILY: Family;
-}
-
-/// Weights of a block with options. Absent norms are `None`.
+/// Weights of a block with options. Absent norms and halves are `None`.
 #[derive(Clone, Debug)]
-pub struct StandardBlock<F> {
+pub struct StandardBlock {
     /// `[d]`
     pub(crate) attn_norm: Option<Norm>,
     /// Attention half of the block.
-    pub(crate) attn: AttentionHalf,
+    pub(crate) attn: Option<AttentionHalf>,
     /// `[d]`
     pub(crate) attn_post_norm: Option<Norm>,
     /// Feed-forward half of the block.
-    pub ffn: FeedForwardHalf,
+    pub(crate) ffn: Option<FeedForwardHalf>,
     /// `[d]`
     pub(crate) ffn_post_norm: Option<Norm>,
-    family: std::marker::PhantomData<F>,
 }
 
 /// Attention half of a block, after its norm.
@@ -145,8 +143,10 @@ pub(crate) enum AttentionHalf {
 pub(crate) struct HeadAttention {
     /// The matrices of attention.
     pub(crate) projections: Projections,
-    /// Norms of queries and of keys.
+    /// Norms of queries and of keys before RoPE.
     pub(crate) qk_norms: Option<[RmsNorm; 2]>,
+    /// Norm of queries and keys after RoPE.
+    pub(crate) rotated_norm: Option<RmsNorm>,
     /// `[H]`
     pub(crate) sinks: Option<Vec<f32>>,
 }
@@ -169,7 +169,7 @@ impl AttentionHalf {
             return Ok(AttentionHalf::Latent(sizes, Box::new(LatentAttention::load(c, sizes, w)?)));
         }
         let widths = match c.shape.qk_norm {
-            QkNorm::Absent => None,
+            QkNorm::Absent | QkNorm::AfterRope => None,
             QkNorm::EachHead | QkNorm::EachHeadIfStated => Some([c.head_dim; 2]),
             QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
         };
@@ -179,6 +179,7 @@ impl AttentionHalf {
                 Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
                 None => None,
             },
+            rotated_norm: w.has_norm_after_rope().then(|| c.rms_norm(vec![1.0; c.head_dim])),
             sinks: c.shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
         }))
     }
@@ -201,8 +202,16 @@ impl AttentionHalf {
             q = t.tap(QNorm, n.rms_norm(&q, q_norm));
             k = t.tap(KNorm, n.rms_norm(&k, k_norm));
         }
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
+        let mut q = t.tap(QRope, p.rotate(&q));
+        let mut k = t.tap(KRope, p.rotate(&k));
+        if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
+            let positions = p.mask.position..p.mask.position + x.rows();
+            q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
+        }
+        if let Some(norm) = &attn.rotated_norm {
+            q = t.tap(QRopeNorm, n.rms_norm(&q, norm));
+            k = t.tap(KRopeNorm, n.rms_norm(&k, norm));
+        }
         let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
         let context = match &gate {
             Some(gate) => t.tap(AttnGated, n.gated(gate, &context, Activation::Sigmoid)),
@@ -232,15 +241,17 @@ pub enum FeedForwardHalf {
     Mixture(Mixture),
 }
 
-impl FeedForwardHalf {
-    /// Returns the mixture of experts, if it is one.
+impl StandardBlock {
+    /// Returns the mixture of experts, if the block has one.
     pub fn mixture_mut(&mut self) -> Option<&mut Mixture> {
-        match self {
-            FeedForwardHalf::Dense(_) => None,
-            FeedForwardHalf::Mixture(mixture) => Some(mixture),
+        match &mut self.ffn {
+            Some(FeedForwardHalf::Mixture(mixture)) => Some(mixture),
+            _ => None,
         }
     }
+}
 
+impl FeedForwardHalf {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let shape = c.shape;
         let has_norm = shape.norms != HalfNorms::After && shape.parallel.is_none_or(|both| both.has_ffn_norm);
@@ -266,27 +277,29 @@ impl FeedForwardHalf {
     }
 }
 
-impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
-    const FAMILY: Family = F::FAMILY;
-
+impl DecoderBlock for StandardBlock {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, shape) = (c.hidden_size, c.shape);
         let (is_before, is_after) = (shape.norms != HalfNorms::After, shape.norms != HalfNorms::Before);
+        let [has_attn, has_ffn] = w.halves();
         Ok(Self {
-            attn_norm: is_before.then(|| w.any_norm("attn_norm", d)).transpose()?,
-            attn: AttentionHalf::load(c, w)?,
+            attn_norm: (has_attn && is_before).then(|| w.any_norm("attn_norm", d)).transpose()?,
+            attn: has_attn.then(|| AttentionHalf::load(c, w)).transpose()?,
             attn_post_norm: is_after.then(|| w.any_norm("post_attention_norm", d)).transpose()?,
-            ffn: FeedForwardHalf::load(c, w)?,
+            ffn: has_ffn.then(|| FeedForwardHalf::load(c, w)).transpose()?,
             ffn_post_norm: is_after.then(|| w.any_norm("post_ffw_norm", d)).transpose()?,
-            family: std::marker::PhantomData,
         })
     }
 
     fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let (n, c) = (p.n, p.c);
+        let (attn, ffn) = match (&self.attn, &self.ffn) {
+            (Some(attn), Some(ffn)) => (attn, ffn),
+            (attn, ffn) => return self.forward_half(attn.as_ref(), ffn.as_ref(), x, p, t, state),
+        };
         let norm = self.attn_norm.as_ref().map(|norm| t.tap(AttnNorm, norm.of(n, x)));
         let input = norm.as_ref().unwrap_or(x);
-        let mut out = self.attn.forward(input, p, t, state);
+        let mut out = attn.forward(input, p, t, state);
         if let Some(norm) = &self.attn_post_norm {
             out = t.tap(AttnPostNorm, norm.of(n, &out));
         }
@@ -294,7 +307,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
             let order = both.orders[usize::from(both.is_gguf)];
             let is_first = order == ParallelOrder::AttentionFirst;
             let h = is_first.then(|| t.tap(AttnResidual, p.add(x, &out)));
-            let ffn = self.ffn.forward(if both.has_ffn_norm { x } else { input }, p, t);
+            let ffn = ffn.forward(if both.has_ffn_norm { x } else { input }, p, t);
             let sum = match (h, order) {
                 (Some(h), _) => p.add(&h, &ffn),
                 (None, ParallelOrder::FeedForwardFirst) => p.add(&p.add(x, &ffn), &out),
@@ -303,7 +316,7 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
             return t.tap(BlockOut, sum);
         }
         let h = t.tap(AttnResidual, p.add(x, &out));
-        let mut ffn = self.ffn.forward(&h, p, t);
+        let mut ffn = ffn.forward(&h, p, t);
         if let Some(norm) = &self.ffn_post_norm {
             ffn = t.tap(FfnPostNorm, norm.of(n, &ffn));
         }
@@ -311,6 +324,25 @@ impl<F: StandardFamily> DecoderBlock for StandardBlock<F> {
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        [self.attn.matrices(), self.ffn.matrices()].concat()
+        let attn = self.attn.as_ref().map(AttentionHalf::matrices).unwrap_or_default();
+        [attn, self.ffn.as_ref().map(FeedForwardHalf::matrices).unwrap_or_default()].concat()
+    }
+}
+
+impl StandardBlock {
+    /// Computes a block with one half, and adds its output to the stream.
+    fn forward_half(
+        &self,
+        attn: Option<&AttentionHalf>,
+        ffn: Option<&FeedForwardHalf>,
+        x: &Tensor,
+        p: &ForwardContext,
+        t: &mut Probe,
+        state: &mut LayerState,
+    ) -> Tensor {
+        let norm = self.attn_norm.as_ref().map(|norm| t.tap(AttnNorm, norm.of(p.n, x)));
+        let attn = attn.map(|attn| attn.forward(norm.as_ref().unwrap_or(x), p, t, state));
+        let out = attn.or_else(|| ffn.map(|ffn| ffn.forward(x, p, t)));
+        t.tap(BlockOut, out.map_or_else(|| x.clone(), |out| p.add(x, &out)))
     }
 }

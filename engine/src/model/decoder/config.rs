@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer};
+use crate::model::decoder::{
+    BlockShape, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers, RecurrentMixer,
+};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -11,6 +13,7 @@ use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::row_factor::QueryTemperature;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 
@@ -56,8 +59,12 @@ pub struct DecoderConfig {
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
+    /// Positions of tokens in the model.
+    pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
+    /// Temperature of queries in layers without RoPE, if they have one.
+    pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
     /// The nonlinearity of the feed-forward block.
@@ -76,6 +83,11 @@ pub struct DecoderConfig {
     pub(crate) dense: Option<DenseLayers>,
     /// Layers with a recurrent state in place of keys and values, if there are any.
     pub(crate) recurrent: Option<RecurrentLayers>,
+    /// Differences between layers, if there are any.
+    pub(crate) variants: Option<LayerVariants>,
+    /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
+    /// are attention, or what replaces it, alone.
+    pub(crate) single_halves: Option<Vec<bool>>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
 }
@@ -117,6 +129,10 @@ pub struct ExpertsConfig {
     pub(crate) clamped: Option<ClampedGlu>,
     /// True if experts have a correction bias.
     pub(crate) has_bias: bool,
+    /// True if weights multiply the inputs of experts instead of their outputs.
+    pub(crate) weighs_inputs: bool,
+    /// True if tensors of all experts in Hugging Face files have a row for each input.
+    pub(crate) has_input_rows: bool,
 }
 
 impl ExpertsConfig {
@@ -153,6 +169,8 @@ impl ExpertsConfig {
 pub struct SlidingWindow {
     /// Number of tokens that a query sees, itself included.
     pub window: usize,
+    /// True if a token sees its own chunk of so many positions, up to itself, instead of the latest tokens.
+    pub(crate) is_chunk: bool,
     /// Rotary positions of these layers.
     pub rope: Rope,
     /// True for each layer with the window.
@@ -175,8 +193,8 @@ impl DecoderConfig {
     }
 
     /// Creates an RMSNorm with this weight.
-    pub(super) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
-        RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain }
+    pub(crate) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
+        RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain, groups: 1 }
     }
 
     /// Returns the widths of a cached key and of a cached value of one token.
@@ -184,6 +202,14 @@ impl DecoderConfig {
         match self.latent {
             Some(LatentSizes { rank, rotated, .. }) => [rank + rotated, rank],
             None => [self.n_kv_heads * self.head_dim; 2],
+        }
+    }
+
+    /// Returns the size of a head and the number of key-value heads in a layer.
+    pub(crate) fn head_sizes(&self, layer: usize) -> [usize; 2] {
+        match &self.variants {
+            Some(variants) if !self.slides(layer) => variants.full_heads,
+            _ => [self.head_dim, self.n_kv_heads],
         }
     }
 
@@ -195,7 +221,10 @@ impl DecoderConfig {
     /// Returns the width of a layer's feed-forward block, if the layer has no experts.
     pub(super) fn dense_ffn_size(&self, layer: usize) -> Option<usize> {
         match (&self.experts, &self.dense) {
-            (None, _) => Some(self.ffn_size),
+            (None, _) => Some(match &self.variants {
+                Some(variants) if variants.shares(self, layer) => variants.sharing_ffn_size,
+                _ => self.ffn_size,
+            }),
             (Some(_), dense) => {
                 dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
             }
@@ -210,7 +239,7 @@ impl DecoderConfig {
 
     /// Returns true if a layer applies RoPE.
     pub(crate) fn rotates(&self, layer: usize) -> bool {
-        !self.unrotated.get(layer).copied().unwrap_or(false)
+        self.positions == Positions::Rotary && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
     /// Returns a flag for each layer that is true for full attention, in a model whose files state a window; else no

@@ -5,15 +5,16 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files as latent_json;
-use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
+use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, RecurrentFiles,
-    SlidingDefaults, SlidingRope, SlidingWindow,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
+    RecurrentFiles, SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
+use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -33,9 +34,16 @@ impl DecoderConfig {
             (None, Some(head_dim)) => head_dim,
             (None, None) => derive_head_dim(file.path(), "num_attention_heads", hidden_size, n_heads)?,
         };
-        let n_layers = file.require_usize("num_hidden_layers")?;
+        let n_layers = match family.recurrent.map(|known| known.listed_in_json(file)).transpose()?.flatten() {
+            Some(listed) => listed,
+            None => file.require_usize("num_hidden_layers")?,
+        };
         let rotating = latent.map_or(head_dim, |latent| latent.rotated);
-        let ffn_key = family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]);
+        let experts = match family.experts {
+            Some(known) if known.are_in_json(file)? => Some(known),
+            _ => None,
+        };
+        let ffn_key = experts.map_or("intermediate_size", |experts| experts.ffn_size[0]);
         let ffn_size = family.ffn_size.map_or_else(|| file.require_usize(ffn_key), |of| of(file))?;
         let mut config = Self {
             vocab_size: file.require_usize("vocab_size")?,
@@ -47,7 +55,10 @@ impl DecoderConfig {
                 None => 0,
             },
             n_heads,
-            n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            n_kv_heads: match family.kv_heads {
+                Some(of) => of(file)?,
+                None => file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            },
             head_dim,
             latent,
             context_length: file.require_usize("max_position_embeddings")?,
@@ -61,25 +72,30 @@ impl DecoderConfig {
             logits_cap: None,
             rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), rotating)?,
             sliding: None,
+            positions: family.positions,
             unrotated: Vec::new(),
+            query_temperature: query_temperature(file, family)?,
+            variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: activation(file, family)?,
             shape: shape(file, family)?,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             biases: biases(file, family)?,
             linear_class: linear_class(file, family)?,
-            experts: family.experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
+            experts: experts.map(|known| known.in_json(file, ffn_size)).transpose()?,
             dense: None,
             recurrent: None,
+            single_halves: None,
             has_adapter: false,
         };
         config.check(file.path())?;
-        config.dense = match &family.experts {
+        config.dense = match &experts {
             Some(known) => known.dense.in_json(file, n_layers)?,
             None => None,
         };
         if let Some(known) = &family.recurrent {
             config.recurrent = known.in_json(file, n_layers)?;
+            config.single_halves = known.feed_forward_in_json(file)?;
         }
         config.unrotated = match family.recurrent.map(|known| known.rotates_in_json(file)).transpose()? {
             Some(false) => vec![true; n_layers],
@@ -102,6 +118,9 @@ impl DecoderConfig {
         if family.sliding.as_ref().is_some_and(|sliding| sliding.rotates_alone) {
             config.unrotated = config.full_layers(!file.is_null("sliding_window"));
         }
+        if family.has_layer_variants {
+            config.variants = Some(LayerVariants::in_json(file, &mut config, family)?);
+        }
         config.check(file.path())?;
         Ok(config)
     }
@@ -118,6 +137,7 @@ fn attn_scale(file: &Config, default: AttentionScale) -> Result<AttentionScale> 
     Ok(match default {
         AttentionScale::Products(_) => AttentionScale::Products(factor),
         AttentionScale::Queries(_) => AttentionScale::Queries(factor),
+        AttentionScale::RoundedQueries(_) => AttentionScale::RoundedQueries(factor),
     })
 }
 
@@ -138,12 +158,14 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
     }
     let layers = match listed {
         Some(listed) => listed,
+        None if defaults.chunk.is_some() => (0..config.n_layers).map(|layer| config.rotates(layer)).collect(),
         None => SlidingWindow::every(sliding_pattern(file, defaults)?, config.n_layers),
     };
     if !layers.contains(&true) {
         return Ok(None);
     }
-    let window = file.require_usize("sliding_window")?;
+    let is_chunk = defaults.chunk.is_some();
+    let window = file.require_usize(if is_chunk { "attention_chunk_size" } else { "sliding_window" })?;
     let rope = match defaults.rope {
         SlidingRope::Shared => config.rope.clone(),
         SlidingRope::Unscaled => {
@@ -151,7 +173,7 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
         }
         SlidingRope::Own { key, theta } => rope(file, family, SLIDING, (key, theta), config.head_dim)?,
     };
-    Ok(Some(SlidingWindow { window, rope, layers }))
+    Ok(Some(SlidingWindow { window, is_chunk, rope, layers }))
 }
 
 /// Reads the interval of layers with full attention.
@@ -175,15 +197,20 @@ fn layer_types(file: &Config, n_layers: usize, family: &Family) -> Result<Option
             format!("one for each of {n_layers} layers"),
         ));
     }
+    if family.shape.has_single_halves {
+        return Ok(None);
+    }
     let recurrent = family.recurrent.map_or(&[][..], RecurrentFiles::layer_types);
+    let has_chunks = family.sliding.as_ref().is_some_and(|sliding| sliding.chunk.is_some());
+    let sliding = if has_chunks { CHUNKED } else { SLIDING };
     let slides = |kind: &Value| match kind.as_str() {
         Some(FULL) => Ok(false),
         Some("attention") if !recurrent.is_empty() => Ok(false),
-        Some(SLIDING) => Ok(true),
+        Some(kind) if kind == sliding => Ok(true),
         Some(other) if recurrent.contains(&other) => Ok(false),
         _ => {
             let more: String = recurrent.iter().map(|other| format!(" or {other:?}")).collect();
-            Err(file.bad_key(KEY, kind, format!("{FULL:?} or {SLIDING:?}{more}")))
+            Err(file.bad_key(KEY, kind, format!("{FULL:?} or {sliding:?}{more}")))
         }
     };
     kinds.iter().map(slides).collect::<Result<_>>().map(Some)
@@ -217,6 +244,24 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     }
 }
 
+/// Reads the temperature of queries in layers without RoPE.
+fn query_temperature(file: &Config, family: &Family) -> Result<Option<QueryTemperature>> {
+    const SWITCH: &str = "attn_temperature_tuning";
+    if !family.has_query_temperature {
+        file.only(SWITCH, &[false.into()], "false (temperatures of queries are not supported)")?;
+        return Ok(None);
+    }
+    if file.optional_bool(SWITCH)? == Some(false) {
+        return Ok(None);
+    }
+    let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);
+    match (floor, scale.is_finite()) {
+        (0, _) => Err(file.bad_key("floor_scale", 0, "1 or more positions")),
+        (_, false) => Err(file.bad_key("attn_scale", scale, "a finite number")),
+        _ => Ok(Some(QueryTemperature { floor, scale })),
+    }
+}
+
 /// Keys of biases in `config.json`. An architecture reads some of them; the others must be false or absent.
 const BIASES: [&str; 6] =
     ["attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qkv_bias"];
@@ -244,8 +289,9 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
 }
 
 /// Activation functions by their names in `config.json`.
-const ACTIVATIONS: [(&str, Activation); 5] = [
+const ACTIVATIONS: [(&str, Activation); 6] = [
     ("silu", Activation::Silu),
+    ("relu", Activation::Relu),
     ("relu2", Activation::SquaredRelu),
     ("gelu", Activation::GeluErf),
     ("gelu_new", Activation::GeluNew),
@@ -277,11 +323,11 @@ fn shape(file: &Config, family: &Family) -> Result<BlockShape> {
         Some(_) => file.optional_bool(KEY)?.unwrap_or(false),
         None => false,
     };
+    let is_normed = file.optional_bool(QK_NORM)?.unwrap_or(false);
     let qk_norm = match family.shape.qk_norm {
-        QkNorm::EachHeadIfStated => match file.optional_bool(QK_NORM)?.unwrap_or(false) {
-            true => QkNorm::EachHead,
-            false => QkNorm::Absent,
-        },
+        QkNorm::EachHeadIfStated if is_normed => QkNorm::EachHead,
+        QkNorm::EachHeadIfStated => QkNorm::Absent,
+        QkNorm::AfterRope if !is_normed => QkNorm::Absent,
         known => known,
     };
     Ok(BlockShape { parallel: family.shape.parallel.filter(|_| is_parallel), qk_norm, ..family.shape })
@@ -328,9 +374,11 @@ fn check_sliding_window(file: &Config, family: &Family) -> Result<()> {
 
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
+    (family.refuse_json)(file)?;
     let no = [Value::from(false)];
     check_sliding_window(file, family)?;
-    file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
+    let causal = [Value::from(false), Value::from("vision")];
+    file.only("use_bidirectional_attention", &causal, "false (only causal attention of texts is supported)")?;
     let numbers = [
         ("attn_logit_softcapping", "softcapping is not supported"),
         ("final_logit_softcapping", "softcapping is not supported"),

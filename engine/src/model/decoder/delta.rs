@@ -1,8 +1,9 @@
-//! Linear attention with a gated delta rule in place of attention (Qwen3-Next; Yang et al., 2024): a short convolution of
-//! queries, keys and values, and a norm of the output that a gate multiplies.
+//! Linear attention with a gated delta rule in place of attention (Qwen3-Next, Qwen 3.5; Yang et al., 2024): a short
+//! convolution of queries, keys and values, and a norm of the output that a gate multiplies.
 //!
-//! Hugging Face files have one matrix for queries, keys, values and gates of each key head, and one for the logits of beta
-//! and decay; GGUF files have one for queries, keys and values of all heads, and one for gates.
+//! Hugging Face files of Qwen3-Next have one matrix for queries, keys, values and gates of each key head, and one for the
+//! logits of beta and decay; GGUF files have one for queries, keys and values of all heads, and one for gates. Files of
+//! Qwen 3.5 have four matrices. Its GGUF files have value heads in another order.
 
 use std::ops::Range;
 
@@ -37,18 +38,40 @@ pub(crate) struct DeltaSizes {
     pub(crate) kernel: usize,
     /// Norm of queries and keys.
     pub(crate) norm: L2Norm,
+    /// Matrices in the files of the architecture.
+    pub(crate) layout: DeltaLayout,
+}
+
+/// Matrices of linear attention in the files of an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeltaLayout {
+    /// Qwen3-Next: fused matrices with a group of rows for each key head.
+    Grouped,
+    /// Qwen 3.5: a matrix for queries, keys and values, and one each for gates, beta and decay. GGUF files have the first
+    /// value head of every key head, then the second ones, and so on.
+    Separate,
 }
 
 impl DeltaSizes {
     /// Returns the sizes of a layer's state.
     pub(crate) fn state(&self) -> RecurrentSizes {
         let matrices = [self.heads, self.value, self.key];
-        RecurrentSizes { channels: self.channels(), kept: self.kernel - 1, matrices }
+        RecurrentSizes { channels: self.channels(), kept: self.kernel - 1, matrices, has_limits: false }
     }
 
     /// Returns the number of values of queries, keys and values of a token.
     fn channels(&self) -> usize {
         2 * self.key_heads * self.key + self.heads * self.value
+    }
+
+    /// Returns the place of each value head in a file.
+    fn places(&self, is_gguf: bool) -> Vec<usize> {
+        let each = self.heads / self.key_heads;
+        let place = |head: usize| match is_gguf && self.layout == DeltaLayout::Separate {
+            true => head % each * self.key_heads + head / each,
+            false => head,
+        };
+        (0..self.heads).map(place).collect()
     }
 }
 
@@ -70,6 +93,8 @@ pub(crate) struct DeltaAttention {
     norm: RmsNorm,
     /// `[d, H·Dv]`
     output: Projection,
+    /// Value head of each `Dv` columns of the output projection.
+    output_heads: Vec<usize>,
 }
 
 impl DeltaAttention {
@@ -79,11 +104,14 @@ impl DeltaAttention {
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, sizes: DeltaSizes, w: &mut LayerWeights) -> Result<Self> {
         let (d, DeltaSizes { key_heads, heads, key, value, .. }) = (c.hidden_size, sizes);
-        let (each, width) = (heads / key_heads, heads * value);
-        let [qkv, gate] = match w.is_gguf() {
+        let (each, width, keys) = (heads / key_heads, heads * value, 2 * key_heads * key);
+        let places = sizes.places(w.is_gguf());
+        let channels: Vec<usize> =
+            (0..keys).chain(rows_of(&places, value).into_iter().map(|row| keys + row)).collect();
+        let [qkv, gate] = match w.is_gguf() || sizes.layout == DeltaLayout::Separate {
             true => [
-                w.projection("attn_qkv", false, sizes.channels(), d)?,
-                w.projection("attn_gate", false, width, d)?,
+                w.projection("attn_qkv", false, sizes.channels(), d)?.gathered(&channels),
+                w.projection("attn_gate", false, width, d)?.gathered(&rows_of(&places, value)),
             ],
             false => {
                 let whole = w.projection("attn_qkvz", false, sizes.channels() + width, d)?;
@@ -92,22 +120,39 @@ impl DeltaAttention {
                 [whole.gathered(&qkv), whole.gathered(&of(3))]
             }
         };
-        let both = w.projection("ssm_ba", false, 2 * heads, d)?;
-        let [beta, decay] = [0, 1].map(|part| both.gathered(&grouped(key_heads, &[each, each], part)));
+        let [beta, decay] = match sizes.layout {
+            DeltaLayout::Separate => [
+                w.projection("ssm_beta", false, heads, d)?.gathered(&places),
+                w.projection("ssm_alpha", false, heads, d)?.gathered(&places),
+            ],
+            DeltaLayout::Grouped => {
+                let both = w.projection("ssm_ba", false, 2 * heads, d)?;
+                [0, 1].map(|part| both.gathered(&grouped(key_heads, &[each, each], part)))
+            }
+        };
+        let of_heads = |values: Vec<f32>| places.iter().map(|&place| values[place]).collect();
+        let mut output_heads = vec![0; heads];
+        places.iter().enumerate().for_each(|(head, &place)| output_heads[place] = head);
         Ok(Self {
             sizes,
             qkv,
             gate,
             beta,
             decay,
-            conv: w.convolution("ssm_conv1d", false, sizes.channels(), sizes.kernel)?,
+            conv: w.convolution("ssm_conv1d", false, sizes.channels(), sizes.kernel)?.gathered(&channels),
             rates: DecayRates {
-                rates: w.vector("ssm_a", heads)?,
+                rates: of_heads(w.vector("ssm_a", heads)?),
                 are_logarithms: !w.is_gguf(),
-                bias: w.bias("ssm_dt", heads)?,
+                bias: of_heads(w.bias("ssm_dt", heads)?),
             },
-            norm: RmsNorm { weight: w.vector("ssm_norm", value)?, eps: c.norm_eps, gain: Gain::Weight },
+            norm: RmsNorm {
+                weight: w.vector("ssm_norm", value)?,
+                eps: c.norm_eps,
+                gain: Gain::Weight,
+                groups: 1,
+            },
             output: w.projection("ssm_out", false, d, width)?,
+            output_heads,
         })
     }
 
@@ -154,7 +199,17 @@ impl DeltaAttention {
         state.keep(t.tap(RecurrentState, matrices));
         let out = t.tap(RecurrentOut, out.reshaped(&[x.rows(), heads * value]));
         let gated = t.tap(RecurrentNorm, n.silu_gated(&n.rms_norm(&out, &self.norm), &gate));
-        t.tap(AttnOut, self.output.of(n, &gated))
+        t.tap(AttnOut, self.output.of(n, &self.in_file_order(n, gated)))
+    }
+
+    /// Returns rows of all heads, `[T, H·Dv]`, in the order of the output projection's columns.
+    fn in_file_order(&self, n: &dyn Numerics, x: Tensor) -> Tensor {
+        if self.output_heads.is_sorted() {
+            return x;
+        }
+        let (width, value) = (x.row_len(), self.sizes.value);
+        let column = |at: usize| self.output_heads[at / value] * value + at % value;
+        n.rearranged(&[&x], x.shape(), &|flat| (0, flat / width * width + column(flat % width)))
     }
 
     /// Splits convolved values, `[T, 2·Hk·Dk + H·Dv]`, into queries and keys, `[T, Hk, Dk]`, and values, `[T, H, Dv]`.
@@ -166,6 +221,11 @@ impl DeltaAttention {
         let keys = key_heads * key;
         [of(0, key_heads, key), of(keys, key_heads, key), of(2 * keys, heads, value)]
     }
+}
+
+/// Returns the rows of heads of `width` rows each.
+fn rows_of(heads: &[usize], width: usize) -> Vec<usize> {
+    heads.iter().flat_map(|head| head * width..(head + 1) * width).collect()
 }
 
 /// Returns the row indices of one part of a fused matrix. Each group of rows has `parts[i]` rows of part `i`.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
-use crate::model::decoder::delta::DeltaSizes;
+use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::l2_norm::L2Norm;
@@ -35,7 +35,7 @@ pub(super) fn check(file: &Path, sizes: DeltaSizes) -> Result<()> {
 }
 
 /// Reads the sizes of a `config.json`.
-pub(super) fn sizes(file: &Config) -> Result<DeltaSizes> {
+pub(super) fn sizes(file: &Config, layout: DeltaLayout) -> Result<DeltaSizes> {
     let key = file.require_usize("linear_key_head_dim")?;
     Ok(DeltaSizes {
         key_heads: file.require_usize("linear_num_key_heads")?,
@@ -44,6 +44,7 @@ pub(super) fn sizes(file: &Config) -> Result<DeltaSizes> {
         value: file.require_usize("linear_value_head_dim")?,
         kernel: file.require_usize("linear_conv_kernel_dim")?,
         norm: L2Norm { width: key, eps: NORM_EPS, is_least: false },
+        layout,
     })
 }
 
@@ -79,7 +80,7 @@ pub(super) fn layers_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -
 }
 
 /// Reads the sizes of a GGUF file. Heads of values are as wide as those of keys.
-pub(super) fn sizes_in_gguf(file: &Gguf, architecture: &str) -> Result<DeltaSizes> {
+pub(super) fn sizes_in_gguf(file: &Gguf, architecture: &str, layout: DeltaLayout) -> Result<DeltaSizes> {
     let key = |name: &str| format!("{architecture}.{name}");
     let width: usize = file.require(&key("ssm.state_size"))?;
     let heads: usize = file.require(&key("ssm.time_step_rank"))?;
@@ -99,5 +100,6 @@ pub(super) fn sizes_in_gguf(file: &Gguf, architecture: &str) -> Result<DeltaSize
         value: width,
         kernel: file.require(&key("ssm.conv_kernel"))?,
         norm: L2Norm { width, eps, is_least: false },
+        layout,
     })
 }

@@ -57,6 +57,10 @@ pub struct Family {
     pub(crate) has_window_switch: bool,
     /// Default interval of layers without RoPE.
     pub(crate) unrotated_every: Option<usize>,
+    /// True if the position decides about a temperature of queries in layers without RoPE.
+    pub(crate) has_query_temperature: bool,
+    /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
+    pub(crate) has_layer_variants: bool,
     /// RoPE variants in its files in addition to Llama's.
     pub(crate) rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.
@@ -80,6 +84,29 @@ pub struct Family {
     pub(crate) gguf_output_norm: &'static str,
     /// Hugging Face names of the tensors outside of layers.
     pub(crate) outer_names: OuterNames,
+    /// Positions of tokens in the model.
+    pub(crate) positions: Positions,
+    /// True if the vocabulary projection has a bias.
+    pub(crate) has_head_bias: bool,
+    /// Number of key-value heads of a `config.json`, if it is not the value of a key.
+    pub(crate) kv_heads: Option<fn(&Config) -> ReadResult<usize>>,
+    /// Returns an error for settings of a `config.json` that only this architecture has and that the forward pass does not
+    /// support.
+    pub(crate) refuse_json: fn(&Config) -> ReadResult<()>,
+}
+
+/// Positions of tokens in a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// RoPE of queries and keys.
+    Rotary,
+    /// A table of learned positions, whose rows are added to the embeddings.
+    Learned {
+        /// Number of rows before the first position's.
+        offset: usize,
+    },
+    /// ALiBi: a bias of scores that grows with the distance.
+    Alibi,
 }
 
 /// Hugging Face names of the tensors outside of layers.
@@ -91,16 +118,27 @@ pub struct OuterNames {
     pub(crate) layers: &'static str,
     /// The embedding table.
     pub(crate) embedding: &'static str,
+    /// The norm of embeddings, if there is one.
+    pub(crate) embedding_norm: Option<&'static str>,
     /// The last norm.
     pub(crate) norm: &'static str,
     /// The vocabulary projection.
     pub(crate) head: &'static str,
+    /// The table of learned positions.
+    pub(crate) positions: &'static str,
 }
 
 impl OuterNames {
     /// Llama's names.
-    pub(crate) const LLAMA: Self =
-        Self { prefix: "model.", layers: "layers", embedding: "embed_tokens", norm: "norm", head: "lm_head" };
+    pub(crate) const LLAMA: Self = Self {
+        prefix: "model.",
+        layers: "layers",
+        embedding: "embed_tokens",
+        embedding_norm: None,
+        norm: "norm",
+        head: "lm_head",
+        positions: "embed_positions",
+    };
 }
 
 impl Family {
@@ -216,6 +254,8 @@ pub struct SlidingDefaults {
     pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
     pub(crate) rope: SlidingRope,
+    /// Chunk size of GGUF files, which do not state it, if windows are chunks of positions.
+    pub(crate) chunk: Option<usize>,
     /// True if only sliding-window layers rotate queries and keys, in a model whose files state a window.
     pub(crate) rotates_alone: bool,
     /// Returns true if llama.cpp computes a model with so many layers without the window that a GGUF file states.
@@ -239,8 +279,13 @@ pub enum SlidingRope {
 
 impl SlidingDefaults {
     /// Every layer slides if the file states a window.
-    pub(crate) const ALL: Self =
-        Self { full_every: None, rope: SlidingRope::Shared, rotates_alone: false, is_off_in_gguf: |_| false };
+    pub(crate) const ALL: Self = Self {
+        full_every: None,
+        rope: SlidingRope::Shared,
+        chunk: None,
+        rotates_alone: false,
+        is_off_in_gguf: |_| false,
+    };
 }
 
 /// Returns the usual scale, 1 / √D, applied to the products.

@@ -5,9 +5,10 @@ use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
+use crate::model::decoder::per_layer::PerLayerEmbeddings;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, FeedForward, FfnShape, Norm, NormKind, Projection, Projections,
-    RecurrentMixer,
+    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
+    Projection, Projections, QkNorm, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -27,6 +28,11 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
+    /// Returns true if the layer's queries and keys have a norm after RoPE.
+    pub(super) fn has_norm_after_rope(&self) -> bool {
+        self.config.shape.qk_norm == QkNorm::AfterRope && self.config.rotates(self.layer)
+    }
+
     /// Loads the RMSNorm of rows of `len` values, by its GGUF name.
     ///
     /// # Errors
@@ -161,6 +167,15 @@ impl LayerWeights<'_, '_> {
         Ok(ShortConvolution { weight, bias, kernel })
     }
 
+    /// Loads a vector by its GGUF name. GGUF files store it as a matrix with a row for each of `groups` equal parts.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(crate) fn grouped(&mut self, name: &str, groups: usize, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.plain_of(&tensor, &[&[len], &[groups, len / groups]])
+    }
+
     /// Loads a vector by its GGUF name. GGUF files store it as a matrix of one row or one column.
     ///
     /// # Errors
@@ -180,15 +195,17 @@ impl LayerWeights<'_, '_> {
         self.config.recurrent_mixer(self.layer)
     }
 
-    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head.
+    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head. Recurrent
+    /// layers may have a tensor of this name, too.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
-        matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer))
+        let has_name = matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer));
+        has_name && self.config.recurrent.is_none()
     }
 
     /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
     /// tensors.
-    fn has_in_gguf(&self, name: &str) -> bool {
+    pub(super) fn has_in_gguf(&self, name: &str) -> bool {
         self.is_gguf() && self.weights.has(&self.names.of_layer(name, self.layer))
     }
 }
@@ -275,18 +292,18 @@ impl<B: DecoderBlock> Decoder<B> {
     /// # Errors
     /// If a metadata key or tensor is missing, has another type or shape than the architecture requires, or asks for
     /// something that the forward pass does not support.
-    pub fn from_gguf(file: &Gguf) -> Result<Self> {
+    pub fn from_gguf(file: &Gguf, family: &'static Family) -> Result<Self> {
         let names =
-            DecoderNames::Gguf { layer: B::FAMILY.gguf_layer_names, output_norm: B::FAMILY.gguf_output_norm };
-        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, names)
+            DecoderNames::Gguf { layer: family.gguf_layer_names, output_norm: family.gguf_output_norm };
+        Self::load(family, DecoderConfig::from_gguf(file, family)?, &file.tensors, names)
     }
 
     /// Reads a model from `config.json` and its tensors.
     ///
     /// # Errors
     /// See [`Decoder::from_gguf`].
-    pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
-        let settings = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
+    pub fn from_hugging_face(config: &Config, tensors: &TensorFile, family: &'static Family) -> Result<Self> {
+        let settings = DecoderConfig::from_hugging_face(config, family)?;
         let decoded = match Dequantisation::read(config)? {
             Some(quantised) => {
                 quantised.check_activations()?;
@@ -295,23 +312,29 @@ impl<B: DecoderBlock> Decoder<B> {
             None => None,
         };
         let tensors = decoded.as_ref().unwrap_or(tensors);
-        Self::load(settings, tensors, DecoderNames::hugging_face(tensors, &B::FAMILY))
+        Self::load(family, settings, tensors, DecoderNames::hugging_face(tensors, family))
     }
 
     /// Reads a model from a llama2.c file, whose tensors have GGUF names.
     ///
     /// # Errors
     /// If a size is invalid, or a scale is not a number.
-    pub fn from_llama2c(file: &Llama2cFile) -> Result<Self> {
+    pub fn from_llama2c(file: &Llama2cFile, family: &'static Family) -> Result<Self> {
         let names = DecoderNames::Gguf { layer: &[], output_norm: "output_norm" };
-        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, names)
+        Self::load(family, DecoderConfig::from_llama2c(file, family)?, &file.tensors, names)
     }
 
-    fn load(config: DecoderConfig, file: &TensorFile, names: DecoderNames) -> Result<Self> {
+    fn load(
+        family: &'static Family,
+        config: DecoderConfig,
+        file: &TensorFile,
+        names: DecoderNames,
+    ) -> Result<Self> {
         let c = &config;
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
-        let mut w = Weights::new(file, B::FAMILY.architecture);
+        let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
+        let per_layer = PerLayerEmbeddings::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
@@ -319,9 +342,35 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
+        let output_bias = match (family.has_head_bias, names.output().strip_suffix("weight")) {
+            (true, Some(stem)) => Some(w.vector(&format!("{stem}bias"), c.vocab_size)?),
+            _ => None,
+        };
+        let position_embd = match c.positions {
+            Positions::Learned { offset } => {
+                let rows = c.context_length.saturating_add(offset);
+                Some(w.matrix(&names.position_embd(), rows, c.hidden_size)?)
+            }
+            Positions::Rotary | Positions::Alibi => None,
+        };
+        let embedding_norm = match family.outer_names.embedding_norm {
+            Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),
+            None => None,
+        };
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
-        Ok(Self { config, token_embd, layers, output_norm, output })
+        Ok(Self {
+            architecture: family.architecture,
+            config,
+            token_embd,
+            per_layer,
+            layers,
+            output_norm,
+            output,
+            output_bias,
+            position_embd,
+            embedding_norm,
+        })
     }
 }

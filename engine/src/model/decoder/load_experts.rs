@@ -16,6 +16,14 @@ impl LayerWeights<'_, '_> {
         self.config.experts.clone().ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
+    /// Returns true for attention and true for a feed-forward block, if the layer has them.
+    pub(super) fn halves(&self) -> [bool; 2] {
+        match &self.config.single_halves {
+            Some(are_feed_forward) => [!are_feed_forward[self.layer], are_feed_forward[self.layer]],
+            None => [true; 2],
+        }
+    }
+
     /// Returns the width of the layer's feed-forward block, if the layer has no experts.
     pub(super) fn dense_ffn_size(&self) -> Option<usize> {
         self.config.dense_ffn_size(self.layer)
@@ -46,6 +54,10 @@ impl LayerWeights<'_, '_> {
         cols: usize,
     ) -> Result<[Vec<Matrix>; 2]> {
         let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(|name| self.names.of_layer(name, self.layer));
+        if let Some(fused) = self.stacked_in_hugging_face("ffn_gate_up_exps") {
+            let both = self.weights.stacked(&fused, count, 2 * rows, cols)?;
+            return Ok(halves(&both, rows));
+        }
         if gate != up {
             return Ok([
                 self.of_experts("ffn_gate_exps", count, rows, cols)?,
@@ -55,14 +67,63 @@ impl LayerWeights<'_, '_> {
         if self.has_clamped_experts() {
             return self.alternating(&gate, count, rows, cols);
         }
+        if self.has_input_rows() {
+            let shape = [count, cols, 2 * rows];
+            return Ok([
+                self.transposed(&gate, &shape, 0, rows)?,
+                self.transposed(&gate, &shape, rows, rows)?,
+            ]);
+        }
         let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
-        let half = |first: usize| both.iter().map(|both| both.rows_from(first, rows)).collect();
-        Ok([half(0), half(rows)])
+        Ok(halves(&both, rows))
+    }
+
+    /// Returns the name of a tensor with a matrix of each expert, if a Hugging Face checkpoint of an architecture with one
+    /// tensor for each expert has it: transformers 5 saves models either way.
+    fn stacked_in_hugging_face(&self, name: &str) -> Option<String> {
+        let of_each = |name: &str| self.names.of_layer(name, self.layer).contains("{}");
+        let tensor =
+            (!self.is_gguf() && of_each("ffn_down_exps")).then(|| self.names.of_layer(name, self.layer))?;
+        self.weights.has(&tensor).then_some(tensor)
+    }
+
+    /// Loads the gate and up matrices of a shared expert, which some Hugging Face checkpoints keep in one tensor.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub(super) fn shared_gate_and_up(&mut self, rows: usize, cols: usize) -> Result<[Matrix; 2]> {
+        let names = ["ffn_gate_shexp", "ffn_up_shexp"];
+        let [gate, up] = names.map(|name| self.names.of_layer(name, self.layer));
+        if gate != up {
+            return Ok([self.matrix(names[0], rows, cols)?, self.matrix(names[1], rows, cols)?]);
+        }
+        let both = self.matrix(names[0], rows.saturating_mul(2), cols)?;
+        Ok([0, rows].map(|first| both.rows_from(first, rows)))
     }
 
     /// Returns true if a logit of each token weighs the shared expert.
     pub(super) fn has_weighted_shared_expert(&self) -> bool {
         self.config.experts.as_ref().is_some_and(|experts| experts.is_shared_weighted)
+    }
+
+    fn has_input_rows(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|experts| experts.has_input_rows)
+    }
+
+    /// Loads `rows` outputs from `first` on of each expert from a tensor with inputs in its rows, `[E, inputs, outputs]`.
+    fn transposed(
+        &mut self,
+        name: &str,
+        shape: &[usize; 3],
+        first: usize,
+        rows: usize,
+    ) -> Result<Vec<Matrix>> {
+        let [count, cols, outputs] = *shape;
+        let of_expert = |expert: usize| {
+            let at = |row: usize, col: usize| (expert * cols + col) * outputs + first + row;
+            self.weights.gathered(name, shape, [rows, cols], at)
+        };
+        (0..count).map(of_expert).collect()
     }
 
     fn has_clamped_experts(&self) -> bool {
@@ -122,15 +183,12 @@ impl LayerWeights<'_, '_> {
         rows: usize,
         cols: usize,
     ) -> Result<Vec<Matrix>> {
-        let tensor = self.names.of_layer(name, self.layer);
+        let down = self.stacked_in_hugging_face("ffn_down_all_exps").filter(|_| name == "ffn_down_exps");
+        let tensor = down.unwrap_or_else(|| self.names.of_layer(name, self.layer));
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
-            DecoderNames::HuggingFace { .. } if self.has_clamped_experts() => {
-                let of_expert = |expert: usize| {
-                    let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
-                    self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
-                };
-                (0..count).map(of_expert).collect()
+            DecoderNames::HuggingFace { .. } if self.has_clamped_experts() || self.has_input_rows() => {
+                self.transposed(&tensor, &[count, cols, rows], 0, rows)
             }
             DecoderNames::HuggingFace { .. } if !tensor.contains("{}") => {
                 self.weights.stacked(&tensor, count, rows, cols)
@@ -140,4 +198,9 @@ impl LayerWeights<'_, '_> {
                 .collect(),
         }
     }
+}
+
+/// Splits matrices of gates and ups of `rows` rows each.
+fn halves(both: &[Matrix], rows: usize) -> [Vec<Matrix>; 2] {
+    [0, rows].map(|first| both.iter().map(|both| both.rows_from(first, rows)).collect())
 }

@@ -7,6 +7,7 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod context;
 mod delta;
 mod delta_files;
 mod dense_files;
@@ -14,30 +15,36 @@ mod expert_files;
 mod family;
 mod latent;
 mod latent_files;
+mod layer_sizes;
+mod layer_variants;
 mod load;
 mod load_experts;
 mod mixture;
 mod names;
 mod norm;
+mod per_layer;
 mod recurrent;
 mod rope_json;
 mod shared_expert;
 mod short_conv;
 mod state_space;
+mod state_space_files;
 mod yarn;
 
-pub(crate) use block::{
-    BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm, StandardBlock, StandardFamily,
-};
+pub use block::StandardBlock;
+pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use context::ForwardContext;
+pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{
-    BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
+    BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
 pub(crate) use latent::{LatentAttention, LatentSizes};
+pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
 pub(crate) use names::SHARED_EXPERTS;
@@ -46,29 +53,28 @@ pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
 pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
+pub(crate) use state_space_files::StateSpaceFiles;
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::attention::{Attention, capped};
+use crate::model::attention::capped;
 use crate::model::cache::{KvLayer, LayerState, RecurrentLayer};
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
+use crate::ops::alibi::slopes;
 use crate::ops::attention::Mask;
-use crate::ops::rope::{Rope, RopeTable};
-use crate::ops::scaling::Multiplier;
+use crate::ops::rope::Rope;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// One transformer block of an architecture: its weights and its forward pass.
 pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
-    /// Constants and conventions of the architecture.
-    const FAMILY: Family;
-
     /// Loads the weights of a layer.
     ///
     /// # Errors
@@ -82,36 +88,52 @@ pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// Data of a pass, shared by all blocks with the same window.
-pub struct ForwardContext<'m> {
-    /// Numerics.
-    pub n: &'m dyn Numerics,
-    /// Sizes and constants.
-    pub c: &'m DecoderConfig,
-    /// Rotations for the pass's positions; `None` for layers without RoPE.
-    pub(crate) rope: Option<RopeTable>,
-    /// Attention mask.
-    pub(crate) mask: Mask,
-}
-
 /// A decoder: configuration and weights.
 #[derive(Clone, Debug)]
 pub struct Decoder<B> {
+    /// Name of the architecture in dumps.
+    pub architecture: &'static str,
     /// Sizes and constants.
     pub config: DecoderConfig,
     /// `[V, d]`
     pub token_embd: Matrix,
+    /// Embeddings for each layer, if there are any.
+    pub(crate) per_layer: Option<per_layer::PerLayerEmbeddings>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
     pub output_norm: Norm,
     /// `[V, d]`
     pub output: Matrix,
+    /// `[V]`
+    pub output_bias: Option<Vec<f32>>,
+    /// `[offset + context length, d]`, for learned positions
+    pub position_embd: Option<Matrix>,
+    /// `[d]`
+    pub embedding_norm: Option<Norm>,
+}
+
+impl<B> Decoder<B> {
+    /// Returns the model with other blocks, made from its own.
+    pub fn with_blocks<C>(self, block: impl Fn(B) -> C) -> Decoder<C> {
+        Decoder {
+            layers: self.layers.into_iter().map(block).collect(),
+            architecture: self.architecture,
+            config: self.config,
+            token_embd: self.token_embd,
+            per_layer: self.per_layer,
+            output_norm: self.output_norm,
+            output: self.output,
+            output_bias: self.output_bias,
+            position_embd: self.position_embd,
+            embedding_norm: self.embedding_norm,
+        }
+    }
 }
 
 impl<B: DecoderBlock> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
-        B::FAMILY.architecture
+        self.architecture
     }
 
     fn dimensions(&self) -> Dimensions {
@@ -125,14 +147,22 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.cache_widths()[0],
             value_width: c.cache_widths()[1],
-            rope_pairing: Some(c.rope.pairing),
+            // Nemotron-H has no RoPE at all.
+            rope_pairing: (c.positions == Positions::Rotary && c.single_halves.is_none())
+                .then_some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
     }
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        vec![("token_embd", &self.token_embd), ("output", &self.output)]
+        let per_layer = self.per_layer.iter();
+        let per_layer = per_layer.flat_map(|all| {
+            [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]
+        });
+        let positions = self.position_embd.iter().map(|table| ("position_embd", table));
+        let own = [("token_embd", &self.token_embd), ("output", &self.output)];
+        own.into_iter().chain(positions).chain(per_layer).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -146,6 +176,22 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     fn window(&self, layer: usize) -> Option<usize> {
         let c = &self.config;
         c.sliding.as_ref().filter(|_| c.slides(layer)).map(|sliding| sliding.window)
+    }
+
+    fn has_chunks(&self) -> bool {
+        self.config.sliding.as_ref().is_some_and(|sliding| sliding.is_chunk)
+    }
+
+    fn cache_widths(&self, layer: usize) -> [usize; 2] {
+        match &self.config.variants {
+            Some(variants) if variants.shares(&self.config, layer) => [0, 0],
+            Some(_) => [self.config.head_sizes(layer).iter().product(); 2],
+            None => self.config.cache_widths(),
+        }
+    }
+
+    fn runs_in_parts(&self) -> bool {
+        self.config.variants.is_none()
     }
 
     fn layer_state(&self, layer: usize) -> LayerState {
@@ -183,35 +229,62 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         length: usize,
     ) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
+        let embeddings = Arc::new(OnceLock::new());
         let seeing = |rope: Option<&Rope>, window| ForwardContext {
             n,
             c,
             rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
-            mask: Mask { position: positions.start, window },
+            mask: Mask { position: positions.start, window, chunks: self.has_chunks().then_some(0) },
+            shared: Mutex::new(None),
+            embeddings: embeddings.clone(),
+            slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
         };
         let full = seeing(Some(&c.rope), None);
         let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
         let unrotated = seeing(None, None);
-        Box::new(DecoderPass { model: self, tokens: positions.len(), full, sliding, unrotated })
+        Box::new(DecoderPass { model: self, positions, full, sliding, unrotated })
     }
 }
 
 /// A pass of a decoder: data shared by the layers with full attention and by the layers with a window.
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
-    tokens: usize,
+    positions: Range<usize>,
     full: ForwardContext<'m>,
     sliding: Option<ForwardContext<'m>>,
     unrotated: ForwardContext<'m>,
 }
 
 impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
-    /// Returns the tokens' embeddings, scaled if the architecture scales them.
+    /// Returns the tokens' embeddings, scaled if the architecture scales them, with learned positions if it has them.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
-        t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows })
+        let rows = match (c.embed_scale, &self.model.embedding_norm) {
+            (Some(by), _) => n.scale(&rows, by),
+            (None, Some(norm)) => norm.of(n, &rows),
+            (None, None) => rows,
+        };
+        let x = t.tap(
+            Embed,
+            match (&self.model.position_embd, c.positions) {
+                (Some(table), Positions::Learned { offset }) => {
+                    let rows_of = self.positions.clone().map(|position| (position + offset) as u32);
+                    n.add(&rows, &n.embed(table, &rows_of.collect::<Vec<_>>()))
+                }
+                _ => rows,
+            },
+        );
+        if let Some(per_layer) = &self.model.per_layer {
+            arrive_rows(&per_layer.table, tokens);
+            arrive(
+                format_args!("the embeddings of layers"),
+                &[("per_layer_model_proj", &per_layer.projection)],
+            );
+            self.full.embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
+        }
+        x
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -220,7 +293,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
         t.enter_layer(layer);
-        arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
+        arrive(format_args!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
         let rotated = sliding.unwrap_or(&self.full);
         let pass = if self.full.c.rotates(layer) { rotated } else { &self.unrotated };
@@ -230,47 +303,13 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         let model = self.model;
-        arrive(|| "the head".to_owned(), &[("output", &model.output)]);
+        arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
-        let logits = n.linear_of_pass(&norm, &model.output, self.tokens);
+        let bias = model.output_bias.as_deref();
+        let logits = n.linear_of_pass(&norm, &model.output, bias, self.positions.len());
         let scaled = c.logits_scale.map(|by| n.scale(&logits, by));
         t.tap(Logits, capped(n, scaled.unwrap_or(logits), c.logits_cap))
-    }
-}
-
-impl ForwardContext<'_> {
-    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
-    /// H·D]`.
-    pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        self.attend_with_sinks(q, k, v, None, t, state)
-    }
-
-    /// Computes attention with a sink in each head, `[H]`, if there are any.
-    pub(crate) fn attend_with_sinks(
-        &self,
-        q: &Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Option<&[f32]>,
-        t: &mut Probe,
-        state: &mut LayerState,
-    ) -> Tensor {
-        let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, state.kv())
-    }
-
-    /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
-    pub fn rotate(&self, x: &Tensor) -> Tensor {
-        self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
-    }
-
-    /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
-    pub(crate) fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
-        match self.c.residual_scale {
-            Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
-            None => self.n.add(x, branch),
-        }
     }
 }
 

@@ -57,6 +57,8 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
+    ("ffn_gate_up_exps", "mlp.experts.gate_up_proj="),
+    ("ffn_down_all_exps", "mlp.experts.down_proj="),
     ("exp_probs_b", "mlp.gate.e_score_correction_bias="),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
@@ -76,8 +78,19 @@ pub const SHARED_EXPERTS: &[(&str, &str)] = &[
 const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// Prefixes of the non-text parts of a model.
-const OTHER_PARTS: [&str; 4] =
-    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+const OTHER_PARTS: [&str; 11] = [
+    "audio_tower.",
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "model.embed_vision.",
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.vision_model.",
+    "model.multi_modal_projector.",
+    "model.visual.",
+];
 
 /// Prefix of multi-token prediction layers in Qwen's checkpoints.
 const PREDICTING: &str = "mtp.";
@@ -91,7 +104,9 @@ impl<'a> DecoderNames<'a> {
     pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
         let (layer, outer) = (family.layer_names, family.outer_names);
         let has = |prefix: &&str| file.get(&format!("{prefix}{}.weight", outer.embedding)).is_some();
-        let prefix = [outer.prefix].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
+        // A model that was saved without its head has its own prefix only, such as `decoder.` of `model.decoder.`.
+        let bare = outer.prefix.strip_prefix("model.").unwrap_or(outer.prefix);
+        let prefix = [outer.prefix, bare].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
         DecoderNames::HuggingFace { prefix, layer, outer, may_predict: family.predicting.is_some() }
     }
 
@@ -137,6 +152,36 @@ impl<'a> DecoderNames<'a> {
         match self {
             DecoderNames::Gguf { .. } => "token_embd.weight".into(),
             DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.embedding),
+        }
+    }
+
+    /// Returns the names of the table, the projection and the norm of embeddings for each layer.
+    pub(super) fn per_layer_embeddings(self) -> [String; 3] {
+        match self {
+            DecoderNames::Gguf { .. } => {
+                ["per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"]
+                    .map(|name| format!("{name}.weight"))
+            }
+            DecoderNames::HuggingFace { prefix, .. } => {
+                ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"]
+                    .map(|name| format!("{prefix}{name}.weight"))
+            }
+        }
+    }
+
+    /// Returns the name of the norm of embeddings.
+    pub(super) fn embedding_norm(self, hugging_face: &str) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "token_embd_norm.weight".into(),
+            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}{hugging_face}.weight"),
+        }
+    }
+
+    /// Returns the name of the table of learned positions.
+    pub(super) fn position_embd(self) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "position_embd.weight".into(),
+            DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.positions),
         }
     }
 

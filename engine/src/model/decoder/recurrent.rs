@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
-use crate::model::decoder::delta::DeltaSizes;
+use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
+use crate::model::decoder::state_space_files::{self, SingleHalf, StateSpaceFiles};
 use crate::model::decoder::{StateSpaceSizes, delta_files};
 use crate::model::json::Config;
 use crate::model::size;
@@ -45,13 +44,9 @@ impl RecurrentMixer {
     pub(crate) fn state(&self) -> RecurrentSizes {
         match *self {
             RecurrentMixer::Convolution { channels, kernel, .. } => {
-                RecurrentSizes { channels, kept: kernel - 1, matrices: [0; 3] }
+                RecurrentSizes { channels, kept: kernel - 1, matrices: [0; 3], has_limits: false }
             }
-            RecurrentMixer::StateSpace(sizes) => RecurrentSizes {
-                channels: sizes.channels(),
-                kept: sizes.kernel - 1,
-                matrices: [sizes.heads, sizes.head_dim, sizes.columns],
-            },
+            RecurrentMixer::StateSpace(sizes) => sizes.state(),
             RecurrentMixer::DeltaRule(sizes) => sizes.state(),
         }
     }
@@ -60,14 +55,9 @@ impl RecurrentMixer {
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         match *self {
             RecurrentMixer::Convolution { kernel, .. } => check_kernel(file, kernel)?,
-            RecurrentMixer::StateSpace(StateSpaceSizes { heads, head_dim, columns, kernel, .. }) => {
-                check_kernel(file, kernel)?;
-                let sizes = [
-                    ("number of heads of a recurrence", heads),
-                    ("head size of a recurrence", head_dim),
-                    ("columns of a state", columns),
-                ];
-                size::check(file, &sizes)?;
+            RecurrentMixer::StateSpace(sizes) => {
+                check_kernel(file, sizes.kernel)?;
+                state_space_files::check(file, sizes)?;
             }
             RecurrentMixer::DeltaRule(sizes) => {
                 check_kernel(file, sizes.kernel)?;
@@ -90,10 +80,10 @@ fn check_kernel(file: &Path, kernel: usize) -> Result<()> {
 pub(crate) enum RecurrentFiles {
     /// LFM2's gated short convolution.
     Lfm2,
-    /// Granite 4's Mamba-2.
-    GraniteHybrid,
-    /// Qwen3-Next's linear attention with a gated delta rule.
-    DeltaRule,
+    /// Mamba-2.
+    StateSpace(StateSpaceFiles),
+    /// Linear attention with a gated delta rule.
+    DeltaRule(DeltaLayout),
 }
 
 /// Key of the kinds of layers in `config.json`.
@@ -104,17 +94,35 @@ impl RecurrentFiles {
     pub(super) fn layer_types(self) -> &'static [&'static str] {
         match self {
             RecurrentFiles::Lfm2 => &["conv"],
-            RecurrentFiles::GraniteHybrid => &["linear_attention", "mamba"],
-            RecurrentFiles::DeltaRule => &["linear_attention"],
+            RecurrentFiles::StateSpace(_) => &["linear_attention", "mamba"],
+            RecurrentFiles::DeltaRule(_) => &["linear_attention"],
+        }
+    }
+
+    /// Returns the number of layers, if the `config.json` of the architecture states it by the list of their kinds.
+    pub(super) fn listed_in_json(self, file: &Config) -> Result<Option<usize>> {
+        Ok(self.kinds(file)?.map(|kinds| kinds.len()))
+    }
+
+    /// Returns the layers that are a feed-forward block alone, in an architecture whose layers have one half each.
+    pub(super) fn feed_forward_in_json(self, file: &Config) -> Result<Option<Vec<bool>>> {
+        Ok(self.kinds(file)?.map(|kinds| kinds.iter().map(|kind| *kind == SingleHalf::FeedForward).collect()))
+    }
+
+    fn kinds(self, file: &Config) -> Result<Option<Vec<SingleHalf>>> {
+        match self == RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) {
+            true => state_space_files::kinds(file).map(Some),
+            false => Ok(None),
         }
     }
 
     /// Reads the recurrent layers of a `config.json`, if there are any.
     pub(super) fn in_json(self, file: &Config, n_layers: usize) -> Result<Option<RecurrentLayers>> {
         let kinds = file.texts(LAYER_TYPES)?;
-        let layers = match kinds.is_empty() {
-            true => self.unlisted(file, n_layers)?,
-            false => kinds.iter().map(|kind| self.layer_types().contains(kind)).collect(),
+        let layers: Vec<bool> = match self.kinds(file)? {
+            Some(kinds) => kinds.iter().map(|kind| *kind == SingleHalf::Recurrent).collect(),
+            None if kinds.is_empty() => self.unlisted(file, n_layers)?,
+            None => kinds.iter().map(|kind| self.layer_types().contains(kind)).collect(),
         };
         if !layers.contains(&true) {
             return Ok(None);
@@ -125,8 +133,8 @@ impl RecurrentFiles {
                 kernel: file.require_usize("conv_L_cache")?,
                 has_bias: file.optional_bool("conv_bias")?.unwrap_or(false),
             },
-            RecurrentFiles::GraniteHybrid => RecurrentMixer::StateSpace(state_space_in_json(file)?),
-            RecurrentFiles::DeltaRule => RecurrentMixer::DeltaRule(delta_files::sizes(file)?),
+            RecurrentFiles::StateSpace(known) => RecurrentMixer::StateSpace(known.in_json(file)?),
+            RecurrentFiles::DeltaRule(layout) => RecurrentMixer::DeltaRule(delta_files::sizes(file, layout)?),
         };
         mixer.check(file.path())?;
         Ok(Some(RecurrentLayers { layers, mixer }))
@@ -135,28 +143,30 @@ impl RecurrentFiles {
     /// Returns true if attention layers apply RoPE. In a Granite `config.json`, `position_embedding_type` is then `rope`.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
-            RecurrentFiles::GraniteHybrid => {
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule(_) => Ok(true),
+            RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid) => {
                 Ok(file.optional_str("position_embedding_type")? == Some("rope"))
             }
+            RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => Ok(false),
         }
     }
 
     /// Returns true if attention layers apply RoPE. A Granite GGUF file without RoPE has `rope.scaling.finetuned` = false.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule => Ok(true),
-            RecurrentFiles::GraniteHybrid => {
+            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule(_) => Ok(true),
+            RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid) => {
                 Ok(file.optional(&format!("{architecture}.rope.scaling.finetuned"))?.unwrap_or(true))
             }
+            RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => Ok(false),
         }
     }
 
     /// Reads the recurrent layers of a `config.json` without `layer_types`.
     fn unlisted(self, file: &Config, n_layers: usize) -> Result<Vec<bool>> {
         match self {
-            RecurrentFiles::GraniteHybrid => Ok(vec![true; n_layers]),
-            RecurrentFiles::DeltaRule => delta_files::layers(file, n_layers),
+            RecurrentFiles::StateSpace(_) => Ok(vec![true; n_layers]),
+            RecurrentFiles::DeltaRule(_) => delta_files::layers(file, n_layers),
             RecurrentFiles::Lfm2 => {
                 const KEY: &str = "full_attn_idxs";
                 let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
@@ -190,10 +200,16 @@ impl RecurrentFiles {
     ) -> Result<Option<RecurrentLayers>> {
         let key = |name: &str| format!("{architecture}.{name}");
         let kv_heads_key = key("attention.head_count_kv");
-        let kv_heads = kv_heads_by_layer(file, &kv_heads_key)?;
+        let kv_heads = by_layer(file, &kv_heads_key)?;
         let layers = match kv_heads.len() {
-            _ if self == RecurrentFiles::DeltaRule => {
+            _ if matches!(self, RecurrentFiles::DeltaRule(_)) => {
                 delta_files::layers_in_gguf(file, architecture, n_layers)?
+            }
+            _ if self == RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => {
+                let feed_forward = feed_forward_in_gguf(file, architecture, n_layers)?;
+                let has_heads =
+                    |layer: usize| kv_heads.get(layer).or(kv_heads.first()).is_some_and(|count| *count > 0);
+                (0..n_layers).map(|layer| !feed_forward[layer] && !has_heads(layer)).collect()
             }
             1 => vec![kv_heads[0] == 0; n_layers],
             count if count == n_layers => kv_heads.iter().map(|count| *count == 0).collect(),
@@ -212,11 +228,11 @@ impl RecurrentFiles {
                 kernel: file.require(&key("shortconv.l_cache"))?,
                 has_bias: false,
             },
-            RecurrentFiles::GraniteHybrid => {
-                RecurrentMixer::StateSpace(state_space_in_gguf(file, architecture, hidden_size)?)
+            RecurrentFiles::StateSpace(known) => {
+                RecurrentMixer::StateSpace(known.in_gguf(file, architecture, hidden_size)?)
             }
-            RecurrentFiles::DeltaRule => {
-                RecurrentMixer::DeltaRule(delta_files::sizes_in_gguf(file, architecture)?)
+            RecurrentFiles::DeltaRule(layout) => {
+                RecurrentMixer::DeltaRule(delta_files::sizes_in_gguf(file, architecture, layout)?)
             }
         };
         mixer.check(file.tensors.path())?;
@@ -224,92 +240,35 @@ impl RecurrentFiles {
     }
 }
 
-/// Reads the sizes of Mamba-2 in a `config.json`.
-fn state_space_in_json(file: &Config) -> Result<StateSpaceSizes> {
-    file.only("mamba_n_groups", &[1.into()], "1 (several groups of heads are not supported)")?;
-    if let Some(limit) = file.get("time_step_limit") {
-        let is_open =
-            limit.as_array().is_some_and(|limit| limit.first().and_then(Value::as_f64) == Some(0.0));
-        let has_end = limit.as_array().and_then(|limit| limit.get(1)).and_then(Value::as_f64);
-        if !is_open || has_end.is_some_and(f64::is_finite) {
-            return Err(file.bad_key("time_step_limit", limit, "no limit (limited steps are not supported)"));
-        }
-    }
-    let (heads, inner) = (file.require_usize("mamba_n_heads")?, expanded(file)?);
-    let head_dim = match file.optional_str("mamba_d_head") {
-        Ok(Some("auto")) if heads > 0 => inner / heads,
-        _ => file.require_usize("mamba_d_head")?,
-    };
-    if heads.checked_mul(head_dim) != Some(inner) {
-        let expected = format!("heads of {inner} values together: mamba_expand times the hidden size");
-        return Err(file.bad_key("mamba_n_heads", heads, expected));
-    }
-    Ok(StateSpaceSizes {
-        heads,
-        head_dim,
-        columns: file.require_usize("mamba_d_state")?,
-        kernel: file.require_usize("mamba_d_conv")?,
-        has_conv_bias: file.optional_bool("mamba_conv_bias")?.unwrap_or(true),
-        has_bias: file.optional_bool("mamba_proj_bias")?.unwrap_or(false),
-    })
-}
-
-/// Returns the number of values of all heads of Mamba-2.
-fn expanded(file: &Config) -> Result<usize> {
-    let (factor, hidden_size) = (file.require_usize("mamba_expand")?, file.require_usize("hidden_size")?);
-    let product = factor.checked_mul(hidden_size);
-    product.ok_or_else(|| file.bad_key("mamba_expand", factor, "a small whole number"))
-}
-
-/// Reads the sizes of Mamba-2 in a GGUF file.
-fn state_space_in_gguf(file: &Gguf, architecture: &str, hidden_size: usize) -> Result<StateSpaceSizes> {
-    let key = |name: &str| format!("{architecture}.ssm.{name}");
-    let refuse = |name: &str, found: usize, expected: String| {
-        Err(Error::bad_key(file.tensors.path(), &key(name), found, expected))
-    };
-    let [groups, inner, heads]: [usize; 3] = [
-        file.optional(&key("group_count"))?.unwrap_or(1),
-        file.require(&key("inner_size"))?,
-        file.require(&key("time_step_rank"))?,
-    ];
-    if groups != 1 {
-        return refuse("group_count", groups, "1 (several groups of heads are not supported)".into());
-    }
-    if inner != 2 * hidden_size {
-        return refuse(
-            "inner_size",
-            inner,
-            format!("{}, twice the hidden size, as in llama.cpp", 2 * hidden_size),
-        );
-    }
-    if heads == 0 || !inner.is_multiple_of(heads) {
-        return refuse("time_step_rank", heads, format!("a number of heads that divides {inner}"));
-    }
-    Ok(StateSpaceSizes {
-        heads,
-        head_dim: inner / heads,
-        columns: file.require(&key("state_size"))?,
-        kernel: file.require(&key("conv_kernel"))?,
-        has_conv_bias: true,
-        has_bias: false,
-    })
-}
-
-/// Reads the number of key-value heads of the layers with attention of a GGUF file. Recurrent layers have 0.
-pub(super) fn kv_heads(file: &Gguf, key: &str) -> Result<usize> {
-    let all = kv_heads_by_layer(file, key)?;
-    let count = all.iter().copied().find(|count| *count > 0).unwrap_or(0);
-    match all.iter().find(|other| ![0, count].contains(other)) {
-        None => Ok(count),
+/// Reads a size that a GGUF file states once, or for each layer with 0 in layers of another kind, `zero`.
+pub(super) fn same_or_zero(file: &Gguf, key: &str, zero: &str) -> Result<usize> {
+    let all = by_layer(file, key)?;
+    let size = all.iter().copied().find(|size| *size > 0).unwrap_or(0);
+    match all.iter().find(|other| ![0, size].contains(other)) {
+        None => Ok(size),
         Some(other) => {
-            let expected =
-                format!("{count}, or 0 in layers without attention (other sizes are not supported)");
+            let expected = format!("{size}, or 0 in {zero} (other sizes are not supported)");
             Err(Error::bad_key(file.tensors.path(), key, other, expected))
         }
     }
 }
 
-/// Reads the numbers of key-value heads: one for each layer, or a single one for all layers.
-fn kv_heads_by_layer(file: &Gguf, key: &str) -> Result<Vec<usize>> {
+/// Reads the layers of a GGUF file that are a feed-forward block alone: those with a feed-forward size.
+pub(super) fn feed_forward_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -> Result<Vec<bool>> {
+    let key = format!("{architecture}.feed_forward_length");
+    let sizes = by_layer(file, &key)?;
+    match sizes.len() {
+        1 => Ok(vec![sizes[0] > 0; n_layers]),
+        count if count >= n_layers => Ok(sizes[..n_layers].iter().map(|size| *size > 0).collect()),
+        count => {
+            let (found, expected) =
+                (format!("{count} entries"), format!("one for each of {n_layers} layers"));
+            Err(Error::bad_key(file.tensors.path(), &key, found, expected))
+        }
+    }
+}
+
+/// Reads a size: one for each layer, or a single one for all layers.
+fn by_layer(file: &Gguf, key: &str) -> Result<Vec<usize>> {
     if file.is_array(key) { file.require(key) } else { Ok(vec![file.require(key)?]) }
 }

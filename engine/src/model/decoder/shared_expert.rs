@@ -29,9 +29,10 @@ impl SharedExpert {
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights, width: usize) -> Result<Self> {
         let is_weighted = w.has_weighted_shared_expert();
+        let [gate, up] = w.shared_gate_and_up(width, c.hidden_size)?;
         Ok(Self {
-            gate: w.matrix("ffn_gate_shexp", width, c.hidden_size)?,
-            up: w.matrix("ffn_up_shexp", width, c.hidden_size)?,
+            gate,
+            up,
             down: w.matrix("ffn_down_shexp", c.hidden_size, width)?,
             weight: is_weighted.then(|| w.row("ffn_gate_inp_shexp", c.hidden_size)).transpose()?,
         })

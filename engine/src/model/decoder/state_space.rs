@@ -3,14 +3,14 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::cache::RecurrentLayer;
+use crate::model::cache::{RecurrentLayer, RecurrentSizes};
 use crate::model::decoder::columns::columns;
 use crate::model::decoder::{DecoderConfig, LayerWeights, Projection};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
 use crate::ops::short_convolution::ShortConvolution;
-use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::{StateSpace, StepLimits, StepRule};
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -18,6 +18,10 @@ use crate::weight::Matrix;
 /// Sizes of a layer of Mamba-2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StateSpaceSizes {
+    /// Number of groups of heads that share B and C, and a mean square of the norm: G.
+    pub(crate) groups: usize,
+    /// Limits of step sizes, if there are any.
+    pub(crate) limits: Option<StepLimits>,
     /// Number of heads, H.
     pub(crate) heads: usize,
     /// Number of values in one head, P.
@@ -38,9 +42,16 @@ impl StateSpaceSizes {
         self.heads * self.head_dim
     }
 
-    /// Returns the number of channels of the convolution: x, B and C.
+    /// Returns the number of channels of the convolution: x, and B and C of each group.
     pub(crate) fn channels(&self) -> usize {
-        self.inner() + 2 * self.columns
+        self.inner() + 2 * self.groups * self.columns
+    }
+
+    /// Returns the sizes of a layer's state.
+    pub(crate) fn state(&self) -> RecurrentSizes {
+        let matrices = [self.heads, self.head_dim, self.columns];
+        let limits = self.limits.is_some();
+        RecurrentSizes { channels: self.channels(), kept: self.kernel - 1, matrices, has_limits: limits }
     }
 }
 
@@ -50,8 +61,7 @@ pub(crate) struct StateSpaceLayer {
     /// `[H·P + channels + H, d]`: the gate, x with B and C, and steps.
     pub(crate) input: Projection,
     pub(crate) conv: ShortConvolution,
-    /// `[H]`
-    pub(crate) step_bias: Vec<f32>,
+    pub(crate) steps: StepRule,
     pub(crate) space: StateSpace,
     /// `[H·P]`
     pub(crate) norm: RmsNorm,
@@ -65,20 +75,22 @@ impl StateSpaceLayer {
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, sizes: StateSpaceSizes, w: &mut LayerWeights) -> Result<Self> {
-        let StateSpaceSizes { heads, head_dim, columns, kernel, has_conv_bias, has_bias } = sizes;
+        let StateSpaceSizes { heads, head_dim, columns, groups, kernel, has_conv_bias, has_bias, limits } =
+            sizes;
         let (d, inner, channels) = (c.hidden_size, sizes.inner(), sizes.channels());
         Ok(Self {
             input: w.projection("ssm_in", has_bias, inner + channels + heads, d)?,
             conv: w.convolution("ssm_conv1d", has_conv_bias, channels, kernel)?,
-            step_bias: w.vector("ssm_dt", heads)?,
+            steps: StepRule { bias: w.vector("ssm_dt", heads)?, limits },
             space: StateSpace {
                 head_dim,
                 columns,
+                groups,
                 decay: w.flat("ssm_a", heads)?,
                 is_log: !w.is_gguf(),
                 skip: w.flat("ssm_d", heads)?,
             },
-            norm: c.rms_norm(w.flat("ssm_norm", inner)?),
+            norm: RmsNorm { groups, ..c.rms_norm(w.grouped("ssm_norm", groups, inner)?) },
             output: w.projection("ssm_out", has_bias, d, inner)?,
         })
     }
@@ -97,14 +109,14 @@ impl StateSpaceLayer {
         state: &mut RecurrentLayer,
     ) -> Tensor {
         let (tokens, heads, inner) = (x.rows(), self.space.decay.len(), self.norm.weight.len());
-        let channels = inner + 2 * self.space.columns;
+        let channels = self.conv.weight.len() / self.conv.kernel;
         let is_single = tokens == 1 && !state.is_empty();
         let projected = t.tap(MixerIn, self.input.of(n, x));
         let input = t.tap(ConvIn, columns(n, &projected, inner, channels));
         let mixed = t.tap(ConvOut, n.short_convolution(&state.extended(&input), &self.conv));
         let mixed = t.tap(ConvAct, n.activation(&mixed, Activation::Silu));
         let dt = columns(n, &projected, inner + channels, heads);
-        let steps = t.tap(StepSize, n.step_sizes(&dt, &self.step_bias));
+        let steps = t.tap(StepSize, n.step_sizes(&dt, &self.steps, is_single));
         let [out, after] = n.recurrence(&mixed, &steps, &state.matrices(), &self.space, is_single);
         state.keep(t.tap(RecurrentState, after));
         let out = t.tap(RecurrentOut, out);

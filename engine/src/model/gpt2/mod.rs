@@ -8,11 +8,14 @@ pub(crate) use config::Gpt2Config;
 
 use std::ops::Range;
 
+use serde_json::Value;
+
 use crate::checkpoint::Point::*;
 use crate::model::attention::Attention;
 use crate::model::cache::{KvLayer, LayerState};
+use crate::model::decoder::Family;
 use crate::model::weights::{arrive, arrive_rows};
-use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
+use crate::model::{Dimensions, Model, ModelPass, llama, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionScale, Mask};
@@ -20,6 +23,15 @@ use crate::ops::norm::LayerNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
+
+/// Names of GPT-2 in files. Its other settings are in [`Gpt2Config`].
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gpt2",
+    gguf_names: &["gpt2"],
+    model_types: &["gpt2"],
+    config_defaults: || Value::Null,
+    ..llama::FAMILY
+};
 
 /// A GPT-2 model.
 #[derive(Clone, Debug)]
@@ -128,11 +140,11 @@ impl Model for Gpt2 {
         _: usize,
     ) -> Box<dyn ModelPass + 'm> {
         let scale = AttentionScale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
-        let mask = Mask { position: positions.start, window: None };
+        let mask = Mask { position: positions.start, window: None, chunks: None };
         Box::new(Gpt2Pass {
             model: self,
             positions,
-            attention: Attention { n, scale, cap: None, mask, sinks: None },
+            attention: Attention { n, scale, cap: None, mask, sinks: None, slopes: None },
         })
     }
 }
@@ -157,16 +169,16 @@ impl ModelPass for Gpt2Pass<'_> {
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
         t.enter_layer(layer);
         let products = self.model.layers[layer].products();
-        arrive(|| format!("layer {layer}"), &products.map(|(name, product)| (name, &product.weight)));
+        arrive(format_args!("layer {layer}"), &products.map(|(name, product)| (name, &product.weight)));
         self.model.layers[layer].forward(x, &self.model.config, &self.attention, t, state.kv())
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
         let (n, model) = (self.attention.n, self.model);
-        arrive(|| "the head".to_owned(), &[("output", &model.output)]);
+        arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.layer_norm(&x, &model.output_norm));
-        t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.positions.len()))
+        t.tap(Logits, n.linear_of_pass(&norm, &model.output, None, self.positions.len()))
     }
 }
 

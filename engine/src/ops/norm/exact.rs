@@ -27,7 +27,7 @@ pub(crate) struct RmsNormalisation {
 impl Operation for RmsNormalisation {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (gains, x) = (self.gains(profile), self.read(profile));
-        let width = gains.len();
+        let width = self.norm.width();
         let before = profile.mean_of_sums.then(|| InputTensor::unrounded(&self.x, profile));
         per_row(wanted, width, |flats, exacts| {
             let first = flats[0] / width * width;
@@ -35,7 +35,7 @@ impl Operation for RmsNormalisation {
             let x = x.part(first, width);
             let mean = before.as_ref().map(|before| Mean::of(&before.part(first, width), self.norm.eps));
             let mean = mean.unwrap_or_else(|| Mean::of(&x, self.norm.eps));
-            self.row(profile, &gains, (&x, mean), &inside, exacts);
+            self.row(profile, &gains[first % gains.len()..][..width], (&x, mean), &inside, exacts);
         })
     }
 
@@ -91,7 +91,7 @@ impl Operation for RmsNormalisation {
     }
 
     fn inherited(&self, profile: &Profile) -> f64 {
-        let width = self.norm.weight.len();
+        let width = self.norm.width();
         let is_unknown = |origin: &ValueOrigin| {
             let unknown = |before: Arc<UnroundedOrigin>| !matches!(*before, UnroundedOrigin::Of(_));
             UnroundedOrigin::of(origin)
@@ -109,7 +109,7 @@ impl Operation for RmsNormalisation {
     }
 
     fn shared(&self) -> f64 {
-        let width = self.norm.weight.len();
+        let width = self.norm.width();
         let of_row = |row: usize| {
             let squares: Vec<f64> =
                 self.x.data()[row * width..][..width].iter().map(|&x| f64::from(x) * f64::from(x)).collect();

@@ -9,7 +9,7 @@ pub(crate) mod faults;
 use crate::kernels::elementwise::per_column;
 use crate::tensor::Tensor;
 
-/// RMSNorm (Zhang and Sennrich, 2019) of rows as long as `weight`.
+/// RMSNorm (Zhang and Sennrich, 2019) of rows as long as `weight`, or of equal parts of such rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RmsNorm {
     /// `[d]`, or `[D]` for a norm of each head.
@@ -18,6 +18,8 @@ pub struct RmsNorm {
     pub eps: f32,
     /// Gain in terms of the weight: the weight itself, or 1 + weight.
     pub gain: Gain,
+    /// Number of parts of a row, each with a mean square of its own: 1, or the groups of heads of Mamba-2.
+    pub groups: usize,
 }
 
 /// Gain of a norm: the factor of the normed row.
@@ -34,6 +36,11 @@ pub enum Gain {
 }
 
 impl RmsNorm {
+    /// Returns the number of values that share a mean square.
+    pub(crate) fn width(&self) -> usize {
+        self.weight.len() / self.groups
+    }
+
     /// Returns the gains of the normed row: `[d]`.
     pub(crate) fn gains(&self) -> impl Iterator<Item = f32> {
         self.weight.iter().map(|&weight| self.gain.of(weight))

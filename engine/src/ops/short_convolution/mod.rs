@@ -22,6 +22,14 @@ pub struct ShortConvolution {
 }
 
 impl ShortConvolution {
+    /// Takes these channels, in this order.
+    pub(crate) fn gathered(&self, channels: &[usize]) -> Self {
+        let kernel = self.kernel;
+        let weight = channels.iter().flat_map(|channel| &self.weight[channel * kernel..][..kernel]);
+        let bias = self.bias.as_ref().map(|bias| channels.iter().map(|&channel| bias[channel]).collect());
+        Self { weight: weight.copied().collect(), bias, kernel }
+    }
+
     /// Computes the convolution, `[k - 1 + T, C]` to `[T, C]`: adds from the earliest input on, then the bias. As in ggml,
     /// products of whole groups of four inputs are rounded before they are added.
     pub(crate) fn of(&self, x: &Tensor) -> Tensor {

@@ -15,7 +15,7 @@ use crate::exact::input::InputTensor;
 use crate::exact::operation::per_row;
 use crate::exact::value::{K, LAMBDA, U};
 use crate::exact::{ExactValue, Float, FusedResults, Operation, Profile};
-use crate::ops::state_space::StateSpace;
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::parallel;
 use crate::tensor::Tensor;
 
@@ -23,15 +23,30 @@ use crate::tensor::Tensor;
 pub(crate) struct StepSizes {
     /// `[T, H]`
     pub(crate) dt: Tensor,
-    /// `[H]`
-    pub(crate) bias: Vec<f32>,
+    /// Bias and limits.
+    pub(crate) rule: StepRule,
+    /// True for single-token decode, in which transformers applies no limits.
+    pub(crate) is_single: bool,
+}
+
+impl StepSizes {
+    /// Applies the limits. If some engines do not apply them, both values are possible.
+    fn limited(&self, step: ExactValue) -> ExactValue {
+        let Some(limits) = self.rule.limits else { return step };
+        let [least, most] = limits.range.map(f64::from);
+        let limited = match step.value.max(least).min(most) {
+            value if value == step.value => step,
+            value => ExactValue::bounded(value, step.radius),
+        };
+        if limits.is_optional || self.is_single { step.or(limited) } else { limited }
+    }
 }
 
 impl Operation for StepSizes {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let dt = InputTensor::of(&self.dt, profile);
         let one = |&flat: &usize| {
-            let bias = profile.weights.round(self.bias[flat % self.bias.len()].into());
+            let bias = profile.weights.round(self.rule.bias[flat % self.rule.bias.len()].into());
             let sum = dt.get(flat).plus(bias);
             let sum = match profile.fused {
                 FusedResults::Nothing => sum.rounded(profile.results),
@@ -41,9 +56,9 @@ impl Operation for StepSizes {
             let (value, slope) = (x.max(0.0) + distance.ln_1p(), 1.0 / (1.0 + exp(-x)));
             // An engine may add 1 to the exponential before it takes the logarithm, which loses digits of small values.
             let library = U * ((2.0 * profile.library_ulps + 1.0) * (value + slope) + 1.0);
-            sum.through(value, slope).moved(library / 2.0, library)
+            self.limited(sum.through(value, slope).moved(library / 2.0, library))
         };
-        per_row(wanted, self.bias.len(), |flats, exacts| exacts.extend(flats.iter().map(one)))
+        per_row(wanted, self.rule.bias.len(), |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -54,7 +69,7 @@ impl Operation for StepSizes {
 /// Recurrence over the tokens of a pass.
 #[derive(Clone)]
 pub(crate) struct Scan {
-    /// x of all heads, B and C: `[T, H·P + 2·N]`.
+    /// x of all heads, B and C: `[T, H·P + 2·G·N]`.
     pub(crate) x: Tensor,
     /// `[T, H]`
     pub(crate) steps: Tensor,
@@ -135,15 +150,14 @@ impl Scan {
         if self.is_single { profile.decode_products.unit() } else { U }
     }
 
-    /// Returns a token's B (0) or C (1) by column.
+    /// Returns B (0) or C (1) of a token and head by column.
     fn shared<'i>(
         &self,
         inputs: &'i ScanInputs,
-        token: usize,
+        (token, head): (usize, usize),
         part: usize,
     ) -> impl Fn(usize) -> ExactValue + 'i {
-        let first = self.space.heads() * self.space.head_dim + part * self.space.columns;
-        let first = token * self.x.row_len() + first;
+        let first = token * self.x.row_len() + self.space.first_shared(head, part);
         move |column| inputs.x.get(first + column)
     }
 
@@ -161,7 +175,8 @@ impl Scan {
         let mut state = StateRow { values, squares, terms: 1 };
         for token in 0..tokens {
             let (step, decay) = (inputs.steps.get(token * heads + head), inputs.decays[token * heads + head]);
-            let (x, b) = (inputs.x.get(token * self.x.row_len() + row), self.shared(inputs, token, 0));
+            let (x, b) =
+                (inputs.x.get(token * self.x.row_len() + row), self.shared(inputs, (token, head), 0));
             let x = x.times(step);
             for (at, value) in state.values.iter_mut().enumerate() {
                 let (kept, term) = (value.times(decay), x.times(b(at)));
@@ -234,7 +249,8 @@ impl Operation for ScanOutput {
                 if tokens.binary_search(&token).is_ok() {
                     let skip = ExactValue::sure(profile.weights.round(scan.space.skip[row / size].into()));
                     let x = inputs.x.get(token * scan.x.row_len() + row);
-                    let read = scan.read(state, scan.shared(&inputs, token, 1), skip.times(x), unit);
+                    let read =
+                        scan.read(state, scan.shared(&inputs, (token, row / size), 1), skip.times(x), unit);
                     found.push((token * rows + row, read));
                 }
             });

@@ -3,8 +3,8 @@
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
-use crate::ops::state_space::StateSpace;
 use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
+use crate::ops::state_space::{StateSpace, StepRule};
 use crate::tensor::Tensor;
 
 const SCANNED: &[Point] = &[Point::RecurrentState, Point::RecurrentOut];
@@ -13,13 +13,20 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::StepSize,
         at: &[Point::StepSize],
-        takes: "unbiased|biased-twice|linear",
+        takes: "unbiased|biased-twice|linear|unlimited",
         compute: |at, value| {
-            let StepSizes { dt, bias } = at.stage()?;
-            let with = |factor: f32| bias.iter().map(|bias| factor * bias).collect::<Vec<_>>();
+            let StepSizes { dt, rule, is_single } = at.stage()?;
+            let bias = &rule.bias;
+            let with = |factor: f32| {
+                let bias = bias.iter().map(|bias| factor * bias).collect();
+                at.n.step_sizes(dt, &StepRule { bias, ..rule.clone() }, *is_single)
+            };
             match value.as_word()? {
-                "unbiased" => Some(at.n.step_sizes(dt, &with(0.0))),
-                "biased-twice" => Some(at.n.step_sizes(dt, &with(2.0))),
+                "unbiased" => Some(with(0.0)),
+                "biased-twice" => Some(with(2.0)),
+                "unlimited" if rule.limits.is_some() => {
+                    Some(at.n.step_sizes(dt, &StepRule { limits: None, ..rule.clone() }, *is_single))
+                }
                 // Without softplus.
                 "linear" => {
                     let rows = (0..dt.rows()).flat_map(|_| bias.iter().copied()).collect();
@@ -28,7 +35,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 _ => None,
             }
         },
-        usual: |_| ["unbiased", "biased-twice", "linear"].map(ChangeValue::word).into(),
+        usual: |_| ["unbiased", "biased-twice", "linear", "unlimited"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -69,6 +76,43 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             with(at, &Scan { space: StateSpace { skip, ..scan.space.clone() }, ..scan.clone() })
         },
         usual: |_| ["none", "one"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::StateGroups,
+        at: SCANNED,
+        takes: "first|alternating",
+        compute: |at, value| {
+            let scan = scan(at)?;
+            let (groups, heads) = (scan.space.groups, scan.space.heads());
+            let group: fn(usize, usize) -> usize = match value.as_word()? {
+                // All heads read B and C of the first group.
+                "first" => |_, _| 0,
+                // Head h reads B and C of group h mod G.
+                "alternating" => |head, groups| head % groups,
+                _ => return None,
+            };
+            if groups == 1 {
+                return None;
+            }
+            // B and C of each head, so that each head is a group.
+            let (columns, inner) = (scan.space.columns, heads * scan.space.head_dim);
+            let width = inner + 2 * heads * columns;
+            let from = |flat: usize| {
+                let (token, at) = (flat / width, flat % width);
+                let column = match at.checked_sub(inner) {
+                    None => at,
+                    Some(shared) => {
+                        let (part, head) = (shared / columns / heads, shared / columns % heads);
+                        inner + (part * groups + group(head, groups)) * columns + shared % columns
+                    }
+                };
+                (0, token * scan.x.row_len() + column)
+            };
+            let x = at.n.gathered(&[&scan.x], &[scan.x.rows(), width], from);
+            with(at, &Scan { x, space: StateSpace { groups: heads, ..scan.space.clone() }, ..scan.clone() })
+        },
+        usual: |_| ["first", "alternating"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {

@@ -1,13 +1,39 @@
 //! Recurrence of Mamba-2 (state-space duality; Dao and Gu, 2024). Each head has a recurrent
 //! state S, `[P, N]`. A token updates and reads it: `S = exp(Δ · A) · S + Δ · x · Bᵀ`, `y = S · C + D · x`. The step size
-//! Δ = softplus(dt + bias) is one number for each head and token. One tensor contains x of all heads, B and C,
-//! `[T, H·P + 2·N]`; all heads share B and C.
+//! Δ = softplus(dt + bias), within limits if there are any, is one number for each head and token. One tensor contains x of all heads, B and C,
+//! `[T, H·P + 2·G·N]`; the heads of each of G groups share B and C.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
 
 use crate::parallel;
 use crate::tensor::Tensor;
+
+/// Bias and limits of step sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepRule {
+    /// `[H]`
+    pub(crate) bias: Vec<f32>,
+    /// Limits, if there are any.
+    pub(crate) limits: Option<StepLimits>,
+}
+
+/// Limits of step sizes. Transformers does not apply them in single-token decode.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepLimits {
+    /// Least and largest step.
+    pub(crate) range: [f32; 2],
+    /// True if other engines than transformers do not apply the limits.
+    pub(crate) is_optional: bool,
+}
+
+impl StepRule {
+    /// Returns the step within the limits.
+    pub(crate) fn limited(&self, step: f32) -> f32 {
+        // Not `clamp`, which panics for limits in the wrong order.
+        self.limits.map_or(step, |StepLimits { range: [least, most], .. }| step.max(least).min(most))
+    }
+}
 
 /// Sizes and weights of a recurrence.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +42,8 @@ pub struct StateSpace {
     pub head_dim: usize,
     /// Number of columns of a head's state, N.
     pub columns: usize,
+    /// Number of groups of heads that share B and C, G.
+    pub groups: usize,
     /// A of each head, which is negative, or the logarithm of -A: `[H]`.
     pub decay: Vec<f32>,
     /// True if `decay` is the logarithm of -A.
@@ -42,6 +70,12 @@ impl StateSpace {
         self.decay.len()
     }
 
+    /// Returns the first column of a head's B (0) or C (1) in the row of a token.
+    pub(crate) fn first_shared(&self, head: usize, part: usize) -> usize {
+        let group = head * self.groups / self.heads();
+        self.heads() * self.head_dim + (part * self.groups + group) * self.columns
+    }
+
     /// Returns A of each head. `round` is applied to its logarithm.
     pub(crate) fn rates(&self, round: impl Fn(f32) -> f32) -> Vec<f32> {
         let rate = |&decay: &f32| if self.is_log { -round(decay).exp() } else { decay };
@@ -56,16 +90,17 @@ impl StateSpace {
         token: usize,
         head: usize,
     ) -> HeadToken<'t> {
-        let (row, inner, columns) = (x.row(token), self.heads() * self.head_dim, self.columns);
+        let row = x.row(token);
+        let shared = |part| &row[self.first_shared(head, part)..][..self.columns];
         HeadToken {
             step: steps.row(token)[head],
             x: &row[head * self.head_dim..][..self.head_dim],
-            b: &row[inner..][..columns],
-            c: &row[inner + columns..][..columns],
+            b: shared(0),
+            c: shared(1),
         }
     }
 
-    /// Runs the recurrence over the tokens of a pass. Takes x, B and C, `[T, H·P + 2·N]`, the step sizes, `[T, H]`, and the
+    /// Runs the recurrence over the tokens of a pass. Takes x, B and C, `[T, H·P + 2·G·N]`, the step sizes, `[T, H]`, and the
     /// state before the pass, `[H, P, N]`. Returns the outputs, `[T, H·P]`, and the state after the pass. `advance` gets a
     /// row of the state, exp(Δ · A), Δ · x, B and C; it updates the row and returns its product with C.
     pub(crate) fn run(

@@ -100,6 +100,7 @@ fn with_scale(at: &SiteContext, factor: f32) -> Option<Tensor> {
     let scale = match scale {
         AttentionScale::Products(_) => AttentionScale::Products(factor),
         AttentionScale::Queries(_) => AttentionScale::Queries(factor),
+        AttentionScale::RoundedQueries(_) => AttentionScale::RoundedQueries(factor),
     };
     Some(at.n.scores(q, k, scale))
 }
@@ -110,7 +111,7 @@ fn scales(at: &SiteContext) -> Vec<f64> {
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
     let own = f64::from(scale.factor());
     let mut all = vec![1.0, head_dim.recip(), head_dim.sqrt().recip(), (heads * head_dim).sqrt().recip()];
-    if let Some(norm) = at.book.norm(Point::AttnNorm, at.site.layer) {
+    if let Some(norm) = at.operations.norm(Point::AttnNorm, at.site.layer) {
         let hidden = norm.weight.len() as f64;
         all.extend([(hidden / heads).sqrt().recip(), hidden.sqrt().recip()]);
     }

@@ -6,12 +6,13 @@ use crate::exact::node_of;
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::activation::exact::Nonlinearity;
+use crate::ops::norm::RmsNorm;
 use crate::ops::norm::exact::RmsNormalisation;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::GatedNorm,
     at: &[Point::RecurrentNorm],
-    takes: "after|none|sigmoid|unnormed",
+    takes: "after|none|sigmoid|unnormed|ungrouped",
     compute: |at, value| {
         let RmsNormalisation { x, norm } = at.stage()?;
         let node = node_of(x.origins().first()?)?;
@@ -22,10 +23,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
             "after" => Some(at.n.gated(gate, &at.n.rms_norm(out, norm), Activation::Silu)),
             "none" => Some(at.n.rms_norm(out, norm)),
             "sigmoid" => Some(at.n.rms_norm(&at.n.gated(gate, out, Activation::Sigmoid), norm)),
+            // One mean square for all groups of heads.
+            "ungrouped" if norm.groups > 1 => {
+                let gated = at.n.gated(gate, out, Activation::Silu);
+                Some(at.n.rms_norm(&gated, &RmsNorm { groups: 1, ..norm.clone() }))
+            }
             "unnormed" => Some(at.n.gated(gate, out, Activation::Silu)),
             _ => None,
         }
     },
-    usual: |_| ["after", "none", "sigmoid", "unnormed"].map(ChangeValue::word).into(),
+    usual: |_| ["after", "none", "sigmoid", "unnormed", "ungrouped"].map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];

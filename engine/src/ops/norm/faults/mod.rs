@@ -13,11 +13,16 @@ use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
 pub(crate) const NORMS: &[Point] = &[
+    Point::Embed,
     Point::AttnNorm,
     Point::QLatentNorm,
     Point::KvLatentNorm,
     Point::QNorm,
     Point::KNorm,
+    Point::VNorm,
+    Point::LayerPostNorm,
+    Point::QRopeNorm,
+    Point::KRopeNorm,
     Point::AttnSubNorm,
     Point::AttnPostNorm,
     Point::FfnNorm,
@@ -131,7 +136,9 @@ fn with_offset(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     else {
         return if is_stored { None } else { with_gains(at, added) };
     };
-    let with = |weight: Vec<f32>, gain| at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain });
+    let with = |weight: Vec<f32>, gain| {
+        at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain, groups: norm.groups })
+    };
     match (offset, is_stored) {
         // 1 + (weight - 1) may not be the weight.
         (-1.0, false) => Some(with(norm.weight.clone(), Gain::WeightFirst)),
@@ -250,7 +257,9 @@ pub(crate) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
 pub(crate) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
     if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
-        return Some(at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight }));
+        return Some(
+            at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight, groups: norm.groups }),
+        );
     }
     let LayerNormalisation { x, norm } = at.stage()?;
     Some(at.n.layer_norm(x, &LayerNorm { weight: change(&norm.weight), ..norm.clone() }))
@@ -268,12 +277,12 @@ fn of_another(at: &SiteContext, place: &str) -> Option<Tensor> {
     let point: Point = name.parse().ok()?;
     let layer = if point == Point::FinalNorm { None } else { layer };
     if let Some(RmsNormalisation { x, norm }) = at.stage() {
-        let other = at.book.norm(point, layer)?.clone();
+        let other = at.operations.norm(point, layer)?.clone();
         let fits = other.weight.len() == norm.weight.len();
         return fits.then(|| at.n.rms_norm(x, &RmsNorm { eps: norm.eps, ..other }));
     }
     let LayerNormalisation { x, norm } = at.stage()?;
-    let other = &at.book.stage::<LayerNormalisation>(point, layer)?.norm;
+    let other = &at.operations.stage::<LayerNormalisation>(point, layer)?.norm;
     let fits = other.weight.len() == norm.weight.len();
     fits.then(|| at.n.layer_norm(x, &LayerNorm { eps: norm.eps, ..other.clone() }))
 }
@@ -285,7 +294,7 @@ fn others(at: &SiteContext) -> impl Iterator<Item = ChangeValue> {
     let width = width.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.len())).unwrap_or(0);
     let (own, layer) = (at.site.point, at.site.layer);
     let mut found: Vec<(usize, bool, ChangeValue)> = at
-        .book
+        .operations
         .norms(width)
         .filter(|(point, other, _)| (*point, *other) != (own, layer))
         .map(|(point, other, _)| {
@@ -316,7 +325,7 @@ fn of_kind(at: &SiteContext, kind: &str) -> Option<Tensor> {
         };
     }
     let LayerNormalisation { x, norm } = at.stage()?;
-    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: norm.gain };
+    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: norm.gain, groups: 1 };
     match kind {
         "rms" => {
             let bias = Tensor::from_rows(x.data().len() / norm.bias.len(), norm.bias.len(), |_, out| {
@@ -352,7 +361,7 @@ fn over_each_head(at: &SiteContext) -> Option<Tensor> {
     gains(heads - 1)?;
     let rows = (0..x.rows() * heads).map(|index| {
         let weight = gains(index % heads)?.to_vec();
-        Some(at.n.rms_norm(&at.row(x, index, head_dim), &RmsNorm { weight, ..*norm }))
+        Some(at.n.rms_norm(&at.row(x, index, head_dim), &RmsNorm { weight, groups: 1, ..*norm }))
     });
     Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
 }
@@ -367,7 +376,7 @@ fn in_parts(at: &SiteContext, parts: usize) -> Option<Tensor> {
     let width = whole / parts;
     let rows = (0..x.data().len() / width).map(|index| {
         let weight = norm.weight[index % parts * width..][..width].to_vec();
-        at.n.rms_norm(&at.row(x, index, width), &RmsNorm { weight, ..*norm })
+        at.n.rms_norm(&at.row(x, index, width), &RmsNorm { weight, groups: 1, ..*norm })
     });
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
