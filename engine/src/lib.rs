@@ -6,6 +6,7 @@
 //! - [`checkpoint`]: the twelve checkpoints and their taps
 //! - [`parallel`]: loops over several threads, where the work is large enough
 //! - [`lazy_bytes`]: bytes of a file that are downloaded on demand
+//! - [`library_panic`]: calls of libraries that panic for some damaged files
 //! - [`tensor`], [`weight`]: activations and stored tensors
 //! - [`view`]: stored numbers under another order of axes
 //! - [`error_map`]: errors of an array by position and magnitude
@@ -46,6 +47,7 @@ pub mod format;
 pub mod input;
 pub mod kernels;
 pub mod lazy_bytes;
+pub mod library_panic;
 pub mod measure;
 pub mod memory;
 pub mod model;

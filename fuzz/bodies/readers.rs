@@ -6,9 +6,9 @@ use std::path::Path;
 use arbitrary::Unstructured;
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::{
-    FileBytes, Gguf, Llama2cFile, Messages, ParquetFile, ParquetRow, Pytorch, Safetensors, TensorFile,
-    npy as npy_file,
+    FileBytes, Gguf, Llama2cFile, Messages, Pytorch, Safetensors, TensorFile, npy as npy_file,
 };
+use xcheck::gap::{ParquetFile, ParquetRow};
 use xcheck::kld::{LogitsFile, first_row};
 use xcheck::map::NameMap;
 use xcheck::measure::Prediction;

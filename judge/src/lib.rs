@@ -54,5 +54,6 @@ pub mod verdict;
 // The engine's rooms are known by their names here, too.
 use xcheck_engine::{
     architecture, atomic_write, catalogue, change, checkpoint, engine, error, error_map, exact, format,
-    input, measure, memory, model, numerics, ops, parallel, tap, tensor, tracing, view, weight,
+    input, library_panic, measure, memory, model, numerics, ops, parallel, tap, tensor, tracing, view,
+    weight,
 };

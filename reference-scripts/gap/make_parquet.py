@@ -124,6 +124,12 @@ def refused(rows: list[dict], out: Path) -> None:
     pq.write_table(pa.Table.from_pylist([one | {"logprobs": ["a", "b"]}]), out / "refused-texts.parquet")
     zeros = {name: pa.array([np.zeros(9_000_000, np.float32)]) for name in ("tokens", "logprobs")}
     pq.write_table(pa.table(zeros), out / "refused-zeros.parquet", data_page_size=1 << 28)
+    # One page each: 32 MB in 1.5 kB, and 128 million values in 8 kB.
+    page = {"data_page_size": 1 << 30, "max_rows_per_page": 1 << 30}
+    large = {name: pa.array([np.zeros(1000)] * 4000) for name in ("tokens", "logprobs")}
+    pq.write_table(pa.table(large), out / "refused-page.parquet", compression="zstd", use_dictionary=False, **page)
+    values = {name: pa.array([np.zeros(8000, np.float32)] * 16000) for name in ("tokens", "logprobs")}
+    pq.write_table(pa.table(values), out / "refused-values.parquet", **page)
     encrypted(pa.Table.from_pylist([one]), out / "refused-encrypted.parquet")
 
 

@@ -1,14 +1,13 @@
 //! Tokenizers of the `tokenizers` library, which transformers uses.
 
-use std::cell::Cell;
 use std::fmt::Display;
-use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 
 use tokenizers::DecoderWrapper;
 
 use crate::error::{Error, Result, TokenizerError};
+use crate::library_panic;
 use crate::tokenizer::sentencepiece::byte;
 use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 
@@ -126,23 +125,9 @@ fn byte_of(character: char) -> Option<u8> {
 /// Calls the library and returns its result. The library panics for some contradictory vocabularies, for example if a
 /// template names a token without an id; a panic becomes an error. No state is used after a panic.
 pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T> {
-    thread_local!(static IS_CALLED: Cell<bool> = const { Cell::new(false) });
-    static HUSH: Once = Once::new();
-    // The library's panic message would only confuse users, so it is not printed.
-    HUSH.call_once(|| {
-        let aloud = panic::take_hook();
-        panic::set_hook(Box::new(move |of| {
-            if !IS_CALLED.get() {
-                aloud(of)
-            }
-        }));
-    });
-    IS_CALLED.set(true);
-    let result = catch_unwind(AssertUnwindSafe(call));
-    IS_CALLED.set(false);
-    match result {
-        Ok(result) => result.map_err(|problem| refuse(problem.to_string())),
-        Err(_) => Err(refuse("its parts contradict each other: the tokenizers library panicked")),
+    match library_panic::caught(call) {
+        Some(result) => result.map_err(|problem| refuse(problem.to_string())),
+        None => Err(refuse("its parts contradict each other: the tokenizers library panicked")),
     }
 }
 

@@ -6,11 +6,10 @@ use std::path::Path;
 
 use super::field_names::PolicySide;
 use super::json_lines::{JsonLines, SideNames};
-use super::parquet_table::ParquetTable;
+use super::parquet::{ParquetFile, ParquetTable};
 use super::record::SequenceRecord;
 use super::tensor_batch::TensorBatch;
 use crate::error::{Error, Result};
-use crate::format::ParquetFile;
 use crate::input;
 
 /// The sequences of one side, read one after the other.

@@ -4,18 +4,20 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::expert_routes::ExpertRoutes;
-use super::field_names::SequenceField;
-use super::json_lines::SideNames;
-use super::record::{FieldProblem, SequenceRecord, StatedSequence, token_count, token_id};
+use super::rows::{ParquetRow, ParquetRows, ParquetValue};
+use super::schema::ParquetFile;
 use crate::error::{Error, Result};
-use crate::format::{EscapedText, FileBytes, ParquetFile, ParquetRow, ParquetRows, ParquetValue};
+use crate::format::{EscapedText, FileBytes};
+use crate::gap::expert_routes::ExpertRoutes;
+use crate::gap::field_names::SequenceField;
+use crate::gap::json_lines::SideNames;
+use crate::gap::record::{FieldProblem, SequenceRecord, StatedSequence, token_count, token_id};
 
 /// Number of column names in a message.
 const MOST_NAMES: usize = 20;
 
 /// Reader of a Parquet file.
-pub(super) struct ParquetTable {
+pub(in crate::gap) struct ParquetTable {
     path: PathBuf,
     logprobs: FieldColumn<f64>,
     numbers: Vec<(SequenceField, FieldColumn<f64>)>,
@@ -50,7 +52,7 @@ impl ParquetTable {
     ///
     /// # Errors
     /// If the file has no column of log-probabilities, or a column has other values than expected.
-    pub(super) fn open(path: &Path, wanted: &SideNames) -> Result<Self> {
+    pub(in crate::gap) fn open(path: &Path, wanted: &SideNames) -> Result<Self> {
         let file = ParquetFile::read(FileBytes::open(path)?)?;
         let best = file.names().filter_map(|name| Some((wanted.rank(name)?, name))).min();
         let (_, best) = best.ok_or_else(|| Error::dump(path, missing(&file, wanted)))?;
@@ -86,7 +88,7 @@ impl ParquetTable {
     ///
     /// # Errors
     /// If a row has invalid values, or the columns have different numbers of rows.
-    pub(super) fn read(&mut self) -> Result<Option<SequenceRecord>> {
+    pub(in crate::gap) fn read(&mut self) -> Result<Option<SequenceRecord>> {
         let has_row = self.logprobs.advance()?;
         let numbers = self.numbers.iter_mut().map(|(field, column)| (*field, column.advance()));
         let texts = self.texts.iter_mut().map(|(field, column)| (*field, column.advance()));

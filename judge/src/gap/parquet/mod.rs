@@ -1,0 +1,14 @@
+//! Parquet files, read with the crate `parquet`: columns of numbers, of texts, and of lists of them.
+//!
+//! The crate allocates memory by the counts that a file states, and panics for some damaged files. So [`footer`] checks
+//! the schema before the crate reads it, [`pages`] bounds the pages, and panics become errors.
+
+mod footer;
+mod pages;
+mod rows;
+mod schema;
+mod table;
+
+pub use rows::ParquetRow;
+pub use schema::ParquetFile;
+pub(super) use table::ParquetTable;
