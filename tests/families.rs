@@ -101,7 +101,7 @@ pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
                 "tiny-deepseekv3" | "tiny-glm47flash" => 8,
                 // Its operation of the recurrence computes the steps.
                 "tiny-granitehybrid" => 8,
-                "tiny-nemotronh" => 8,
+                "tiny-nemotronh" | "tiny-falconh1" => 8,
                 "tiny-granitehybridmoe" => 4,
                 _ => 0,
             };

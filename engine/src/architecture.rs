@@ -69,6 +69,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
     ("granitehybrid", &["granitemoehybrid", "GraniteMoeHybridForCausalLM"]),
     ("lfm2", &["Lfm2ForCausalLM"]),
+    ("falcon-h1", &["falcon_h1", "FalconH1ForCausalLM"]),
     ("nemotron_h", &["NemotronHForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),

@@ -20,8 +20,8 @@ use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{
     Model, adapter, arcee, bitnet, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5, ernie4_5_moe,
-    exaone4, gemma, gemma2, gemma3, glm, glm4, glm4_moe, glm4_moe_lite, gpt_neox, gpt_oss, gpt2, granite,
-    granite_hybrid, granite_moe, helium, jais2, lfm2, llama, minimax_m2, mistral, mixtral, nemotron,
+    exaone4, falcon_h1, gemma, gemma2, gemma3, glm, glm4, glm4_moe, glm4_moe_lite, gpt_neox, gpt_oss, gpt2,
+    granite, granite_hybrid, granite_moe, helium, jais2, lfm2, llama, minimax_m2, mistral, mixtral, nemotron,
     nemotron_h, olmo, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next,
     seed_oss, smollm3, stablelm, starcoder2,
 };
@@ -98,6 +98,7 @@ const LOADERS: &[Loader] = &[
     standard(&ernie4_5_moe::FAMILY),
     standard(&granite_hybrid::FAMILY),
     standard(&lfm2::FAMILY),
+    standard(&falcon_h1::FAMILY),
     standard(&nemotron_h::FAMILY),
     decoder::<BitnetBlock>(&bitnet::FAMILY),
     GPT2,

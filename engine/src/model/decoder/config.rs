@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::model::decoder::{BlockShape, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer};
+use crate::model::decoder::{
+    BlockShape, BranchMultipliers, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer,
+};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::activation::{Activation, ClampedGlu};
@@ -76,6 +78,8 @@ pub struct DecoderConfig {
     pub(crate) dense: Option<DenseLayers>,
     /// Layers with a recurrent state in place of keys and values, if there are any.
     pub(crate) recurrent: Option<RecurrentLayers>,
+    /// Factors inside of a block, if there are any.
+    pub(crate) multipliers: Option<BranchMultipliers>,
     /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
     /// are attention, or what replaces it, alone.
     pub(crate) single_halves: Option<Vec<bool>>,

@@ -17,6 +17,7 @@ mod latent_files;
 mod load;
 mod load_experts;
 mod mixture;
+mod multipliers;
 mod names;
 mod norm;
 mod recurrent;
@@ -41,6 +42,7 @@ pub use family::{
 pub(crate) use latent::{LatentAttention, LatentSizes};
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
+pub(crate) use multipliers::BranchMultipliers;
 pub(crate) use names::SHARED_EXPERTS;
 pub use norm::{Norm, NormKind};
 pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
@@ -152,6 +154,9 @@ impl<B: DecoderBlock> Model for Decoder<B> {
 
     fn layer_state(&self, layer: usize) -> LayerState {
         match self.config.recurrent_mixer(layer) {
+            Some(mixer) if self.config.shape.has_parallel_mixer => {
+                LayerState::Both(KvLayer::default(), RecurrentLayer::new(mixer.state()))
+            }
             Some(mixer) => LayerState::Recurrent(RecurrentLayer::new(mixer.state())),
             None => LayerState::Kv(KvLayer::default()),
         }
@@ -394,7 +399,7 @@ impl FeedForward {
         let gate = self.gate.as_ref().map(|gate| t.tap(FfnGate, gate.of(n, x)));
         let up = t.tap(FfnUp, self.up.of(n, x));
         let act = match &gate {
-            Some(gate) => n.gated(gate, &up, activation),
+            Some(gate) => n.gated(&p.times(gate, |by| by.ffn[0]), &up, activation),
             None => n.activation(&up, activation),
         };
         let act = t.tap(FfnAct, act);
