@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 40] = [
+const MODELS: [(&str, &[&str], usize); 47] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -31,6 +31,13 @@ const MODELS: [(&str, &[&str], usize); 40] = [
     ("tiny-ministral", &[], 177),
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
+    ("tiny-phi2", BOTH, 153),
+    ("tiny-falcon", BOTH, 153),
+    ("tiny-falcon-new", BOTH, 161),
+    ("tiny-falcon-sequential", &[], 169),
+    ("tiny-opt", &[], 169),
+    ("tiny-bloom", BOTH, 169),
+    ("tiny-bloom-6", &[], 169),
     ("tiny-qwen3next", BOTH, 293),
     ("tiny-qwen35", BOTH, 205),
     ("tiny-qwen35moe", BOTH, 293),
@@ -57,7 +64,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 37] = [
+    let of_models: [(&str, &[Mistake]); 44] = [
         (
             "tiny-gemma",
             &[
@@ -227,6 +234,64 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("activation=relu", "activation", "ffn_act"),
                 ("norm_kind=rms", "norm_kind", "attn_norm"),
             ],
+        ),
+        (
+            "tiny-phi2",
+            &[
+                ("rope_width=8", "rope_width", "q_rope"),
+                ("bias_missing@logits=none", "bias_missing", "logits"),
+                ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-falcon",
+            &[
+                ("rope_theta=100", "rope_theta", "q_rope"),
+                ("activation=silu", "activation", "ffn_act"),
+                ("residual_missing@block_out=stream", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-falcon-new",
+            &[
+                ("fused_order@q=concatenated", "fused_order", "q"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+                ("norm_kind=rms", "norm_kind", "attn_norm"),
+            ],
+        ),
+        (
+            "tiny-falcon-sequential",
+            &[
+                ("fused_order@q=concatenated", "fused_order", "q"),
+                ("rope_pairing=interleaved", "rope_pairing", "q_rope"),
+                ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
+            ],
+        ),
+        (
+            "tiny-opt",
+            &[
+                ("position_embedding=-2", "position_embedding", "embed"),
+                ("position_embedding=none", "position_embedding", "embed"),
+                ("activation=gelu", "activation", "ffn_act"),
+                ("bias_missing@ffn_out=none", "bias_missing", "ffn_out"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-bloom",
+            &[
+                ("alibi=none", "alibi", "attn_weights"),
+                ("alibi=reversed", "alibi", "attn_weights"),
+                ("alibi=1.1", "alibi", "attn_weights"),
+                ("norm_missing@embed", "norm_missing", "embed"),
+                ("tokens_prompt=each+1", "tokens_prompt", "embed"),
+                ("fused_order@q=concatenated", "fused_order", "q"),
+            ],
+        ),
+        (
+            "tiny-bloom-6",
+            &[("alibi=geometric", "alibi", "attn_weights"), ("alibi=2", "alibi", "attn_weights")],
         ),
         (
             "tiny-qwen3next",

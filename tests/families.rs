@@ -460,7 +460,23 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 48] = [
+    let refused: [(&str, &[&str], Value, &str); 63] = [
+        (
+            "tiny-bloom",
+            &["apply_residual_connection_post_layernorm"],
+            json!(true),
+            "a residual stream of normed values is not supported",
+        ),
+        ("tiny-bloom", &["slow_but_exact"], json!(true), "products in slices are not supported"),
+        ("tiny-phi2", &["qk_layernorm"], json!(true), "norms of queries and keys are not supported"),
+        ("tiny-falcon", &["alibi"], json!(true), "ALiBi of this architecture is not supported"),
+        ("tiny-falcon", &["bias"], json!(true), "biases of this architecture are not supported"),
+        ("tiny-falcon", &["num_ln_in_parallel_attn"], json!(2), "without new_decoder_architecture"),
+        ("tiny-falcon-new", &["parallel_attn"], json!(false), "'parallel_attn' is false, expected true"),
+        ("tiny-falcon-sequential", &["num_kv_heads"], json!(2), "4, the number of query heads"),
+        ("tiny-opt", &["word_embed_proj_dim"], json!(16), "projections of embeddings are not supported"),
+        ("tiny-opt", &["do_layer_norm_before"], json!(false), "norms after the residual additions"),
+        ("tiny-opt", &["_remove_final_layer_norm"], json!(true), "models without a last norm"),
         (
             "tiny-lfm2",
             &["layer_types"],
@@ -471,6 +487,10 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-lfm2", &["conv_L_cache"], json!(1000), "'kernel size' is 1000, expected 1 to 64"),
         ("tiny-granitehybrid", &["mamba_n_groups"], json!(3), "a divisor of the 8 heads"),
         ("tiny-granitehybrid", &["time_step_limit"], json!([0.5, 0.0]), "the smaller one first"),
+        ("tiny-nemotronh", &["layers_block_type"], json!(["moe"]), "Nemotron-H with experts is not supported"),
+        ("tiny-nemotronh", &["mamba_hidden_act"], json!("gelu"), "other activation functions of Mamba-2"),
+        ("tiny-falconh1", &["mamba_rms_norm"], json!(true), "a norm before the gate of Mamba-2"),
+        ("tiny-falconh1", &["ssm_multipliers"], json!([1.0]), "5 numbers other than 0"),
         ("tiny-qwen3next", &["linear_num_key_heads"], json!(0), "number of key heads of linear attention"),
         ("tiny-qwen3next", &["linear_num_value_heads"], json!(0), "number of value heads of linear"),
         ("tiny-qwen3next", &["linear_num_key_heads"], json!(3), "a divisor of the 4 value heads"),

@@ -12,8 +12,8 @@ use xcheck::change::CauseFamily;
 use xcheck::model::Model;
 use xcheck::numerics::Transformers;
 use xcheck::selftest::{
-    ARITHMETICS, CorrectDump, InjectedFault, Judged, MODELS, OTHER_KERNELS, SelfTestJob, SelfTestTable,
-    TWINS, TestModel, other_kernels, sampled_faults,
+    ARITHMETICS, CorrectDump, InjectedFault, Judged, MODELS, OTHER_KERNELS, RecordedTaps, SelfTestJob,
+    SelfTestTable, TWINS, TestModel, other_kernels, sampled_faults,
 };
 
 /// `xcheck selftest` compares what it finds with the figures of `judge/selftest.toml`. It takes a minute, so a quarter of its
@@ -28,7 +28,7 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     let faults = sampled_faults(&beds)
         .expect("each model runs")
         .into_iter()
-        .map(|(bed, fault)| SelfTestJob::Change(bed, fault));
+        .map(|(bed, fault)| SelfTestJob::Change(bed, fault, RecordedTaps::Full));
     // By kind, so that the sample has each kind as often.
     let twins =
         TWINS.iter().flat_map(|&(name, twin)| beds.iter().map(move |bed| SelfTestJob::Twin(bed, name, twin)));
@@ -140,7 +140,7 @@ fn a_change_without_an_effect_is_neither_detected_nor_missed() {
         let change = OperationChange::named(typed).expect("it is known").remove(0);
         let plant = InjectedFault { supposed: Supposition::everywhere(change.clone()), change };
         let Some(Judged::Change(_, count, remark)) =
-            SelfTestJob::Change(&bed(), plant).judged().expect("it runs")
+            SelfTestJob::Change(&bed(), plant, RecordedTaps::Full).judged().expect("it runs")
         else {
             panic!("a change")
         };

@@ -50,6 +50,10 @@ const NAMES: &[(&str, &[&str])] = &[
     ("olmo", &["OlmoForCausalLM"]),
     ("jais2", &["Jais2ForCausalLM"]),
     ("nemotron", &["NemotronForCausalLM"]),
+    ("phi2", &["phi", "PhiForCausalLM"]),
+    ("falcon", &["FalconForCausalLM"]),
+    ("opt", &["OPTForCausalLM"]),
+    ("bloom", &["BloomForCausalLM"]),
     ("gpt-oss", &["gpt_oss", "GptOssForCausalLM"]),
     ("glm4moe", &["glm4_moe", "Glm4MoeForCausalLM"]),
     (

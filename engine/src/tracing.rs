@@ -11,6 +11,7 @@ use crate::numerics::{F32, Numerics, delegate};
 use crate::ops::activation::exact::{ClampedGating, Nonlinearity};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::addition::exact::Addition;
+use crate::ops::alibi::exact::BiasedScores;
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::cache::exact::{CachedCodes, CachedRows};
@@ -201,8 +202,8 @@ impl Numerics for TracedNumerics<'_> {
         self.product(self.numerics.linear(x, w), x, w, None, x.rows())
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.product(self.numerics.linear_of_pass(x, w, tokens), x, w, None, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.product(self.numerics.linear_of_pass(x, w, bias, tokens), x, w, bias, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -264,6 +265,11 @@ impl Numerics for TracedNumerics<'_> {
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         let stage = Softmax { scores: scores.clone(), mask, sinks: Some(sinks.to_vec()) };
         self.by(self.numerics.softmax_with_sinks(scores, mask, sinks), stage)
+    }
+
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        let stage = BiasedScores { scores: scores.clone(), slopes: slopes.to_vec(), position: mask.position };
+        self.by(self.numerics.add_alibi(scores, slopes, mask), stage)
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {

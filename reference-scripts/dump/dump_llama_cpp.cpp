@@ -267,6 +267,7 @@ const std::map<std::string, std::string> HEAD_TAPS = {
 // weights are GGUF's. A bias or a scale is applied after its matrix, and the last node of a tap counts.
 const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"attn_norm", "attn_norm"},
+    {"attn_norm_2", "attn_norm_2"}, // Falcon: see Recorder::name_two_norms
     {"attn_q", "q"},
     {"attn_k", "k"},
     {"attn_v", "v"},
@@ -345,6 +346,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
+    {"inp_norm", "ADD", "embed"},     // BLOOM: after the norm of embeddings
     {"inpL", "ADD", "embed"},         // GPT-2: plus the position's embedding
     // q, k and v as parts of one fused projection (GPT-2).
     {"Qcur", "VIEW", "q"},
@@ -627,6 +629,7 @@ class Recorder {
             if (layer < 0) continue;
             name_mixer(taps);
             copy_missing_rope(taps);
+            name_two_norms(taps);
             name_ffn_norm(taps);
             name_single_norm(taps);
             name_shared(taps);
@@ -672,7 +675,8 @@ class Recorder {
             if (source.tap == "conv_in") keep_latest(value);
             else if (source.tap == "recurrent_state") keep_matrices(value, node);
             else if (source.layout.cells < 0) value.shape = rows_shape(source, value);
-            taps_[source.layer][source.tap] = std::move(value);
+            const int layer = source.tap == "embed" ? -1 : source.layer; // BLOOM's node has the name of layer 0's
+            taps_[layer][source.tap] = std::move(value);
             if (source.tap == "ffn_norm") keep_residual(taps_[source.layer], node);
             if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
         }
@@ -729,6 +733,14 @@ class Recorder {
         if (taps.count("attn_out") || !taps.count("mixer_out")) return;
         taps["attn_out"] = std::move(taps["mixer_out"]);
         taps.erase("mixer_out");
+    }
+
+    // Falcon's norm before attention is the second, if there are two: the first is the norm before the feed-forward block.
+    static void name_two_norms(Taps & taps) {
+        if (!taps.count("attn_norm_2")) return;
+        taps["ffn_norm"] = std::move(taps["attn_norm"]);
+        taps["attn_norm"] = std::move(taps["attn_norm_2"]);
+        taps.erase("attn_norm_2");
     }
 
     // Seed-OSS's norm before the feed-forward block has the name of a norm after attention.

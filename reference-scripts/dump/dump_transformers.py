@@ -72,6 +72,7 @@ class Port:
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
     of_each_head: int | None = None  # a fused projection: which part of each head
     parts: int = 3  # parts of each head
+    of_each_group: slice | None = None  # a fused projection: which heads of each group of heads
     part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
     flat: bool = False  # batch and T are one axis
@@ -91,9 +92,17 @@ class Port:
         if self.of_each_head is not None:
             heads = value.unflatten(-1, (config.num_attention_heads, self.parts, -1))
             value = heads[..., self.of_each_head, :].flatten(-2)
+        if self.of_each_group is not None:
+            groups = value.unflatten(-1, (kv_heads(config), -1, config.head_dim))
+            value = groups[..., self.of_each_group, :].flatten(-3)
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
         return value.transpose(1, 2) if self.heads_first else value
+
+
+def kv_heads(config: PreTrainedConfig) -> int:
+    """Key-value heads of Falcon: one, unless the model is of the new decoder architecture or has no multi-query attention."""
+    return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
 
 
 def input_of(module: str) -> Port:
@@ -324,6 +333,64 @@ GPT_NEOX = Family(
         "ffn_out": output_of("mlp.dense_4h_to_h"),
     },
 )
+PHI = replace(
+    PARALLEL,
+    final_norm="model.final_layernorm",
+    taps={tap: port for tap, port in PARALLEL.taps.items() if tap != "ffn_gate"}
+    | {
+        "attn_out": output_of("self_attn.dense"),
+        "ffn_up": output_of("mlp.fc1"),
+        "ffn_act": input_of("mlp.fc2"),
+        "ffn_out": output_of("mlp.fc2"),
+    },
+)
+# Attention that does not go through AttentionInterface: see Recorder.watch_attention.
+FALCON = Family(
+    layers="transformer.h",
+    final_norm="transformer.ln_f",
+    taps={
+        "attn_norm": output_of("input_layernorm"),
+        "q": Port("self_attention.query_key_value", of_each_group=slice(None, -2)),
+        "k": Port("self_attention.query_key_value", of_each_group=slice(-2, -1)),
+        "v": Port("self_attention.query_key_value", of_each_group=slice(-1, None)),
+        "attn_context": input_of("self_attention.dense"),
+        "attn_out": output_of("self_attention.dense"),
+        "ffn_up": output_of("mlp.dense_h_to_4h"),
+        "ffn_act": input_of("mlp.dense_4h_to_h"),
+        "ffn_out": output_of("mlp.dense_4h_to_h"),
+    },
+)
+FALCON_WITH_TWO_NORMS = replace(
+    FALCON, taps=FALCON.taps | {"attn_norm": output_of("ln_attn"), "ffn_norm": output_of("ln_mlp")}
+)
+BETWEEN_HALVES = {
+    "attn_residual": input_of("post_attention_layernorm"),
+    "ffn_norm": output_of("post_attention_layernorm"),
+}
+# Scores before ALiBi, which one operation computes together with their sum: see InlineAttention.
+BLOOM = replace(
+    FALCON,
+    taps=FALCON.taps
+    | BETWEEN_HALVES
+    | {tap: Port("self_attention.query_key_value", of_each_head=part) for part, tap in enumerate("qkv")},
+    rope=None,
+)
+OPT = replace(
+    LLAMA,
+    layers="model.decoder.layers",
+    final_norm="model.decoder.final_layer_norm",
+    taps={tap: port for tap, port in LLAMA.taps.items() if tap != "ffn_gate"}
+    | {
+        "attn_norm": output_of("self_attn_layer_norm"),
+        "attn_out": output_of("self_attn.out_proj"),
+        "attn_residual": Port("final_layer_norm", is_input=True, flat=True),
+        "ffn_norm": Port("final_layer_norm", flat=True),
+        "ffn_up": Port("fc1", flat=True),
+        "ffn_act": Port("fc2", is_input=True, flat=True),
+        "ffn_out": Port("fc2", flat=True),
+    },
+    rope=None,
+)
 # The block's second output is the router's weights.
 GPT_OSS = replace(LLAMA, taps=MOE | {"ffn_out": Port("mlp", first=True)})
 # Some layers have no experts. A shared expert has no weight.
@@ -480,6 +547,10 @@ FAMILIES = {
     "cohere": neighbours(PARALLEL),
     "cohere2": neighbours(PARALLEL),
     "olmo": LLAMA,
+    "phi": PHI,
+    "falcon": FALCON,
+    "opt": OPT,
+    "bloom": BLOOM,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
     "lfm2": LFM2,
@@ -513,6 +584,10 @@ def family_of(config: PreTrainedConfig) -> Family:
     if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
         kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
         return replace(family, taps=kept | GRANITE_HYBRID_MOE)
+    if config.model_type == "falcon" and config.new_decoder_architecture and config.num_ln_in_parallel_attn != 1:
+        return FALCON_WITH_TWO_NORMS
+    if config.model_type == "falcon" and not (config.new_decoder_architecture or config.parallel_attn):
+        return replace(family, taps=family.taps | BETWEEN_HALVES)
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -533,6 +608,41 @@ class SoftmaxInput(TorchFunctionMode):
         if function is nn.functional.softmax and self.scores is None:
             self.scores = args[0]
         return function(*args, **(kwargs or {}))
+
+
+class InlineAttention(TorchFunctionMode):
+    """Keeps the products, the scores and the weights of attention that a module computes by itself.
+
+    The last product before softmax is that of queries and keys, and the next one that of weights and values. The scores
+    are what the mask is added to. BLOOM adds ALiBi to the products in one operation: its scores are the results of this
+    operation without the summand.
+    """
+
+    PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")
+
+    def __init__(self):
+        super().__init__()
+        self.product: tuple[Tensor, Tensor] | None = None
+        self.scores: Tensor | None = None
+        self.mixed: tuple[Tensor, Tensor] | None = None
+        self.is_after_softmax = False
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name, named = function.__name__, kwargs or {}
+        if name in ("add", "__add__") and not self.is_after_softmax and self.scores is None:
+            self.scores = args[0].clone()
+        if name == "softmax":
+            self.scores = args[0].clone() if self.scores is None else self.scores
+            self.is_after_softmax = True
+        result = function(*args, **named)
+        if name in self.PRODUCTS:
+            operands = (named["batch1"], named["batch2"]) if "batch1" in named else (args[0], args[1])
+            if not self.is_after_softmax:
+                self.product, self.scores = operands, None
+            if name == "baddbmm":
+                self.scores = function(*args, **{**named, "beta": 0})
+            self.mixed = operands if self.is_after_softmax and self.mixed is None else self.mixed
+        return result
 
 
 class ClampedExperts(TorchFunctionMode):
@@ -755,7 +865,9 @@ class Recorder:
         if hasattr(module, "kv_lora_rank"):
             self.keep_latents(module, query, key, value)
         else:
-            self.keep("q_rope", layer, query.transpose(1, 2))
+            # OPT scales the queries before this.
+            is_scaled = self.config.model_type == "opt"
+            self.keep("q_rope", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
             self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
             self.keep("v_cache", layer, value.transpose(1, 2))
@@ -763,6 +875,32 @@ class Recorder:
         context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
         self.keep("attn_context", layer, context.flatten(2))
         return context, weights
+
+    def watch_attention(self, module: nn.Module, layer: int) -> None:
+        """Records attention that a module computes by itself. Keys and values may be repeated for each query head."""
+        own, heads = module.forward, module.num_heads
+
+        def of_heads(x: Tensor, repeated: int = 1) -> Tensor:
+            """Returns batch x heads x rows x columns, each head once."""
+            x = x if x.ndim == 4 else x.unflatten(0, (-1, heads))
+            return x[:, ::repeated]
+
+        def forward(hidden_states: Tensor, *args: object, **kwargs: object) -> object:
+            with InlineAttention() as seen:
+                output = own(hidden_states, *args, **kwargs)
+            (query, key), (weights, value), tokens = seen.product, seen.mixed, hidden_states.shape[1]
+            stored = kv_heads(self.config) if hasattr(self.config, "num_kv_heads") else heads
+            repeated = of_heads(key).shape[1] // stored
+            keys, values = of_heads(key, repeated).permute(0, 3, 1, 2), of_heads(value, repeated).transpose(1, 2)
+            self.keep("q_rope", layer, of_heads(query).transpose(1, 2))
+            self.keep("k_rope", layer, keys[:, -tokens:])
+            self.keep("k_cache", layer, keys)
+            self.keep("v_cache", layer, values)
+            self.keep("attn_scores", layer, of_heads(seen.scores))
+            self.keep("attn_weights", layer, of_heads(weights))
+            return output
+
+        module.forward = forward
 
     def keep_latents(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Rotated queries, the cache of latents, and the keys and values of all heads that follow from it."""
@@ -934,6 +1072,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_convolution(block.conv, layer)
     if hasattr(mixer, "conv1d"):
         recorder.watch_state_space(mixer, layer)
+    if hasattr(block, "self_attention"):
+        recorder.watch_attention(block.self_attention, layer)
     if hasattr(getattr(block, "self_attn", None), "expand_kv"):
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):
@@ -943,8 +1083,9 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         record_experts(recorder, mixture, layer)
         if hasattr(block, "shared_mlp"):
             record_shared_sum(recorder, block, layer)
-    first = lambda output: output[0] if isinstance(output, tuple) else output
-    block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, first(output)))
+    block.register_forward_hook(
+        lambda _, args, output: recorder.keep("block_out", layer, output[0] if isinstance(output, tuple) else output)
+    )
 
 
 def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Recorder) -> Recorder:
@@ -1202,8 +1343,9 @@ def input_tokens(arguments: argparse.Namespace, config: PreTrainedConfig) -> lis
         sys.exit("error: the prompt has no tokens")
     if unknown := [token for token in tokens if not 0 <= token < text.vocab_size]:
         sys.exit(f"error: token {unknown[0]} is outside the vocabulary of {text.vocab_size}")
-    if len(tokens) + arguments.decode > text.max_position_embeddings:
-        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {text.max_position_embeddings}")
+    context = getattr(text, "max_position_embeddings", sys.maxsize)  # ALiBi has no largest position
+    if len(tokens) + arguments.decode > context:
+        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {context}")
     return tokens
 
 

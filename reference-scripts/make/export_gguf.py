@@ -104,13 +104,13 @@ def add_sizes(
     kv_heads: int | list[int] | None = None,
 ) -> None:
     """Writes the sizes that most architectures have, as llama.cpp's own converter does."""
-    writer.add_context_length(config.max_position_embeddings)
+    writer.add_context_length(getattr(config, "max_position_embeddings", None) or config.seq_length)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(ffn_size or config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads or getattr(config, "num_key_value_heads", config.num_attention_heads))
-    for key in ("norm_epsilon", "layer_norm_eps", "norm_eps"):
+    for key in ("norm_epsilon", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
         if hasattr(config, key):
             writer.add_layer_norm_eps(getattr(config, key))
     if hasattr(config, "rms_norm_eps"):
@@ -405,6 +405,42 @@ def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.n
         return weight
     heads = weight.reshape(config.num_attention_heads, 3, -1, *weight.shape[1:])
     return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
+
+
+def add_phi(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The phi2.* keys, of which llama.cpp's converter writes no base."""
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(int(head_size(config) * config.rope_parameters["partial_rotary_factor"]))
+
+
+def add_falcon(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The falcon.* keys."""
+    add_sizes(writer, config, config.ffn_hidden_size, falcon_kv_heads(config))
+    writer.add_tensor_data_layout("jploski")
+
+
+def add_bloom(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The bloom.* keys, with the context that llama.cpp's converter writes if a file has none."""
+    add_sizes(writer, config, 4 * config.hidden_size)
+
+
+def unprefixed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """BLOOM's tensors with the names that llama.cpp's converter maps."""
+    return {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
+
+
+def falcon_kv_heads(config: PreTrainedConfig) -> int:
+    """Key-value heads of Falcon."""
+    return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
+
+
+def falcon_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A Falcon weight: queries, keys and values one after another, not by groups of heads."""
+    if "query_key_value" not in name:
+        return weight
+    groups = weight.reshape(falcon_kv_heads(config), -1, head_size(config), *weight.shape[1:])
+    parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
+    return np.concatenate([part.reshape(-1, *weight.shape[1:]) for part in parts])
 
 
 def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -765,6 +801,9 @@ FAMILIES = {
     ),  # fmt: skip
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
+    "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
+    "falcon": Family(gguf.MODEL_ARCH.FALCON, add_falcon, falcon_layout),
+    "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=lambda tensors: unprefixed(tensors)),
     "gpt_oss": Family(
         gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
     ),

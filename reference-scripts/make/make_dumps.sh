@@ -57,7 +57,7 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;
-        tiny-arcee | tiny-cohere | tiny-cohere2 | tiny-ernie45 | tiny-exaone4 | tiny-exaone4-window | tiny-gemma | tiny-glm | tiny-glm4 | tiny-gptneox | tiny-gptneox-sequential | tiny-granitemoe | tiny-helium | tiny-olmo | tiny-olmo3 | tiny-olmoe | tiny-seed-oss | tiny-stablelm | tiny-stablelm-parallel | tiny-starcoder2 | tiny-gptoss | tiny-glm4moe | tiny-qwen3moe-dense | tiny-qwen3next | tiny-qwen35 | tiny-qwen35moe | tiny-deepseekv2 | tiny-deepseekv3 | tiny-glm47flash | tiny-dots1 | tiny-minimaxm2 | tiny-ernie45moe | tiny-jais2 | tiny-granitehybrid | tiny-granitehybridmoe | tiny-lfm2 | tiny-ministral | tiny-nemotron | tiny-nemotronh | tiny-falconh1)
+        tiny-arcee | tiny-cohere | tiny-cohere2 | tiny-ernie45 | tiny-exaone4 | tiny-exaone4-window | tiny-gemma | tiny-glm | tiny-glm4 | tiny-gptneox | tiny-gptneox-sequential | tiny-granitemoe | tiny-helium | tiny-olmo | tiny-olmo3 | tiny-olmoe | tiny-seed-oss | tiny-stablelm | tiny-stablelm-parallel | tiny-starcoder2 | tiny-gptoss | tiny-glm4moe | tiny-qwen3moe-dense | tiny-qwen3next | tiny-qwen35 | tiny-qwen35moe | tiny-deepseekv2 | tiny-deepseekv3 | tiny-glm47flash | tiny-dots1 | tiny-minimaxm2 | tiny-ernie45moe | tiny-jais2 | tiny-granitehybrid | tiny-granitehybridmoe | tiny-lfm2 | tiny-ministral | tiny-nemotron | tiny-nemotronh | tiny-falconh1 | tiny-phi2 | tiny-falcon | tiny-falcon-new | tiny-falcon-sequential | tiny-opt | tiny-bloom | tiny-bloom-6)
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16)
             ;;

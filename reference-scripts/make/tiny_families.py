@@ -6,6 +6,8 @@ import torch
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
     Cohere2Config,
     Cohere2ForCausalLM,
     CohereConfig,
@@ -22,6 +24,8 @@ from transformers import (
     Ernie4_5_MoeForCausalLM,
     Exaone4Config,
     Exaone4ForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     FalconH1Config,
     FalconH1ForCausalLM,
     GPTNeoXConfig,
@@ -62,6 +66,10 @@ from transformers import (
     OlmoForCausalLM,
     OlmoeConfig,
     OlmoeForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
@@ -94,6 +102,7 @@ from tiny_mistakes import (
     drop_shared_weight,
     drop_sinks,
     drop_window,
+    exchanged,
     given,
     leave_out,
     misroute,
@@ -134,6 +143,20 @@ QK = {"q_proj": 1.35, "k_proj": 1.35}
 QK_NORM = {"q_norm": 1.35, "k_norm": 1.35}
 
 
+# A setting of SIZES that the configuration does not have.
+UNSTATED = object()
+
+# Keys of a size in configurations, the first that one has.
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
+FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "hidden_size")
+CONTEXTS = ("max_position_embeddings", "seq_length")
+
+
+def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
+    """The first of these numbers that the configuration has."""
+    return next(getattr(config, key) for key in keys if hasattr(config, key))
+
+
 def tiny(
     what: str,
     build: type[PreTrainedModel],
@@ -145,7 +168,7 @@ def tiny(
     **rest: object,
 ) -> TinyModel:
     """A row: `settings` are added to SIZES, `effects` are by what the mistake is."""
-    made = config(**{**SIZES, **settings})
+    made = config(**{key: value for key, value in {**SIZES, **settings}.items() if value is not UNSTATED})
     notes = [f"\n- {mistake}: {{effect:.3f}}{{rows}}" for mistake in effects]
     listed = [
         Effect(note.replace("{rows}", f" from row {one.first_row} on" if one.first_row > 1 else ""), one.wrong, one.first_row, one.least)
@@ -156,8 +179,8 @@ def tiny(
     head = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
     summary = (
         f"{what} at 0.1 M parameters: {made.num_hidden_layers} layers, hidden size {made.hidden_size},\n"
-        f"{made.num_attention_heads} heads of {head} that share {made.num_key_value_heads} key-value heads, feed-forward size "
-        f"{made.intermediate_size}, vocabulary 512, context 512."
+        f"{made.num_attention_heads} heads of {head} that share {size(made, KV_HEADS)} key-value heads, feed-forward size "
+        f"{size(made, FFN_SIZES)}, vocabulary 512, context {size(made, CONTEXTS)}."
     )
     return TinyModel(
         summary=summary, build=build, config=made, seed=seed, gains={**GAINS, **gains},
@@ -182,6 +205,13 @@ def granite_experts(tiny: TinyModel) -> PreTrainedModel:
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+FALCON = {"query_key_value": 1.25, "word_embeddings": 3.0}
+FALCON_SIZES = {
+    "num_key_value_heads": UNSTATED,
+    "intermediate_size": UNSTATED,
+    "ffn_hidden_size": 64,
+    "attn_implementation": "eager",
+}
 
 # Linear attention with a gated delta rule in layer 0, attention with an output gate in layer 1.
 DELTA_RULE = {
@@ -630,6 +660,137 @@ MODELS = {
             "ssm_multipliers": [0.7, 1.1, 1.3, 0.8, 0.6],
             "mlp_multipliers": [0.6, 1.4],
         },
+    "tiny-phi2": tiny(
+        "Phi-2's architecture, LayerNorm, biases in all matrices, the vocabulary projection included, GELU by tanh without a\n"
+        "gate, both halves of a block read one norm of its input, RoPE in 4 values of each head,",
+        PhiForCausalLM,
+        PhiConfig,
+        0,
+        {
+            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "no biases": shows(drop_biases),
+            "no bias of the logits": shows(changed_weights("lm_head.bias", torch.zeros_like)),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "num_key_value_heads": 4},
+    ),
+    "tiny-falcon": tiny(
+        "Falcon's architecture as of 7B, LayerNorm, GELU without a gate, both halves of a block read one norm of its input, all\n"
+        "heads share one key and one value (llama.cpp computes GELU by tanh),",
+        FalconForCausalLM,
+        FalconConfig,
+        27,
+        {
+            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "SiLU": shows(configured(leave_out(activation="silu"))),
+            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+        },
+        gains=FALCON,
+        settings={**FALCON_SIZES, "tie_word_embeddings": False},
+    ),
+    "tiny-falcon-new": tiny(
+        "Falcon's architecture as of 40B, LayerNorm, GELU without a gate, the two halves of a block read its input with a norm\n"
+        "each, queries, keys and values by group of heads (llama.cpp computes GELU by tanh),",
+        FalconForCausalLM,
+        FalconConfig,
+        10,
+        {
+            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "the two norms exchanged": shows(exchanged("ln_attn", "ln_mlp")),
+            "queries, keys and values one after another": shows(
+                changed_weights("query_key_value.weight", lambda w: w.unflatten(0, (-1, 2, 8)).transpose(0, 1).flatten(0, 2))
+            ),
+        },
+        gains=FALCON,
+        settings={**FALCON_SIZES, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False},
+    ),
+    "tiny-falcon-sequential": tiny(
+        "Falcon's architecture with `parallel_attn` and `multi_query` false, LayerNorm, GELU without a gate, queries, keys and\n"
+        "values by head (llama.cpp reads no such files),",
+        FalconForCausalLM,
+        FalconConfig,
+        11,
+        {
+            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "the two norms exchanged": shows(exchanged("input_layernorm", "post_attention_layernorm")),
+        },
+        gains=FALCON,
+        settings={**FALCON_SIZES, "parallel_attn": False, "multi_query": False, "tie_word_embeddings": False},
+        types=(),
+    ),
+    "tiny-opt": tiny(
+        "OPT's architecture, learned positions with two rows before the first, LayerNorm, biases in all matrices, ReLU without a\n"
+        "gate, queries multiplied by 1/√8 (llama.cpp has no OPT),",
+        OPTForCausalLM,
+        OPTConfig,
+        9,
+        {
+            "rows of positions without the offset": shows(
+                changed_weights("embed_positions.weight", lambda w: w.roll(2, dims=0))
+            ),
+            "no positions": shows(changed_weights("embed_positions.weight", torch.zeros_like)),
+            "no biases": shows(drop_biases),
+            "GELU": shows(configured(leave_out(activation_function="gelu")), 0.05),
+        },
+        gains={**QK, "embed_positions": 3.0},
+        settings={
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "ffn_dim": 64,
+            "max_position_embeddings": 128,
+            "tie_word_embeddings": False,
+        },
+        types=(),
+    ),
+    "tiny-bloom": tiny(
+        "BLOOM's architecture, ALiBi, LayerNorm, also of the embeddings, biases in all matrices, GELU by tanh without a\n"
+        "gate,",
+        BloomForCausalLM,
+        BloomConfig,
+        11,
+        {
+            "no ALiBi": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: own(*args) * 0), 0.1),
+            "a growing bias": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: -own(*args)), 0.1),
+            "no norm of the embeddings": shows(without_modules("word_embeddings_layernorm")),
+            "no biases": shows(drop_biases),
+        },
+        gains={**FALCON, "word_embeddings_layernorm": 1.5},
+        settings={
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "max_position_embeddings": UNSTATED,
+            "seq_length": 512,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
+        },
+    ),
+    "tiny-bloom-6": tiny(
+        "BLOOM's architecture with 6 heads, which is no power of two: ALiBi's slopes are of two geometric series,",
+        BloomForCausalLM,
+        BloomConfig,
+        3,
+        {
+            "no ALiBi": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: own(*args) * 0), 0.1),
+            "slopes of one geometric series": shows(
+                replaced(_get_alibi_slopes=lambda _: lambda heads, device: 2.0 ** (-8 / heads * torch.arange(1, heads + 1))), 0.05
+            ),
+            "a growing bias": shows(replaced(_get_alibi_slopes=lambda own: lambda *args: -own(*args)), 0.1),
+        },
+        gains={**FALCON, "word_embeddings_layernorm": 1.5},
+        settings={
+            "num_attention_heads": 6,
+            "hidden_size": 48,
+            "num_key_value_heads": UNSTATED,
+            "rope_parameters": UNSTATED,
+            "intermediate_size": UNSTATED,
+            "max_position_embeddings": UNSTATED,
+            "seq_length": 512,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
+        },
+        types=(),
     ),
     "tiny-gptoss": tiny(
         "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "

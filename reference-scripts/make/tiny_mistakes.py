@@ -72,6 +72,21 @@ def changed_weights(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable
     return build
 
 
+def exchanged(one: str, other: str) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with two modules of each layer exchanged."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for module in model.modules():
+            if hasattr(module, one) and hasattr(module, other):
+                first, second = getattr(module, one), getattr(module, other)
+                setattr(module, one, second)
+                setattr(module, other, first)
+        return model
+
+    return build
+
+
 def swap_gate_and_up(tiny: TinyModel) -> PreTrainedModel:
     """The up projections of all experts in the place of their gates, and the other way round."""
     model = new_model(tiny)

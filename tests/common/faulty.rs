@@ -74,10 +74,10 @@ macro_rules! operations {
                 self.base.0.adds_rows_alike(w, tokens)
             }
 
-            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-                match self.linear {
-                    Some(fault) => fault(x, w),
-                    None => self.base.0.linear_of_pass(x, w, tokens),
+            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+                match (self.linear, bias) {
+                    (Some(fault), None) => fault(x, w),
+                    _ => self.base.0.linear_of_pass(x, w, bias, tokens),
                 }
             }
 

@@ -23,6 +23,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::attention::faults::ENTRIES,
     crate::ops::attention::faults::mask::ENTRIES,
     crate::ops::attention::faults::softmax_sum::ENTRIES,
+    crate::ops::alibi::faults::ENTRIES,
     crate::ops::attention::faults::merge::ENTRIES,
     crate::ops::attention::faults::key_rotation::ENTRIES,
     crate::ops::cache::faults::ENTRIES,

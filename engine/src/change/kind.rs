@@ -89,6 +89,7 @@ kinds! {
         SoftmaxAxis "softmax_axis" "the axis of softmax";
         SoftmaxPrecision "softmax_precision" "the type that softmax is computed in";
         SoftmaxSum "softmax_sum" "keys that only softmax's sum counts: zero rows of a cache, a sink";
+        Alibi "alibi" "ALiBi: missing, or with other slopes";
         AttnMerge "attn_merge" "the shares by which attention over cached and over new keys is merged";
     }
     Cache {

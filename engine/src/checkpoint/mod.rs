@@ -230,7 +230,7 @@ macro_rules! points {
 
 points! {
     Tokens       "tokens"         Input    Run   [Token]                   "the prompt's token ids, by the model's own tokenizer (known cases only)" <- [];
-    Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
+    Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale or norm" <- [];
     AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
     MixerIn      "mixer_in"       Qkv      Layer [Token, Hidden]           "projections of a recurrent layer, before they are split" <- [&[AttnNorm, BlockOut, Embed]];
     ConvIn       "conv_in"        Qkv      Layer [Token, Hidden]           "input of the short convolution, gated if the layer has a gate before it" <- [&[MixerIn, AttnNorm, BlockOut, Embed]];
@@ -261,7 +261,7 @@ points! {
     RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "recurrent state after the pass's last token" <- [&[ConvAct], &[StepSize, KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
-    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
+    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before ALiBi, mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];

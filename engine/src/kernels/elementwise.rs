@@ -27,6 +27,14 @@ pub(crate) fn piecewise(x: &Tensor, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Te
     Tensor::new(x.shape(), data)
 }
 
+/// Adds a bias to every row, if there is one.
+pub(crate) fn plus_bias(x: Tensor, bias: Option<&[f32]>) -> Tensor {
+    match bias {
+        Some(bias) => per_column(x, bias.iter().copied(), |x, bias| x + bias),
+        None => x,
+    }
+}
+
 /// Computes `f(x, v)` for every value of every row, where the rows of `x` are as long as `v`.
 ///
 /// # Panics

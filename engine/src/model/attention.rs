@@ -18,6 +18,8 @@ pub(crate) struct Attention<'m> {
     pub(crate) mask: Mask,
     /// Sink of each head, if there are any: `[H]`.
     pub(crate) sinks: Option<&'m [f32]>,
+    /// Slopes of ALiBi, if the model has it: `[H]`.
+    pub(crate) slopes: Option<&'m [f32]>,
 }
 
 impl Attention<'_> {
@@ -35,6 +37,10 @@ impl Attention<'_> {
         };
         let scores = t.tap(AttnScores, capped(n, scores, self.cap));
         let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
+        let scores = match self.slopes {
+            Some(slopes) => n.add_alibi(&scores, slopes, mask),
+            None => scores,
+        };
         let weights = match self.sinks {
             Some(sinks) => n.softmax_with_sinks(&scores, mask, sinks),
             None => n.softmax(&scores, mask),

@@ -79,10 +79,15 @@ impl<'f> Config<'f> {
 
     /// Returns the value of a key; `null` counts as absent.
     pub(crate) fn get(&self, key: &str) -> Option<&'f Value> {
-        let alias = self.aliases.iter().find(|(alias, own)| *own == key && self.states(alias));
-        let key = alias.map_or(key, |(alias, _)| alias);
+        let key = self.stated_key(key);
         let stated = self.json.get(key).filter(|value| !value.is_null());
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
+    }
+
+    /// Returns the key that the file states in place of `key`, or `key` itself.
+    fn stated_key<'k>(&self, key: &'k str) -> &'k str {
+        let alias = self.aliases.iter().find(|(alias, own)| *own == key && self.states(alias));
+        alias.map_or(key, |(alias, _)| alias)
     }
 
     /// Returns true if a key is null, in the file or by default.
@@ -268,7 +273,7 @@ impl<'f> Config<'f> {
 
     /// Returns a key with the keys that lead to it.
     pub(crate) fn path_of(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
+        format!("{}{}", self.prefix, self.stated_key(key))
     }
 
     /// Creates an error about a key's value.

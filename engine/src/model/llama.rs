@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::{
     BiasRule, BiasRules, BlockShape, Decoder, DecoderBlock, DecoderConfig, Family, FeedForward,
-    ForwardContext, LayerWeights, NormKind, OuterNames, Projections, RopeExtras, inverse_root_of_head_dim,
+    ForwardContext, LayerWeights, NormKind, OuterNames, Positions, Projections, RopeExtras,
+    inverse_root_of_head_dim,
 };
 use crate::ops::activation::Activation;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -68,6 +69,10 @@ pub const FAMILY: Family = Family {
     gguf_layer_names: &[],
     gguf_output_norm: "output_norm",
     outer_names: OuterNames::LLAMA,
+    positions: Positions::Rotary,
+    has_head_bias: false,
+    kv_heads: None,
+    refuse_json: |_| Ok(()),
 };
 
 impl DecoderBlock for LlamaBlock {

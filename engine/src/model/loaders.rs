@@ -19,11 +19,11 @@ use crate::model::qwen3::Qwen3Block;
 use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{
-    Model, adapter, arcee, bitnet, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5, ernie4_5_moe,
-    exaone4, falcon_h1, gemma, gemma2, gemma3, glm, glm4, glm4_moe, glm4_moe_lite, gpt_neox, gpt_oss, gpt2,
-    granite, granite_hybrid, granite_moe, helium, jais2, lfm2, llama, minimax_m2, mistral, mixtral, nemotron,
-    nemotron_h, olmo, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next,
-    seed_oss, smollm3, stablelm, starcoder2,
+    Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
+    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, glm, glm4, glm4_moe, glm4_moe_lite,
+    gpt_neox, gpt_oss, gpt2, granite, granite_hybrid, granite_moe, helium, jais2, lfm2, llama, minimax_m2,
+    mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe,
+    qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::weight::DType;
 
@@ -89,6 +89,10 @@ const LOADERS: &[Loader] = &[
     standard(&gpt_oss::FAMILY),
     standard(&jais2::FAMILY),
     standard(&nemotron::FAMILY),
+    standard(&phi::FAMILY),
+    FALCON,
+    standard(&opt::FAMILY),
+    standard(&bloom::FAMILY),
     standard(&deepseek_v3::FAMILY),
     standard(&deepseek_v2::FAMILY),
     standard(&glm4_moe_lite::FAMILY),
@@ -121,6 +125,19 @@ const OLMO2: Loader = Loader {
         Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, family)?))
     },
     ..standard(&olmo2::FAMILY)
+};
+
+/// Loader of Falcon, whose blocks have one norm of their input or two.
+const FALCON: Loader = Loader {
+    gguf: |file, _| {
+        let has_two = file.tensors.get("blk.0.attn_norm_2.weight").is_some();
+        Ok(Box::new(Decoder::<StandardBlock>::from_gguf(file, falcon::family(has_two))?))
+    },
+    hugging_face: |config, tensors, _| {
+        let family = falcon::family(falcon::has_two_norms(config)?);
+        Ok(Box::new(Decoder::<StandardBlock>::from_hugging_face(config, tensors, family)?))
+    },
+    ..standard(&falcon::FAMILY)
 };
 
 const GPT2: Loader = Loader {

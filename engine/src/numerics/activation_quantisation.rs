@@ -44,8 +44,8 @@ impl Numerics for ActivationQuantisation {
         self.inner.linear(&self.rounded(x, w), w)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.inner.linear_of_pass(&self.rounded(x, w), w, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.inner.linear_of_pass(&self.rounded(x, w), w, bias, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -58,7 +58,7 @@ impl Numerics for ActivationQuantisation {
 
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
-        bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, clamped_glu, sums_of_values, context, activation, gated,
+        bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, context, activation, gated,
         likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::kernels::elementwise::per_column;
+use crate::kernels::elementwise::plus_bias;
 use crate::kernels::panels::panels;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::activation::Activation;
@@ -69,15 +69,16 @@ impl Numerics for BitnetCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.linear_of_pass(x, w, x.rows())
+        self.linear_of_pass(x, w, None, x.rows())
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        match w.dtype {
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        let products = match w.dtype {
             dtype if ternary::is_ternary(dtype) => ternary_product(x, w),
             DType::F16 if tokens > 1 && w.cols.is_multiple_of(8) => mixed_product(x, w),
-            _ => self.llama_cpp().linear_of_pass(x, w, tokens),
-        }
+            _ => return self.llama_cpp().linear_of_pass(x, w, bias, tokens),
+        };
+        plus_bias(products, bias)
     }
 
     fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
@@ -85,7 +86,7 @@ impl Numerics for BitnetCpp {
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-        per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
+        self.linear_of_pass(x, w, Some(bias), x.rows())
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
@@ -110,7 +111,7 @@ impl Numerics for BitnetCpp {
                 let q = self.llama_cpp().as_cached(q);
                 ggml::scores(&q, k, self.cache_type(), DotOrder::Row, factor)
             }
-            AttentionScale::Queries(_) => self.llama_cpp().scores(q, k, scale),
+            _ => self.llama_cpp().scores(q, k, scale),
         }
     }
 

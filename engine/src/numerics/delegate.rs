@@ -22,7 +22,7 @@ macro_rules! delegate {
     (@layer_norm $inner:tt) => { delegate!(@layer_norm $inner (x: &Tensor, norm: &LayerNorm) -> Tensor); };
     (@linear $inner:tt) => { delegate!(@linear $inner (x: &Tensor, w: &Matrix) -> Tensor); };
     (@linear_of_pass $inner:tt) => {
-        delegate!(@linear_of_pass $inner (x: &Tensor, w: &Matrix, tokens: usize) -> Tensor);
+        delegate!(@linear_of_pass $inner (x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor);
     };
     (@adds_rows_alike $inner:tt) => { delegate!(@adds_rows_alike $inner (w: &Matrix, tokens: usize) -> bool); };
     (@affine $inner:tt) => { delegate!(@affine $inner (x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor); };
@@ -41,6 +41,9 @@ macro_rules! delegate {
     (@softmax $inner:tt) => { delegate!(@softmax $inner (scores: &Tensor, mask: Mask) -> Tensor); };
     (@softmax_with_sinks $inner:tt) => {
         delegate!(@softmax_with_sinks $inner (scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor);
+    };
+    (@add_alibi $inner:tt) => {
+        delegate!(@add_alibi $inner (scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor);
     };
     (@clamped_glu $inner:tt) => {
         delegate!(@clamped_glu $inner (gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor);

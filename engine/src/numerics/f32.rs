@@ -75,7 +75,7 @@ impl Numerics for F32 {
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         match scale {
             AttentionScale::Products(factor) => attention::scores(q, k, factor),
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 attention::scores(&self.scale(q, Multiplier::Element(factor)), k, 1.0)
             }
         }

@@ -103,7 +103,7 @@ impl FusedKernels {
         let round = |x| self.numerics.round(x);
         match activation {
             Activation::Silu => x.clone().map(|x| round(x * round(1.0 / (1.0 + (-x).exp())))),
-            Activation::GeluTanh | Activation::GeluNew => x.clone().map(|x| {
+            Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored => x.clone().map(|x| {
                 let cubic = round(round(CUBIC) * round(x * x * x));
                 let inner = round(round(SQRT_2_OVER_PI) * round(x + cubic));
                 round(round(0.5 * x) * round(1.0 + round(inner.tanh())))
@@ -130,8 +130,8 @@ impl Numerics for FusedKernels {
         self.numerics.linear(&self.stored(x), w)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.numerics.linear_of_pass(&self.stored(x), w, tokens)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.numerics.linear_of_pass(&self.stored(x), w, bias, tokens)
     }
 
     fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
@@ -205,6 +205,6 @@ impl Numerics for FusedKernels {
 
     delegate!(
         numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
-        softmax_with_sinks, clamped_glu, context, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, probabilities
+        softmax_with_sinks, add_alibi, clamped_glu, context, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, probabilities
     );
 }

@@ -100,7 +100,7 @@ impl Numerics for Llama2C {
                 attention::scores_by(q, k, |q, k| dot(q, k) / root)
             }
             AttentionScale::Products(factor) => attention::scores_by(q, k, |q, k| dot(q, k) * factor),
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 attention::scores_by(&self.scale(q, Multiplier::Element(factor)), k, dot)
             }
         }

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use half::f16;
 
-use crate::kernels::elementwise::{per_column, zip};
+use crate::kernels::elementwise::{per_column, plus_bias, zip};
 use crate::kernels::panels::panels;
 use crate::kernels::softplus::ggml_softplus;
 use crate::numerics::{F32, Numerics, ggml};
@@ -104,15 +104,16 @@ impl Numerics for LlamaCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.linear_of_pass(x, w, x.rows())
+        self.linear_of_pass(x, w, None, x.rows())
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
         let activations = quant::quantised_rows(quant::activation_type(w.dtype), x.data(), x.row_len());
         let dots = quant::Product::new(w.dtype, DotOrder::of(w.dtype, tokens, w.rows, w.cols));
-        panels(x.rows(), w.rows, w.cols, |outputs, columns| {
+        let products = panels(x.rows(), w.rows, w.cols, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
-        })
+        });
+        plus_bias(products, bias)
     }
 
     /// Attention has one summation order for one token and another for several, whatever the matrix.
@@ -121,7 +122,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-        per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
+        self.linear_of_pass(x, w, Some(bias), x.rows())
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
@@ -149,7 +150,7 @@ impl Numerics for LlamaCpp {
                 let order = ggml::order_of_scores(q, self.cache_type());
                 ggml::scores(&self.as_cached(q), k, self.cache_type(), order, factor)
             }
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 self.scores(&self.scale(q, Multiplier::Element(factor)), k, AttentionScale::Products(1.0))
             }
         }
@@ -169,7 +170,9 @@ impl Numerics for LlamaCpp {
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
         match activation {
-            Activation::GeluTanh | Activation::GeluNew => x.clone().map(tabled_gelu),
+            Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored => {
+                x.clone().map(tabled_gelu)
+            }
             Activation::Sigmoid => x.clone().map(sigmoid),
             _ => F32.activation(x, activation),
         }
@@ -177,7 +180,9 @@ impl Numerics for LlamaCpp {
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         match activation {
-            Activation::GeluTanh | Activation::GeluNew => zip(gate, up, |gate, up| tabled_gelu(gate) * up),
+            Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored => {
+                zip(gate, up, |gate, up| tabled_gelu(gate) * up)
+            }
             Activation::Silu => ggml::swiglu(gate, up),
             Activation::Sigmoid => zip(gate, up, |gate, up| sigmoid(gate) * up),
             _ => F32.gated(gate, up, activation),
@@ -210,7 +215,7 @@ impl Numerics for LlamaCpp {
     /// Multiplies rows with an expert's matrix. `ggml_mul_mat_id` does not use llamafile's kernels.
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let is_llamafile_s = matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::IQ4_NL);
-        self.linear_of_pass(x, w, if is_llamafile_s { 1 } else { x.rows() })
+        self.linear_of_pass(x, w, None, if is_llamafile_s { 1 } else { x.rows() })
     }
 
     /// Divides SiLU by its argument. A row of one value uses the C library's exponential.

@@ -115,7 +115,7 @@ impl Numerics for LlamaCppFlash {
                 ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), DotOrder::Row, factor)
             }
             AttentionScale::Products(factor) => ggml::scores_in_order(q, k, factor),
-            AttentionScale::Queries(factor) => {
+            AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor) => {
                 self.scores(&self.scale(q, Multiplier::Element(factor)), k, AttentionScale::Products(1.0))
             }
         }

@@ -39,6 +39,7 @@ pub use transformers::Transformers;
 use crate::kernels::elementwise::per_column;
 use crate::kernels::softplus::softplus;
 use crate::ops::activation::{Activation, ClampedGlu};
+use crate::ops::alibi;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
@@ -120,11 +121,15 @@ pub trait Numerics: Send + Sync {
     /// Computes `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
 
-    /// Computes [`Numerics::linear`] for some rows of a pass of `tokens` tokens, with the same bits as for the whole
-    /// pass. If the summation order depends on the number of rows, the order for `tokens` rows is used.
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+    /// Computes [`Numerics::linear`], or [`Numerics::affine`] with a bias, for some rows of a pass of `tokens` tokens,
+    /// with the same bits as for the whole pass. If the summation order depends on the number of rows, the order for
+    /// `tokens` rows is used.
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
         _ = tokens;
-        self.linear(x, w)
+        match bias {
+            Some(bias) => self.affine(x, w, bias),
+            None => self.linear(x, w),
+        }
     }
 
     /// Returns true if a product of `tokens` rows, and the operations around it, give each row the same bits as a
@@ -188,6 +193,14 @@ pub trait Numerics: Send + Sync {
     /// Computes masked softmax over keys and a sink in each head, which has no weight: `[H, T, S]`, `[H]` to `[H, T, S]`.
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         attention::softmax_with_sinks(scores, mask, sinks, |x| x)
+    }
+
+    /// Adds ALiBi to scores: each head's slope, `[H]`, times the distance from the query to the key. `[H, T, S]` to `[H, T,
+    /// S]`.
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        alibi::added(scores, slopes, mask.position, |score, slope, key, query| {
+            slope.mul_add(alibi::distance(key, query), score)
+        })
     }
 
     /// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.

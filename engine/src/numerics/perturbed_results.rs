@@ -369,8 +369,8 @@ impl Numerics for PerturbedResults<'_> {
         self.products(self.numerics.linear(x, w), x)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.products(self.numerics.linear_of_pass(x, w, tokens), x)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        self.products(self.numerics.linear_of_pass(x, w, bias, tokens), x)
     }
 
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -505,6 +505,10 @@ impl Numerics for PerturbedResults<'_> {
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         let weights = self.numerics.softmax_with_sinks(&self.unrounded(scores), mask, sinks);
         self.softmaxed(self.activation_type(), weights)
+    }
+
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        self.result(self.rounded(self.numerics.add_alibi(&self.unrounded(scores), slopes, mask), 2.0))
     }
 
     fn clamped_glu(&self, gate: &Tensor, up: &Tensor, glu: ClampedGlu) -> Tensor {

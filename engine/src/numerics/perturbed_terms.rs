@@ -69,9 +69,10 @@ impl Numerics for PerturbedTerms<'_> {
         self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
-        self.moved(product(&x), &x, w.cols, product)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        let x = self.rounded_for(w.dtype, x);
+        let made = self.numerics.linear_of_pass(&x, w, bias, tokens);
+        self.moved(made, &x, w.cols, |x| self.numerics.linear_of_pass(x, w, None, tokens))
     }
 
     fn router_logits(&self, x: &Tensor, w: &Matrix, precision: RouterPrecision) -> Tensor {
@@ -109,7 +110,7 @@ impl Numerics for PerturbedTerms<'_> {
     // Products of integers are exact.
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
-        layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated,
+        layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, activation, gated,
         likelihoods, scores_of_logits, expert_scores, choose, expert_weights, shared_weights, add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

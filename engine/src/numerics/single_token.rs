@@ -49,11 +49,11 @@ fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
 
 impl Numerics for SingleTokenNumerics<'_> {
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.0.linear_of_pass(x, w, 1)
+        self.0.linear_of_pass(x, w, None, 1)
     }
 
-    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
-        self.0.linear_of_pass(x, w, 1)
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, _: usize) -> Tensor {
+        self.0.linear_of_pass(x, w, bias, 1)
     }
 
     fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {
@@ -106,7 +106,7 @@ impl Numerics for SingleTokenNumerics<'_> {
 
     delegate!(
         0: cache_transform, name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
-        rope_table, rotate, to_cache, softmax, softmax_with_sinks, clamped_glu, sums_of_values, activation, gated, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix,
+        rope_table, rotate, to_cache, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, activation, gated, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix,
         shared_weights, add_shared, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, add, add_halves, probabilities
     );
 }

@@ -13,6 +13,7 @@ use crate::kernels::product::{StridedRows, product};
 use crate::kernels::softplus::softplus;
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
+use crate::ops::alibi;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::DeltaTokens;
@@ -72,6 +73,15 @@ impl Transformers {
         let square = if self == Transformers::Bf16 { self.round(x * x) } else { x * x };
         let cubic = self.round(CUBIC * self.round(square * x));
         let inner = self.round(SQRT_2_OVER_PI * self.round(x + cubic));
+        self.round(self.round(0.5 * x) * self.round(1.0 + self.round(inner.tanh())))
+    }
+}
+
+impl Transformers {
+    /// Computes GELU's tanh form as BLOOM does, with a rounding after each operation.
+    fn gelu_factored(self, x: f32) -> f32 {
+        let factor = self.round(1.0 + self.round(self.round(CUBIC * x) * x));
+        let inner = self.round(self.round(SQRT_2_OVER_PI * x) * factor);
         self.round(self.round(0.5 * x) * self.round(1.0 + self.round(inner.tanh())))
     }
 }
@@ -169,8 +179,12 @@ impl Numerics for Transformers {
         x
     }
 
-    /// Applies the scale to the products, as transformers does for all architectures.
+    /// Applies the scale to the products, as transformers does for most architectures.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
+        if let AttentionScale::RoundedQueries(factor) = scale {
+            let q = self.scale(q, Multiplier::Number(factor));
+            return self.rounded(F32.scores(&q, k, AttentionScale::Products(1.0)));
+        }
         let products = self.rounded(F32.scores(q, k, AttentionScale::Products(1.0)));
         products.map(|product| self.round(product * scale.factor()))
     }
@@ -185,6 +199,13 @@ impl Numerics for Transformers {
         self.rounded(attention::softmax_with_sinks(scores, mask, &sinks, |x| self.round(x)))
     }
 
+    /// Adds the slope times the key's position, both rounded.
+    fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
+        alibi::added(scores, slopes, mask.position, |score, slope, key, _| {
+            self.round(score + self.round(slope * key as f32))
+        })
+    }
+
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         self.rounded(F32.context(weights, v))
     }
@@ -192,6 +213,7 @@ impl Numerics for Transformers {
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
         match activation {
             Activation::GeluNew => x.clone().map(|x| self.gelu_new(x)),
+            Activation::GeluFactored => x.clone().map(|x| self.gelu_factored(x)),
             _ => self.rounded(F32.activation(x, activation)),
         }
     }

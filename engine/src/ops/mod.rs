@@ -12,6 +12,7 @@
 
 pub mod activation;
 pub(crate) mod addition;
+pub(crate) mod alibi;
 pub mod attention;
 pub(crate) mod cache;
 pub(crate) mod decay;

@@ -262,6 +262,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         Softcap => Setting("soft cap"),
         MaskCausal => Act("has a wrong causal mask"),
         MaskWindow => Setting("sliding window"),
+        Alibi => Setting("slopes of ALiBi"),
         SoftmaxSum => Act("counts keys in softmax's sum that attention does not use"),
         AttnMerge => Act("merges attention over cached and new keys with wrong shares"),
         MaskSequences => Act("lets a query see keys of another sequence or of padding"),

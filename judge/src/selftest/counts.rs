@@ -9,7 +9,7 @@ use crate::change::CauseFamily;
 use crate::error;
 use crate::selftest::correct_dump::{CorrectDump, OTHER_KERNELS, TWINS};
 use crate::selftest::fault_injection::{FaultDetection, InjectedFault, told};
-use crate::selftest::memory_dump::DumpForm;
+use crate::selftest::memory_dump::{DumpForm, RecordedTaps};
 use crate::selftest::test_model::TestModel;
 use crate::verdict::Verdict;
 
@@ -30,8 +30,11 @@ pub struct FaultCounts {
     pub hidden: usize,
     /// Faults whose dump is inconclusive.
     pub in_doubt: usize,
-    /// Faults with a wrong cause, or without a cause.
+    /// Faults with a wrong cause. With all taps recorded, also faults without a cause.
     pub misnamed: usize,
+    /// Faults that fail without a cause.
+    #[serde(default)]
+    pub unnamed: usize,
     /// Changes that altered no value for this text. They do not count as injected.
     pub no_effect: usize,
 }
@@ -46,6 +49,7 @@ impl AddAssign for FaultCounts {
         self.hidden += other.hidden;
         self.in_doubt += other.in_doubt;
         self.misnamed += other.misnamed;
+        self.unnamed += other.unnamed;
         self.no_effect += other.no_effect;
     }
 }
@@ -70,17 +74,21 @@ pub struct FaultRow {
     pub(crate) name: &'static str,
     /// The family of the kind.
     pub(crate) family: CauseFamily,
+    /// Arithmetic of the model.
+    pub(crate) arithmetic: &'static str,
+    /// Taps that the dump records.
+    pub(crate) recorded: RecordedTaps,
 }
 
 impl FaultRow {
-    fn of(fault: &InjectedFault) -> Self {
+    fn of(bed: &TestModel, fault: &InjectedFault, recorded: RecordedTaps) -> Self {
         let kind = fault.change.entry.kind;
-        let of_family = |family: CauseFamily| Self { name: family.name(), family };
-        match (&fault.change.passes, &fault.change.heads) {
-            (None, None) => Self { name: kind.name(), family: kind.family() },
-            (Some(_), _) => of_family(CauseFamily::Passes),
-            (None, Some(_)) => of_family(CauseFamily::Heads),
-        }
+        let (name, family) = match (&fault.change.passes, &fault.change.heads) {
+            (None, None) => (kind.name(), kind.family()),
+            (Some(_), _) => (CauseFamily::Passes.name(), CauseFamily::Passes),
+            (None, Some(_)) => (CauseFamily::Heads.name(), CauseFamily::Heads),
+        };
+        Self { name, family, arithmetic: bed.arithmetic, recorded }
     }
 }
 
@@ -95,19 +103,21 @@ pub enum SelfTestResult {
 
 /// A dump to judge.
 pub enum SelfTestJob<'b> {
-    /// A dump with an injected fault.
-    Change(&'b TestModel, InjectedFault),
+    /// A dump with an injected fault and these taps.
+    Change(&'b TestModel, InjectedFault, RecordedTaps),
     /// A dump of a correct engine, with the name of its variant.
     Twin(&'b TestModel, &'static str, CorrectDump),
 }
 
 /// Counts of all judged dumps.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct SelfTestTable {
     /// Counts of injected faults, by kind of change.
     pub changes: BTreeMap<String, FaultCounts>,
     /// Counts of injected faults by family, in the order of a forward pass.
     pub families: BTreeMap<CauseFamily, FaultCounts>,
+    /// Counts of injected faults by recorded taps and arithmetic.
+    pub recorded: BTreeMap<(RecordedTaps, &'static str), FaultCounts>,
     /// Counts of correct dumps by variant, in the order of [`TWINS`].
     pub twins: Vec<(&'static str, CorrectCounts)>,
     /// Remarks on faults that were not found correctly, and on correct dumps that did not pass.
@@ -121,15 +131,16 @@ impl SelfTestJob<'_> {
     /// If the model cannot be run.
     pub fn judged(&self) -> error::Result<Option<SelfTestResult>> {
         match self {
-            SelfTestJob::Change(bed, plant) => change(bed, plant).map(Some),
+            SelfTestJob::Change(bed, plant, recorded) => change(bed, plant, *recorded).map(Some),
             SelfTestJob::Twin(bed, name, how) => twin(bed, name, *how),
         }
     }
 }
 
-fn change(bed: &TestModel, plant: &InjectedFault) -> error::Result<SelfTestResult> {
-    let row = FaultRow::of(plant);
-    let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), DumpForm::FULL)?;
+fn change(bed: &TestModel, plant: &InjectedFault, recorded: RecordedTaps) -> error::Result<SelfTestResult> {
+    let row = FaultRow::of(bed, plant, recorded);
+    let form = DumpForm { thinned: recorded, ..DumpForm::FULL };
+    let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), form)?;
     let Some(first) = made.first else {
         let count = FaultCounts { no_effect: 1, ..FaultCounts::default() };
         return Ok(SelfTestResult::Change(row, count, None));
@@ -141,24 +152,30 @@ fn change(bed: &TestModel, plant: &InjectedFault) -> error::Result<SelfTestResul
     let count = FaultCounts {
         planted: 1,
         detected: one(failed),
-        located: one(outcome.first_divergence().is_some_and(|row| row.site == first)),
+        located: one(outcome.first_divergence().is_some_and(|row| recorded.shows(first, row.site))),
         named: one(matches!(told, FaultDetection::Right | FaultDetection::Among)),
         among: one(told == FaultDetection::Among),
         hidden: one(told == FaultDetection::Hidden),
         in_doubt: one(told == FaultDetection::Open),
-        misnamed: one(matches!(
-            told,
-            FaultDetection::OtherValue | FaultDetection::Wrong | FaultDetection::Unnamed
-        )),
+        misnamed: one(match told {
+            FaultDetection::OtherValue | FaultDetection::Wrong => true,
+            FaultDetection::Unnamed => recorded == RecordedTaps::Full,
+            _ => false,
+        }),
+        unnamed: one(told == FaultDetection::Unnamed),
         no_effect: 0,
     };
-    let is_as_it_is = count.misnamed == 0 && count.located == count.detected && count.in_doubt == 0;
+    let is_found = count.located == count.detected && count.in_doubt == 0;
+    let is_as_it_is = count.misnamed + count.unnamed == 0 && (is_found || recorded != RecordedTaps::Full);
     let remark = || {
         let first_found = outcome.first_divergence().map_or("nowhere".into(), |row| row.site.to_string());
         let what = outcome.findings.first().map_or("no cause", |finding| finding.what.as_str());
         format!(
-            "{} in {}, {}: made at {first}, found at {first_found}: {what}",
-            plant.change, bed.name, bed.arithmetic
+            "{} in {}, {}, {}: made at {first}, found at {first_found}: {what}",
+            plant.change,
+            bed.name,
+            bed.arithmetic,
+            recorded.name()
         )
     };
     Ok(SelfTestResult::Change(row, count, (!is_as_it_is).then(remark)))
@@ -195,8 +212,11 @@ impl SelfTestTable {
         for result in results {
             match result {
                 SelfTestResult::Change(row, count, remark) => {
-                    *table.changes.entry(row.name.to_owned()).or_default() += count;
-                    *table.families.entry(row.family).or_default() += count;
+                    *table.recorded.entry((row.recorded, row.arithmetic)).or_default() += count;
+                    if row.recorded == RecordedTaps::Full {
+                        *table.changes.entry(row.name.to_owned()).or_default() += count;
+                        *table.families.entry(row.family).or_default() += count;
+                    }
                     table.remarks.extend(remark);
                 }
                 SelfTestResult::Twin(name, found, remark) => {
@@ -213,7 +233,7 @@ impl SelfTestTable {
         table
     }
 
-    /// Returns the counts over all kinds of faults.
+    /// Returns the counts over all kinds of faults, with all taps recorded.
     pub fn all(&self) -> FaultCounts {
         let mut all = FaultCounts::default();
         self.changes.values().for_each(|count| all += *count);

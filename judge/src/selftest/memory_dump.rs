@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 use crate::weight::{DType, StoredTensor};
 
 /// The taps that a dump records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordedTaps {
     /// All taps.
     #[default]
@@ -26,6 +26,27 @@ pub enum RecordedTaps {
 }
 
 impl RecordedTaps {
+    /// Returns its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            RecordedTaps::Full => "all taps",
+            RecordedTaps::NoScores => "no scores or caches",
+            RecordedTaps::Blocks => "layers and logits",
+            RecordedTaps::Logits => "logits",
+        }
+    }
+
+    /// Returns true if a fault at one site is found at the first recorded site that can show it: with fewer taps, in the same
+    /// layer and pass, or in the same pass.
+    pub(crate) fn shows(self, made: Site, found: Site) -> bool {
+        let is_same_layer = made.layer == found.layer || found.point == Point::Logits;
+        match self {
+            RecordedTaps::Full | RecordedTaps::NoScores => made == found,
+            RecordedTaps::Blocks => is_same_layer && made.pass == found.pass,
+            RecordedTaps::Logits => made.pass == found.pass,
+        }
+    }
+
     fn keeps(self, point: Point) -> bool {
         use Point::*;
         match self {

@@ -76,7 +76,7 @@ TABLE = (
     Tap("recurrent_state", LAYER, ("head", "head_dim", "state"), "recurrent state after the pass's last token"),
     Tap("k_expanded", LAYER, ("key", "head", "head_dim"), "keys of every position so far, expanded from latents"),
     Tap("v_expanded", LAYER, ("key", "head", "head_dim"), "values of every position so far, expanded from latents"),
-    Tap("attn_scores", LAYER, SCORES, "scaled q·k, before mask and softmax"),
+    Tap("attn_scores", LAYER, SCORES, "scaled q·k, before ALiBi, mask and softmax"),
     Tap("attn_weights", LAYER, SCORES, "after mask and softmax"),
     Tap("attn_latent", LAYER, ("token", "head", "head_dim"), "weights · latents, before they are expanded to values"),
     Tap("attn_context", LAYER, HIDDEN, "weights · v, heads merged"),

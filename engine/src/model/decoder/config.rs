@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::{
-    BlockShape, BranchMultipliers, LatentSizes, NormKind, RecurrentLayers, RecurrentMixer,
+    BlockShape, BranchMultipliers, LatentSizes, NormKind, Positions, RecurrentLayers, RecurrentMixer,
 };
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
@@ -58,6 +58,8 @@ pub struct DecoderConfig {
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
+    /// Positions of tokens in the model.
+    pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
     /// Factor of q·k.
@@ -217,7 +219,7 @@ impl DecoderConfig {
 
     /// Returns true if a layer applies RoPE.
     pub(crate) fn rotates(&self, layer: usize) -> bool {
-        !self.unrotated.get(layer).copied().unwrap_or(false)
+        self.positions == Positions::Rotary && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
     /// Returns a flag for each layer that is true for full attention, in a model whose files state a window; else no

@@ -90,6 +90,7 @@ impl DecoderConfig {
                 rounding: family.rope.rounding,
             },
             sliding: None,
+            positions: family.positions,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),

@@ -54,7 +54,10 @@ impl DecoderConfig {
                 None => 0,
             },
             n_heads,
-            n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            n_kv_heads: match family.kv_heads {
+                Some(of) => of(file)?,
+                None => file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            },
             head_dim,
             latent,
             context_length: file.require_usize("max_position_embeddings")?,
@@ -68,6 +71,7 @@ impl DecoderConfig {
             logits_cap: None,
             rope: rope(file, family, FULL, (family.rope.old_keys[0], DEFAULT_THETA), rotating)?,
             sliding: None,
+            positions: family.positions,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
             activation: activation(file, family)?,
@@ -129,6 +133,7 @@ fn attn_scale(file: &Config, default: AttentionScale) -> Result<AttentionScale> 
     Ok(match default {
         AttentionScale::Products(_) => AttentionScale::Products(factor),
         AttentionScale::Queries(_) => AttentionScale::Queries(factor),
+        AttentionScale::RoundedQueries(_) => AttentionScale::RoundedQueries(factor),
     })
 }
 
@@ -258,8 +263,9 @@ fn biases(file: &Config, family: &Family) -> Result<BiasFlags> {
 }
 
 /// Activation functions by their names in `config.json`.
-const ACTIVATIONS: [(&str, Activation); 5] = [
+const ACTIVATIONS: [(&str, Activation); 6] = [
     ("silu", Activation::Silu),
+    ("relu", Activation::Relu),
     ("relu2", Activation::SquaredRelu),
     ("gelu", Activation::GeluErf),
     ("gelu_new", Activation::GeluNew),
@@ -342,6 +348,7 @@ fn check_sliding_window(file: &Config, family: &Family) -> Result<()> {
 
 /// Returns an error for `config.json` options of these architectures that the forward pass does not support.
 fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
+    (family.refuse_json)(file)?;
     let no = [Value::from(false)];
     check_sliding_window(file, family)?;
     file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;

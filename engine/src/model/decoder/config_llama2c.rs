@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::format::Llama2cFile;
 use crate::model::decoder::config::DEFAULT_THETA;
-use crate::model::decoder::{BiasFlags, DecoderConfig, Family};
+use crate::model::decoder::{BiasFlags, DecoderConfig, Family, Positions};
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeRounding, RopeScaling};
@@ -44,6 +44,7 @@ impl DecoderConfig {
                 rounding: RopeRounding::Each,
             },
             sliding: None,
+            positions: Positions::Rotary,
             unrotated: Vec::new(),
             attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,

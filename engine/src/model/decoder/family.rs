@@ -80,6 +80,31 @@ pub struct Family {
     pub(crate) gguf_output_norm: &'static str,
     /// Hugging Face names of the tensors outside of layers.
     pub(crate) outer_names: OuterNames,
+    /// Positions of tokens in the model.
+    pub(crate) positions: Positions,
+    /// True if the vocabulary projection has a bias.
+    pub(crate) has_head_bias: bool,
+    /// Number of key-value heads of a `config.json`, if it is not the value of a key.
+    pub(crate) kv_heads: Option<fn(&Config) -> ReadResult<usize>>,
+    /// Returns an error for settings of a `config.json` that only this architecture has and that the forward pass does not
+    /// support.
+    pub(crate) refuse_json: fn(&Config) -> ReadResult<()>,
+}
+
+/// Positions of tokens in a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// RoPE of queries and keys.
+    Rotary,
+    /// A table of learned positions, whose rows are added to the embeddings.
+    Learned {
+        /// Number of rows before the first position's.
+        offset: usize,
+    },
+    /// ALiBi: a bias of scores that grows with the distance.
+    Alibi,
+    /// None: recurrent layers keep the order of tokens.
+    Absent,
 }
 
 /// Hugging Face names of the tensors outside of layers.
@@ -91,16 +116,27 @@ pub struct OuterNames {
     pub(crate) layers: &'static str,
     /// The embedding table.
     pub(crate) embedding: &'static str,
+    /// The norm of embeddings, if there is one.
+    pub(crate) embedding_norm: Option<&'static str>,
     /// The last norm.
     pub(crate) norm: &'static str,
     /// The vocabulary projection.
     pub(crate) head: &'static str,
+    /// The table of learned positions.
+    pub(crate) positions: &'static str,
 }
 
 impl OuterNames {
     /// Llama's names.
-    pub(crate) const LLAMA: Self =
-        Self { prefix: "model.", layers: "layers", embedding: "embed_tokens", norm: "norm", head: "lm_head" };
+    pub(crate) const LLAMA: Self = Self {
+        prefix: "model.",
+        layers: "layers",
+        embedding: "embed_tokens",
+        embedding_norm: None,
+        norm: "norm",
+        head: "lm_head",
+        positions: "embed_positions",
+    };
 }
 
 impl Family {

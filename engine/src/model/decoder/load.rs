@@ -6,8 +6,8 @@ use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
-    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Projection,
-    Projections, RecurrentMixer,
+    Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
+    Projection, Projections, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -335,9 +335,34 @@ impl<B: DecoderBlock> Decoder<B> {
             true => w.tied(&names.output(), &token_embd)?,
             false => w.matrix(&names.output(), c.vocab_size, c.hidden_size)?,
         };
+        let output_bias = match (family.has_head_bias, names.output().strip_suffix("weight")) {
+            (true, Some(stem)) => Some(w.vector(&format!("{stem}bias"), c.vocab_size)?),
+            _ => None,
+        };
+        let position_embd = match c.positions {
+            Positions::Learned { offset } => {
+                let rows = c.context_length.saturating_add(offset);
+                Some(w.matrix(&names.position_embd(), rows, c.hidden_size)?)
+            }
+            Positions::Rotary | Positions::Alibi | Positions::Absent => None,
+        };
+        let embedding_norm = match family.outer_names.embedding_norm {
+            Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),
+            None => None,
+        };
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
-        Ok(Self { architecture: family.architecture, config, token_embd, layers, output_norm, output })
+        Ok(Self {
+            architecture: family.architecture,
+            config,
+            token_embd,
+            layers,
+            output_norm,
+            output,
+            output_bias,
+            position_embd,
+            embedding_norm,
+        })
     }
 }

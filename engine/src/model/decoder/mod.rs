@@ -36,7 +36,7 @@ pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
 pub use family::{
-    BiasRule, BiasRules, Family, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
+    BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
 pub(crate) use latent::{LatentAttention, LatentSizes};
@@ -61,6 +61,7 @@ use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
+use crate::ops::alibi::slopes;
 use crate::ops::attention::Mask;
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
@@ -93,6 +94,8 @@ pub struct ForwardContext<'m> {
     pub(crate) rope: Option<RopeTable>,
     /// Attention mask.
     pub(crate) mask: Mask,
+    /// Slopes of ALiBi, `[H]`, for models with it.
+    pub(crate) slopes: Option<Vec<f32>>,
 }
 
 /// A decoder: configuration and weights.
@@ -110,6 +113,12 @@ pub struct Decoder<B> {
     pub output_norm: Norm,
     /// `[V, d]`
     pub output: Matrix,
+    /// `[V]`
+    pub output_bias: Option<Vec<f32>>,
+    /// `[offset + context length, d]`, for learned positions
+    pub position_embd: Option<Matrix>,
+    /// `[d]`
+    pub embedding_norm: Option<Norm>,
 }
 
 impl<B: DecoderBlock> Model for Decoder<B> {
@@ -128,15 +137,15 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.cache_widths()[0],
             value_width: c.cache_widths()[1],
-            // Nemotron-H has no RoPE at all.
-            rope_pairing: c.single_halves.is_none().then_some(c.rope.pairing),
+            rope_pairing: (c.positions == Positions::Rotary).then_some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
     }
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        vec![("token_embd", &self.token_embd), ("output", &self.output)]
+        let positions = self.position_embd.iter().map(|table| ("position_embd", table));
+        [("token_embd", &self.token_embd), ("output", &self.output)].into_iter().chain(positions).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -195,30 +204,45 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             c,
             rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
             mask: Mask { position: positions.start, window },
+            slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
         };
         let full = seeing(Some(&c.rope), None);
         let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
         let unrotated = seeing(None, None);
-        Box::new(DecoderPass { model: self, tokens: positions.len(), full, sliding, unrotated })
+        Box::new(DecoderPass { model: self, positions, full, sliding, unrotated })
     }
 }
 
 /// A pass of a decoder: data shared by the layers with full attention and by the layers with a window.
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
-    tokens: usize,
+    positions: Range<usize>,
     full: ForwardContext<'m>,
     sliding: Option<ForwardContext<'m>>,
     unrotated: ForwardContext<'m>,
 }
 
 impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
-    /// Returns the tokens' embeddings, scaled if the architecture scales them.
+    /// Returns the tokens' embeddings, scaled if the architecture scales them, with learned positions if it has them.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
-        t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows })
+        let rows = match (c.embed_scale, &self.model.embedding_norm) {
+            (Some(by), _) => n.scale(&rows, by),
+            (None, Some(norm)) => norm.of(n, &rows),
+            (None, None) => rows,
+        };
+        t.tap(
+            Embed,
+            match (&self.model.position_embd, c.positions) {
+                (Some(table), Positions::Learned { offset }) => {
+                    let rows_of = self.positions.clone().map(|position| (position + offset) as u32);
+                    n.add(&rows, &n.embed(table, &rows_of.collect::<Vec<_>>()))
+                }
+                _ => rows,
+            },
+        )
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -240,7 +264,8 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
-        let logits = n.linear_of_pass(&norm, &model.output, self.tokens);
+        let bias = model.output_bias.as_deref();
+        let logits = n.linear_of_pass(&norm, &model.output, bias, self.positions.len());
         let scaled = c.logits_scale.map(|by| n.scale(&logits, by));
         t.tap(Logits, capped(n, scaled.unwrap_or(logits), c.logits_cap))
     }
@@ -264,7 +289,8 @@ impl ForwardContext<'_> {
         state: &mut LayerState,
     ) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks }.attend(q, k, v, t, state.kv())
+        let slopes = self.slopes.as_deref();
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks, slopes }.attend(q, k, v, t, state.kv())
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.

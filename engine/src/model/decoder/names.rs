@@ -98,7 +98,9 @@ impl<'a> DecoderNames<'a> {
     pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
         let (layer, outer) = (family.layer_names, family.outer_names);
         let has = |prefix: &&str| file.get(&format!("{prefix}{}.weight", outer.embedding)).is_some();
-        let prefix = [outer.prefix].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
+        // A model that was saved without its head has its own prefix only, such as `decoder.` of `model.decoder.`.
+        let bare = outer.prefix.strip_prefix("model.").unwrap_or(outer.prefix);
+        let prefix = [outer.prefix, bare].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
         DecoderNames::HuggingFace { prefix, layer, outer, may_predict: family.predicting.is_some() }
     }
 
@@ -144,6 +146,22 @@ impl<'a> DecoderNames<'a> {
         match self {
             DecoderNames::Gguf { .. } => "token_embd.weight".into(),
             DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.embedding),
+        }
+    }
+
+    /// Returns the name of the norm of embeddings.
+    pub(super) fn embedding_norm(self, hugging_face: &str) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "token_embd_norm.weight".into(),
+            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}{hugging_face}.weight"),
+        }
+    }
+
+    /// Returns the name of the table of learned positions.
+    pub(super) fn position_embd(self) -> String {
+        match self {
+            DecoderNames::Gguf { .. } => "position_embd.weight".into(),
+            DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.positions),
         }
     }
 

@@ -150,26 +150,20 @@ impl RecurrentFiles {
     /// Returns true if attention layers apply RoPE. In a Granite `config.json`, `position_embedding_type` is then `rope`.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2
-            | RecurrentFiles::DeltaRule(_)
-            | RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1) => Ok(true),
             RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid) => {
                 Ok(file.optional_str("position_embedding_type")? == Some("rope"))
             }
-            RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => Ok(false),
+            _ => Ok(true),
         }
     }
 
     /// Returns true if attention layers apply RoPE. A Granite GGUF file without RoPE has `rope.scaling.finetuned` = false.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2
-            | RecurrentFiles::DeltaRule(_)
-            | RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1) => Ok(true),
             RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid) => {
                 Ok(file.optional(&format!("{architecture}.rope.scaling.finetuned"))?.unwrap_or(true))
             }
-            RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => Ok(false),
+            _ => Ok(true),
         }
     }
 

@@ -144,7 +144,7 @@ impl Model for Gpt2 {
         Box::new(Gpt2Pass {
             model: self,
             positions,
-            attention: Attention { n, scale, cap: None, mask, sinks: None },
+            attention: Attention { n, scale, cap: None, mask, sinks: None, slopes: None },
         })
     }
 }
@@ -178,7 +178,7 @@ impl ModelPass for Gpt2Pass<'_> {
         arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.layer_norm(&x, &model.output_norm));
-        t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.positions.len()))
+        t.tap(Logits, n.linear_of_pass(&norm, &model.output, None, self.positions.len()))
     }
 }
 

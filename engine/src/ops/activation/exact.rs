@@ -53,10 +53,10 @@ impl Operation for Nonlinearity {
 
     fn choices(&self) -> &'static [Choice] {
         match (self.activation, &self.up) {
-            (Activation::GeluTanh | Activation::GeluNew, Some(_)) => {
+            (Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored, Some(_)) => {
                 &[Choice::Activated, Choice::GeluTable, Choice::ActivationChain, Choice::Constants]
             }
-            (Activation::GeluTanh | Activation::GeluNew, None) => {
+            (Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored, None) => {
                 &[Choice::GeluTable, Choice::ActivationChain, Choice::Constants]
             }
             (Activation::Silu | Activation::QuickGelu, Some(_)) => {
@@ -136,9 +136,9 @@ fn silus(x: &[f32], up: &[f32], p: f64, exacts: &mut [ExactValue]) {
 
 fn activated(x: ExactValue, activation: Activation, profile: &Profile) -> ExactValue {
     let p = profile.library_ulps;
-    // transformers computes gelu_new as a chain of operations by default.
-    let is_chain =
-        profile.results != Float::F32 && profile.activation_chain != (activation == Activation::GeluNew);
+    // transformers computes gelu_new and BLOOM's GELU as chains of operations by default.
+    let is_stepwise = matches!(activation, Activation::GeluNew | Activation::GeluFactored);
+    let is_chain = profile.results != Float::F32 && profile.activation_chain != is_stepwise;
     match activation {
         Activation::Silu if is_chain => logistic_chain(x, x, profile),
         Activation::Silu => absolute(silu(x, p), x, profile.absolute_sigmoid.then_some(SIGMOID)),
@@ -160,6 +160,7 @@ fn activated(x: ExactValue, activation: Activation, profile: &Profile) -> ExactV
         }
         Activation::GeluErf => absolute(gelu_erf(x, p), x, profile.absolute_erf.then_some(NORMAL)),
         Activation::GeluNew | Activation::GeluTanh if is_chain => gelu_chain(x, profile),
+        Activation::GeluFactored if is_chain => factored_gelu_chain(x, profile),
         _ if profile.gelu_table => gelu_table(x, p),
         _ => gelu_tanh(x, p),
     }
@@ -312,10 +313,31 @@ fn gelu_chain(x: ExactValue, profile: &Profile) -> ExactValue {
             radius: x.radius + cubic.radius,
         })
     };
-    let inner = times(sum, profile.constants.round(SQRT_2_OVER_PI.into()));
+    weighted(x, times(sum, profile.constants.round(SQRT_2_OVER_PI.into())), profile)
+}
+
+/// Evaluates BLOOM's order of this chain: `c·x · (1 + 0.044715·x·x)` inside of tanh.
+fn factored_gelu_chain(x: ExactValue, profile: &Profile) -> ExactValue {
+    let once = |exact: ExactValue| {
+        exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(profile.results)
+    };
+    let times = |factor: f32| {
+        let factor = profile.constants.round(factor.into());
+        once(x.through(x.value * factor, factor))
+    };
+    let square = once(times(CUBIC).times(x));
+    let factor = once(ExactValue { value: 1.0 + square.value, ..square });
+    weighted(x, once(times(SQRT_2_OVER_PI).times(factor)), profile)
+}
+
+/// Evaluates x(1 + tanh(inner))/2 step by step.
+fn weighted(x: ExactValue, inner: ExactValue, profile: &Profile) -> ExactValue {
+    let short = profile.results;
+    let once =
+        |exact: ExactValue| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
     let t = inner.value.tanh();
     let tanh = inner.through(t, 1.0 - t * t + inner.radius.min(1.0));
     let tanh = tanh.moved(0.0, profile.library_ulps * 2.0 * U * t.abs()).rounded(short);
     let plus = once(ExactValue { value: 1.0 + tanh.value, ..tanh });
-    times(x, 0.5).times(plus)
+    once(x.through(x.value * 0.5, 0.5)).times(plus)
 }

@@ -63,10 +63,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 ];
 
 /// Activation names in `config.json`. `gelu_new` is the tanh form with other rounding, so it is not a separate cause.
-const NAMES: [(&str, Activation); 7] = [
+const NAMES: [(&str, Activation); 8] = [
     ("silu", Activation::Silu),
     ("gelu_pytorch_tanh", Activation::GeluTanh),
     ("gelu_new", Activation::GeluNew),
+    ("gelu_factored", Activation::GeluFactored),
     ("gelu", Activation::GeluErf),
     ("relu2", Activation::SquaredRelu),
     ("relu", Activation::Relu),

@@ -23,6 +23,9 @@ pub enum Activation {
     GeluTanh,
     /// GELU's tanh form with a rounding after each operation: transformers' `gelu_new`.
     GeluNew,
+    /// GELU's tanh form with a rounding after each operation, in BLOOM's order: `x · (1 + 0.044715 x²)` in place of
+    /// `x + 0.044715 x³`.
+    GeluFactored,
     /// GELU with the error function: `x/2 · (1 + erf(x / √2))`.
     GeluErf,
     /// `max(x, 0)`.
@@ -43,6 +46,7 @@ impl Activation {
         Activation::GeluTanh,
         Activation::GeluErf,
         Activation::GeluNew,
+        Activation::GeluFactored,
         Activation::Relu,
         Activation::QuickGelu,
     ];
@@ -59,7 +63,11 @@ impl Activation {
 
     /// Returns the mathematical function, independent of rounding: the first variant with the same function.
     pub fn function(self) -> Self {
-        if self == Activation::GeluNew { Activation::GeluTanh } else { self }
+        if matches!(self, Activation::GeluNew | Activation::GeluFactored) {
+            Activation::GeluTanh
+        } else {
+            self
+        }
     }
 
     /// Applies the function to each value of `x`, in `f32`.
@@ -74,7 +82,7 @@ impl Activation {
         match self {
             Activation::Silu => x / (1.0 + exp(-x)),
             Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
-            Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
+            Activation::GeluTanh | Activation::GeluNew | Activation::GeluFactored => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
             Activation::Relu => x.max(0.0),
             Activation::QuickGelu => x / (1.0 + (-QUICK * x).exp()),
@@ -117,6 +125,7 @@ impl fmt::Display for Activation {
             Activation::SquaredRelu => "squared ReLU",
             Activation::GeluTanh => "GELU (tanh form)",
             Activation::GeluNew => "GELU (tanh form, step by step)",
+            Activation::GeluFactored => "GELU (tanh form, step by step, factored)",
             Activation::GeluErf => "GELU (erf form)",
             Activation::Relu => "ReLU",
             Activation::QuickGelu => "GELU (logistic form)",

@@ -85,22 +85,31 @@ impl Scores {
         [head, row % tokens, head * self.k.shape()[1] / heads]
     }
 
+    /// Returns true if scaled queries are the results of an operation.
+    fn rounds_queries(&self, profile: &Profile) -> bool {
+        matches!(self.scale, AttentionScale::RoundedQueries(_)) && profile.scaled == ScaledOperand::Model
+    }
+
     /// Returns a query, rounded for the product with keys, and the factor of its products.
     fn query(&self, profile: &Profile, q: &InputTensor, row: usize) -> (InputValues, f64) {
         let &[_, heads, head_dim] = self.q.shape() else { panic!("queries are [T, H, D]") };
         let [head, token, _] = self.place(row);
         let of_queries = match (self.scale, profile.scaled) {
-            (AttentionScale::Queries(factor), ScaledOperand::Model) => Some(f64::from(factor)),
+            (
+                AttentionScale::Queries(factor) | AttentionScale::RoundedQueries(factor),
+                ScaledOperand::Model,
+            ) => Some(f64::from(factor)),
             (scale, ScaledOperand::Queries) => Some(profile.results.round(scale.factor().into())),
             (scale, ScaledOperand::Both) => Some(profile.results.round(f64::from(scale.factor()).sqrt())),
             _ => None,
         };
         let query = q.part((token * heads + head) * head_dim, head_dim);
+        let short = if self.rounds_queries(profile) { profile.results } else { profile.queries };
         let query = match of_queries {
-            None if profile.queries == Float::F32 => query,
+            None if short == Float::F32 => query,
             _ => query.map(|q| {
                 let q = of_queries.map_or(q, |factor| times(q, factor));
-                q.rounded(profile.queries)
+                q.rounded(short)
             }),
         };
         let query = match CACHES.contains(&self.cache) {
@@ -138,8 +147,10 @@ impl Scores {
         let first = exacts.len();
         self.row_by(profile, inputs, wanted, exacts);
         let scales_queries =
-            matches!(self.scale, AttentionScale::Queries(_)) && profile.scaled == ScaledOperand::Model;
-        if scales_queries && profile.operands.tf32().is_some() {
+            !matches!(self.scale, AttentionScale::Products(_)) && profile.scaled == ScaledOperand::Model;
+        let is_rounded = profile.operands.tf32().is_some()
+            || self.rounds_queries(profile) && profile.results != Float::F32;
+        if scales_queries && is_rounded {
             let mut of_products = Vec::with_capacity(wanted.len());
             let profile = Profile { scaled: ScaledOperand::Products, ..*profile };
             self.row_by(&profile, inputs, wanted, &mut of_products);

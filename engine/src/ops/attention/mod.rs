@@ -44,15 +44,19 @@ impl Mask {
 pub enum AttentionScale {
     /// The products: `(q·k) · scale`.
     Products(f32),
-    /// The queries, before the dot product: `(q · scale)·k`.
+    /// The queries, before the dot product: `(q · scale)·k`. Some engines scale the products instead.
     Queries(f32),
+    /// The queries, in an operation of its own in all engines: its results are rounded like those of other operations.
+    RoundedQueries(f32),
 }
 
 impl AttentionScale {
     /// Returns the factor.
     pub fn factor(self) -> f32 {
         match self {
-            AttentionScale::Products(factor) | AttentionScale::Queries(factor) => factor,
+            AttentionScale::Products(factor)
+            | AttentionScale::Queries(factor)
+            | AttentionScale::RoundedQueries(factor) => factor,
         }
     }
 }

@@ -57,12 +57,11 @@ fn rows(at: &SiteContext) -> usize {
     given.or_else(|| Some(product(at)?.0.rows())).unwrap_or(1)
 }
 
-/// Returns the input and matrix of the logits, if a dump has no logits for every token.
-fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix)> {
+/// Returns the input, matrix and bias of the logits, if a dump has no logits for every token.
+fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix, Option<&'b [f32]>)> {
     match at.stage() {
-        Some(Linear { x, w, bias: None }) => Some((x, w)),
-        Some(_) => None,
-        None => at.stage::<Integers>().filter(|op| op.factor.is_none()).map(|op| (&op.x, &op.w)),
+        Some(Linear { x, w, bias }) => Some((x, w, bias.as_deref())),
+        None => at.stage::<Integers>().filter(|op| op.factor.is_none()).map(|op| (&op.x, &op.w, None)),
     }
 }
 
@@ -82,8 +81,8 @@ fn row(at: &SiteContext, index: usize) -> Option<Tensor> {
     if let Some(LastRow { logits }) = at.stage() {
         return Some(at.row(logits, index, logits.row_len()));
     }
-    let (x, w) = product(at)?;
-    Some(at.n.linear_of_pass(&at.row(x, index, x.row_len()), w, x.rows()))
+    let (x, w, bias) = product(at)?;
+    Some(at.n.linear_of_pass(&at.row(x, index, x.row_len()), w, bias, x.rows()))
 }
 
 /// Finds the nearest other row.

@@ -100,6 +100,7 @@ fn with_scale(at: &SiteContext, factor: f32) -> Option<Tensor> {
     let scale = match scale {
         AttentionScale::Products(_) => AttentionScale::Products(factor),
         AttentionScale::Queries(_) => AttentionScale::Queries(factor),
+        AttentionScale::RoundedQueries(_) => AttentionScale::RoundedQueries(factor),
     };
     Some(at.n.scores(q, k, scale))
 }

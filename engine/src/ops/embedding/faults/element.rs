@@ -50,7 +50,7 @@ fn with_elements(at: &SiteContext, word: &str) -> Option<Tensor> {
 fn read_elements(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(made) = EmbeddingInputs::of(at) else { return Vec::new() };
     let rows = made.rows(at);
-    let (width, read) = (rows.row_len(), made.rows_of(theirs));
+    let (width, Some(read)) = (rows.row_len(), made.rows_of(theirs)) else { return Vec::new() };
     let largest = rows.data().iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let short = if at.n.activation_type() == DType::F32 { 1e-6 } else { 0.006 };
     let differs = |flat: &usize| {

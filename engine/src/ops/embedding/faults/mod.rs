@@ -8,6 +8,8 @@ use crate::exact::{Float, node_of};
 use crate::numerics::Numerics;
 use crate::ops::addition::exact::Addition;
 use crate::ops::embedding::exact::EmbeddingLookup;
+use crate::ops::norm::LayerNorm;
+use crate::ops::norm::exact::LayerNormalisation;
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::quant::decode_matrix_row;
@@ -75,14 +77,19 @@ pub(crate) struct EmbeddingInputs {
     factor: Option<Multiplier>,
     /// Position embeddings, if the model has them.
     positions: Option<Tensor>,
+    /// Norm of the embeddings, if the model has one.
+    norm: Option<LayerNorm>,
 }
 
 impl EmbeddingInputs {
     pub(crate) fn of(at: &SiteContext) -> Option<Self> {
         let rows = |x: &Tensor, factor, positions| {
             let (table, tokens) = looked_up(x)?;
-            Some(Self { table, tokens, factor, positions })
+            Some(Self { table, tokens, factor, positions, norm: None })
         };
+        if let Some(LayerNormalisation { x, norm }) = at.stage() {
+            return Some(Self { norm: Some(norm.clone()), ..rows(x, None, None)? });
+        }
         if let Some(Scaling { x, by }) = at.stage() {
             return rows(x, Some(*by), None);
         }
@@ -106,10 +113,16 @@ impl EmbeddingInputs {
             Some(factor) => at.n.scale(&rows, factor),
             None => rows,
         };
-        match &self.positions {
-            Some(positions) => at.n.add(&rows, positions),
-            None => rows,
+        match (&self.positions, &self.norm) {
+            (Some(positions), _) => at.n.add(&rows, positions),
+            (None, Some(norm)) => at.n.layer_norm(&rows, norm),
+            (None, None) => rows,
         }
+    }
+
+    /// Returns true if embeddings are rows of the table, times a factor.
+    fn is_plain(&self) -> bool {
+        self.positions.is_none() && self.norm.is_none()
     }
 
     /// Returns the model's table rows for the tokens.
@@ -119,10 +132,15 @@ impl EmbeddingInputs {
 
     /// Recovers the table rows from the engine's embeddings: divides by the factor and subtracts the position
     /// embeddings.
-    pub(crate) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
+    ///
+    /// Returns `None` for normed embeddings, from which rows cannot be recovered.
+    pub(crate) fn rows_of(&self, theirs: &[f64]) -> Option<Vec<f64>> {
+        if self.norm.is_some() {
+            return None;
+        }
         let factor = self.factor.map_or(1.0, |by| f64::from(by.factor()));
         let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
-        theirs.iter().enumerate().map(|(flat, value)| (value - beside(flat)) / factor).collect()
+        Some(theirs.iter().enumerate().map(|(flat, value)| (value - beside(flat)) / factor).collect())
     }
 }
 
@@ -172,7 +190,7 @@ fn others(tokens: &[u32], value: &ChangeValue) -> Option<Vec<u32>> {
 /// Returns the tokens whose table rows match `theirs`, unless a row matches none or all tokens are the model's.
 fn read_tokens(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
     let made = EmbeddingInputs::of(at)?;
-    let rows = made.rows_of(theirs);
+    let rows = made.rows_of(theirs)?;
     let width = made.table.cols;
     let own = made.table_rows();
     // Rows with the same direction as the model's have the right tokens and another factor.
@@ -240,7 +258,7 @@ fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
 
 /// Computes the embedding with another factor.
 fn scaled(at: &SiteContext, factor: f32) -> Option<Tensor> {
-    let made = EmbeddingInputs::of(at).filter(|made| made.positions.is_none())?;
+    let made = EmbeddingInputs::of(at).filter(EmbeddingInputs::is_plain)?;
     let rows = made.rows(at);
     let by = made.factor.unwrap_or(Multiplier::Element(1.0)).with(factor);
     Some(if factor == 1.0 { rows } else { at.n.scale(&rows, by) })
@@ -249,7 +267,7 @@ fn scaled(at: &SiteContext, factor: f32) -> Option<Tensor> {
 /// Returns the usual factors: 1, the root of the hidden size rounded to each stored type, and the model's factor
 /// doubled and halved.
 fn factors(at: &SiteContext) -> Vec<f64> {
-    let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
+    let Some(made) = EmbeddingInputs::of(at).filter(EmbeddingInputs::is_plain) else {
         return Vec::new();
     };
     let root = f64::from((made.table.cols as f32).sqrt());
@@ -267,7 +285,7 @@ fn factors(at: &SiteContext) -> Vec<f64> {
 
 /// Estimates `c` in `theirs = c · rows` by least squares.
 fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
-    let Some(made) = EmbeddingInputs::of(at).filter(|made| made.positions.is_none()) else {
+    let Some(made) = EmbeddingInputs::of(at).filter(EmbeddingInputs::is_plain) else {
         return Vec::new();
     };
     let pairs = made.table_rows().into_iter().zip(theirs.iter().copied());
@@ -278,10 +296,10 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
 fn at_position(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let Addition { a, b } = at.stage()?;
     let (table, positions) = looked_up(b)?;
-    let start = at.positions.start as i64;
+    let first = i64::from(*positions.first()?);
     let from = match value {
-        ChangeValue::Number(offset) => start + *offset as i64,
-        ChangeValue::Word(word) if word == "restart" && start > 0 => 0,
+        ChangeValue::Number(offset) => first + *offset as i64,
+        ChangeValue::Word(word) if word == "restart" => first_row(at, &positions)?.into(),
         ChangeValue::Word(word) if word == "none" => return Some(a.clone()),
         _ => return None,
     };
@@ -294,6 +312,12 @@ fn at_position(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     Some(at.n.add(a, &at.n.embed(&table, &moved)))
 }
 
+/// Returns the row of a sequence's first position, if the pass begins later. Some architectures have rows before it.
+fn first_row(at: &SiteContext, positions: &[u32]) -> Option<u32> {
+    let start = u32::try_from(at.positions.start).ok().filter(|start| *start > 0)?;
+    positions.first()?.checked_sub(start)
+}
+
 /// Returns the offset of the positions whose rows were added.
 fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Addition { a, b }) = at.stage() else { return Vec::new() };
@@ -301,7 +325,7 @@ fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let rows: Vec<f64> = theirs.iter().zip(a.data()).map(|(theirs, &a)| theirs - f64::from(a)).collect();
     let Some(found) = nearest(&table, &rows[..table.cols.min(rows.len())]) else { return Vec::new() };
     let value = match (found[0], positions[0]) {
-        (0, 1..) => ChangeValue::word("restart"),
+        (found, _) if Some(found) == first_row(at, &positions) => ChangeValue::word("restart"),
         (found, own) => ChangeValue::Number(f64::from(found) - f64::from(own)),
     };
     let computed = at_position(at, &value);

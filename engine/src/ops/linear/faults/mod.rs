@@ -144,7 +144,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     // A port without support for biases omits all; a port that misreads them omits those of one tap.
     CatalogueEntry {
         kind: CauseKind::BiasMissing,
-        at: IN_LAYERS,
+        at: PRODUCTS,
         takes: "none",
         compute: |at, value| {
             let product = own(at).filter(|product| product.bias.is_some())?;
@@ -214,9 +214,8 @@ pub(crate) fn multiplied(at: &SiteContext, x: &Tensor, product: &LinearParameter
     let fits = w.cols == x.row_len() && bias.as_ref().is_none_or(|bias| bias.len() == w.rows);
     let of_codes = at.stage::<Integers>().is_some();
     fits.then(|| match bias {
-        Some(bias) => at.n.affine(x, w, bias),
         None if of_codes => at.n.bit_linear(x, w, *factor),
-        None => at.n.linear_of_pass(x, w, at.positions.len()),
+        _ => at.n.linear_of_pass(x, w, bias.as_deref(), at.positions.len()),
     })
 }
 

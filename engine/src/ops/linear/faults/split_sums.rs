@@ -47,7 +47,7 @@ fn split(at: &SiteContext, width: usize) -> Option<Tensor> {
         let is_in = |flat: usize| (first..first + width).contains(&(flat % columns));
         let data = x.data().iter().enumerate().map(|(flat, &x)| if is_in(flat) { x } else { 0.0 });
         let x = Tensor::new(x.shape(), data.collect());
-        rounded(at.n.numerics().linear_of_pass(&x, &product.w, at.positions.len()))
+        rounded(at.n.numerics().linear_of_pass(&x, &product.w, None, at.positions.len()))
     };
     let add = |a: Tensor, b: Tensor| rounded(at.n.numerics().add(&a, &b));
     let sum = (0..columns).step_by(width).map(part).reduce(add)?;

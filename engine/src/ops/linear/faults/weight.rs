@@ -169,10 +169,7 @@ fn meeting(at: &SiteContext, rounded: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let LinearParameters { w, bias, .. } = &product;
     let by = |n: &'static dyn Numerics| TracedNumerics::new(n, Profile::of(n));
-    let product_of = |n: TracedNumerics| match bias {
-        Some(bias) => n.affine(x, w, bias),
-        None => n.linear_of_pass(x, w, at.positions.len()),
-    };
+    let product_of = |n: TracedNumerics| n.linear_of_pass(x, w, bias.as_deref(), at.positions.len());
     let is_short = at.n.numerics().activation_type() != DType::F32;
     match rounded {
         "none" if at.stage::<Integers>().is_some() => of_whole(at, x, &product),
@@ -204,6 +201,6 @@ fn of_whole(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<
         row.iter().for_each(|x| data.extend(x.to_le_bytes()));
     }
     let stored = StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() };
-    let products = at.n.linear_of_pass(x, &Matrix::from_stored(&stored)?, at.positions.len());
+    let products = at.n.linear_of_pass(x, &Matrix::from_stored(&stored)?, None, at.positions.len());
     Some(if in_weights { products } else { at.n.scale(&products, Multiplier::Element(scale)) })
 }

@@ -13,6 +13,7 @@ use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
 pub(crate) const NORMS: &[Point] = &[
+    Point::Embed,
     Point::AttnNorm,
     Point::QLatentNorm,
     Point::KvLatentNorm,

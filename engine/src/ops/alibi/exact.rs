@@ -1,0 +1,51 @@
+//! Exact evaluation of scores with ALiBi.
+
+use crate::exact::input::InputTensor;
+use crate::exact::value::{K, U};
+use crate::exact::{ExactValue, Float, Operation, Profile, is_given};
+use crate::tensor::Tensor;
+
+/// Scores plus each head's slope times the distance from the query to the key.
+pub(crate) struct BiasedScores {
+    /// `[H, T, S]`
+    pub(crate) scores: Tensor,
+    /// `[H]`
+    pub(crate) slopes: Vec<f32>,
+    /// Index of the pass's first token among the keys.
+    pub(crate) position: usize,
+}
+
+impl Operation for BiasedScores {
+    /// Bounds the roundings of the slope, the bias, the sum, and of a score that a fused kernel adds before it is rounded.
+    /// Engines that count positions from the first key add a larger bias.
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
+        let scores = InputTensor::read(&self.scores, profile);
+        let unit = profile.results.unit().max(U);
+        let one = |&flat: &usize| {
+            let (head, query, key) =
+                (flat / keys / tokens, self.position + flat / keys % tokens, flat % keys);
+            let (slope, score) = (f64::from(self.slopes[head]), scores.get(flat));
+            let value = score.value + slope * (key as f64 - query as f64);
+            let from_first = slope * key.max(query) as f64;
+            let sum = value.abs().max((score.value + slope * key as f64).abs());
+            let fused = if profile.results == Float::F32 { 0.0 } else { score.value.abs() };
+            let bound = unit * (from_first + sum + fused) + 4.0 * U * from_first;
+            ExactValue { value, ..score }.moved(K * bound, bound)
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    /// The bound contains the rounding of the sum.
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.scores]
+    }
+
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        is_given(&self.scores)
+    }
+}

@@ -1,0 +1,41 @@
+//! ALiBi (Press et al., 2022): adds to each score the slope of its head times the distance from the query to the key, which
+//! is negative: `score + m · (j − i)`, `[H, T, S]` to `[H, T, S]`.
+//!
+//! Softmax does not change if all scores of a row change alike, so engines may add `m · j` instead.
+
+pub(crate) mod exact;
+pub(crate) mod faults;
+
+use crate::tensor::Tensor;
+
+/// Returns the slope of each head: powers of 2^(-8/n), where n is the largest power of two up to the number of heads. The
+/// other heads have every second slope of twice as many heads.
+pub(crate) fn slopes(heads: usize) -> Vec<f32> {
+    let known = if heads == 0 { 1 } else { 1 << heads.ilog2() };
+    let base = |of: usize| (-8.0 / of as f32).exp2();
+    let slope = |head: usize| match head < known {
+        true => base(known).powf((head + 1) as f32),
+        false => base(2 * known).powf((2 * (head - known) + 1) as f32),
+    };
+    (0..heads).map(slope).collect()
+}
+
+/// Computes `add(score, slope, key, query)` for each score of a pass whose first token has this index among the keys.
+pub(crate) fn added(
+    scores: &Tensor,
+    slopes: &[f32],
+    position: usize,
+    add: impl Fn(f32, f32, usize, usize) -> f32,
+) -> Tensor {
+    let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
+    assert_eq!(slopes.len(), heads, "one slope for each head");
+    let of_score = |(flat, &score): (usize, &f32)| {
+        add(score, slopes[flat / keys / tokens], flat % keys, position + flat / keys % tokens)
+    };
+    Tensor::new(scores.shape(), scores.data().iter().enumerate().map(of_score).collect())
+}
+
+/// Returns the distance from a query to a key: negative for earlier keys.
+pub(crate) fn distance(key: usize, query: usize) -> f32 {
+    key as f32 - query as f32
+}
