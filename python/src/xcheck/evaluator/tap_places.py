@@ -35,6 +35,7 @@ RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("recurrent_out", "input", r"(mamba|mixer)\.norm"),
     ("recurrent_norm", "input", r"(mamba|mixer|linear_attn)\.out_proj"),
     ("attn_out", "output", r"(mamba|conv|mixer|linear_attn)\.out_proj"),
+    ("mixer_out", "output", r"mamba\.out_proj"),  # in parallel with attention
 )
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
@@ -137,6 +138,11 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
+    if {"block_sparse_moe.experts", "shared_mlp"} <= set(names):  # Granite 4: no module returns their sum
+        for tap in ("ffn_gate", "ffn_up", "ffn_act", "ffn_out"):
+            found.pop(tap, None)
+        found["routed_out"] = Place(f"{path}.block_sparse_moe", "output")
+        found["shared_out"] = Place(f"{path}.shared_mlp", "output")
     found.update((tap, Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     return found
 
