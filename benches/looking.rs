@@ -48,6 +48,7 @@ fn comparing_a_run() {
         products: F32.activation_type(),
         cache: F32.cache_type(),
         expert_groups: None,
+        has_chunks: false,
     };
 
     let bare = fastest(|| {

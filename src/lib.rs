@@ -43,6 +43,7 @@
 //! - [`check`]: compares the values of two sources site by site: our engine and a dump, or two dumps
 //! - [`noise`]: noise floors, measured with perturbed runs
 //! - [`verdict`]: the rule that passes or fails a site and a dump, ties, coverage
+//! - [`evaluator`]: judges models that our engine does not know, with torch
 //! - [`diagnose`]: judges a whole dump, against our engine or a second dump: the first wrong operation and its cause
 //! - [`gap`]: log-probabilities of a rollout engine and a trainer: rounding or a fault?
 //! - [`selfcheck`]: tests of the reference engine against itself

@@ -224,29 +224,7 @@ impl DecoderBlock for Rewired {
 fn rewired(
     diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut LayerState) -> Tensor,
 ) -> Decoder<Rewired> {
-    let Decoder {
-        architecture,
-        config,
-        token_embd,
-        layers,
-        output_norm,
-        output,
-        output_bias,
-        position_embd,
-        embedding_norm,
-    } = gemma3();
-    let layers = layers.into_iter().map(|block| Rewired { block, diagram }).collect();
-    Decoder {
-        architecture,
-        config,
-        token_embd,
-        layers,
-        output_norm,
-        output,
-        output_bias,
-        position_embd,
-        embedding_norm,
-    }
+    gemma3().with_blocks(|block| Rewired { block, diagram })
 }
 
 #[test]

@@ -143,6 +143,7 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
     let (everything, mut ours) = (Selection::everything(), Keep::default());
     let dimensions = loaded.model.dimensions();
     let engine = EngineProperties {
+        has_chunks: false,
         pairing: dimensions.rope_pairing,
         expert_groups: dimensions.expert_groups,
         windows: (0..dimensions.n_layers).map(|layer| loaded.model.window(layer)).collect(),

@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 47] = [
+const MODELS: [(&str, &[&str], usize); 50] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -50,6 +50,9 @@ const MODELS: [(&str, &[&str], usize); 47] = [
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-gemma4", BOTH, 465),
+    ("tiny-llama4", BOTH, 437),
+    ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
@@ -64,7 +67,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 44] = [
+    let of_models: [(&str, &[Mistake]); 47] = [
         (
             "tiny-gemma",
             &[
@@ -429,6 +432,39 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("state_kept=none", "state_kept", "recurrent_state"),
                 ("gated_norm=after", "gated_norm", "recurrent_norm"),
                 ("residual_scale=1", "residual_scale", "attn_residual"),
+            ],
+        ),
+        (
+            "tiny-gemma4",
+            &[
+                ("norm_missing@v_norm", "norm_missing", "v_norm"),
+                ("attn_scale=0.25", "attn_scale", "attn_scores"),
+                ("layer_scale@layer_input=none", "layer_scale", "layer_input"),
+                ("layer_scale@block_out=none", "layer_scale", "block_out"),
+                ("activation@layer_act=silu", "activation", "layer_act"),
+                ("rope_theta@q_rope=1000", "rope_theta", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-llama4",
+            &[
+                ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
+                ("norm_kind@k_rope_norm=l2", "norm_kind", "k_rope_norm"),
+                ("rope_pairing=half", "rope_pairing", "q_rope"),
+                ("expert_weights=unweighted", "expert_weights", "expert_in"),
+                ("expert_weights=softmax", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-llama4-chunks",
+            &[
+                ("mask_window=5", "mask_window", "attn_weights"),
+                ("mask_window=chunks:4", "mask_window", "attn_weights"),
+                ("mask_window=none", "mask_window", "attn_weights"),
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-zero", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
             ],
         ),
         (

@@ -487,7 +487,12 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-lfm2", &["conv_L_cache"], json!(1000), "'kernel size' is 1000, expected 1 to 64"),
         ("tiny-granitehybrid", &["mamba_n_groups"], json!(3), "a divisor of the 8 heads"),
         ("tiny-granitehybrid", &["time_step_limit"], json!([0.5, 0.0]), "the smaller one first"),
-        ("tiny-nemotronh", &["layers_block_type"], json!(["moe"]), "Nemotron-H with experts is not supported"),
+        (
+            "tiny-nemotronh",
+            &["layers_block_type"],
+            json!(["moe"]),
+            "Nemotron-H with experts is not supported",
+        ),
         ("tiny-nemotronh", &["mamba_hidden_act"], json!("gelu"), "other activation functions of Mamba-2"),
         ("tiny-falconh1", &["mamba_rms_norm"], json!(true), "a norm before the gate of Mamba-2"),
         ("tiny-falconh1", &["ssm_multipliers"], json!([1.0]), "5 numbers other than 0"),

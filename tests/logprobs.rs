@@ -510,7 +510,7 @@ fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
         tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, min_cosine: None, source, is_asked: true },
         gate: Gate::Tolerance,
         computed: DType::F32,
-        is_one_stage: true,
+        is_single_operation: true,
         demanded_of: None,
     };
     SiteResult::judge(Site { point, layer: None, pass: Some(0) }, 0..1, found, measure).verdict

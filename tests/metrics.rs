@@ -48,8 +48,13 @@ fn row_by(
         Tolerance { max_abs, mean_abs, min_cosine: None, source: "this test".into(), is_asked: false };
     let [accumulated, local] = [accumulated, Some(local)].map(|found| found.map(ArrayComparison::Measured));
     let found = SiteObservation { accumulated, local, ..SiteObservation::default() };
-    let measure =
-        VerdictCriteria { tolerance, gate, computed: DType::F32, is_one_stage: true, demanded_of: None };
+    let measure = VerdictCriteria {
+        tolerance,
+        gate,
+        computed: DType::F32,
+        is_single_operation: true,
+        demanded_of: None,
+    };
     SiteResult::judge(site, 0..1, found, measure)
 }
 
@@ -169,14 +174,14 @@ fn a_value_may_round_to_its_neighbour_however_large_it_is_and_no_further() {
 #[test]
 fn what_storing_in_a_shorter_type_may_have_changed_is_no_error() {
     let stored = half::f16::from_f64(0.1).to_f64();
-    let grain = ValuePrecision {
+    let precision = ValuePrecision {
         computed: DType::F32,
         candidate: None,
         reference: Some(DType::F16),
         steps: [0.0; 2],
     };
     let error = |candidate: f64| {
-        measure(&values(&[candidate]), &values(&[stored]), grain, |_| ColumnSelection::All).errors.max_abs
+        measure(&values(&[candidate]), &values(&[stored]), precision, |_| ColumnSelection::All).errors.max_abs
     };
     assert_eq!(error(0.1), 0.0);
     assert!(error(stored + 2f64.powi(-14)) > 2f64.powi(-16), "a step further is an error");
@@ -264,7 +269,7 @@ fn a_cosine_below_its_bound_fails() {
             tolerance,
             gate: Gate::Tolerance,
             computed: DType::F32,
-            is_one_stage: true,
+            is_single_operation: true,
             demanded_of: None,
         };
         SiteResult::judge(site, 0..1, observed, measure).verdict
@@ -290,13 +295,13 @@ fn plainly_past(
     candidate: &[f64],
     reference: &[f64],
     width: usize,
-    grain: ValuePrecision,
+    precision: ValuePrecision,
     kept: impl Fn(usize) -> bool,
 ) -> Measurement {
     let all: Vec<usize> = (0..reference.len()).filter(|&flat| kept(flat)).collect();
     let (c, r) = (|flat: usize| candidate[flat], |flat: usize| reference[flat]);
     let sum = |of: &dyn Fn(usize) -> f64| all.iter().map(|&flat| of(flat)).sum::<f64>();
-    let slack = |flat: usize| grain.slack([c(flat), r(flat)], [1.0; 2]);
+    let slack = |flat: usize| precision.slack([c(flat), r(flat)], [1.0; 2]);
     let error = |flat: usize| ((c(flat) - r(flat)).abs() - slack(flat)).max(0.0);
     let squares: Vec<f64> = (0..reference.len() / width)
         .map(|row| {
@@ -319,7 +324,7 @@ fn plainly_past(
         max_rel_rms: max_abs / (rr / count).sqrt(),
         max_scaled: largest(&|flat| error(flat) / (r(flat) * r(flat) + squares[flat / width]).sqrt()),
         past_neighbour: largest(&|flat| {
-            if error(flat) <= grain.step(r(flat)) { 0.0 } else { error(flat) }
+            if error(flat) <= precision.step(r(flat)) { 0.0 } else { error(flat) }
         }),
     };
     let index = vec![first / width, first % width];
@@ -414,9 +419,13 @@ fn figures_are_those_of_the_formulas_in_whatever_types_both_sides_are_stored() {
             let (candidate, of_candidate) = stored(one, &[rows, width], &noisy);
             let coarser =
                 ValuePrecision { candidate: Some(one), reference: Some(other), ..ValuePrecision::F32 };
-            for grain in [ValuePrecision::F32, coarser] {
-                let found = measure(candidate.clone(), reference.clone(), grain, |_| ColumnSelection::All);
-                is_as_plainly(&found, &plainly_past(&of_candidate, &of_reference, width, grain, |_| true));
+            for precision in [ValuePrecision::F32, coarser] {
+                let found =
+                    measure(candidate.clone(), reference.clone(), precision, |_| ColumnSelection::All);
+                is_as_plainly(
+                    &found,
+                    &plainly_past(&of_candidate, &of_reference, width, precision, |_| true),
+                );
             }
         }
     }

@@ -69,6 +69,23 @@ fn beds() -> Vec<TestModel> {
 }
 
 #[test]
+fn a_fault_is_found_and_named_from_fewer_taps() {
+    let bed = bed();
+    let change = OperationChange::named("rope_theta=10000").expect("it is known").remove(0);
+    let plant = InjectedFault { supposed: Supposition::everywhere(change.clone()), change };
+    let jobs = [RecordedTaps::Full, RecordedTaps::Blocks, RecordedTaps::Logits]
+        .map(|recorded| SelfTestJob::Change(&bed, plant.clone(), recorded));
+    let table = SelfTestTable::of(jobs.iter().filter_map(|job| job.judged().expect("it runs")).collect());
+    // The tables by kind and family count dumps with all taps only.
+    assert_eq!((table.recorded.len(), table.all().planted), (3, 1));
+    for (recorded, count) in &table.recorded {
+        let found =
+            [count.planted, count.detected, count.located, count.named, count.unnamed, count.misnamed];
+        assert_eq!(found, [1, 1, 1, 1, 0, 0], "{recorded:?}: {:?}", table.remarks);
+    }
+}
+
+#[test]
 fn the_readme_has_the_promised_figures() {
     let figures: toml::Table = include_str!("../judge/selftest.toml").parse().expect("TOML");
     let sum = |section: &str, figure: &str| -> i64 {

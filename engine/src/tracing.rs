@@ -34,6 +34,8 @@ use crate::ops::norm::exact::{LayerNormalisation, RmsNormalisation};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
+use crate::ops::row_factor::QueryTemperature;
+use crate::ops::row_factor::exact::RowProduct;
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
@@ -347,6 +349,17 @@ impl Numerics for TracedNumerics<'_> {
         let (routed, outputs, weights) = (routed.clone(), outputs.clone(), weights.cloned());
         let made = self.numerics.add_shared(&routed, &outputs, weights.as_ref());
         self.by(made, SharedSum { routed, outputs, weights })
+    }
+
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        let stage = RowProduct { x: x.clone(), factors: factors.clone(), temperature: None };
+        self.by(self.numerics.row_scaled(x, factors), stage)
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        let made = self.numerics.tempered(q, temperature, positions.clone());
+        let factors = temperature.factors(positions.clone());
+        self.by(made, RowProduct { x: q.clone(), factors, temperature: Some((*temperature, positions)) })
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

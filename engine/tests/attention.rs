@@ -55,7 +55,7 @@ proptest! {
             let together = if kv == KvType::F32 && heads > 1 { 1 } else { tokens };
             let order = DotOrder::of(dtype, together, CELLS, width);
             let scores = numerics.scores(&q, &k, AttentionScale::Products(0.3));
-            let mask = Mask { position: keys - tokens, window: Some(40) };
+            let mask = Mask { position: keys - tokens, window: Some(40), chunks: None };
             let weights = numerics.softmax(&scores, mask);
             let context = numerics.context(&weights, &v);
             let mixing = DotOrder::of(dtype, tokens, width, CELLS);

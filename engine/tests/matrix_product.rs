@@ -150,7 +150,7 @@ fn rows_of(x: &Tensor, rows: std::ops::Range<usize>) -> Tensor {
 fn attended(of: std::ops::Range<usize>, v: &Tensor) -> Tensor {
     let (q, k) = (rows_of(&heads(HEADS, 1), of.clone()), rows_of(&heads(KEY_HEADS, 2), 0..of.end));
     let scores = attention::scores(&q, &k, 0.3);
-    let weights = attention::softmax(&scores, Mask { position: of.start, window: None });
+    let weights = attention::softmax(&scores, Mask { position: of.start, window: None, chunks: None });
     attention::context(&weights, &rows_of(v, 0..of.end))
 }
 
@@ -171,7 +171,7 @@ fn attention_has_the_same_bits_in_any_chunked_prefill() {
 fn an_attention_context_is_what_the_formula_says() {
     let v = heads(KEY_HEADS, 3);
     let scores = attention::scores(&heads(HEADS, 1), &heads(KEY_HEADS, 2), 0.3);
-    let weights = attention::softmax(&scores, Mask { position: 0, window: Some(40) });
+    let weights = attention::softmax(&scores, Mask { position: 0, window: Some(40), chunks: None });
     let context = attention::context(&weights, &v);
     for (token, head, at) in (0..TOKENS).flat_map(|t| (0..HEADS).map(move |h| (t, h, (t + h) % WIDTH))) {
         let row = &weights.row(head)[token * TOKENS..][..TOKENS];

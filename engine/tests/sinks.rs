@@ -14,7 +14,8 @@ fn is_explained(sink: f32, change: impl Fn(&mut [f64])) -> bool {
     let profile = Profile::of(numerics);
     let traced = TracedNumerics::new(numerics, profile).rounding_by(profile);
     let scores = Tensor::new(&[1, 3, 3], vec![0.5, 9.0, 9.0, 1.0, -2.0, 9.0, 0.25, 3.0, -1.0]);
-    let weights = traced.softmax_with_sinks(&scores, Mask { position: 0, window: None }, &[sink]);
+    let weights =
+        traced.softmax_with_sinks(&scores, Mask { position: 0, window: None, chunks: None }, &[sink]);
     let right: Vec<f64> = weights.data().iter().map(|&weight| weight.into()).collect();
     let mut own = right.clone();
     change(&mut own);

@@ -227,13 +227,14 @@ Options parse_options(int argc, char ** argv) {
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
-    "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm",
-    "q_rope", "k_rope", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
+    "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm", "v_norm",
+    "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
     "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm", "mixer_out",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
-    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
+    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
+    "ffn_residual", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
 };
 
 // Those that every architecture has: a missing one is worth a warning.
@@ -261,6 +262,10 @@ const std::map<std::string, std::string> HEAD_TAPS = {
     {"k_norm", "k_cache"},
     {"q_rope", "k_cache"},
     {"k_rope", "k_cache"},
+    {"q_scaled", "k_cache"},
+    {"v_norm", "v_cache"},
+    {"q_rope_norm", "k_cache"},
+    {"k_rope_norm", "k_cache"},
 };
 
 // A node that applies a weight of the model gives a tap, whatever this llama.cpp calls the node: the names of
@@ -303,6 +308,9 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_sub_norm", "ffn_sub_norm"},
     {"ffn_down", "ffn_out"},
     {"post_ffw_norm", "ffn_post_norm"},
+    {"inp_gate", "layer_gate"}, // Gemma 4, as are the next two
+    {"proj", "layer_out"},
+    {"post_norm", "layer_post_norm"},
     {"output_norm", "final_norm"},
     {"token_embd_norm", "final_norm"}, // LFM2
 };
@@ -374,6 +382,10 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Kcur", "ROPE", "k_rope"},
     {"Qcur-post-rope", "ROPE", "q_rope"}, // Falcon-H1, as is the next
     {"Kcur-post-rope", "ROPE", "k_rope"},
+    {"Qcur_normed", "RMS_NORM", "q_rope_norm"}, // Llama 4, as are the next three
+    {"Kcur_normed", "RMS_NORM", "k_rope_norm"},
+    {"ffn_moe_weighted", "MUL", "expert_in"}, // see sources_of
+    {"ffn_moe_out_merged", "ADD", "shared_sum"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
     {"Kcur_rope", "ROPE", "k_rope"},
     {"Qcur", "CONCAT", "q_rope"}, // latent attention, as are the next two
@@ -408,6 +420,9 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
+    {"l_out", "MUL", "block_out"}, // Gemma 4, as are the next two
+    {"pe_in", "ADD", "ffn_residual"},
+    {"Vcur_normed", "RMS_NORM", "v_norm"},
     {"nemotron_h_block_out", "ADD", "block_out"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
     {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
@@ -595,6 +610,22 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
+// Queries times a factor for each token (Llama 4), which have the name of all queries.
+std::vector<Source> temperature_sources(const ggml_tensor * node) {
+    const Name name = node_name(node);
+    const bool has_factors = node->op == GGML_OP_MUL && ggml_nelements(node->src[1]) == node->ne[2];
+    if (name.base != "Qcur" || !has_factors) return {};
+    return {{name.layer, "q_scaled", node, ROWS}};
+}
+
+// The embeddings of a layer and their product with an activation, which have no name (Gemma 4).
+std::vector<Source> embedding_sources(const ggml_tensor * node) {
+    if (node->op != GGML_OP_MUL || node->src[0]->op != GGML_OP_UNARY) return {};
+    const std::vector<Source> gate = weight_sources(node->src[0]->src[0]);
+    if (gate.empty() || gate[0].tap != "layer_gate") return {};
+    return {{gate[0].layer, "layer_act", node, ROWS}, {gate[0].layer, "layer_input", node->src[1], ROWS}};
+}
+
 // Unnamed nodes of Mamba-2: the convolution after its activation, and the recurrent state after the pass.
 std::vector<Source> state_space_sources(const ggml_tensor * node) {
     if (node->op == GGML_OP_SSM_SCAN) return {{weight_name(node->src[3]).layer, "recurrent_state", node, ROWS}};
@@ -606,10 +637,14 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
-    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node)}) {
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());
     }
-    const std::vector<Source> named = node_sources(node);
+    std::vector<Source> named = node_sources(node);
+    // Elsewhere the node of this name has the experts' outputs.
+    const bool is_of_outputs = node->op == GGML_OP_MUL && node->src[0]->op != GGML_OP_REPEAT;
+    const auto is_other = [&](const Source & source) { return source.tap == "expert_in" && is_of_outputs; };
+    named.erase(std::remove_if(named.begin(), named.end(), is_other), named.end());
     sources.insert(sources.end(), named.begin(), named.end());
     return sources;
 }
@@ -634,6 +669,7 @@ class Recorder {
             name_single_norm(taps);
             name_shared(taps);
             split_gate_and_up(taps);
+            copy_missing_values(taps);
             shape_heads(taps);
             shape_latents(taps);
             shape_linear_attention(taps);
@@ -719,6 +755,11 @@ class Recorder {
         float scale;
         std::memcpy(&scale, softmax->op_params, sizeof scale);
         for (float & score : taps["attn_scores"].data) score *= scale;
+    }
+
+    // Values that are projected like keys have no node of their own (Gemma 4).
+    static void copy_missing_values(Taps & taps) {
+        if (taps.count("v_norm") && taps.count("k")) taps.insert({"v", taps["k"]});
     }
 
     // Without RoPE (GPT-2), what enters the attention is the projection itself.
@@ -857,7 +898,7 @@ class Recorder {
         if (taps.count("biased_scores")) taps["expert_scores"] = std::move(taps["biased_scores"]);
         taps.erase("biased_scores");
         const int64_t chosen = taps["experts"].shape[1];
-        for (const char * tap : {"expert_gate", "expert_up", "expert_act", "expert_out"}) {
+        for (const char * tap : {"expert_in", "expert_gate", "expert_up", "expert_act", "expert_out"}) {
             if (!taps.count(tap)) continue;
             std::vector<int64_t> & shape = taps[tap].shape;
             shape = {shape[0], chosen, shape[1] / chosen};

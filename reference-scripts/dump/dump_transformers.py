@@ -9,6 +9,7 @@ which kernels there are depends on what is recorded, so that no other run has th
 import argparse
 import hashlib
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -515,6 +516,45 @@ NEMOTRON_H = Family(
     },
 )
 
+def of_mixture(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """The output of Llama 4's feed-forward block. With experts, the second output is the router's logits."""
+    return output[0][None] if isinstance(output, tuple) else output
+
+
+# Some layers have no experts. The shared expert reads the rows of all sequences as one axis.
+LLAMA4 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in LLAMA.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+    | {
+        "ffn_gate": output_of("feed_forward.gate_proj"),
+        "ffn_up": output_of("feed_forward.up_proj"),
+        "ffn_act": input_of("feed_forward.down_proj"),
+        "ffn_out": Port("feed_forward", then=of_mixture),
+        "shared_gate": Port("feed_forward.shared_expert.gate_proj", flat=True),
+        "shared_up": Port("feed_forward.shared_expert.up_proj", flat=True),
+        "shared_act": Port("feed_forward.shared_expert.down_proj", is_input=True, flat=True),
+        "shared_out": Port("feed_forward.shared_expert.down_proj", flat=True),
+    },
+    rope="interleaved",
+    has_dense_layers=True,
+)
+
+# Layers that read the keys of earlier layers have no projections of keys. Values may be projected like keys.
+GEMMA4 = replace(
+    GEMMA3,
+    taps=GEMMA3.taps
+    | QK_NORMS
+    | {
+        "v_norm": output_of("self_attn.v_norm"),
+        "ffn_residual": input_of("per_layer_input_gate"),
+        "layer_gate": output_of("per_layer_input_gate"),
+        "layer_act": input_of("per_layer_projection"),
+        "layer_out": output_of("per_layer_projection"),
+        "layer_post_norm": output_of("post_per_layer_input_norm"),
+    },
+    has_dense_layers=True,
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -571,6 +611,8 @@ FAMILIES = {
     "phi3": PHI3,
     "smollm3": LLAMA,
     "bitnet": BITNET,
+    "llama4_text": LLAMA4,
+    "gemma4_text": GEMMA4,
     "gpt2": GPT2,
 }
 
@@ -581,13 +623,13 @@ def family_of(config: PreTrainedConfig) -> Family:
     family, is_parallel = FAMILIES[config.model_type], getattr(config, "use_parallel_residual", None)
     if config.model_type == "stablelm" and is_parallel:
         return PARALLEL
-    if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
-        kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
-        return replace(family, taps=kept | GRANITE_HYBRID_MOE)
     if config.model_type == "falcon" and config.new_decoder_architecture and config.num_ln_in_parallel_attn != 1:
         return FALCON_WITH_TWO_NORMS
     if config.model_type == "falcon" and not (config.new_decoder_architecture or config.parallel_attn):
         return replace(family, taps=family.taps | BETWEEN_HALVES)
+    if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
+        kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+        return replace(family, taps=kept | GRANITE_HYBRID_MOE)
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -705,6 +747,10 @@ class Calls(TorchFunctionMode):
 
 class Products(Calls):
     functions = (torch.mul, Tensor.mul, Tensor.__mul__)
+
+
+class ExpertProducts(Calls):
+    functions = (torch.bmm, Tensor.sum)
 
 
 class Sums(Calls):
@@ -842,6 +888,7 @@ class Recorder:
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
         self.latents: dict[int, tuple[Tensor, Tensor]] = {}
+        self.head_dims: dict[int, int] = {}  # of layers with other heads
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
@@ -850,8 +897,8 @@ class Recorder:
     def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
         """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
         value = port.read(value, self.config)
-        if tap in ("q", "k", "v", "q_norm", "k_norm"):
-            value = value.reshape(*value.shape[:2], -1, self.head_dim)
+        if tap in ("q", "k", "v", "q_norm", "k_norm", "v_norm"):
+            value = value.reshape(*value.shape[:2], -1, self.head_dims.get(layer, self.head_dim))
         self.keep(tap, layer, value)
 
     def take(self) -> dict[tuple[str, int | None], Tensor]:
@@ -864,17 +911,50 @@ class Recorder:
         layer, tokens = module.layer_idx, query.shape[2]
         if hasattr(module, "kv_lora_rank"):
             self.keep_latents(module, query, key, value)
+        elif hasattr(module, "attn_temperature_tuning"):
+            self.keep_tempered(module, query, key, value)
         else:
             # OPT scales the queries before this.
             is_scaled = self.config.model_type == "opt"
             self.keep("q_rope", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
-            self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+            if not getattr(module, "is_kv_shared_layer", False):
+                self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
             self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
         context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
         self.keep("attn_context", layer, context.flatten(2))
         return context, weights
+
+    def keep_tempered(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Records queries and keys of Llama 4, which have a norm after RoPE, or a temperature if they do not rotate."""
+        layer, tokens = module.layer_idx, query.shape[2]
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        if hasattr(module, "qk_norm"):  # `watch_norm_after_rope` records its inputs
+            self.keep("q_rope_norm", layer, query)
+            self.keep("k_rope_norm", layer, key[:, -tokens:])
+        else:
+            is_tempered = module.attn_temperature_tuning and not module.use_rope
+            self.keep("q_rope", layer, self.taps["q", layer][None] if is_tempered else query)
+            self.keep("k_rope", layer, key[:, -tokens:])
+            if is_tempered:
+                self.keep("q_scaled", layer, query)
+        self.keep("k_cache", layer, key)
+        self.keep("v_cache", layer, value)
+
+    def watch_variants(self, block: nn.Module, layer: int) -> None:
+        """Records the embeddings of one of Gemma 4's layers, and values that are projected like keys."""
+        attention = block.self_attn
+        self.head_dims[layer] = attention.head_dim
+        if getattr(attention, "v_proj", True) is None:
+            hook_port(self, block, "v", layer, output_of("self_attn.k_proj"))
+        if block.hidden_size_per_layer_input:
+            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
+
+    def watch_norm_after_rope(self, norm: nn.Module, layer: int) -> None:
+        """Records what the norm after RoPE reads: queries, then keys."""
+        names = itertools.cycle(("q_rope", "k_rope"))
+        norm.register_forward_pre_hook(lambda _, args: self.keep(next(names), layer, args[0]))
 
     def watch_attention(self, module: nn.Module, layer: int) -> None:
         """Records attention that a module computes by itself. Keys and values may be repeated for each query head."""
@@ -1029,6 +1109,30 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
     experts.forward = forward
 
 
+def record_weighed_inputs(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
+    """Records Llama 4's experts, each of which reads every token times its weight: 0 if it is not chosen."""
+    own = mixture.forward
+
+    def forward(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        with ExpertProducts() as seen:
+            output = own(hidden)
+        ((each, _), gate_up), ((act, _), out), (_, summed) = seen.calls
+        logits = output[1]
+        chosen = logits.topk(mixture.top_k, dim=-1).indices
+        of_chosen = lambda x: x.transpose(0, 1).gather(1, chosen[..., None].expand(*chosen.shape, x.shape[-1]))
+        gate, up = gate_up.chunk(2, dim=-1)
+        recorder.keep("router_logits", layer, logits[None])
+        recorder.keep("experts", layer, chosen[None])
+        recorder.keep("expert_weights", layer, torch.sigmoid(logits.float()).to(logits.dtype).gather(1, chosen)[None])
+        taps = {"expert_in": each, "expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
+        for tap, value in taps.items():
+            recorder.keep(tap, layer, of_chosen(value)[None])
+        recorder.keep("routed_out", layer, summed[None])
+        return output
+
+    mixture.forward = forward
+
+
 def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
     """Records the sum of experts and of Granite 4's feed-forward block, which no module returns."""
     own, outputs = block.forward, []
@@ -1078,6 +1182,12 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_latents(block.self_attn)
     if hasattr(block, "linear_attn"):
         record_linear_attention(recorder, block.linear_attn, layer)
+    if hasattr(block, "hidden_size_per_layer_input"):
+        recorder.watch_variants(block, layer)
+    if "self_attn.qk_norm" in modules:
+        recorder.watch_norm_after_rope(block.self_attn.qk_norm, layer)
+    if "feed_forward.router" in modules:
+        record_weighed_inputs(recorder, block.feed_forward, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
@@ -1092,7 +1202,7 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     """Hooks the model and replaces its attention function by one that calls and records it."""
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
-    head_dim = getattr(config, "qk_head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = getattr(config, "qk_head_dim", None) or vars(config).get("head_dim")
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):

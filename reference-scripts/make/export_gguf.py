@@ -407,6 +407,67 @@ def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.n
     return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(weight.shape)
 
 
+def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma4.* keys. Heads of layers with full attention are the usual ones; rope_freqs.weight turns off the others' RoPE."""
+    layers = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    full, sliding = layers[slides.index(False)], layers[slides.index(True)]
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    wide = config.intermediate_size * (2 if config.use_double_wide_mlp else 1)
+    add_sizes(writer, config, [config.intermediate_size] * own + [wide] * config.num_kv_shared_layers, [
+        layer.num_key_value_heads for layer in layers
+    ])  # fmt: skip
+    writer.add_key_length(full.head_dim)
+    writer.add_value_length(full.head_dim)
+    writer.add_key_length_swa(sliding.head_dim)
+    writer.add_value_length_swa(sliding.head_dim)
+    writer.add_rope_dimension_count(full.head_dim)
+    writer.add_rope_dimension_count_swa(sliding.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    turned = int(rope["full_attention"]["partial_rotary_factor"] * full.head_dim // 2)
+    factors = np.array([1.0] * turned + [1e30] * (full.head_dim // 2 - turned), dtype=np.float32)
+    writer.add_tensor("rope_freqs.weight", factors)
+
+
+def name_scalars(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The factors of Gemma 4's layers under names of weights."""
+    return {name.replace(".layer_scalar", ".layer_scalar.weight"): of for name, of in tensors.items()}
+
+
+def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The llama4.* keys. llama.cpp knows chunks, temperatures and layers without RoPE by itself."""
+    add_sizes(writer, config, config.intermediate_size_mlp)
+    writer.add_rope_dimension_count(config.head_dim)
+    add_head_size(writer, config)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+
+
+def split_scaled_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Llama 4's experts: gate and up are halves of the columns of one tensor, and inputs are its rows."""
+    made = {}
+    for name, weight in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for part, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=2), strict=True):
+                made[f"{name.replace('gate_up_proj', part)}.weight"] = np.ascontiguousarray(half.swapaxes(1, 2))
+        elif name.endswith("experts.down_proj"):
+            made[f"{name}.weight"] = np.ascontiguousarray(weight.swapaxes(1, 2))
+        else:
+            made[name] = weight
+    return made
+
+
 def add_phi(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The phi2.* keys, of which llama.cpp's converter writes no base."""
     add_sizes(writer, config)
@@ -795,6 +856,8 @@ FAMILIES = {
             for name, of in tensors.items()
         },
     ),  # fmt: skip
+    "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=lambda tensors: name_scalars(tensors)),
+    "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=lambda tensors: split_scaled_experts(tensors)),
     "nemotron_h": Family(
         gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (),
         split=lambda tensors: {name.replace("mixer.dt_bias", "mixer.dt_proj.bias"): of for name, of in tensors.items()},

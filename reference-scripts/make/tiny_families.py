@@ -1,6 +1,7 @@
 """The small untrained models of architectures that are settings of a common block."""
 
 import math
+from types import SimpleNamespace
 
 import torch
 from transformers import (
@@ -30,6 +31,8 @@ from transformers import (
     FalconH1ForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
     Glm4Config,
@@ -52,6 +55,8 @@ from transformers import (
     Jais2ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MiniMaxM2Config,
     MiniMaxM2ForCausalLM,
     MinistralConfig,
@@ -89,7 +94,9 @@ from transformers import (
 )
 
 from tiny_mistakes import (
+    change_buffers,
     change_mixture,
+    change_scaled_mixture,
     changed_weights,
     configured,
     cut_gates_at_middle,
@@ -101,6 +108,7 @@ from tiny_mistakes import (
     drop_shared_experts,
     drop_shared_weight,
     drop_sinks,
+    drop_unweighted_expert,
     drop_window,
     exchanged,
     given,
@@ -111,14 +119,18 @@ from tiny_mistakes import (
     normalised,
     replaced,
     rotate_full_layers,
+    rotate_whole_heads,
     scale_of_latents,
     scale_rope,
     scale_scores,
     softmax,
     swap_fused_gate,
+    swap_halves_of_experts,
     swap_groups,
     swap_pairing,
     weigh_by_all,
+    weigh_by_softmax,
+    weigh_outputs,
     window_everywhere,
     without_modules,
 )
@@ -153,7 +165,8 @@ CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
 def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
-    """The first of these numbers that the configuration has."""
+    """The first of these numbers that the configuration has; of Gemma 4, those of the first kind of layers."""
+    config = SimpleNamespace(**vars(config)) if config.model_type == "gemma4_text" else config
     return next(getattr(config, key) for key in keys if hasattr(config, key))
 
 
@@ -176,7 +189,8 @@ def tiny(
     ]
     title = "\n\nSmallest change of a row of logits that each mistake causes:\n"
     first = Effect(title + listed[0].note, listed[0].wrong, listed[0].first_row, listed[0].least)
-    head = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
+    head = size(made, ("head_dim", "hidden_size"))  # a head size may be stated as None
+    head = made.hidden_size // made.num_attention_heads if head in (None, made.hidden_size) else head
     summary = (
         f"{what} at 0.1 M parameters: {made.num_hidden_layers} layers, hidden size {made.hidden_size},\n"
         f"{made.num_attention_heads} heads of {head} that share {size(made, KV_HEADS)} key-value heads, feed-forward size "
@@ -603,32 +617,6 @@ MODELS = {
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
         norm_shift=1.0,
     ),
-    "tiny-nemotronh": tiny(
-        "Nemotron-H's architecture, layers of one half each: Mamba-2 in layers 0 and 3 (8 heads of 8 values with 16 columns in 2\ngroups, convolutions over 4 "
-        "positions, steps of 0.2 or more), a feed-forward block with squared ReLU and without a\ngate in layer 1, attention without RoPE in layer 2,",
-        NemotronHForCausalLM,
-        NemotronHConfig,
-        3,
-        {
-            "all heads in one group": shows(swap_groups, 0.1),
-            "steps without a least one": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
-            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
-            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
-            "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
-        },
-        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
-        settings={
-            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
-            "head_dim": 8,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 8,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "conv_kernel": 4,
-            "time_step_min": 0.2,
-            "rope_parameters": None,
-        },
-    ),
     "tiny-falconh1": tiny(
         "Falcon-H1's architecture, attention and Mamba-2 (8 heads of 8 values with 16 columns in 2 groups, convolutions over 4\npositions, no norm after the "
         "gate) in parallel in both layers, factors of most values,",
@@ -660,6 +648,7 @@ MODELS = {
             "ssm_multipliers": [0.7, 1.1, 1.3, 0.8, 0.6],
             "mlp_multipliers": [0.6, 1.4],
         },
+    ),
     "tiny-phi2": tiny(
         "Phi-2's architecture, LayerNorm, biases in all matrices, the vocabulary projection included, GELU by tanh without a\n"
         "gate, both halves of a block read one norm of its input, RoPE in 4 values of each head,",
@@ -792,6 +781,32 @@ MODELS = {
         },
         types=(),
     ),
+    "tiny-nemotronh": tiny(
+        "Nemotron-H's architecture, layers of one half each: Mamba-2 in layers 0 and 3 (8 heads of 8 values with 16 columns in 2\ngroups, convolutions over 4 "
+        "positions, steps of 0.2 or more), a feed-forward block with squared ReLU and without a\ngate in layer 1, attention without RoPE in layer 2,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        3,
+        {
+            "all heads in one group": shows(swap_groups, 0.1),
+            "steps without a least one": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
+            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+            "head_dim": 8,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "conv_kernel": 4,
+            "time_step_min": 0.2,
+            "rope_parameters": None,
+        },
+    ),
     "tiny-gptoss": tiny(
         "gpt-oss's architecture, a sink in each head, a window of 5 positions in layer 0, YaRN (factor 4, original context 128,\na ramp that is "
         "not rounded), biases, 6 experts with a clamped GLU of which\neach token chooses 2,",
@@ -825,6 +840,96 @@ MODELS = {
         },
         types=("f32", "q8_0", "mxfp4"),
         files={"{name}-mxfp4.gguf": "the matrices of experts MXFP4, the others Q8_0"},
+    ),
+    "tiny-gemma4": tiny(
+        "Gemma 4's architecture, heads of 16 values and one key-value head in layers 1 and 3, where RoPE turns 2 pairs and values are\nprojected like keys, norms of "
+        "values, a window of 5 positions in layers 0 and 2, layers 2 and 3 with the keys of layers 0 and 1\nand a feed-forward size of 64, embeddings of each layer, logits capped at 20,",
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        37,
+        {
+            "no norm of values": shows(without_modules("v_norm")),
+            "no embeddings of layers": shows(changed_weights("per_layer_projection.weight", torch.zeros_like)),
+            "embeddings of layers without those of tokens": shows(changed_weights("embed_tokens_per_layer.weight", torch.zeros_like)),
+            "outputs of layers that are not scaled": shows(change_buffers("layer_scalar", torch.ones_like)),
+            "scores divided by the root of the head size": shows(scale_scores(lambda attention: attention.head_dim**-0.5)),
+            "RoPE of whole heads in layers with full attention": shows(configured(rotate_whole_heads)),
+            "no window": shows(configured(drop_window), 0.2, 5),
+            "no cap of logits": shows(configured(leave_out(final_logit_softcapping=None))),
+        },
+        gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "embed_tokens_per_layer": 2.0, "norm": 4.0},
+        settings={
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 2,
+            "intermediate_size": 32,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": 512,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "final_logit_softcapping": 20.0,
+            "rope_parameters": {
+                "sliding_attention": ROPE,
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
+            },
+        },
+    ),
+    "tiny-llama4": tiny(
+        "Llama 4's architecture, norms of each query and key head after RoPE of neighbours, no RoPE in layer 3, 4 experts in layers\n1 and 3 of which each "
+        "token chooses 1, whose inputs are multiplied by a sigmoid, a shared expert,",
+        Llama4ForCausalLM,
+        Llama4TextConfig,
+        1,
+        {
+            "no norms of queries and keys": shows(configured(leave_out(use_qk_norm=False))),
+            "RoPE of halves": shows(swap_pairing()),
+            "RoPE in layer 3": shows(configured(leave_out(no_rope_layers=[1, 1, 1, 1]))),
+            "weights that multiply the outputs of experts": shows(change_scaled_mixture(weigh_outputs), 0.1),
+            "softmax in place of sigmoids": shows(change_scaled_mixture(weigh_by_softmax), 0.1),
+            "no shared expert": shows(change_scaled_mixture(drop_unweighted_expert)),
+            "gate and up of experts exchanged": shows(change_scaled_mixture(swap_halves_of_experts), 0.1),
+        },
+        gains={"q_proj": 1.75, "k_proj": 1.75, "experts": 2.0, "router": 2.0},
+        settings={
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "intermediate_size": 32,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+        },
+    ),
+    "tiny-llama4-chunks": tiny(
+        "Llama 4's architecture, chunks of 5 positions in layer 0, a temperature of queries that grows every 4 positions in layer 1,\n4 experts in layer 1 of "
+        "which each token chooses 2 (llama.cpp knows no other sizes than 8192),",
+        Llama4ForCausalLM,
+        Llama4TextConfig,
+        7,
+        {
+            "no chunks": shows(configured(leave_out(attention_chunk_size=512)), 0.2, 5),
+            "no temperature": shows(configured(leave_out(attn_temperature_tuning=False)), 0.1, 3),
+            "a temperature that grows every 2 positions": shows(configured(leave_out(floor_scale=2)), 0.05, 3),
+            "weights that multiply the outputs of experts": shows(change_scaled_mixture(weigh_outputs), 0.1),
+        },
+        gains={"q_proj": 1.5, "k_proj": 1.5, "experts": 2.0, "router": 2.0},
+        settings={
+            "head_dim": 8,
+            "intermediate_size": 32,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_layers": [1],
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": 5,
+            "floor_scale": 4,
+            "attn_scale": 0.5,
+        },
+        types=(),
     ),
     "tiny-glm4moe": tiny(
         "GLM 4.5's architecture, norms of each query and key head, biases of queries, keys and values, RoPE in 8 values of each\nhead, 8 experts in "

@@ -191,6 +191,71 @@ def drop_shared_experts(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def change_scaled_mixture(change: Callable[[nn.Module], None]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The Llama 4 model with every mixture changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for layer in model.model.layers:
+            if hasattr(layer.feed_forward, "experts"):
+                change(layer.feed_forward)
+        return model
+
+    return build
+
+
+def weigh_outputs(mixture: nn.Module) -> None:
+    """Weights that multiply the experts' outputs instead of their inputs."""
+
+    def forward(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        scores, logits = mixture.router(rows)
+        out = mixture.experts(rows.repeat(scores.shape[1], 1)).unflatten(0, (scores.shape[1], -1))
+        return mixture.shared_expert(rows) + (out * scores.T[..., None]).sum(0), logits
+
+    mixture.forward = forward
+
+
+def weigh_by_softmax(mixture: nn.Module) -> None:
+    """Softmax over all experts in place of sigmoids."""
+
+    def forward(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        logits = nn.functional.linear(hidden, mixture.router.weight)
+        best, chosen = logits.softmax(-1).topk(mixture.top_k, dim=-1)
+        return torch.zeros_like(logits).scatter(1, chosen, best), logits
+
+    mixture.router.forward = forward
+
+
+def drop_unweighted_expert(mixture: nn.Module) -> None:
+    """No shared expert."""
+    mixture.shared_expert.down_proj.weight.zero_()
+
+
+def swap_halves_of_experts(mixture: nn.Module) -> None:
+    """The up projections of all experts in place of their gates, and the reverse."""
+    both = mixture.experts.gate_up_proj
+    both.copy_(both.roll(both.shape[2] // 2, dims=2))
+
+
+def change_buffers(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with every buffer of this name changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for name, buffer in model.named_buffers():
+            if name.endswith(suffix):
+                buffer.copy_(change(buffer))
+        return model
+
+    return build
+
+
+def rotate_whole_heads(config: PreTrainedConfig) -> None:
+    """Full layers that rotate all pairs of a head."""
+    config.rope_parameters["full_attention"]["partial_rotary_factor"] = 1.0
+
+
 def scale_scores(factor: Callable[[nn.Module], float]) -> Callable[[TinyModel], PreTrainedModel]:
     """The model with another factor of q·k, in terms of its own."""
 

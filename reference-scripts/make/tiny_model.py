@@ -77,14 +77,16 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
     gain, noise = tiny.gains.get(module, 1.0), torch.randn(parameter.shape)
     if kind == "e_score_correction_bias":  # in steps that bf16 holds
         return (128 * tiny.gains.get(kind, BIAS_NOISE) * noise).round() / 128
+    if kind == "layer_scalar":  # in steps that bf16 holds
+        return 1 + (128 * BIAS_NOISE * noise).round() / 128
     if kind in ("bias", "gate_up_proj_bias", "down_proj_bias"):
         return BIAS_NOISE * noise
     if kind in ("A_log", "dt_bias"):  # matrices that keep three quarters from token to token
         return BIAS_NOISE * noise - float(kind == "dt_bias")
     if parameter.ndim == 1:
         return gain * (1 + NORM_NOISE * noise) - (0 if name.endswith("linear_attn.norm.weight") else tiny.norm_shift)
-    if parameter.ndim == 3:  # of each expert; gpt-oss has inputs in rows
-        return gain * noise / parameter.shape[1 if tiny.config.model_type == "gpt_oss" else 2] ** 0.5
+    if parameter.ndim == 3:  # of each expert; gpt-oss and Llama 4 have inputs in rows
+        return gain * noise / parameter.shape[1 if tiny.config.model_type in ("gpt_oss", "llama4_text") else 2] ** 0.5
     inputs = parameter.shape[0] if module.startswith("c_") else parameter.shape[1:].numel()  # c_: GPT-2's Conv1D
     return gain * noise / inputs**0.5 + tiny.offsets.get(module, 0)
 
@@ -93,7 +95,7 @@ def new_model(tiny: TinyModel, config: PreTrainedConfig | None = None) -> PreTra
     """The model with its weights; `config` replaces its own configuration."""
     model = tiny.build(deepcopy(config or tiny.config)).eval()
     torch.manual_seed(tiny.seed)
-    biases = [buffer for buffer in model.named_buffers() if buffer[0].endswith("e_score_correction_bias")]
+    biases = [buffer for buffer in model.named_buffers() if buffer[0].endswith(("e_score_correction_bias", "layer_scalar"))]
     for name, parameter in [*sorted(model.named_parameters()), *sorted(biases)]:
         parameter.copy_(new_weight(name, parameter, tiny))
     return model

@@ -46,7 +46,7 @@ pub(crate) struct SelftestArgs {
     all: bool,
     /// Also judge each fault's dump with fewer taps
     ///
-    /// Searches for causes are longer then: about 10 minutes for the shipped models.
+    /// With fewer taps, searches for causes take longer: minutes for the shipped models.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(FEWER_TAPS.map(|(name, _)| name)))]
     recorded: Vec<String>,
     /// Skip other kernels and the table of the largest missed faults

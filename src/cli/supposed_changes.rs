@@ -22,8 +22,8 @@ pub(crate) fn run_supposing(
         return engine::run(model, numerics, script, tap);
     }
     let traced = TracedNumerics::new(numerics, Profile::of(numerics));
-    let book = ModelOperations::of(model, numerics)?;
-    let changing = ChangeTap::new(&traced, &book, supposed).forgetting();
+    let operations = ModelOperations::of(model, numerics)?;
+    let changing = ChangeTap::new(&traced, &operations, supposed).forgetting();
     let mut taps = (changing, tap);
     let transcript = engine::run(model, &traced, script, &mut taps)?;
     match taps.0.made.get() {

@@ -115,7 +115,7 @@ fn row_since(
 /// What a stage of three values comes to: ours is what rounding can make of it, the reference's is not.
 fn explained() -> RoundingEvaluation {
     let exact = ExactValue { value: 0.25, sigma: 1e-9, radius: 8e-9 };
-    let bias = BiasEstimate { strand: BiasGroup::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
+    let bias = BiasEstimate { group: BiasGroup::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
     let side = |over, bound_ratio, value| EngineErrors {
         over,
         bound_ratio,
@@ -359,7 +359,7 @@ fn measure(tolerance: Tolerance) -> VerdictCriteria {
         tolerance,
         gate: Gate::Tolerance,
         computed: DType::F32,
-        is_one_stage: true,
+        is_single_operation: true,
         demanded_of: None,
     }
 }

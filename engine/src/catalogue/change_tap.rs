@@ -71,7 +71,7 @@ fn without_layers(text: &str) -> Result<(&str, Option<BTreeSet<usize>>), String>
 /// Replaces results by the results of changed operations, in a run of the same traced numerics.
 pub struct ChangeTap<'c> {
     n: &'c TracedNumerics<'c>,
-    book: &'c ModelOperations,
+    operations: &'c ModelOperations,
     suppositions: &'c [Supposition],
     /// True if the tap drops each value's origin, which saves memory.
     forgets: bool,
@@ -90,12 +90,12 @@ impl<'c> ChangeTap<'c> {
     /// Creates a tap that applies these changes in this order.
     pub fn new(
         n: &'c TracedNumerics<'c>,
-        book: &'c ModelOperations,
+        operations: &'c ModelOperations,
         suppositions: &'c [Supposition],
     ) -> Self {
         Self {
             n,
-            book,
+            operations,
             suppositions,
             forgets: false,
             passes: Vec::new(),
@@ -132,7 +132,7 @@ impl Tap for ChangeTap<'_> {
         let positions = self.positions(site, &value);
         let mut value = value;
         for supposition in self.suppositions {
-            let at = SiteContext::new(site, positions.clone(), &value, self.n, self.book);
+            let at = SiteContext::new(site, positions.clone(), &value, self.n, self.operations);
             let changed = supposition.compute(&at.reading(&self.tokens));
             if let Some(changed) = changed {
                 self.made.set(self.made.get() + 1);

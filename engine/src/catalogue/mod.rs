@@ -32,6 +32,8 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::experts::faults::ENTRIES,
     crate::ops::experts::faults::mixture::ENTRIES,
     crate::ops::shared_expert::faults::ENTRIES,
+    crate::ops::row_factor::faults::ENTRIES,
+    crate::ops::scaling::faults::ENTRIES,
     crate::ops::short_convolution::faults::ENTRIES,
     crate::ops::l2_norm::faults::ENTRIES,
     crate::ops::decay::faults::ENTRIES,

@@ -77,6 +77,7 @@ kinds! {
         GqaMapping "gqa_mapping" "the key-value head that a query head reads";
         HeadOrder "head_order" "heads in another order";
         AttnGate "attn_gate" "the output gate of attention: missing, or another function";
+        QueryTemperature "query_temperature" "the factor of queries that depends on their position: missing, or of other positions";
         AttnScale "attn_scale" "the factor that q·k is multiplied by";
         Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
     }
@@ -131,6 +132,7 @@ kinds! {
     }
     Residuals {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+        LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
         ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     }
     Layers {

@@ -20,7 +20,7 @@ pub struct SiteContext<'a> {
     /// Numerics that computed the value.
     pub(crate) n: &'a TracedNumerics<'a>,
     /// Parameters of the model's other sites.
-    pub book: &'a ModelOperations,
+    pub operations: &'a ModelOperations,
     /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
     pub(crate) is_turned: bool,
     /// Tokens of the text from its beginning on; fewer than were read if they are unknown.
@@ -35,13 +35,13 @@ impl<'a> SiteContext<'a> {
         positions: Range<usize>,
         value: &'a Tensor,
         n: &'a TracedNumerics<'a>,
-        book: &'a ModelOperations,
+        operations: &'a ModelOperations,
     ) -> Self {
         let node = match value.origins() {
             [whole] => node_of(whole),
             _ => None,
         };
-        Self { site, positions, value, n, book, is_turned: false, tokens: &[], node }
+        Self { site, positions, value, n, operations, is_turned: false, tokens: &[], node }
     }
 
     /// Sets `is_turned`.
@@ -56,13 +56,13 @@ impl<'a> SiteContext<'a> {
 
     /// Returns the context with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> SiteContext<'b> {
-        let at = SiteContext::new(self.site, self.positions.clone(), value, self.n, self.book);
+        let at = SiteContext::new(self.site, self.positions.clone(), value, self.n, self.operations);
         at.turned(self.is_turned).reading(self.tokens)
     }
 
     /// Returns the context of another site, with the model's operation there and without its value.
     pub(crate) fn elsewhere(&self, site: Site) -> SiteContext<'a> {
-        let node = self.book.node(site.point, site.layer);
+        let node = self.operations.node(site.point, site.layer);
         SiteContext { site, positions: self.positions.clone(), node, ..*self }
     }
 

@@ -250,10 +250,14 @@ points! {
     KvLatentNorm "kv_latent_norm" Qkv      Layer [Token, Hidden]           "compressed keys and values after their norm" <- [&[KvLatent]];
     QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after their norm, of each head or of all" <- [&[Q]];
     KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after their norm, of each head or of all" <- [&[K]];
+    VNorm        "v_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "values after a norm of each head, which has no weight" <- [&[V]];
     QRope        "q_rope"         Rope     Layer [Token, Head, HeadDim]    "queries after RoPE" <- [&[QNorm, Q]];
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE; latents and the rotated part of keys, if these are compressed" <- [&[KvLatentNorm, KNorm, K], &[KvLatent]];
-    KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
-    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V, KvLatentNorm]];
+    QScaled      "q_scaled"       Rope     Layer [Token, Head, HeadDim]    "queries times the temperature of their position" <- [&[QRope]];
+    QRopeNorm    "q_rope_norm"    Rope     Layer [Token, Head, HeadDim]    "queries after RoPE and a norm of each head" <- [&[QRope]];
+    KRopeNorm    "k_rope_norm"    Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE and a norm of each head" <- [&[KRope]];
+    KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRopeNorm, KRope]];
+    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[VNorm, V, KvLatentNorm]];
     QUnit        "q_unit"         Rope     Layer [Token, Hidden]           "queries of linear attention after their L2 norm, before any scale, heads merged" <- [&[ConvAct]];
     KUnit        "k_unit"         Rope     Layer [Token, Hidden]           "keys of linear attention after their L2 norm, heads merged" <- [&[ConvAct]];
     Beta         "beta"           Rope     Layer [Token, Head]             "β of the gated delta rule (write strength, 0 to 1)" <- [&[BetaLogit]];
@@ -261,7 +265,7 @@ points! {
     RecurrentState "recurrent_state" Rope  Layer [Head, HeadDim, State]    "recurrent state after the pass's last token" <- [&[ConvAct], &[StepSize, KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     KExpanded    "k_expanded"     Rope     Layer [Key, Head, HeadDim]      "keys of every position so far, expanded from latents" <- [&[VCache], &[KCache]];
     VExpanded    "v_expanded"     Rope     Layer [Key, Head, HeadDim]      "values of every position so far, expanded from latents" <- [&[VCache]];
-    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before ALiBi, mask and softmax" <- [&[QRope], &[KExpanded, KCache]];
+    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before ALiBi, mask and softmax" <- [&[QRopeNorm, QScaled, QRope], &[KExpanded, KCache]];
     AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
     AttnLatent   "attn_latent"    AttnOut  Layer [Token, Head, HeadDim]    "weights · latents, before they are expanded to values" <- [&[AttnWeights], &[VCache]];
     AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnLatent, AttnWeights], &[VExpanded, VCache]];
@@ -279,8 +283,9 @@ points! {
     ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
     Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[ExpertScores, RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
-    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
-    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[FfnNorm, AttnResidual], &[Experts]];
+    ExpertIn     "expert_in"      FfnOut   Layer [Token, Chosen, Hidden]   "inputs of the chosen experts, times their weights" <- [&[FfnNorm, AttnResidual], &[ExpertWeights]];
+    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
+    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
     ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts" <- [&[ExpertGate], &[ExpertUp]];
     ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "outputs of the chosen experts after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
     RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[ExpertOut], &[ExpertWeights]];
@@ -296,7 +301,13 @@ points! {
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
     FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
-    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
+    FfnResidual  "ffn_residual"   BlockOut Layer [Token, Hidden]           "the residual stream after the feed-forward block was added, before the layer's embeddings" <- [&[FfnPostNorm], &[AttnResidual]];
+    LayerInput   "layer_input"    BlockOut Layer [Token, Ffn]              "embeddings of the tokens for this layer" <- [&[Embed]];
+    LayerGate    "layer_gate"     BlockOut Layer [Token, Ffn]              "gate of the layer's embeddings, before the activation" <- [&[FfnResidual]];
+    LayerAct     "layer_act"      BlockOut Layer [Token, Ffn]              "act(gate) times the layer's embeddings" <- [&[LayerGate], &[LayerInput]];
+    LayerOut     "layer_out"      BlockOut Layer [Token, Hidden]           "the layer's embeddings after their projection to the stream" <- [&[LayerAct]];
+    LayerPostNorm "layer_post_norm" BlockOut Layer [Token, Hidden]         "norm of the layer's embeddings, before they are added" <- [&[LayerOut]];
+    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[LayerPostNorm, FfnPostNorm, FfnOut], &[FfnResidual, AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
     Logits       "logits"         Logits   Pass  [Token, Vocab]            "logits of every position" <- [&[FinalNorm]];
     LastLogits   "last_logits"    LastLogits Pass [Vocab]                  "the row of logits that sampling uses" <- [&[Logits]];
@@ -354,9 +365,9 @@ impl Point {
         use Point::{
             AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit, ConvAct, ConvGated, ConvIn, ConvOut,
             DecayLogit, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K,
-            KExpanded, KvLatent, LastLogits, Logits, MixerGate, MixerIn, MixerOut, Q, QLatent, RoutedOut,
-            RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight, V,
-            VExpanded,
+            KExpanded, KvLatent, LastLogits, LayerGate, LayerOut, Logits, MixerGate, MixerIn, MixerOut, Q,
+            QLatent, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp,
+            SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
@@ -366,7 +377,7 @@ impl Point {
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
         let is_of_convolutions = matches!(self, MixerIn | MixerOut | ConvIn | ConvOut | ConvAct | ConvGated);
         let is_of_linear_attention = matches!(self, MixerGate | BetaLogit | Beta | DecayLogit);
-        let is_of_gates = matches!(self, AttnGate | AttnGated);
+        let is_of_gates = matches!(self, AttnGate | AttnGated | LayerGate | LayerOut);
         is_of_latents
             || is_of_convolutions
             || is_of_linear_attention
@@ -381,7 +392,7 @@ impl Point {
     /// engine. If a dump lacks the tap, it is computed from the inputs.
     pub fn is_derived(self) -> bool {
         use Point::*;
-        matches!(self, Embed | KCache | VCache | AttnResidual | BlockOut | LastLogits | Argmax)
+        matches!(self, Embed | KCache | VCache | AttnResidual | FfnResidual | BlockOut | LastLogits | Argmax)
     }
 
     /// Returns true if the tap is computed from the logits for ids that a dump lists. It exists only in dumps that
@@ -430,7 +441,7 @@ impl Point {
     /// Returns true if the layout of the tap's heads follows the RoPE pairing.
     pub fn follows_rope_pairing(self) -> bool {
         use Point::*;
-        matches!(self, Q | K | QNorm | KNorm | QRope | KRope | KCache)
+        matches!(self, Q | K | QNorm | KNorm | QRope | KRope | QScaled | QRopeNorm | KRopeNorm | KCache)
     }
 }
 

@@ -26,10 +26,21 @@ pub fn run_layer(
     Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, state))
 }
 
+/// Refuses to run a part of a model whose layers read more than a residual stream.
+pub(super) fn check_parts(model: &dyn Model) -> Result<()> {
+    match model.runs_in_parts() {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "layers of {} also read tokens, or keys of earlier layers: run the whole model",
+            model.architecture()
+        ))),
+    }
+}
+
 /// Checks the inputs and returns the position of the first token.
 fn check_inputs(model: &dyn Model, layer: usize, x: &Tensor, state: &LayerState) -> Result<usize> {
     let sizes = model.dimensions();
-    let Dimensions { n_layers, hidden_size, kv_width, value_width, .. } = sizes;
+    let Dimensions { n_layers, hidden_size, .. } = sizes;
     let refuse = |problem: String| Err(Error::Usage(problem));
     if layer >= n_layers {
         return refuse(format!("no layer {layer}: the model has {n_layers} layers, counted from 0"));
@@ -40,7 +51,8 @@ fn check_inputs(model: &dyn Model, layer: usize, x: &Tensor, state: &LayerState)
             x.shape()
         ));
     }
-    let own = model.layer_state(layer);
+    check_parts(model)?;
+    let (own, [kv_width, value_width]) = (model.layer_state(layer), model.cache_widths(layer));
     let Some(position) = state.position(&own, [kv_width, value_width]) else {
         return refuse(match own {
             LayerState::Kv(_) => {

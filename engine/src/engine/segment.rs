@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
+use crate::engine::layer::check_parts;
 use crate::engine::stream::{Stream, through};
 use crate::engine::{GreedyToken, Transcript, check_context, check_types, memory_estimate};
 use crate::error::{Error, Result, TokenizerError};
@@ -52,6 +53,9 @@ pub fn run_part(
 ) -> Result<Transcript> {
     check_types(model, numerics)?;
     let sizes = model.dimensions();
+    if !part.layers.is_empty() && !(part.embed && part.layers.start == 0) {
+        check_parts(model)?;
+    }
     check_context(passes.last().map_or(0, |reading| reading.positions.end), sizes)?;
     memory_estimate::check(sizes, passes.iter().map(|reading| reading.positions.clone()))?;
     let mut streams = Vec::new();

@@ -31,7 +31,7 @@ pub enum BiasGroup {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BiasEstimate {
     /// Group of results.
-    pub strand: BiasGroup,
+    pub group: BiasGroup,
     /// Index of the group.
     pub index: usize,
     /// The bias: relative to the results if `is_scale`, else absolute.
@@ -189,37 +189,37 @@ impl GroupSums {
     }
 
     /// Adds consecutive results to one group.
-    fn add_all(&mut self, strand: usize, terms: &Terms) {
+    fn add_all(&mut self, group: usize, terms: &Terms) {
         let [one, other] = &terms.errors;
         let sums = sums_of([&terms.values, &terms.variances, one, other]);
-        self.n[strand] += terms.values.len() as u64;
-        self.sums.iter_mut().zip(sums).for_each(|(all, sum)| all[strand] += sum);
+        self.n[group] += terms.values.len() as u64;
+        self.sums.iter_mut().zip(sums).for_each(|(all, sum)| all[group] += sum);
         if terms.has_steps {
             for (step, value) in terms.steps.iter().zip(&terms.values) {
-                self.steps[0][strand] = self.steps[0][strand].max(*step);
-                self.steps[1][strand] = self.steps[1][strand].max(step * value.abs());
+                self.steps[0][group] = self.steps[0][group].max(*step);
+                self.steps[1][group] = self.steps[1][group].max(step * value.abs());
             }
         }
     }
 
-    fn get(&self, strand: usize) -> BiasSums {
+    fn get(&self, group: usize) -> BiasSums {
         let [values, squares, variance, scaled_variance, one, other, scaled_one, scaled_other] =
-            self.sums.each_ref().map(|sums| sums[strand]);
+            self.sums.each_ref().map(|sums| sums[group]);
         BiasSums {
-            n: self.n[strand],
+            n: self.n[group],
             values,
             squares,
             variance,
             scaled_variance,
-            step: self.steps[0][strand],
-            scaled_step: self.steps[1][strand],
+            step: self.steps[0][group],
+            scaled_step: self.steps[1][group],
             errors: [one, other],
             scaled: [scaled_one, scaled_other],
         }
     }
 
     fn all(&self) -> impl Iterator<Item = BiasSums> {
-        (0..self.n.len()).map(|strand| self.get(strand))
+        (0..self.n.len()).map(|group| self.get(group))
     }
 
     /// Adds a range of another set of sums, from group `first` on.
@@ -391,12 +391,12 @@ impl BiasAccumulator {
         strands
             .into_iter()
             .filter(|(.., sums)| sums.n >= FEWEST)
-            .flat_map(|(strand, index, sums)| {
-                let rows = match strand {
+            .flat_map(|(group, index, sums)| {
+                let rows = match group {
                     BiasGroup::Whole => of_rows,
                     _ => [sums.squares.powi(2), sums.values.powi(2)],
                 };
-                sums.biases(side, common, rows).map(|bias| BiasEstimate { strand, index, ..bias })
+                sums.biases(side, common, rows).map(|bias| BiasEstimate { group, index, ..bias })
             })
             .filter(|bias| bias.z.is_finite())
             .max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
@@ -423,7 +423,7 @@ impl BiasSums {
             }
         };
         let bias = |error: f64, is_scale: bool, z: f64| BiasEstimate {
-            strand: BiasGroup::Whole,
+            group: BiasGroup::Whole,
             index: 0,
             error,
             is_scale,

@@ -15,7 +15,7 @@ impl Agreement {
         candidate: &View,
         reference: &View,
         rows: &[usize],
-        grain: ValuePrecision,
+        precision: ValuePrecision,
         columns: impl Fn(usize) -> ColumnSelection,
         same_top: impl Fn(usize) -> Option<bool>,
     ) -> Self {
@@ -29,7 +29,7 @@ impl Agreement {
             PositionAgreement {
                 row,
                 delta: delta.fold(0.0, larger),
-                divergence: divergence(&pairs, grain.steps),
+                divergence: divergence(&pairs, precision.steps),
                 covered: pairs.iter().map(|(_, p)| p.exp()).sum(),
                 same_top: same_top(row),
                 is_over: None,

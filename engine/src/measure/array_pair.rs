@@ -38,7 +38,7 @@ pub(super) struct ArrayPair<'s, 'v> {
     pub(crate) reference: View<'v>,
     /// True if one side has scales.
     pub(crate) is_scaled: bool,
-    pub(crate) grain: ValuePrecision,
+    pub(crate) precision: ValuePrecision,
     pub(crate) columns: &'s (dyn Fn(usize) -> ColumnSelection + Sync),
 }
 
@@ -91,7 +91,7 @@ impl ArrayPair<'_, '_> {
         let square = met.iter().map(|met| met.reference_squared).sum::<f64>() / count as f64;
         for (part, met) in parts().zip(met.drain(..)) {
             if met.excess.is_nan() || met.excess > limit * square {
-                sums.scale(&self.chunk(row, entries, part, room), met, square, self.grain);
+                sums.scale(&self.chunk(row, entries, part, room), met, square, self.precision);
             }
         }
         room.met = met;
@@ -114,7 +114,7 @@ impl ArrayPair<'_, '_> {
             is_same.then(|| chunk.pairs.reference_squared()).filter(|squared| squared.is_finite());
         match same_squared {
             Some(squared) => sums.add_identical(&chunk, squared),
-            None => sums.add(&chunk, self.grain),
+            None => sums.add(&chunk, self.precision),
         }
     }
 

@@ -71,16 +71,16 @@ struct RowErrors {
 }
 
 impl Distribution {
-    /// Returns the errors of `theirs` against `own`, which have the same shape, in the selected columns. `grain`
+    /// Returns the errors of `theirs` against `own`, which have the same shape, in the selected columns. `precision`
     /// describes `theirs` as the candidate. Rows of logits are also compared as probabilities.
     pub fn of(
         theirs: &View,
         own: &View,
-        grain: ValuePrecision,
+        precision: ValuePrecision,
         columns: impl Fn(usize) -> ColumnSelection + Sync,
         are_logits: bool,
     ) -> Self {
-        let row = |row: usize| row_of([theirs, own], row, grain, &columns(row), are_logits);
+        let row = |row: usize| row_of([theirs, own], row, precision, &columns(row), are_logits);
         let rows = parallel::map(own.rows(), 8 * own.width(), row);
         let rows: Vec<RowErrors> = rows.into_iter().flatten().collect();
         let mut classes = [SizeClass::default(); CLASSES];
@@ -103,7 +103,7 @@ impl Distribution {
 fn row_of(
     [theirs, own]: [&View; 2],
     row: usize,
-    grain: ValuePrecision,
+    precision: ValuePrecision,
     columns: &ColumnSelection,
     are_logits: bool,
 ) -> Option<RowErrors> {
@@ -132,13 +132,13 @@ fn row_of(
     let mut nearest = own_values.clone();
     for at in entries {
         let (x, own) = (their_values[at], own_values[at]);
-        let slack = grain.slack([x, own], [scales.as_ref().map_or(1.0, |scales| scales[at]), 1.0]);
+        let slack = precision.slack([x, own], [scales.as_ref().map_or(1.0, |scales| scales[at]), 1.0]);
         let apart = (x - own).abs();
         let error = if apart <= slack { 0.0 } else { apart - slack };
         squares += error * error;
         nearest[at] = own + error.copysign(x - own);
         found.products[0] += error.copysign(x - own) * own;
-        let past = if error <= grain.step(own) { 0.0 } else { error };
+        let past = if error <= precision.step(own) { 0.0 } else { error };
         let class = SizeClass { count: 1, max: past / unit, squares: error * error / (unit * unit) };
         let of = &mut found.classes[class_of(own / unit)];
         *of = of.and(class);

@@ -21,20 +21,20 @@ const SPAN: usize = 1 << 22;
 pub fn measure<'v>(
     candidate: impl Into<View<'v>>,
     reference: impl Into<View<'v>>,
-    grain: ValuePrecision,
+    precision: ValuePrecision,
     columns: impl Fn(usize) -> ColumnSelection + Sync,
 ) -> Measurement {
-    measured(candidate.into(), reference.into(), grain, &columns)
+    measured(candidate.into(), reference.into(), precision, &columns)
 }
 
 fn measured(
     candidate: View,
     reference: View,
-    grain: ValuePrecision,
+    precision: ValuePrecision,
     columns: &(dyn Fn(usize) -> ColumnSelection + Sync),
 ) -> Measurement {
     let is_scaled = candidate.scales().is_some() || reference.scales().is_some();
-    let sides = ArrayPair { candidate, reference, is_scaled, grain, columns };
+    let sides = ArrayPair { candidate, reference, is_scaled, precision, columns };
     assert_eq!(sides.candidate.shape(), sides.reference.shape(), "shapes are compared before values");
     let width = sides.reference.width().max(1);
     let (piece, span) = (PIECE.div_ceil(width), SPAN.div_ceil(width));

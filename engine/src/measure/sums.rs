@@ -99,14 +99,14 @@ impl ArraySums {
     }
 
     /// Adds all figures of a chunk except the scaled errors, which need the sums of the whole row.
-    pub(crate) fn add(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
+    pub(crate) fn add(&mut self, chunk: &PairChunk, precision: ValuePrecision) -> ChunkLimits {
         if chunk.scales.is_some() {
-            return self.add_each(chunk, grain);
+            return self.add_each(chunk, precision);
         }
-        let found = chunk.pairs.add_up(grain.storage(), self.limit());
+        let found = chunk.pairs.add_up(precision.storage(), self.limit());
         // NaN, infinity, and numbers whose squares leave the range of f64 are added one by one.
         if !found.is_ordinary() {
-            return self.add_each(chunk, grain);
+            return self.add_each(chunk, precision);
         }
         self.elements += chunk.pairs.len();
         self.identical += found.identical;
@@ -116,13 +116,13 @@ impl ArraySums {
         self.candidate_squared += found.candidate_squared;
         self.reference_squared += found.reference_squared;
         if found.largest > self.past_neighbour {
-            let past = chunk.pairs.past_neighbour(grain.storage(), grain.spacing());
+            let past = chunk.pairs.past_neighbour(precision.storage(), precision.spacing());
             self.past_neighbour = larger(self.past_neighbour, past);
         }
         if self.worst.is_none_or(|worst| found.largest > worst.difference) {
-            self.worst = Some(chunk.pair(chunk.pairs.first_largest(grain.storage()), grain));
+            self.worst = Some(chunk.pair(chunk.pairs.first_largest(precision.storage()), precision));
         }
-        self.spread_out(chunk, found.largest, grain);
+        self.spread_out(chunk, found.largest, precision);
         ChunkLimits { reference_squared: found.reference_squared, excess: found.excess }
     }
 
@@ -133,24 +133,30 @@ impl ArraySums {
 
     /// Adds the scaled errors of a chunk; `met` are the limits that [`Self::add`] returned, and `square` is the mean
     /// square of the reference's compared entries in the row.
-    pub(crate) fn scale(&mut self, chunk: &PairChunk, met: ChunkLimits, square: f64, grain: ValuePrecision) {
+    pub(crate) fn scale(
+        &mut self,
+        chunk: &PairChunk,
+        met: ChunkLimits,
+        square: f64,
+        precision: ValuePrecision,
+    ) {
         if !met.excess.is_nan() {
-            self.scaled = larger(self.scaled, chunk.pairs.scaled(grain.storage(), square));
+            self.scaled = larger(self.scaled, chunk.pairs.scaled(precision.storage(), square));
             return;
         }
         for at in 0..chunk.pairs.len() {
-            let ElementPair { difference, reference, .. } = chunk.pair(at, grain);
+            let ElementPair { difference, reference, .. } = chunk.pair(at, precision);
             self.scaled = larger(self.scaled, scaled(difference, reference, square));
         }
     }
 
     /// Adds the errors to the error map.
-    fn spread_out(&mut self, chunk: &PairChunk, bound: f64, grain: ValuePrecision) {
+    fn spread_out(&mut self, chunk: &PairChunk, bound: f64, precision: ValuePrecision) {
         let count = chunk.pairs.len();
         if bound == 0.0 {
             return self.spread.add_identical(count);
         }
-        let storage = grain.storage();
+        let storage = precision.storage();
         let error = |at: usize| chunk.pairs.error(at, storage);
         let largest = |part: Range<usize>| chunk.pairs.part(part).largest(storage);
         match chunk.place {
@@ -161,9 +167,9 @@ impl ArraySums {
         }
     }
 
-    fn add_each(&mut self, chunk: &PairChunk, grain: ValuePrecision) -> ChunkLimits {
+    fn add_each(&mut self, chunk: &PairChunk, precision: ValuePrecision) -> ChunkLimits {
         for at in 0..chunk.pairs.len() {
-            let pair = chunk.pair(at, grain);
+            let pair = chunk.pair(at, precision);
             let ElementPair { candidate, reference, difference, .. } = pair;
             self.elements += 1;
             self.identical += usize::from(candidate.to_bits() == reference.to_bits() && !candidate.is_nan());
@@ -173,7 +179,7 @@ impl ArraySums {
             self.product += candidate * reference;
             self.candidate_squared += candidate * candidate;
             self.reference_squared += reference * reference;
-            if !(difference <= grain.step(reference)) {
+            if !(difference <= precision.step(reference)) {
                 self.past_neighbour = larger(self.past_neighbour, difference);
             }
             self.meet(pair);
@@ -220,12 +226,12 @@ impl ArraySums {
 
 impl PairChunk<'_> {
     #[inline]
-    fn pair(&self, at: usize, grain: ValuePrecision) -> ElementPair {
+    fn pair(&self, at: usize, precision: ValuePrecision) -> ElementPair {
         let [candidate, reference] = self.pairs.at(at);
         let apart = (candidate - reference).abs();
         // A difference that storing may have caused is not an error; NaN stays NaN.
         let scales = self.scales.map_or([1.0; 2], |scales| scales.map(|scales| scales[at]));
-        let slack = grain.slack([candidate, reference], scales);
+        let slack = precision.slack([candidate, reference], scales);
         let difference = if apart <= slack { 0.0 } else { apart - slack };
         ElementPair { flat: self.place.flat(at), difference, candidate, reference }
     }

@@ -26,17 +26,40 @@ impl Attention<'_> {
     /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
     /// H·D]`.
     pub(crate) fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let first = kv.first();
+        let cached = self.extended(k, v, t, kv);
+        let context = self.over(q, &cached, first, t);
+        let [keys, values] = cached;
+        kv.keep(keys, values, self.mask.window);
+        context
+    }
+
+    /// Appends the keys and values of a pass to the cache, and returns all of them.
+    pub(crate) fn extended(&self, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> [Tensor; 2] {
         let n = self.n;
         let [of_keys, of_values] = [(CachedKind::Keys, &k), (CachedKind::Values, &v)]
             .map(|(kind, x)| n.cache_transform(kind, x.shape()[2]));
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(transformed(n, k, of_keys))));
-        let values = t.tap(VCache, kv.take_values(&n.to_cache(transformed(n, v, of_values))));
+        [keys, t.tap(VCache, kv.take_values(&n.to_cache(transformed(n, v, of_values))))]
+    }
+
+    /// Computes attention over cached keys and values, the first of which has the position `first`.
+    pub(crate) fn over(
+        &self,
+        q: &Tensor,
+        [keys, values]: &[Tensor; 2],
+        first: usize,
+        t: &mut Probe,
+    ) -> Tensor {
+        let n = self.n;
+        let [of_keys, of_values] = [(CachedKind::Keys, keys), (CachedKind::Values, values)]
+            .map(|(kind, x)| n.cache_transform(kind, x.shape()[2]));
         let scores = match of_keys {
-            Some(len) => n.scores(&n.hadamard(q, len), &keys, self.scale),
-            None => n.scores(q, &keys, self.scale),
+            Some(len) => n.scores(&n.hadamard(q, len), keys, self.scale),
+            None => n.scores(q, keys, self.scale),
         };
         let scores = t.tap(AttnScores, capped(n, scores, self.cap));
-        let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
+        let mask = self.mask.without(first);
         let scores = match self.slopes {
             Some(slopes) => n.add_alibi(&scores, slopes, mask),
             None => scores,
@@ -46,9 +69,7 @@ impl Attention<'_> {
             None => n.softmax(&scores, mask),
         };
         let weights = t.tap(AttnWeights, weights);
-        let context = t.tap(AttnContext, transformed(n, n.context(&weights, &values), of_values));
-        kv.keep(keys, values, self.mask.window);
-        context
+        t.tap(AttnContext, transformed(n, n.context(&weights, values), of_values))
     }
 }
 

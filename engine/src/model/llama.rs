@@ -57,6 +57,8 @@ pub const FAMILY: Family = Family {
     sliding: None,
     has_window_switch: true,
     unrotated_every: None,
+    has_query_temperature: false,
+    has_layer_variants: false,
     rope: RopeExtras::NONE,
     config_defaults: || json!({"rms_norm_eps": 1e-6}),
     experts: None,

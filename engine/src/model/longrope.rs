@@ -85,6 +85,18 @@ impl Model for LongRopeModel<'_> {
         self.model.head()
     }
 
+    fn cache_widths(&self, layer: usize) -> [usize; 2] {
+        self.model.cache_widths(layer)
+    }
+
+    fn runs_in_parts(&self) -> bool {
+        self.model.runs_in_parts()
+    }
+
+    fn has_chunks(&self) -> bool {
+        self.model.has_chunks()
+    }
+
     fn window(&self, layer: usize) -> Option<usize> {
         self.model.window(layer)
     }

@@ -22,6 +22,7 @@ mod files;
 pub(crate) mod gemma;
 pub(crate) mod gemma2;
 pub mod gemma3;
+pub(crate) mod gemma4;
 pub(crate) mod glm;
 pub(crate) mod glm4;
 pub(crate) mod glm4_moe;
@@ -37,6 +38,7 @@ pub(crate) mod jais2;
 mod json;
 pub(crate) mod lfm2;
 pub mod llama;
+pub(crate) mod llama4;
 mod loaders;
 mod longrope;
 pub(crate) mod minimax_m2;
@@ -177,6 +179,24 @@ pub trait Model: Send + Sync {
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
         None
+    }
+
+    /// Returns true if a window is a chunk of positions, of which a token sees those up to itself.
+    fn has_chunks(&self) -> bool {
+        false
+    }
+
+    /// Returns the widths of a cached key and of a cached value of one token in a layer.
+    fn cache_widths(&self, layer: usize) -> [usize; 2] {
+        _ = layer;
+        let Dimensions { kv_width, value_width, .. } = self.dimensions();
+        [kv_width, value_width]
+    }
+
+    /// Returns true if layers can run alone, from a residual stream. Layers of some models also read tokens, or the keys of
+    /// earlier layers.
+    fn runs_in_parts(&self) -> bool {
+        true
     }
 
     /// Returns the state of a layer before the first token.

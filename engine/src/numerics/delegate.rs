@@ -81,6 +81,7 @@ macro_rules! delegate {
     (@add_shared $inner:tt) => {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);
     };
+    (@row_scaled $inner:tt) => { delegate!(@row_scaled $inner (x: &Tensor, factors: &Tensor) -> Tensor); };
     (@short_convolution $inner:tt) => {
         delegate!(@short_convolution $inner (x: &Tensor, conv: &crate::ops::short_convolution::ShortConvolution) -> Tensor);
     };

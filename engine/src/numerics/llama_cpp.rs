@@ -204,7 +204,7 @@ impl Numerics for LlamaCpp {
     /// Divides by the sum, which is `f64` and at least the smallest normal `f16`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         const LEAST: f32 = 6.103_515_6e-5;
-        if routing.is_of_chosen {
+        if routing.is_of_chosen && routing.function == ScoreFunction::Softmax {
             return ggml::softmax_of_chosen(&experts::of_chosen(logits, chosen));
         }
         let weights = experts::of_chosen(&self.scores_of_logits(logits, routing.function), chosen);

@@ -50,6 +50,7 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::{Picks, log_probabilities};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
@@ -296,6 +297,16 @@ pub trait Numerics: Send + Sync {
     /// Adds the outputs of a shared expert, times its weights if it has any: `[T, d]`, `[T, d]`, `[T]` to `[T, d]`.
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         shared_expert::added(routed, outputs, weights, |x| x)
+    }
+
+    /// Multiplies each row by its factors: `[T, ...]` and `[T]`, or `[T, d]` and `[T, k]` to `[T, k, d]`.
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        row_factor::scaled(x, factors, |product| product)
+    }
+
+    /// Multiplies queries by the temperature of their position: `[T, H, D]`.
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        self.row_scaled(q, &temperature.factors(positions))
     }
 
     /// Computes a causal convolution of each channel: `[k - 1 + T, C]`, beginning with the kept inputs, to `[T, C]`.

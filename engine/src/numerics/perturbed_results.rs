@@ -405,6 +405,10 @@ impl Numerics for PerturbedResults<'_> {
         self.result(self.rounded_by(added, self.roundings.experts))
     }
 
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        self.result(self.rounded(self.numerics.row_scaled(x, factors), 1.0))
+    }
+
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {
         let convolved = self.summed(self.numerics.short_convolution(x, conv), conv.kernel);
         self.result(self.in_short(convolved, 2.0, 1.0))

@@ -22,6 +22,7 @@ use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
+use crate::ops::row_factor;
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
@@ -262,6 +263,10 @@ impl Numerics for Transformers {
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
         shared_expert::added(routed, outputs, weights, |x| self.round(x))
+    }
+
+    fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
+        row_factor::scaled(x, factors, |product| self.round(product))
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

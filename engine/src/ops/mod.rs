@@ -27,6 +27,7 @@ pub mod log_probabilities;
 pub mod logits;
 pub mod norm;
 pub mod rope;
+pub mod row_factor;
 pub mod sampling;
 pub mod scaling;
 pub(crate) mod shared_expert;

@@ -37,7 +37,7 @@ impl Heads {
 
     /// The first token sees all keys but those of the tokens behind it.
     pub fn mask(&self) -> Mask {
-        Mask { position: self.sizes[2] - self.sizes[0], window: None }
+        Mask { position: self.sizes[2] - self.sizes[0], window: None, chunks: None }
     }
 
     fn keys_of(&self, data: &[f32]) -> Tensor {
@@ -146,7 +146,7 @@ impl Rows {
     }
 
     pub fn mask(&self) -> Mask {
-        Mask { position: self.keys - self.scores.len() / self.keys, window: None }
+        Mask { position: self.keys - self.scores.len() / self.keys, window: None, chunks: None }
     }
 
     pub fn traced(&self) -> Tensor {

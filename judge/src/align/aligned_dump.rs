@@ -146,7 +146,8 @@ impl<'d> AlignedDump<'d> {
     /// Checks the order of heads against the values of a site, until some site has shown it. `rel_l2` returns
     /// the relative error of the values as read. Later sites are read in the order shown.
     ///
-    /// The errors of `rel_l2`.
+    /// # Errors
+    /// Those of `rel_l2`.
     pub(crate) fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
         if self.is_shown.get() || self.is_fixed.get() {
             return Ok(());

@@ -18,6 +18,8 @@ pub(crate) struct VisibleKeys {
     pub(crate) first_key: usize,
     /// Sliding window: the number of latest positions that a query sees, including itself. `None` for all.
     pub(crate) window: Option<usize>,
+    /// True if the window is a chunk of positions: a query sees no keys of earlier chunks.
+    pub(crate) has_chunks: bool,
     /// The recorded rows of the pass, if not all.
     pub(crate) rows: Option<Arc<[usize]>>,
 }
@@ -35,7 +37,11 @@ impl VisibleKeys {
         match (point, shape) {
             (Point::AttnScores, &[_, queries, keys]) => {
                 let query = self.first_query + row % queries;
-                let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
+                let first = match self.window {
+                    None => 0,
+                    Some(chunk) if self.has_chunks => query / chunk * chunk,
+                    Some(window) => (query + 1).saturating_sub(window),
+                };
                 let within = |position: usize| position.saturating_sub(self.first_key).min(keys);
                 let (start, end) = (within(first), within(query + 1));
                 if (start, end) == (0, keys) {
@@ -93,7 +99,13 @@ impl ComparableEntries {
         first_query: usize,
         rows: Option<Vec<usize>>,
     ) -> Self {
-        let causal = VisibleKeys { first_query, first_key: 0, window: None, rows: rows.map(Arc::from) };
+        let causal = VisibleKeys {
+            first_query,
+            first_key: 0,
+            window: None,
+            has_chunks: false,
+            rows: rows.map(Arc::from),
+        };
         Self { point, shape: shape.to_vec(), causal, told_by: MaskEvidence::Nothing }
     }
 

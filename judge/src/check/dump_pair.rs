@@ -224,8 +224,13 @@ impl<'d> DumpPair<'d> {
         if let Some(what) = self.other_length(site, &candidate, &reference)? {
             return Ok(ArrayComparison::OtherLength(what));
         }
-        let pair =
-            ValuePair { site, candidate, reference, grain: at.grain(self.computed), rows: at.listed_rows() };
+        let pair = ValuePair {
+            site,
+            candidate,
+            reference,
+            precision: at.precision(self.computed),
+            rows: at.listed_rows(),
+        };
         if site.point.kind() == ValueKind::Token {
             let all = |_| ColumnSelection::All;
             return Ok(ArrayComparison::Measured(pair.measure(all, |_| None)));

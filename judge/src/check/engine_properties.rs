@@ -18,6 +18,8 @@ pub struct EngineProperties {
     pub pairing: Option<RopePairing>,
     /// Sliding window of each layer: the number of latest positions it sees. `None` for all positions.
     pub windows: Vec<Option<usize>>,
+    /// True if windows are chunks of positions.
+    pub has_chunks: bool,
     /// Groups of experts, if a token may choose from some groups only.
     pub expert_groups: Option<ExpertGroups>,
     /// Type to which operations round their results.
@@ -44,14 +46,15 @@ impl EngineProperties {
     }
 
     /// Returns the visible entries of a value in a dump that dropped the first `dropped` keys.
-    pub(crate) fn sight(&self, held: &AlignedDump, site: Site, dropped: usize) -> VisibleKeys {
+    pub(crate) fn visible(&self, held: &AlignedDump, site: Site, dropped: usize) -> VisibleKeys {
         let first_query = held.positions(site).start;
         let rows = held.dump.held_rows(site).map(Arc::from);
-        VisibleKeys { first_query, first_key: dropped, window: self.window(site), rows }
+        let (window, has_chunks) = (self.window(site), self.has_chunks);
+        VisibleKeys { first_query, first_key: dropped, window, has_chunks, rows }
     }
 
     /// Returns the precision of both sides' values, with the dump in this role.
-    pub(super) fn grain(&self, held: &AlignedDump, site: Site, role: Role) -> ValuePrecision {
+    pub(super) fn precision(&self, held: &AlignedDump, site: Site, role: Role) -> ValuePrecision {
         let computed = self.computed_at(site.point);
         let (stored, step) = (self.stored(held, site), held.step(site));
         match role {

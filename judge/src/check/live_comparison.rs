@@ -151,8 +151,8 @@ impl<'d> LiveComparison<'d> {
             check.preference = self.preference(site, traced, dumped)?.or(check.preference);
         }
         let dropped = axis(site.point, TapAxis::Key).map_or(0, |axis| own.shape()[axis] - part.shape()[axis]);
-        let sight = self.engine.sight(held, site, dropped);
-        let columns = |row: usize| sight.columns(site.point, dumped.shape(), row);
+        let visible = self.engine.visible(held, site, dropped);
+        let columns = |row: usize| visible.columns(site.point, dumped.shape(), row);
         if included {
             self.measure(check, traced, &pair, columns);
         }
@@ -180,9 +180,9 @@ impl<'d> LiveComparison<'d> {
         check.found = Some(ArrayComparison::Measured(pair.measure(&columns, same_top)));
         if site.point.kind() == ValueKind::Real || site.point == Point::Experts {
             if self.distributed.is_some_and(|sites| sites.contains(&site)) {
-                let (grain, is_of_logits) =
-                    (self.engine.grain(self.held, site, Role::Candidate), is_of_logits(site.point));
-                check.distribution = Some(Distribution::of(dumped, part, grain, columns, is_of_logits));
+                let (precision, is_of_logits) =
+                    (self.engine.precision(self.held, site, Role::Candidate), is_of_logits(site.point));
+                check.distribution = Some(Distribution::of(dumped, part, precision, columns, is_of_logits));
             }
             if let Some(may_differ) = self.may_differ {
                 let operation = OperationResults {
@@ -190,7 +190,7 @@ impl<'d> LiveComparison<'d> {
                     dumped: with_latest(&own, site.point, dumped),
                     stored: self.engine.lossy(self.held, site, traced),
                     is_double: self.held.stored(site) == Some(DType::F64),
-                    sight: self.engine.sight(self.held, site, 0),
+                    visible: self.engine.visible(self.held, site, 0),
                     may_differ,
                 };
                 check.evaluate(operation, self.role, |values| self.has_room_for(values));
@@ -319,8 +319,8 @@ impl<'d> LiveComparison<'d> {
             && let Some(part) = self.latest_of(site, own, &dumped)?
         {
             let (candidate, reference) = self.sides(part, dumped);
-            let (grain, rows) = (self.engine.grain(self.held, site, self.role), self.rows(site));
-            return Ok(Ok(ValuePair { site, candidate, reference, grain, rows }));
+            let (precision, rows) = (self.engine.precision(self.held, site, self.role), self.rows(site));
+            return Ok(Ok(ValuePair { site, candidate, reference, precision, rows }));
         }
         let length = |along: usize| [&dumped, own].map(|view| view.shape()[along]);
         Ok(Err(match axis(site.point, TapAxis::Chosen).map(length) {
@@ -382,16 +382,16 @@ impl<'d> LiveComparison<'d> {
         columns: impl Fn(usize) -> ColumnSelection + Sync,
     ) -> Tensor {
         let own = View::from(traced);
-        let stands = InputPrecision::of(self.held, site, self.engine.computed_at(site.point));
-        let near = stands.nearest(part, dumped, columns);
+        let precision = InputPrecision::of(self.held, site, self.engine.computed_at(site.point));
+        let near = precision.nearest(part, dumped, columns);
         let tensor = match own.shape() == dumped.shape() {
             true => near,
             false => Tensor::from(&with_latest(&own, site.point, &View::from(&near))),
         };
-        match (self.may_differ, stands) {
+        match (self.may_differ, precision) {
             (None, _) => tensor,
             (Some(_), InputPrecision::Given) => exact::in_place_of(traced, tensor),
-            (Some(_), _) => stands.about(tensor, &with_latest(&own, site.point, dumped)),
+            (Some(_), _) => precision.about(tensor, &with_latest(&own, site.point, dumped)),
         }
     }
 

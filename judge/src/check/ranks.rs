@@ -48,7 +48,7 @@ pub(super) struct RankPair {
     /// The rows that both dumps record.
     pub(super) rows: Vec<usize>,
     /// The types of both sides' log-probabilities.
-    pub(super) grain: ValuePrecision,
+    pub(super) precision: ValuePrecision,
 }
 
 impl RankPair {
@@ -109,11 +109,11 @@ impl RankPair {
         }
         let reference = View::owned(candidate.shape(), theirs);
         let common = |row: usize| ColumnSelection::These(columns[row].clone());
-        let mut found = measure(candidate.clone(), reference.clone(), self.grain, common);
+        let mut found = measure(candidate.clone(), reference.clone(), self.precision, common);
         let top = |ranks: &Ranks, row: usize| ranks.row(row, 1).first().map(|(id, _)| *id);
         let same_top = |row: usize| Some(top(&self.candidate, row)? == top(&self.reference, row)?);
         let told: Vec<usize> = self.rows.iter().copied().filter(|&row| !columns[row].is_empty()).collect();
-        found.agreement = Some(Agreement::of(candidate, &reference, &told, self.grain, common, same_top));
+        found.agreement = Some(Agreement::of(candidate, &reference, &told, self.precision, common, same_top));
         found
     }
 

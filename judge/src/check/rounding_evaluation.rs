@@ -157,7 +157,7 @@ fn shortest(value: f64) -> String {
 }
 
 fn systematic(bias: &BiasEstimate) -> String {
-    let of = match bias.strand {
+    let of = match bias.group {
         BiasGroup::Whole => "all".to_owned(),
         BiasGroup::Axis(axis) => format!("at index {} of axis {axis}", bias.index),
         BiasGroup::Channel => format!("in channel {}", bias.index),

@@ -1,4 +1,4 @@
-//! The runs of a mode: from the tokens on, restarted at every recorded value, or restarted at every layer.
+//! What all runs of a model along one dump share: the dump, the numerics, the rounding of both sides, the part to run.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub(crate) struct RunContext<'r> {
     /// The part of the model to run.
     pub(crate) unit: Unit,
     /// Settings of the model's operations, computed once and shared.
-    pub(crate) book: Rc<OnceCell<ModelOperations>>,
+    pub(crate) operations: Rc<OnceCell<ModelOperations>>,
     /// Number of operations computed with a change from `--suppose`.
     made: Cell<usize>,
 }
@@ -150,6 +150,7 @@ impl<'r> RunContext<'r> {
         let engine = EngineProperties {
             pairing: dimensions.rope_pairing,
             expert_groups: dimensions.expert_groups,
+            has_chunks: model.has_chunks(),
             windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
             computed: numerics.activation_type(),
             products: profile.products().unwrap_or(numerics.activation_type()),
@@ -168,7 +169,7 @@ impl<'r> RunContext<'r> {
             engine,
             suppositions,
             unit: Unit::Whole,
-            book: Rc::default(),
+            operations: Rc::default(),
             made: Cell::new(0),
         })
     }
@@ -190,8 +191,8 @@ impl<'r> RunContext<'r> {
     }
 
     /// Returns the visible entries of a value. Noise floor and error use the same entries.
-    pub(crate) fn sight(&self, site: Site) -> VisibleKeys {
-        self.engine.sight(self.held, site, 0)
+    pub(crate) fn visible(&self, site: Site) -> VisibleKeys {
+        self.engine.visible(self.held, site, 0)
     }
 
     /// Returns the passes to run: the dump's passes, then passes without taps for tokens generated after the
@@ -223,7 +224,7 @@ impl<'r> RunContext<'r> {
             return self.run_with(numerics, script, comparison, None, onlooker);
         }
         let traced = TracedNumerics::new(numerics, self.profile);
-        let changing = ChangeTap::new(&traced, self.book()?, self.suppositions);
+        let changing = ChangeTap::new(&traced, self.operations()?, self.suppositions);
         self.run_with(&traced, script, comparison, Some(changing), onlooker)
     }
 
@@ -238,8 +239,8 @@ impl<'r> RunContext<'r> {
     }
 
     fn again(&self, unit: Unit) -> RunContext<'r> {
-        let (engine, book) = (self.engine.clone(), self.book.clone());
-        RunContext { unit, engine, book, made: Cell::new(0), ..*self }
+        let (engine, operations) = (self.engine.clone(), self.operations.clone());
+        RunContext { unit, engine, operations, made: Cell::new(0), ..*self }
     }
 
     /// Returns true if the dump stores a site in a smaller type than its engine computes in. Later operations
@@ -277,12 +278,12 @@ impl<'r> RunContext<'r> {
     }
 
     /// Returns the settings of the model's operations.
-    pub(crate) fn book(&self) -> Result<&ModelOperations> {
-        if let Some(book) = self.book.get() {
-            return Ok(book);
+    pub(crate) fn operations(&self) -> Result<&ModelOperations> {
+        if let Some(operations) = self.operations.get() {
+            return Ok(operations);
         }
-        let book = ModelOperations::of(self.model, self.numerics)?;
-        Ok(self.book.get_or_init(|| book))
+        let operations = ModelOperations::of(self.model, self.numerics)?;
+        Ok(self.operations.get_or_init(|| operations))
     }
 
     /// Runs once from the dump's values. Evaluates the rounding of an operation if the verdict depends on it.
@@ -298,7 +299,7 @@ impl<'r> RunContext<'r> {
         let traced = TracedNumerics::new(self.numerics, self.profile);
         let changing = match self.suppositions {
             [] => None,
-            suppositions => Some(ChangeTap::new(&traced, self.book()?, suppositions)),
+            suppositions => Some(ChangeTap::new(&traced, self.operations()?, suppositions)),
         };
         self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
     }
@@ -317,11 +318,14 @@ impl<'r> RunContext<'r> {
     ) -> Result<Vec<SiteCheck>> {
         let all = [self.suppositions, suppositions].concat();
         let traced = TracedNumerics::new(self.numerics, self.profile);
-        let changing = Some(ChangeTap::new(&traced, self.book()?, &all));
+        let changing = Some(ChangeTap::new(&traced, self.operations()?, &all));
         let mut script = self.script();
         script.passes.truncate(passes);
         let part = match part {
             RerunPart::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
+            RerunPart::Part(part) if !part.layers.is_empty() && !self.model.runs_in_parts() => {
+                return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0);
+            }
             RerunPart::Part(part) => part,
         };
         // Without layers there is no cache, so earlier passes do not matter.
@@ -337,8 +341,8 @@ impl<'r> RunContext<'r> {
         if !is_evaluating {
             return Ok(Some(tensor));
         }
-        let stands = InputPrecision::of(self.held, site, self.engine.computed);
-        let tensor = stands.about(tensor, &view);
+        let precision = InputPrecision::of(self.held, site, self.engine.computed);
+        let tensor = precision.about(tensor, &view);
         if part.layers.start == 0 || !tensor.origins().is_empty() {
             return Ok(Some(tensor));
         }

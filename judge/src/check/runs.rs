@@ -58,26 +58,26 @@ pub(crate) fn continues(mode: Mode) -> ContinuationValues {
 }
 
 impl RunResults {
-    pub(crate) fn of(setting: &RunContext, mode: Mode, onlooker: &mut dyn Tap) -> Result<Self> {
-        let script = setting.script();
+    pub(crate) fn of(context: &RunContext, mode: Mode, onlooker: &mut dyn Tap) -> Result<Self> {
+        let script = context.script();
         let mut runs = Self::default();
         if matches!(mode, Mode::Both | Mode::Accumulated) {
             let (checks, transcript) =
-                setting.run(setting.numerics, &script, ContinuationValues::Own, &mut *onlooker)?;
+                context.run(context.numerics, &script, ContinuationValues::Own, &mut *onlooker)?;
             runs.begin(&checks, transcript);
             (runs.rank_margins.accumulated, runs.preferences.accumulated) =
                 (rank_margins(&checks), preferences(&checks));
             runs.accumulated = by_site(checks);
         }
         // If the dump records no layer input, there is nothing to run.
-        let starts = mode != Mode::Layers || any_layer_can_start(setting);
+        let starts = mode != Mode::Layers || any_layer_can_start(context);
         if mode != Mode::Accumulated && starts {
             // The passes after the dump's have no recorded values to evaluate.
-            let (mut checks, transcript) = match setting.unit {
+            let (mut checks, transcript) = match context.unit {
                 Unit::Continuation => {
-                    setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?
+                    context.run(context.numerics, &script, continues(mode), &mut *onlooker)?
                 }
-                _ => setting.evaluate(&script, continues(mode), &mut *onlooker)?,
+                _ => context.evaluate(&script, continues(mode), &mut *onlooker)?,
             };
             if runs.visited.is_empty() {
                 runs.begin(&checks, transcript);
@@ -125,9 +125,9 @@ fn by_site(checks: Vec<SiteCheck>) -> HashMap<Site, SiteCheck> {
     found
 }
 
-fn any_layer_can_start(setting: &RunContext) -> bool {
-    let inputs = LayerInputs::new(setting.held.dump, setting.model.dimensions().n_layers);
-    let is_selected = |site: &Site| setting.selection.takes(*site, &setting.held.positions(*site));
-    let mut selected = setting.held.sites().filter(is_selected);
+fn any_layer_can_start(context: &RunContext) -> bool {
+    let inputs = LayerInputs::new(context.held.dump, context.model.dimensions().n_layers);
+    let is_selected = |site: &Site| context.selection.takes(*site, &context.held.positions(*site));
+    let mut selected = context.held.sites().filter(is_selected);
     selected.any(|site| site.point != Point::Embed && inputs.missing(site).is_none())
 }

@@ -74,14 +74,14 @@ impl SiteCheck {
         role: Role,
         has_room: impl FnOnce(usize) -> bool,
     ) {
-        let OperationResults { traced, dumped, stored, is_double, sight, may_differ } = operation;
+        let OperationResults { traced, dumped, stored, is_double, visible, may_differ } = operation;
         let (site, own) = (self.site, View::from(traced));
         let compared = exact::ResultPair {
             traced,
             sides: [&dumped, &own],
             stored,
             is_double,
-            sees: &|row| sight.range(site.point, own.shape(), row),
+            sees: &|row| visible.range(site.point, own.shape(), row),
         };
         let Some(judged) = exact::judge(&compared, may_differ) else { return };
         if let Some(ArrayComparison::Measured(Measurement { agreement: Some(agreement), .. })) =
@@ -95,7 +95,7 @@ impl SiteCheck {
             let (theirs, scales) = (dumped.to_vec(), dumped.scales().map(View::to_vec));
             let traced = traced.clone();
             self.unexplained =
-                Some(UnexplainedOperation { site, traced, theirs, scales, stored, is_double, sight });
+                Some(UnexplainedOperation { site, traced, theirs, scales, stored, is_double, visible });
         }
         self.explained = Some(RoundingEvaluation::new(judged, role, own.shape()));
     }
@@ -111,7 +111,7 @@ pub(crate) struct OperationResults<'v> {
     pub(crate) stored: Option<Float>,
     /// True if the dump's values have more digits than `f32`.
     pub(crate) is_double: bool,
-    pub(crate) sight: VisibleKeys,
+    pub(crate) visible: VisibleKeys,
     /// True if the dump's engine may round differently than its profile states.
     pub(crate) may_differ: bool,
 }
@@ -122,7 +122,7 @@ pub(crate) struct ValuePair<'v> {
     pub(crate) candidate: View<'v>,
     pub(crate) reference: View<'v>,
     /// The types of both sides' values.
-    pub(crate) grain: ValuePrecision,
+    pub(crate) precision: ValuePrecision,
     /// The rows that both sides record.
     pub(crate) rows: Vec<usize>,
 }
@@ -148,7 +148,7 @@ impl<'v> ValuePair<'v> {
             (Point::Experts, _) => measure_experts(candidate, reference, &self.rows),
             (_, ValueKind::Token) => measure_tokens(candidate.clone(), reference.clone()),
             (point, ValueKind::Real) => {
-                let mut found = measure(candidate.clone(), reference.clone(), self.grain, columns);
+                let mut found = measure(candidate.clone(), reference.clone(), self.precision, columns);
                 found.agreement = self.agreement(found.is_identical(), same_top);
                 if point == Point::LastLogits {
                     found.tops = Tops::of(candidate, reference).map(Box::new);
@@ -161,12 +161,12 @@ impl<'v> ValuePair<'v> {
     /// Compares the predictions of both sides at each position: for log-probabilities, and for logits that
     /// differ.
     fn agreement(&self, is_identical: bool, same_top: impl Fn(usize) -> Option<bool>) -> Option<Agreement> {
-        let Self { candidate, reference, rows, grain, .. } = self;
+        let Self { candidate, reference, rows, precision, .. } = self;
         match self.site.point {
             Point::Logits if !is_identical => Some(Agreement::of_logits(candidate, reference, rows)),
             point if point.is_of_named_ids() => {
                 let all = |_| ColumnSelection::All;
-                Some(Agreement::of(candidate, reference, rows, *grain, all, same_top))
+                Some(Agreement::of(candidate, reference, rows, *precision, all, same_top))
             }
             _ => None,
         }
@@ -211,7 +211,7 @@ pub struct UnexplainedOperation {
     pub(crate) scales: Option<Vec<f64>>,
     pub(crate) stored: Option<Float>,
     pub(crate) is_double: bool,
-    pub(crate) sight: VisibleKeys,
+    pub(crate) visible: VisibleKeys,
 }
 
 impl UnexplainedOperation {
@@ -243,7 +243,7 @@ impl UnexplainedOperation {
     }
 
     fn sees(&self, flat: usize) -> bool {
-        self.sight.sees(self.site.point, self.traced.shape(), flat)
+        self.visible.sees(self.site.point, self.traced.shape(), flat)
     }
 
     fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::ResultPair) -> R) -> R {
@@ -257,7 +257,7 @@ impl UnexplainedOperation {
             sides: [scaled.as_ref().unwrap_or(&theirs), &View::from(computed)],
             stored: self.stored,
             is_double: self.is_double,
-            sees: &|row| self.sight.range(self.site.point, computed.shape(), row),
+            sees: &|row| self.visible.range(self.site.point, computed.shape(), row),
         })
     }
 }

@@ -53,7 +53,7 @@ impl<'p, 'd> SitePair<'p, 'd> {
     }
 
     /// Returns the types of both sides' values, for operations that round to `computed`.
-    pub(super) fn grain(&self, computed: DType) -> ValuePrecision {
+    pub(super) fn precision(&self, computed: DType) -> ValuePrecision {
         let [one, other] = self.both().map(DumpSite::stored);
         let stored = |dtype: Option<DType>| coarser(dtype?, computed);
         let (candidate, reference) = (stored(one.0), stored(other.0));
@@ -67,11 +67,11 @@ impl<'p, 'd> SitePair<'p, 'd> {
             let (widths, ids, values) = (ids.widths()?, ids.values()?, at.tap(Point::TopLogprobs).values()?);
             Ok(ids.and_then(|ids| Ok(Ranks { ids, values: values?, widths, slack })))
         };
-        let grain = self.tap(Point::TopLogprobs).grain(computed);
-        let [one, other] = grain.slacks();
+        let precision = self.tap(Point::TopLogprobs).precision(computed);
+        let [one, other] = precision.slacks();
         let (candidate, reference) = (of(&self.candidate, one)?, of(&self.reference, other)?);
         let rows = self.listed_rows();
-        Ok(candidate.and_then(|candidate| Ok(RankPair { candidate, reference: reference?, rows, grain })))
+        Ok(candidate.and_then(|candidate| Ok(RankPair { candidate, reference: reference?, rows, precision })))
     }
 
     /// Returns the errors that a uniform distribution would have instead of the candidate's.

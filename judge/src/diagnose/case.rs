@@ -33,7 +33,7 @@ pub fn check_case(
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
     let held = AlignedDump::new(case)?;
-    let setting = RunContext::new(model, numerics, &held, rules)?;
+    let context = RunContext::new(model, numerics, &held, rules)?;
     let mut judge = UnitRows::new(rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {
@@ -47,9 +47,9 @@ pub fn check_case(
     }
     // Without a continuation, the model does not have to run.
     let runs = match case.sites().next() {
-        Some(_) => run_and_judge(&mut judge, &setting, rules, onlooker)?,
+        Some(_) => run_and_judge(&mut judge, &context, rules, onlooker)?,
         None => RunResults::default(),
     };
-    let subject = ComparisonSubject { is_case: true, ..subject(name, &setting, rules, case) };
-    finish(judge, subject, &setting, rules, runs)
+    let subject = ComparisonSubject { is_case: true, ..subject(name, &context, rules, case) };
+    finish(judge, subject, &context, rules, runs)
 }

@@ -95,7 +95,7 @@ fn check_units(
     check_architecture(model, dump)?;
     let (read, n_layers) = (held.read_tokens().len(), model.dimensions().n_layers);
     rules.selection.check(n_layers, held.passes().len(), read)?;
-    let setting = RunContext::new(model, numerics, &held, rules)?;
+    let context = RunContext::new(model, numerics, &held, rules)?;
     let units = match rules.mode {
         Mode::Both | Mode::Accumulated => vec![Unit::Whole],
         Mode::Local | Mode::Layers => plan::units(model, dump, numerics.activation_type(), rules.selection),
@@ -103,18 +103,18 @@ fn check_units(
     let UnitWork { wanted, mut done, mut finished } = work;
     let is_part = wanted.is_some();
     let wanted = wanted.unwrap_or(0..units.len());
-    let subject = subject(name, &setting, rules, dump);
+    let subject = subject(name, &context, rules, dump);
     let basis = Basis {
         is_whole: wanted == (0..units.len()),
         wanted: wanted.clone().map(|number| (number, units[number].clone())).collect(),
-        ..basis(&setting, rules)
+        ..basis(&context, rules)
     };
     done.retain(|(number, _)| wanted.contains(number));
     let mut left: Vec<usize> =
         wanted.filter(|number| !done.iter().any(|(there, _)| there == number)).collect();
     while !left.is_empty() {
         let number = left.remove(0);
-        let (mut found, _) = examine(&setting, &units[number], rules, &mut *onlooker)?;
+        let (mut found, _) = examine(&context, &units[number], rules, &mut *onlooker)?;
         // The hashes at the unit's edges let a later merge check that neighbouring units come from one dump.
         if is_part {
             found.edges = edges(&held, &units[number])?;
@@ -125,16 +125,16 @@ fn check_units(
         }
     }
     if basis.is_whole {
-        setting.check_suppositions(done.iter().map(|(_, found)| found.made).sum())?;
+        context.check_suppositions(done.iter().map(|(_, found)| found.made).sum())?;
     }
     Ok(conclude(subject, basis, done))
 }
 
-pub(super) fn subject(name: &str, setting: &RunContext, rules: Rules, dump: &Dump) -> ComparisonSubject {
+pub(super) fn subject(name: &str, context: &RunContext, rules: Rules, dump: &Dump) -> ComparisonSubject {
     ComparisonSubject {
         name: name.to_owned(),
         producer: dump.manifest.producer.clone(),
-        numerics: setting.numerics.name().to_owned(),
+        numerics: context.numerics.name().to_owned(),
         role: rules.role,
         is_case: false,
         gate: rules.gate,
@@ -143,35 +143,35 @@ pub(super) fn subject(name: &str, setting: &RunContext, rules: Rules, dump: &Dum
 }
 
 /// Returns the basis of a verdict over the whole model, without results.
-pub(super) fn basis(setting: &RunContext, rules: Rules) -> Basis {
-    let layers = 0..setting.model.dimensions().n_layers;
+pub(super) fn basis(context: &RunContext, rules: Rules) -> Basis {
+    let layers = 0..context.model.dimensions().n_layers;
     Basis {
         selection: rules.selection.clone(),
-        choices_are_read: setting.held.tells_by_reading,
-        slides: layers.map(|layer| setting.model.window(layer).is_some()).collect(),
+        choices_are_read: context.held.tells_by_reading,
+        slides: layers.map(|layer| context.model.window(layer).is_some()).collect(),
         ..Basis::default()
     }
 }
 
 /// Returns the results of a unit and the sites that its runs visited.
 pub(super) fn examine(
-    setting: &RunContext,
+    context: &RunContext,
     unit: &Unit,
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<(Evidence, Vec<Site>)> {
-    let (setting, held) = (setting.of_unit(unit), setting.held);
+    let (context, held) = (context.of_unit(unit), context.held);
     held.forget_pairing();
-    let (architecture, computed) = (setting.model.architecture(), setting.numerics.activation_type());
+    let (architecture, computed) = (context.model.architecture(), context.numerics.activation_type());
     let mut judge = UnitRows::new(rules, architecture, computed);
-    let runs = run_and_judge(&mut judge, &setting, rules, onlooker)?;
+    let runs = run_and_judge(&mut judge, &context, rules, onlooker)?;
     if !runs.visited.is_empty() {
         let visited = runs.visited.iter().map(|site| site.point).collect();
         let path = held.dump.path.display().to_string();
         judge.sides([(OUR_ENGINE.to_owned(), visited), (path, held.points())]);
     }
     let visited = runs.visited.clone();
-    Ok((evidence(judge, &setting, runs)?, visited))
+    Ok((evidence(judge, &context, runs)?, visited))
 }
 
 /// Returns hashes of the dump's values at the start and end of a unit. They detect units from different
@@ -212,17 +212,17 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 }
 
 /// Judges the results of a unit's runs.
-fn evidence(judge: UnitRows, setting: &RunContext, runs: RunResults) -> Result<Evidence> {
-    let integers = integers_of(setting, &runs, &judge.rows);
+fn evidence(judge: UnitRows, context: &RunContext, runs: RunResults) -> Result<Evidence> {
+    let integers = integers_of(context, &runs, &judge.rows);
     let RunResults { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
-    let sides = LogitSource::Engine { held: setting.held, role: setting.role, margins, read_on };
-    let parties = TieEvidence { sides, setting: Some(setting), choices, rank_margins, preferences };
+    let sides = LogitSource::Engine { held: context.held, role: context.role, margins, read_on };
+    let parties = TieEvidence { sides, context: Some(context), choices, rank_margins, preferences };
     // The search for causes runs the whole model. It is skipped if some weights are not on this machine,
     // because it would download all of them.
-    let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
+    let is_here = !context.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     let (are_sought, budget) = (judge.rules.causes && is_here, judge.rules.budget);
-    let found = judge.examine(&setting.unit, parties, |rows| match are_sought {
-        true => causes::of_engine(setting, rows, &unexplained, budget),
+    let found = judge.examine(&context.unit, parties, |rows| match are_sought {
+        true => causes::of_engine(context, rows, &unexplained, budget),
         false => Ok(Vec::new()),
     })?;
     Ok(Evidence { integers, ..found })
@@ -232,42 +232,42 @@ fn evidence(judge: UnitRows, setting: &RunContext, runs: RunResults) -> Result<E
 pub(super) fn finish(
     judge: UnitRows,
     subject: ComparisonSubject,
-    setting: &RunContext,
+    context: &RunContext,
     rules: Rules,
     runs: RunResults,
 ) -> Result<Outcome> {
-    Ok(conclude(subject, basis(setting, rules), vec![(0, evidence(judge, setting, runs)?)]))
+    Ok(conclude(subject, basis(context, rules), vec![(0, evidence(judge, context, runs)?)]))
 }
 
 /// Runs the model and passes the results at each site to `judge`. Returns the remaining results, which are
 /// needed to judge choices.
 pub(super) fn run_and_judge(
     judge: &mut UnitRows,
-    setting: &RunContext,
+    context: &RunContext,
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<RunResults> {
-    let held = setting.held;
-    if let Some(what) = decoded(setting.model, setting.numerics) {
+    let held = context.held;
+    if let Some(what) = decoded(context.model, context.numerics) {
         judge.note(what);
     }
     note_unread_prompt(judge, held);
-    judge_prompt(judge, setting);
-    let mut runs = RunResults::of(setting, rules.mode, onlooker)?;
-    if setting.unit == Unit::Whole {
-        setting.check_suppositions(setting.made())?;
+    judge_prompt(judge, context);
+    let mut runs = RunResults::of(context, rules.mode, onlooker)?;
+    if context.unit == Unit::Whole {
+        context.check_suppositions(context.made())?;
     }
     for supposed in rules.suppositions {
         judge.note(format!("our engine computes with {}, as --suppose asks", supposed.change[0]));
     }
-    let n_layers = setting.model.dimensions().n_layers;
-    let visited = [entered(setting), runs.visited.clone()].concat();
-    let crossing = Crossing::of(setting.model, &held.dump.manifest);
-    let segments = StartingValueFinder::new(setting.model, &visited, held, continues(rules.mode));
+    let n_layers = context.model.dimensions().n_layers;
+    let visited = [entered(context), runs.visited.clone()].concat();
+    let crossing = Crossing::of(context.model, &held.dump.manifest);
+    let segments = StartingValueFinder::new(context.model, &visited, held, continues(rules.mode));
     let segments = segments.anew_at(crossing);
     let inputs = LayerInputs::new(held.dump, n_layers);
     let mut expected = expected_sites(&runs.visited, held, rules.selection);
-    expected.retain(|(site, _)| setting.unit.contains(*site, n_layers));
+    expected.retain(|(site, _)| context.unit.contains(*site, n_layers));
     leave_out_covered(judge, &mut expected, &segments, &runs, held);
     for (site, positions) in expected {
         judge.expect(site, positions.clone());
@@ -332,9 +332,9 @@ fn leave_out_covered(
 }
 
 /// Returns the sites of a unit's input values.
-fn entered(setting: &RunContext) -> Vec<Site> {
-    let part = setting.unit.part().filter(|part| !part.embed);
-    let passes = 0..setting.held.passes().len();
+fn entered(context: &RunContext) -> Vec<Site> {
+    let part = context.unit.part().filter(|part| !part.embed);
+    let passes = 0..context.held.passes().len();
     part.map_or(Vec::new(), |part| passes.map(|pass| input_of(part.layers.start, pass)).collect())
 }
 
@@ -348,10 +348,10 @@ fn note_unread_prompt(judge: &mut UnitRows, held: &AlignedDump) {
 }
 
 /// Judges the tokens of the prompt against those of the requested text.
-fn judge_prompt(judge: &mut UnitRows, setting: &RunContext) {
+fn judge_prompt(judge: &mut UnitRows, context: &RunContext) {
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
-    let begins = setting.unit.part().is_none_or(|part| part.embed);
-    let dump = setting.held.dump;
+    let begins = context.unit.part().is_none_or(|part| part.embed);
+    let dump = context.held.dump;
     if let Some(expected) = dump.expected_tokens.as_ref().filter(|_| begins) {
         let read = &dump.manifest.input.tokens;
         judge.expect(tokens, 0..0);
@@ -434,7 +434,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let side = |held: &AlignedDump| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = LogitSource::Dumps { candidate: &one, reference: &other };
-    let parties = TieEvidence { sides, setting: None, choices: Vec::new(), rank_margins, preferences };
+    let parties = TieEvidence { sides, context: None, choices: Vec::new(), rank_margins, preferences };
     let choices_are_read = parties.sides.tell_by_reading();
     let producer = &candidate.manifest.producer;
     let subject = ComparisonSubject {

@@ -32,7 +32,7 @@ pub struct DumpStream<'s> {
     model: &'s dyn Model,
     numerics: &'s dyn Numerics,
     rules: Rules<'s>,
-    book: Rc<OnceCell<ModelOperations>>,
+    operations: Rc<OnceCell<ModelOperations>>,
     told: Option<StreamFacts>,
     portions: Vec<MessageStations>,
     found: Vec<UnitResults>,
@@ -90,9 +90,9 @@ impl<'s> DumpStream<'s> {
                     .to_owned(),
             ));
         }
-        let (book, told, edges) = (Rc::default(), None, HashMap::new());
+        let (operations, told, edges) = (Rc::default(), None, HashMap::new());
         let (portions, found, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { name, model, numerics, rules, book, told, portions, found, pieces, edges })
+        Ok(Self { name, model, numerics, rules, operations, told, portions, found, pieces, edges })
     }
 
     /// Returns true if no message was judged.
@@ -121,8 +121,8 @@ impl<'s> DumpStream<'s> {
         let (computed, is_first) = (self.numerics.activation_type(), !self.pieces.iter().any(is_first_layer));
         let portion = MessageStations::of(dump, n_layers, computed, is_first).map_err(refuse)?;
         let edges = self.new_edges(&portion, &held)?;
-        let mut setting = RunContext::new(self.model, self.numerics, &held, self.rules)?;
-        setting.book = self.book.clone();
+        let mut context = RunContext::new(self.model, self.numerics, &held, self.rules)?;
+        context.operations = self.operations.clone();
         let (mut found, mut pieces) = (Vec::new(), Vec::new());
         for piece in portion.pieces() {
             let piece = (piece.clone(), digest(&portion, &piece, dump)?);
@@ -130,14 +130,14 @@ impl<'s> DumpStream<'s> {
                 continue;
             }
             for unit in portion.units(&piece.0, &dump.manifest, self.rules.selection) {
-                let (evidence, visited) = examine(&setting, &unit, self.rules, &mut *onlooker)?;
+                let (evidence, visited) = examine(&context, &unit, self.rules, &mut *onlooker)?;
                 let unheld = self.unheld(visited, &held, &unit);
                 found.push(UnitResults { evidence, unheld });
             }
             pieces.push(piece);
         }
         let judged = MessageResult { of: portion.to_string(), is_suspect: found.iter().any(is_suspect) };
-        self.tell(&portion, &setting, dump);
+        self.tell(&portion, &context, dump);
         self.edges.extend(edges);
         self.pieces.extend(pieces);
         self.portions.push(portion);
@@ -227,11 +227,11 @@ impl<'s> DumpStream<'s> {
     }
 
     /// Adds a message's facts to those of the whole dump.
-    fn tell(&mut self, portion: &MessageStations, setting: &RunContext, dump: &Dump) {
+    fn tell(&mut self, portion: &MessageStations, context: &RunContext, dump: &Dump) {
         let told = self.told.get_or_insert_with(|| StreamFacts {
             manifest: Manifest { tensors: Vec::new(), ..dump.manifest.clone() },
-            subject: subject(self.name, setting, self.rules, dump),
-            basis: basis(setting, self.rules),
+            subject: subject(self.name, context, self.rules, dump),
+            basis: basis(context, self.rules),
             points: BTreeSet::new(),
             known: BTreeSet::new(),
         });
@@ -240,8 +240,8 @@ impl<'s> DumpStream<'s> {
         told.points.extend(points);
         // Choices of tokens come with the message that contains the head.
         if portion.has_head() {
-            told.known.extend(setting.held.points());
-            told.basis = basis(setting, self.rules);
+            told.known.extend(context.held.points());
+            told.basis = basis(context, self.rules);
         }
         told.manifest.generated = told.manifest.generated.take().or(dump.manifest.generated.clone());
     }

@@ -13,14 +13,14 @@ const FIRST: usize = 6;
 /// Returns the 8-bit integer arithmetic of the dump's engine, if it explains most products that float
 /// arithmetic does not.
 pub(super) fn integers_of(
-    setting: &RunContext,
+    context: &RunContext,
     runs: &RunResults,
     rows: &[SiteResult],
 ) -> Option<IntegerProducts> {
-    if !setting.may_differ || setting.profile.activation_codes.is_some() {
+    if !context.may_differ || context.profile.activation_codes.is_some() {
         return None;
     }
-    let all = IntegerProducts::all(setting.profile.results);
+    let all = IntegerProducts::all(context.profile.results);
     let products = || runs.unexplained.iter().take(LOOKED_AT);
     let explaining =
         |one: &UnexplainedOperation| one.products_that_explain(&all).filter(|found| !found.is_empty());
@@ -30,22 +30,22 @@ pub(super) fn integers_of(
     let votes = |one: &IntegerProducts| found.iter().filter(|found| found.contains(one)).count();
     // If several candidates explain equally many products, the first one is the simplest.
     let best = candidates.iter().rev().max_by_key(|one| votes(one))?;
-    (2 * votes(best) > found.len()).then(|| with_plain_head(*best, setting, rows))
+    (2 * votes(best) > found.len()).then(|| with_plain_head(*best, context, rows))
 }
 
 /// Excludes the model's head from the 8-bit products if float products explain the logits.
 fn with_plain_head(
     mut products: IntegerProducts,
-    setting: &RunContext,
+    context: &RunContext,
     rows: &[SiteResult],
 ) -> IntegerProducts {
     let of_head = |wanted: Point| {
         let heads = rows.iter().filter(move |row| row.site.point == wanted);
         let explained = heads.filter_map(|row| row.explained.as_ref());
-        explained.map(|one| one.side(setting.role).is_explained()).reduce(|one, other| one && other)
+        explained.map(|one| one.side(context.role).is_explained()).reduce(|one, other| one && other)
     };
     if of_head(Point::Logits).or_else(|| of_head(Point::LastLogits)) == Some(true) {
-        products.codes.whole_for = setting.model.dimensions().vocab_size;
+        products.codes.whole_for = context.model.dimensions().vocab_size;
     }
     products
 }

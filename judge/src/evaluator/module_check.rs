@@ -175,9 +175,9 @@ impl<'d> ModuleCheck<'d> {
         (theirs, exact, sigma): (&View, &ArrayValues, &[f64]),
     ) -> SiteResult {
         let stored = row.dtype().ok().and_then(|dtype| coarser(dtype, self.computed));
-        let grain =
+        let precision =
             ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
-        let measured = measure(theirs.clone(), View::from(exact), grain, |_| ColumnSelection::All);
+        let measured = measure(theirs.clone(), View::from(exact), precision, |_| ColumnSelection::All);
         let evaluated = evaluation(row, stored, (theirs, exact, sigma));
         let observed = SiteObservation {
             local: Some(ArrayComparison::Measured(measured)),
@@ -193,7 +193,7 @@ impl<'d> ModuleCheck<'d> {
                 .clone(),
             gate: Gate::Rounding,
             computed: self.computed,
-            is_one_stage: true,
+            is_single_operation: true,
             demanded_of: None,
         };
         let judged = SiteResult::judge(site, self.positions(site), observed, criteria);

@@ -10,5 +10,7 @@ pub(crate) use excess::{Excess, PerturbedErrors, Statistic};
 pub use noise_floor::NoiseFloor;
 
 pub(crate) use noise_floor::RunNoiseFloors;
-pub(crate) use perturbed_runs::{ExtraRoundings, NoiseMeasurement, UnstatedRoundings, floors, rooms};
+pub(crate) use perturbed_runs::{
+    ExtraRoundings, NoiseMeasurement, UnstatedRoundings, extra_roundings, floors,
+};
 pub(crate) use rounding_choices::RowNoise;

@@ -48,49 +48,49 @@ pub(crate) struct ExtraRoundings {
 /// # Errors
 /// The errors of the run itself.
 pub(crate) fn floors(
-    setting: &RunContext,
+    context: &RunContext,
     go_on: ContinuationValues,
     sites: &HashSet<Site>,
-    room: ExtraRoundings,
+    extra: ExtraRoundings,
 ) -> Result<NoiseMeasurement> {
     if sites.is_empty() {
         return Ok(NoiseMeasurement::default());
     }
-    let mut script = setting.script();
+    let mut script = context.script();
     // Tokens generated after the dump's passes are measured, too.
     script.passes.iter_mut().for_each(|step| step.tapped = true);
     let mut watch = NoiseFloorTap {
-        setting,
+        context,
         sites,
         still: HashMap::new(),
         floors: HashMap::new(),
         noise: HashMap::new(),
         chances: LogprobNoise::default(),
     };
-    let comparison = setting.comparing(go_on).distributing(sites);
-    let (checks, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
+    let comparison = context.comparing(go_on).distributing(sites);
+    let (checks, _) = context.run_comparing(context.numerics, &script, comparison, &mut watch)?;
     // The random seed depends on the unit: a unit always gets the same noise, and different units get
     // different noise.
-    let profile = match room.tf32 && setting.profile.operands.tf32().is_none() {
-        true => setting.profile.otherwise(ChoiceSet::default().with(Choice::Tf32)),
-        false => setting.profile,
+    let profile = match extra.tf32 && context.profile.operands.tf32().is_none() {
+        true => context.profile.otherwise(ChoiceSet::default().with(Choice::Tf32)),
+        false => context.profile,
     };
-    let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
+    let own = context.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
     moved(
-        setting.numerics,
+        context.numerics,
         own,
         |noisy| {
-            let noisy = if room.eight_bits { noisy.with_eight_bits() } else { noisy };
+            let noisy = if extra.eight_bits { noisy.with_eight_bits() } else { noisy };
             let noisy = match profile.short_products() {
                 Some(unit) => noisy.with_short_products(unit),
                 None => noisy,
             };
-            let stated = profile.roundings_beyond(&Profile::of(setting.numerics));
+            let stated = profile.roundings_beyond(&Profile::of(context.numerics));
             let noisy = noisy.with_roundings(stated);
-            let noisy = if room.sums_alone { noisy.with_sums_alone() } else { noisy };
-            if room.short_attention { noisy.with_short_attention() } else { noisy }
+            let noisy = if extra.sums_alone { noisy.with_sums_alone() } else { noisy };
+            if extra.short_attention { noisy.with_short_attention() } else { noisy }
         },
-        |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
+        |numerics| context.run(numerics, &script, go_on, &mut watch).map(drop),
     )?;
     let errors: HashMap<Site, Distribution> =
         checks.into_iter().filter_map(|check| Some((check.site, check.distribution?))).collect();
@@ -121,7 +121,7 @@ fn excesses(
 
 /// A tap that stores the first run's values and measures the differences of later runs.
 struct NoiseFloorTap<'s> {
-    setting: &'s RunContext<'s>,
+    context: &'s RunContext<'s>,
     sites: &'s HashSet<Site>,
     still: HashMap<Site, Tensor>,
     floors: HashMap<Site, NoiseFloor>,
@@ -131,7 +131,7 @@ struct NoiseFloorTap<'s> {
 
 impl Tap for NoiseFloorTap<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        let held = self.setting.held;
+        let held = self.context.held;
         // The expert choice of the first run is kept. A perturbed choice of experts would make the noise
         // floor too large.
         if site.point == Point::Experts {
@@ -167,16 +167,16 @@ impl Tap for NoiseFloorTap<'_> {
 
 impl NoiseFloorTap<'_> {
     fn distribution(&self, site: Site, value: &Tensor, still: &Tensor) -> Distribution {
-        let sight = self.setting.sight(site);
-        let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+        let visible = self.context.visible(site);
+        let columns = |row: usize| visible.columns(site.point, still.shape(), row);
         let [value, still] = [value, still].map(View::from);
         Distribution::of(&value, &still, ValuePrecision::F32, columns, is_of_logits(site.point))
     }
 
     fn moved(&self, site: Site, value: &Tensor, still: &Tensor) -> Errors {
-        let held = self.setting.held;
-        let sight = self.setting.sight(site);
-        let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+        let held = self.context.held;
+        let visible = self.context.visible(site);
+        let columns = |row: usize| visible.columns(site.point, still.shape(), row);
         let moved = match held.dump.sketches(site) {
             true => {
                 let sketch = |x| sketch_of(site.point, &View::from(x), held.stored(site));
@@ -190,35 +190,35 @@ impl NoiseFloorTap<'_> {
 
 /// Extra roundings that a dump does not state, with the reason to assume them.
 pub(crate) struct UnstatedRoundings {
-    pub(crate) room: ExtraRoundings,
+    pub(crate) extra: ExtraRoundings,
     /// The reason given for a row that only these roundings explain.
     pub(crate) why: String,
 }
 
 /// Returns the extra roundings that the dump states, and those that it may have without stating them.
-pub(crate) fn rooms(setting: &RunContext) -> (ExtraRoundings, Vec<UnstatedRoundings>) {
-    let cache = setting.numerics.cache_type();
-    let short = setting.short_attention();
+pub(crate) fn extra_roundings(context: &RunContext) -> (ExtraRoundings, Vec<UnstatedRoundings>) {
+    let cache = context.numerics.cache_type();
+    let short = context.short_attention();
     let stated = ExtraRoundings {
         short_attention: short == Some(ManifestStatement::Yes),
         ..ExtraRoundings::default()
     };
-    let mut rooms = Vec::new();
+    let mut extra_roundings = Vec::new();
     let why = format!(
         "rounding explains the error only if attention is computed in {cache} like the cache, which the dump \
          does not state; if it is, set \"queries\": \"{cache}\" in producer.rounding of the manifest"
     );
-    rooms.extend(
+    extra_roundings.extend(
         (short == Some(ManifestStatement::No))
-            .then_some(UnstatedRoundings { room: ExtraRoundings { short_attention: true, ..stated }, why }),
+            .then_some(UnstatedRoundings { extra: ExtraRoundings { short_attention: true, ..stated }, why }),
     );
     let why =
         "rounding explains the error only if products are computed from 8-bit integers, which the dump \
                does not state; name the arithmetic in settings.numerics, or record the operands of the \
                products"
             .to_owned();
-    let room =
+    let extra =
         ExtraRoundings { short_attention: short.is_some(), eight_bits: true, ..ExtraRoundings::default() };
-    rooms.extend((!setting.is_stated).then_some(UnstatedRoundings { room, why }));
-    (stated, rooms)
+    extra_roundings.extend((!context.is_stated).then_some(UnstatedRoundings { extra, why }));
+    (stated, extra_roundings)
 }

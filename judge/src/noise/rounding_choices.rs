@@ -83,17 +83,17 @@ impl RowNoise {
     /// The errors of a run.
     pub(crate) fn left_by_choices(
         &self,
-        setting: &RunContext,
+        context: &RunContext,
         go_on: ContinuationValues,
         sites: &HashSet<Site>,
     ) -> Result<TypicalRatio> {
-        let Some(mut kernels) = eager(setting).map(FusedKernels::new) else { return Ok(self.ratio) };
+        let Some(mut kernels) = eager(context).map(FusedKernels::new) else { return Ok(self.ratio) };
         let mut least = self.ratio;
         for step in FusedStep::ALL {
             let other = kernels.with_other(step);
-            let comparison = setting.comparing(go_on).distributing(sites);
-            let mut rounding = RoundingTap { sites, setting };
-            let (checks, _) = setting.run_comparing(&other, &setting.script(), comparison, &mut rounding)?;
+            let comparison = context.comparing(go_on).distributing(sites);
+            let mut rounding = RoundingTap { sites, context };
+            let (checks, _) = context.run_comparing(&other, &context.script(), comparison, &mut rounding)?;
             let left = self.typical(|site| distribution(&checks, site));
             if left.mean < least.mean {
                 (kernels, least) = (other, left);
@@ -108,8 +108,8 @@ fn distribution(checks: &[SiteCheck], site: Site) -> Option<&Distribution> {
 }
 
 /// Returns the eager numerics whose steps other engines fuse.
-fn eager(setting: &RunContext) -> Option<Transformers> {
-    let numerics = setting.numerics;
+fn eager(context: &RunContext) -> Option<Transformers> {
+    let numerics = context.numerics;
     let computed = numerics.activation_type();
     let is_eager = numerics.name() == Transformers::Bf16.name() && numerics.cache_type() == computed;
     let of_type = |eager: &Transformers| is_eager && eager.activation_type() == computed;
@@ -119,12 +119,12 @@ fn eager(setting: &RunContext) -> Option<Transformers> {
 /// A tap that rounds compared values to the type in which the engine stores them.
 struct RoundingTap<'s> {
     sites: &'s HashSet<Site>,
-    setting: &'s RunContext<'s>,
+    context: &'s RunContext<'s>,
 }
 
 impl Tap for RoundingTap<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        match self.setting.computed_at(site.point) {
+        match self.context.computed_at(site.point) {
             DType::BF16 if self.sites.contains(&site) => value.map(|x| half::bf16::from_f32(x).to_f32()),
             DType::F16 if self.sites.contains(&site) => value.map(|x| half::f16::from_f32(x).to_f32()),
             _ => value,

@@ -258,6 +258,8 @@ fn predicate(kind: CauseKind) -> Predicate {
         FusedOrder => Act("splits a fused projection in another order"),
         GqaMapping => Act("maps query heads to other key-value heads"),
         HeadOrder => Act("has heads in another order"),
+        LayerScale => Setting("factor of a layer's output"),
+        QueryTemperature => Setting("temperature of queries"),
         AttnScale => Setting("attention scale"),
         Softcap => Setting("soft cap"),
         MaskCausal => Act("has a wrong causal mask"),

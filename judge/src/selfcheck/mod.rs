@@ -95,10 +95,10 @@ impl<'m> CheckSubject<'m> {
         let is_table = |name: &str| name == "token_embd" || name == "position_embd";
         let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
         let layers = 0..self.model.dimensions().n_layers;
-        let states = layers.map(|layer| self.model.layer_state(layer));
+        let mut states = layers.map(|layer| self.model.layer_state(layer));
         let (matrices_alike, has_limits) = (self.numerics.recurs_alike(), LayerState::has_limited_steps);
         let is_alike = |state: LayerState| !state.has_matrices() || matrices_alike && !has_limits(&state);
-        let recurs_alike = states.map(is_alike).all(|is_alike| is_alike);
+        let recurs_alike = states.all(is_alike);
         match recurs_alike && matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
             true => Exactness::Bits,
             false => Exactness::Rounding,

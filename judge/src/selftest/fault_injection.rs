@@ -27,10 +27,16 @@ pub struct InjectedFault {
 /// If the model cannot be run.
 pub fn plants_of(bed: &TestModel) -> Result<Vec<InjectedFault>> {
     let traced = TracedNumerics::new(&*bed.numerics, Profile::of(&*bed.numerics));
-    let book = ModelOperations::of(&*bed.model, &*bed.numerics)?;
+    let operations = ModelOperations::of(&*bed.model, &*bed.numerics)?;
     let read = bed.prompt_tokens();
-    let mut plants =
-        FaultSearch { traced: &traced, book: &book, found: Vec::new(), read, position: 0, tokens: 0 };
+    let mut plants = FaultSearch {
+        traced: &traced,
+        operations: &operations,
+        found: Vec::new(),
+        read,
+        position: 0,
+        tokens: 0,
+    };
     let first: Vec<u32> = read.iter().copied().take(5).collect();
     engine::run(&*bed.model, &traced, &RunInput::greedy(&first, 1), &mut plants)?;
     Ok(plants.found)
@@ -39,7 +45,7 @@ pub fn plants_of(bed: &TestModel) -> Result<Vec<InjectedFault>> {
 /// A tap that collects the changes that apply to a model.
 struct FaultSearch<'p> {
     traced: &'p TracedNumerics<'p>,
-    book: &'p ModelOperations,
+    operations: &'p ModelOperations,
     found: Vec<InjectedFault>,
     /// Tokens of the text: the prompt, and any token after it.
     read: &'p [u32],
@@ -53,7 +59,7 @@ impl Tap for FaultSearch<'_> {
             (self.position, self.tokens) = (self.position + self.tokens, value.rows());
         }
         let positions = self.position..self.position + self.tokens;
-        let at = SiteContext::new(site, positions, &value, self.traced, self.book).reading(self.read);
+        let at = SiteContext::new(site, positions, &value, self.traced, self.operations).reading(self.read);
         for change in OperationChange::applicable(&at) {
             let is_known = self.found.iter().any(|known| known.change == change);
             let entry = change.entry;

@@ -67,11 +67,11 @@ impl Fault {
 
     /// Makes the dump of an engine with the fault; `None` if the model has no such constant.
     fn dump(self, bed: &TestModel, size: f64, form: DumpForm) -> Result<Option<Dump>> {
-        let book = ModelOperations::of(&*bed.model, &*bed.engine)?;
+        let operations = ModelOperations::of(&*bed.model, &*bed.engine)?;
         let constant = match self {
-            Self::RopeTheta => book.rope(0).map(|rope| ("rope_theta", f64::from(rope.theta))),
+            Self::RopeTheta => operations.rope(0).map(|rope| ("rope_theta", f64::from(rope.theta))),
             Self::NormEps => {
-                book.norm(Point::AttnNorm, Some(0)).map(|norm| ("norm_eps", f64::from(norm.eps)))
+                operations.norm(Point::AttnNorm, Some(0)).map(|norm| ("norm_eps", f64::from(norm.eps)))
             }
             _ => {
                 let mut scaled = FaultFactor { fault: self, factor: size };

@@ -109,8 +109,8 @@ impl TestModel {
     /// If the model cannot be run.
     pub fn dump(&self, suppositions: &[Supposition], form: DumpForm) -> Result<(Dump, ChangeEffect)> {
         let traced = TracedNumerics::new(&*self.engine, Profile::of(&*self.engine));
-        let book = ModelOperations::of(&*self.model, &*self.engine)?;
-        let mut changing = ChangeTap::new(&traced, &book, suppositions).forgetting();
+        let operations = ModelOperations::of(&*self.model, &*self.engine)?;
+        let mut changing = ChangeTap::new(&traced, &operations, suppositions).forgetting();
         let dump = self.recorded(&traced, &mut changing, form, &self.script())?;
         Ok((dump, ChangeEffect { stages: changing.made.get(), first: changing.first.get() }))
     }

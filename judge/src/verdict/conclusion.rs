@@ -7,7 +7,7 @@ use crate::check::{Gate, Mode};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::exact::Profile;
 use crate::verdict::cause::grouped;
-use crate::verdict::coverage::{Conclusion, is_complete, once_each};
+use crate::verdict::coverage::{ComparisonResults, is_complete, once_each};
 use crate::verdict::evidence::{Basis, Evidence};
 use crate::verdict::outcome::{ComparisonSubject, Outcome};
 use crate::verdict::rule;
@@ -33,14 +33,14 @@ pub(crate) fn conclude(
         refuse_choices_of_a_few(&mut rows);
         refuse_ties_of_a_wrong_run(&mut rows);
     }
-    let conclusion = Conclusion { subject: &subject, basis: &basis, rows: &rows };
-    let skipped = conclusion.skipped();
-    let verdict = conclusion.verdict(&skipped);
-    let has_all_sites = conclusion.found().all(|found| found.missing.is_empty());
+    let results = ComparisonResults { subject: &subject, basis: &basis, rows: &rows };
+    let skipped = results.skipped();
+    let verdict = results.verdict(&skipped);
+    let has_all_sites = results.found().all(|found| found.missing.is_empty());
     let has_all_units = basis.evidence.len() == basis.wanted.len();
     rule::assert_complete(verdict, &rows, &skipped, has_all_sites, has_all_units);
-    let (reason, notes) = (conclusion.reason(verdict, &skipped), conclusion.notes(verdict));
-    let coverage = conclusion.coverage(skipped);
+    let (reason, notes) = (results.reason(verdict, &skipped), results.notes(verdict));
+    let coverage = results.coverage(skipped);
     let units = basis.evidence.iter().map(|(_, found)| found.causes.as_slice());
     let findings = grouped(&units.collect::<Vec<_>>(), &basis.slides);
     Outcome { subject, verdict, reason, notes, findings, coverage, rows, basis }
@@ -57,9 +57,9 @@ impl Outcome {
 
     /// Updates the verdict after rows or coverage have changed.
     pub fn reconsider(&mut self) {
-        let conclusion = Conclusion { subject: &self.subject, basis: &self.basis, rows: &self.rows };
-        let verdict = conclusion.verdict(&self.coverage.skipped);
-        let reason = conclusion.reason(verdict, &self.coverage.skipped);
+        let results = ComparisonResults { subject: &self.subject, basis: &self.basis, rows: &self.rows };
+        let verdict = results.verdict(&self.coverage.skipped);
+        let reason = results.reason(verdict, &self.coverage.skipped);
         (self.verdict, self.reason) = (verdict, reason);
     }
 }
@@ -68,7 +68,7 @@ impl Outcome {
 /// fewer layers than do without it. If several choices explain a product, the one that holds in the most
 /// layers counts.
 fn refuse_choices_of_a_few(rows: &mut [SiteResult]) {
-    let is_settled_here = |row: &SiteResult| row.is_one_stage() && row.verdict == Verdict::Pass;
+    let is_settled_here = |row: &SiteResult| row.is_single_operation() && row.verdict == Verdict::Pass;
     let mut layers: HashMap<(Point, Option<usize>), usize> = HashMap::new();
     let mut layers_with: HashMap<(Point, Option<usize>, &str), usize> = HashMap::new();
     for row in rows.iter().filter(|row| is_settled_here(row)) {
@@ -108,7 +108,7 @@ fn shared_choices(row: &SiteResult) -> Vec<Vec<&'static str>> {
     [found].into_iter().filter(|found| !found.is_empty()).chain(alternatives).collect()
 }
 
-impl Conclusion<'_> {
+impl ComparisonResults<'_> {
     fn verdict(&self, skipped: &[String]) -> Verdict {
         rule::of_dump(self.rows, skipped, self.is_input_alone())
     }

@@ -17,13 +17,13 @@ pub(super) fn is_complete(basis: &Basis) -> bool {
 }
 
 /// The results of all units, from which the verdict is made.
-pub(super) struct Conclusion<'c> {
+pub(super) struct ComparisonResults<'c> {
     pub(super) subject: &'c ComparisonSubject,
     pub(super) basis: &'c Basis,
     pub(super) rows: &'c [SiteResult],
 }
 
-impl Conclusion<'_> {
+impl ComparisonResults<'_> {
     pub(super) fn found(&self) -> impl Iterator<Item = &Evidence> {
         self.basis.evidence.iter().map(|(_, found)| found)
     }

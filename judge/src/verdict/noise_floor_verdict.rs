@@ -1,7 +1,8 @@
 //! Verdicts that depend on the noise floor: measures the noise floor and decides them.
 
 use crate::noise::{
-    ExtraRoundings, NoiseFloor, NoiseMeasurement, RowNoise, RunNoiseFloors, UnstatedRoundings, floors, rooms,
+    ExtraRoundings, NoiseFloor, NoiseMeasurement, RowNoise, RunNoiseFloors, UnstatedRoundings,
+    extra_roundings, floors,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,7 +33,7 @@ impl UnitRows<'_> {
     pub(crate) fn judge_choices(
         &mut self,
         unit: &Unit,
-        TieEvidence { sides, setting, choices, rank_margins, preferences }: TieEvidence,
+        TieEvidence { sides, context, choices, rank_margins, preferences }: TieEvidence,
     ) -> Result<()> {
         let allowed = self.tolerance(Point::LastLogits);
         let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
@@ -43,21 +44,21 @@ impl UnitRows<'_> {
             choices,
             logits: HashMap::new(),
         };
-        let without_row = match setting {
-            Some(setting) => {
+        let without_row = match context {
+            Some(context) => {
                 let before = self.rows.clone();
                 let margins = ChoiceMargins { ranks: &rank_margins, experts: &preferences };
-                let (stated, unstated) = rooms(setting);
-                let mut without_row = self.weigh_choices(setting, &mut choosing, margins, stated)?;
-                for UnstatedRoundings { room, why } in unstated {
+                let (stated, unstated) = extra_roundings(context);
+                let mut without_row = self.weigh_choices(context, &mut choosing, margins, stated)?;
+                for UnstatedRoundings { extra, why } in unstated {
                     if self.rows.iter().all(|row| row.verdict.is_good()) {
                         break;
                     }
                     let strict = std::mem::replace(&mut self.rows, before.clone());
-                    without_row = self.weigh_choices(setting, &mut choosing, margins, room)?;
+                    without_row = self.weigh_choices(context, &mut choosing, margins, extra)?;
                     self.doubt(strict, &why);
                 }
-                self.doubt_other_rounding(setting)?;
+                self.doubt_other_rounding(context)?;
                 without_row
             }
             None => {
@@ -84,13 +85,13 @@ impl UnitRows<'_> {
 
     fn weigh_choices(
         &mut self,
-        setting: &RunContext,
+        context: &RunContext,
         choosing: &mut TokenChoiceEvidence,
         margins: ChoiceMargins,
-        room: ExtraRoundings,
+        extra: ExtraRoundings,
     ) -> Result<Vec<String>> {
         let of_choices = self.logits_of_other_choices(choosing);
-        let (floors, logits) = self.weigh(setting, of_choices, margins, room)?;
+        let (floors, logits) = self.weigh(context, of_choices, margins, extra)?;
         (choosing.floors, choosing.logits) = (floors.accumulated.clone(), logits);
         let without_row = choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
@@ -130,8 +131,8 @@ impl UnitRows<'_> {
 
     /// Makes rows of a 16-bit engine inconclusive if only different rounding explains them, but no choice of a correct
     /// engine is seen.
-    fn doubt_other_rounding(&mut self, setting: &RunContext) -> Result<()> {
-        if setting.numerics.activation_type() == DType::F32 {
+    fn doubt_other_rounding(&mut self, context: &RunContext) -> Result<()> {
+        if context.numerics.activation_type() == DType::F32 {
             return Ok(());
         }
         let (has_our_bits, sums_in_parts) = (self.has_our_bits(), self.shows_sums_in_parts());
@@ -154,10 +155,10 @@ impl UnitRows<'_> {
                 continue;
             }
             let go_on = self.goes_on(is_local);
-            let room = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
-            let measured = floors(setting, go_on, &sites, room)?;
+            let extra = ExtraRoundings { sums_alone: true, ..ExtraRoundings::default() };
+            let measured = floors(context, go_on, &sites, extra)?;
             let doubt = match is_long {
-                true => doubt_of_choices(setting, go_on, point, &sites, &measured.rows)?,
+                true => doubt_of_choices(context, go_on, point, &sites, &measured.rows)?,
                 false => None,
             };
             let doubted = match doubt {
@@ -214,8 +215,10 @@ impl UnitRows<'_> {
         const ROWS: usize = 2;
         const VALUES: usize = 256;
         let is_ours = |row: &&SiteResult| {
-            let found =
-                row.local.as_ref().filter(|_| row.site.point == Point::BlockOut && !row.is_one_stage());
+            let found = row
+                .local
+                .as_ref()
+                .filter(|_| row.site.point == Point::BlockOut && !row.is_single_operation());
             found.is_some_and(Measurement::is_identical)
         };
         let rows: Vec<&SiteResult> = self.rows.iter().filter(is_ours).collect();
@@ -249,13 +252,13 @@ impl UnitRows<'_> {
     /// requested sites.
     fn weigh(
         &mut self,
-        setting: &RunContext,
+        context: &RunContext,
         logits: HashSet<Site>,
         margins: ChoiceMargins,
-        room: ExtraRoundings,
+        extra: ExtraRoundings,
     ) -> Result<(RunNoiseFloors, HashMap<Site, Tensor>)> {
-        let grown = self.ends_that_grew(setting);
-        let room = ExtraRoundings { tf32: self.shows_tf32(), ..room };
+        let grown = self.ends_that_grew(context);
+        let extra = ExtraRoundings { tf32: self.shows_tf32(), ..extra };
         let [held, travelling] = [true, false].map(|is_local| self.goes_on(is_local));
         let of_accumulated: HashSet<Site> = self
             .in_doubt(false)
@@ -266,15 +269,15 @@ impl UnitRows<'_> {
             .collect();
         let routers = self.routers(&margins.experts.local);
         let since = self.in_doubt(true).chain(self.other_ranks(true)).chain(routers).collect();
-        let since_held = floors(setting, held, &since, room)?;
-        let of_accumulated = floors(setting, travelling, &of_accumulated, room)?;
+        let since_held = floors(context, held, &since, extra)?;
+        let of_accumulated = floors(context, travelling, &of_accumulated, extra)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let measured = if row.local.is_some() { &since_held } else { &of_accumulated };
             let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
             row.weigh(floor, measured.excesses.get(&row.site).copied());
         }
         self.rank(margins.ranks, &since_held.floors, &of_accumulated.floors);
-        self.weigh_totals(&grown, &of_accumulated, setting);
+        self.weigh_totals(&grown, &of_accumulated, context);
         Ok((
             RunNoiseFloors { accumulated: of_accumulated.floors, local: since_held.floors },
             of_accumulated.logits,
@@ -291,7 +294,7 @@ impl UnitRows<'_> {
     fn is_shown(&self, shows: impl Fn(&RoundingEvaluation) -> bool) -> bool {
         let mut layers: HashMap<(Point, Option<usize>), [usize; 2]> = HashMap::new();
         let is_of_layer = |row: &&SiteResult| {
-            row.site.layer.is_some() && row.is_one_stage() && row.verdict == Verdict::Pass
+            row.site.layer.is_some() && row.is_single_operation() && row.verdict == Verdict::Pass
         };
         for row in self.rows.iter().filter(is_of_layer) {
             let [all, with] = layers.entry((row.site.point, row.site.pass)).or_default();
@@ -336,13 +339,13 @@ impl UnitRows<'_> {
     }
 
     /// Judges the final values of passes by accumulated errors, unless an operation already fails.
-    fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &NoiseMeasurement, setting: &RunContext) {
+    fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &NoiseMeasurement, context: &RunContext) {
         let is_wrong =
             |row: &SiteResult| row.verdict == Verdict::Fail && row.site.point.kind() == ValueKind::Real;
         if self.rows.iter().any(is_wrong) {
             return;
         }
-        let hides = self.rows.iter().any(|row| setting.may_hide_rounding(row.site));
+        let hides = self.rows.iter().any(|row| context.may_hide_rounding(row.site));
         for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
             let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
             row.weigh_total(floor, measured.excesses.get(&row.site).copied(), hides);
@@ -352,12 +355,12 @@ impl UnitRows<'_> {
     /// Returns the final values of each pass that pass locally but have a large accumulated error: logits of
     /// choices and outputs of the last layer. Returns nothing if every operation was evaluated from the
     /// engine's own values: accumulated errors then show nothing more.
-    fn ends_that_grew(&self, setting: &RunContext) -> HashSet<Site> {
+    fn ends_that_grew(&self, context: &RunContext) -> HashSet<Site> {
         let is_evaluated =
-            || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
+            || self.rows.iter().all(|row| row.is_settled() && !context.may_hide_rounding(row.site));
         // Evaluated operations are also not needed if our run lacks the 8-bit values with which the dump's
         // engine continues.
-        if setting.held.goes_on_with_eight_bits() || self.sees_every_stage() && is_evaluated() {
+        if context.held.goes_on_with_eight_bits() || self.sees_every_stage() && is_evaluated() {
             return HashSet::new();
         }
         let last_layer = self.rows.iter().filter_map(|row| row.site.layer).max();
@@ -382,7 +385,7 @@ const FEW_ROWS: usize = 8;
 /// Returns the reason to doubt the values of a 16-bit tap: whatever the rounding choices, a typical row differs from ours by
 /// more than it does in all runs with another order of sums.
 fn doubt_of_choices(
-    setting: &RunContext,
+    context: &RunContext,
     go_on: ContinuationValues,
     point: Point,
     sites: &HashSet<Site>,
@@ -391,7 +394,7 @@ fn doubt_of_choices(
     if rows.count < FEW_ROWS || rows.ratio.least <= 1.0 {
         return Ok(None);
     }
-    let left = rows.left_by_choices(setting, go_on, sites)?;
+    let left = rows.left_by_choices(context, go_on, sites)?;
     Ok((!(left.least <= 1.0)).then(|| {
         format!(
             "{point}: a typical row's error is {:.1} times as large as another order of sums makes it, and no known \

@@ -8,6 +8,9 @@
 //! 9. Values that are missing or do not decide make the verdict inconclusive (`incomparable`, `unless_blind`).
 //! 10. The verdict of a dump is its worst one ([`Verdict::over`], `of_dump`).
 //!
+//! Steps that need other sites or runs have files of their own in this folder: `noise_floor_verdict` (7), `ties` and
+//! `expert_choices` (8), `half_precision` (two 16-bit dumps without a model), `conclusion` (10, for several units).
+//!
 //! With `--gate tolerance`, the table of tolerances decides instead of 2 to 7 (`by_tolerance`).
 
 use std::ops::Range;
@@ -27,10 +30,10 @@ impl SiteResult {
         site: Site,
         positions: Range<usize>,
         found: SiteObservation,
-        measure: VerdictCriteria,
+        criteria: VerdictCriteria,
     ) -> Self {
         let SiteObservation { accumulated, local, since, explained, uniform, recorded } = found;
-        let VerdictCriteria { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
+        let VerdictCriteria { tolerance, gate, computed, is_single_operation, demanded_of } = criteria;
         let mut row = Self {
             site,
             positions,
@@ -42,7 +45,7 @@ impl SiteResult {
             gate: if tolerance.is_asked { Gate::Tolerance } else { gate },
             tolerance,
             computed,
-            is_one_stage,
+            is_single_operation,
             demanded_of,
             recorded,
             floor: None,
@@ -111,7 +114,7 @@ impl SiteResult {
         match self.explained.as_ref().map(|explained| explained.why()) {
             _ if found.is_identical() => pass,
             Some(None) => pass,
-            Some(Some(why)) if self.is_one_stage || self.breaks_a_demand() => {
+            Some(Some(why)) if self.is_single_operation || self.breaks_a_demand() => {
                 Judgement::sure(Verdict::Fail, why)
             }
             Some(Some(why)) => Judgement { verdict: Verdict::Fail, reason: Some(why), doubt: Doubt::Exceeds },
@@ -320,7 +323,7 @@ impl SiteResult {
     /// evaluation, the noise floor decides. Probabilities computed from recorded logits by one operation are
     /// exempt.
     fn unless_blind(&self, told: Judgement) -> Judgement {
-        let is_good = told.verdict == Verdict::Pass && !self.is_one_stage();
+        let is_good = told.verdict == Verdict::Pass && !self.is_single_operation();
         let Some(uniform) = self.uniform.as_ref().filter(|_| is_good) else { return told };
         let Errors { max_abs, max_scaled, .. } = uniform.errors;
         let is_blind = match self.gate {
@@ -339,7 +342,7 @@ impl SiteResult {
 
     /// Returns true if a uniform distribution would be within the noise floor.
     fn is_as_near_if_uniform(&self, floor: &NoiseFloor) -> bool {
-        let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
+        let uniform = self.uniform.as_ref().filter(|_| !self.is_single_operation());
         uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))
     }
 }

@@ -86,7 +86,7 @@ pub struct SiteResult {
     pub(super) gate: Gate,
     /// Type to which the operations of the run round.
     pub(super) computed: DType,
-    pub(super) is_one_stage: bool,
+    pub(super) is_single_operation: bool,
     /// The side that must follow its rounding profile, if requested.
     pub(super) demanded_of: Option<Role>,
     /// Open question that the noise floor decides.
@@ -153,16 +153,16 @@ pub struct VerdictCriteria {
     /// Type to which the operations of the run round.
     pub computed: DType,
     /// True if a single operation separates the row from its inputs, so that error bounds are exact.
-    pub is_one_stage: bool,
+    pub is_single_operation: bool,
     /// The side that must follow its rounding profile, if requested. Applies over several operations, too.
     pub demanded_of: Option<Role>,
 }
 
 impl SiteResult {
     /// Returns the criteria by which the row was judged.
-    pub fn measure(&self) -> VerdictCriteria {
-        let &Self { gate, computed, is_one_stage, demanded_of, ref tolerance, .. } = self;
-        VerdictCriteria { tolerance: tolerance.clone(), gate, computed, is_one_stage, demanded_of }
+    pub fn criteria(&self) -> VerdictCriteria {
+        let &Self { gate, computed, is_single_operation, demanded_of, ref tolerance, .. } = self;
+        VerdictCriteria { tolerance: tolerance.clone(), gate, computed, is_single_operation, demanded_of }
     }
 
     /// Returns the question that the noise floor decides or has decided.
@@ -211,8 +211,8 @@ impl SiteResult {
     }
 
     /// Returns true if a single operation separates the row from its inputs.
-    pub(crate) fn is_one_stage(&self) -> bool {
-        self.is_one_stage && self.local.is_some()
+    pub(crate) fn is_single_operation(&self) -> bool {
+        self.is_single_operation && self.local.is_some()
     }
 
     /// Returns true if the tolerance table decides the verdict.
@@ -225,7 +225,7 @@ impl SiteResult {
     pub(crate) fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(RoundingEvaluation::is_explained);
         self.site.point.kind() == ValueKind::Token
-            || (self.is_one_stage && self.local.is_some() && is_explained())
+            || (self.is_single_operation && self.local.is_some() && is_explained())
     }
 
     /// Returns the largest ratio of an error to its error bound, or to the noise floor without an evaluation.

@@ -44,7 +44,7 @@ pub(crate) struct UnitRows<'r> {
 pub(crate) struct TieEvidence<'r> {
     pub(crate) sides: LogitSource<'r>,
     /// The run context that measures rounding. `None` for two dumps.
-    pub(crate) setting: Option<&'r RunContext<'r>>,
+    pub(crate) context: Option<&'r RunContext<'r>>,
     /// Tokens that our engine chose in the run that starts from the token ids.
     pub(crate) choices: Vec<GreedyToken>,
     /// Margins by which our engine prefers unlisted tokens to listed ones.
@@ -100,7 +100,7 @@ impl<'r> UnitRows<'r> {
             tolerance: self.tolerance(site.point),
             gate: self.rules.gate,
             computed: self.computed,
-            is_one_stage: span == SegmentSpan::Stage,
+            is_single_operation: span == SegmentSpan::Stage,
             demanded_of: matches!(self.rules.rounding, EngineRounding::Demanded(_))
                 .then_some(self.rules.role),
         };
@@ -148,7 +148,7 @@ impl<'r> UnitRows<'r> {
             tolerance: equal,
             gate: self.rules.gate,
             computed: self.computed,
-            is_one_stage: true,
+            is_single_operation: true,
             demanded_of: None,
         };
         let mut row = SiteResult::judge(site, 0..0, found, measure);
@@ -207,9 +207,9 @@ impl<'r> UnitRows<'r> {
         parties: TieEvidence,
         causes: impl FnOnce(&[SiteResult]) -> Result<Vec<Cause>>,
     ) -> Result<Evidence> {
-        let made = parties.setting.map_or(0, RunContext::made);
-        let has_other_cache = parties.setting.is_some_and(RunContext::has_other_cache);
-        if parties.setting.is_none() {
+        let made = parties.context.map_or(0, RunContext::made);
+        let has_other_cache = parties.context.is_some_and(RunContext::has_other_cache);
+        if parties.context.is_none() {
             self.follow_logits();
         }
         if self.may_be_half {

@@ -141,7 +141,7 @@ def found_by_module(model: Any) -> dict[str, Any]:
 
 
 # Models of transformers whose RoPE turns neighbours, not halves of a head, together.
-NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
+NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "helium", "llama4", "llama4_text")
 
 
 def rope_pairing(model: Any) -> str | None:

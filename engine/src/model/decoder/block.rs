@@ -58,6 +58,8 @@ pub(crate) enum QkNorm {
     EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
+    /// RMSNorm of each head after RoPE, without a weight, in layers with RoPE.
+    AfterRope,
 }
 
 /// Halves that both read the block's input.
@@ -146,8 +148,10 @@ pub(crate) enum AttentionHalf {
 pub(crate) struct HeadAttention {
     /// The matrices of attention.
     pub(crate) projections: Projections,
-    /// Norms of queries and of keys.
+    /// Norms of queries and of keys before RoPE.
     pub(crate) qk_norms: Option<[RmsNorm; 2]>,
+    /// Norm of queries and keys after RoPE.
+    pub(crate) rotated_norm: Option<RmsNorm>,
     /// `[H]`
     pub(crate) sinks: Option<Vec<f32>>,
 }
@@ -170,7 +174,7 @@ impl AttentionHalf {
             return Ok(AttentionHalf::Latent(sizes, Box::new(LatentAttention::load(c, sizes, w)?)));
         }
         let widths = match c.shape.qk_norm {
-            QkNorm::Absent => None,
+            QkNorm::Absent | QkNorm::AfterRope => None,
             QkNorm::EachHead | QkNorm::EachHeadIfStated => Some([c.head_dim; 2]),
             QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
         };
@@ -180,6 +184,7 @@ impl AttentionHalf {
                 Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
                 None => None,
             },
+            rotated_norm: w.has_norm_after_rope().then(|| c.rms_norm(vec![1.0; c.head_dim])),
             sinks: c.shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
         }))
     }
@@ -203,8 +208,16 @@ impl AttentionHalf {
             q = t.tap(QNorm, n.rms_norm(&q, q_norm));
             k = t.tap(KNorm, n.rms_norm(&k, k_norm));
         }
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&p.times(&k, |by| by.key)));
+        let mut q = t.tap(QRope, p.rotate(&q));
+        let mut k = t.tap(KRope, p.rotate(&p.times(&k, |by| by.key)));
+        if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
+            let positions = p.mask.position..p.mask.position + x.rows();
+            q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
+        }
+        if let Some(norm) = &attn.rotated_norm {
+            q = t.tap(QRopeNorm, n.rms_norm(&q, norm));
+            k = t.tap(KRopeNorm, n.rms_norm(&k, norm));
+        }
         let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
         let context = match &gate {
             Some(gate) => t.tap(AttnGated, n.gated(gate, &context, Activation::Sigmoid)),

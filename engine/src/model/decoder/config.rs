@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::{
-    BlockShape, BranchMultipliers, LatentSizes, NormKind, Positions, RecurrentLayers, RecurrentMixer,
+    BlockShape, BranchMultipliers, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers,
+    RecurrentMixer,
 };
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
@@ -13,6 +14,7 @@ use crate::ops::attention::AttentionScale;
 use crate::ops::experts::ExpertRouting;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::row_factor::QueryTemperature;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 
@@ -62,6 +64,8 @@ pub struct DecoderConfig {
     pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
+    /// Temperature of queries in layers without RoPE, if they have one.
+    pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
     /// The nonlinearity of the feed-forward block.
@@ -82,6 +86,8 @@ pub struct DecoderConfig {
     pub(crate) recurrent: Option<RecurrentLayers>,
     /// Factors inside of a block, if there are any.
     pub(crate) multipliers: Option<BranchMultipliers>,
+    /// Differences between layers, if there are any.
+    pub(crate) variants: Option<LayerVariants>,
     /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
     /// are attention, or what replaces it, alone.
     pub(crate) single_halves: Option<Vec<bool>>,
@@ -126,6 +132,10 @@ pub struct ExpertsConfig {
     pub(crate) clamped: Option<ClampedGlu>,
     /// True if experts have a correction bias.
     pub(crate) has_bias: bool,
+    /// True if weights multiply the inputs of experts instead of their outputs.
+    pub(crate) weighs_inputs: bool,
+    /// True if tensors of all experts in Hugging Face files have a row for each input.
+    pub(crate) has_input_rows: bool,
 }
 
 impl ExpertsConfig {
@@ -162,6 +172,8 @@ impl ExpertsConfig {
 pub struct SlidingWindow {
     /// Number of tokens that a query sees, itself included.
     pub window: usize,
+    /// True if a token sees its own chunk of so many positions, up to itself, instead of the latest tokens.
+    pub(crate) is_chunk: bool,
     /// Rotary positions of these layers.
     pub rope: Rope,
     /// True for each layer with the window.
@@ -184,7 +196,7 @@ impl DecoderConfig {
     }
 
     /// Creates an RMSNorm with this weight.
-    pub(super) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
+    pub(crate) fn rms_norm(&self, weight: Vec<f32>) -> RmsNorm {
         RmsNorm { weight, eps: self.norm_eps, gain: self.norm_gain, groups: 1 }
     }
 
@@ -196,6 +208,14 @@ impl DecoderConfig {
         }
     }
 
+    /// Returns the size of a head and the number of key-value heads in a layer.
+    pub(crate) fn head_sizes(&self, layer: usize) -> [usize; 2] {
+        match &self.variants {
+            Some(variants) if !self.slides(layer) => variants.full_heads,
+            _ => [self.head_dim, self.n_kv_heads],
+        }
+    }
+
     /// Returns true if a layer has a sliding window.
     pub fn slides(&self, layer: usize) -> bool {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
@@ -204,7 +224,10 @@ impl DecoderConfig {
     /// Returns the width of a layer's feed-forward block, if the layer has no experts.
     pub(super) fn dense_ffn_size(&self, layer: usize) -> Option<usize> {
         match (&self.experts, &self.dense) {
-            (None, _) => Some(self.ffn_size),
+            (None, _) => Some(match &self.variants {
+                Some(variants) if variants.shares(self, layer) => variants.sharing_ffn_size,
+                _ => self.ffn_size,
+            }),
             (Some(_), dense) => {
                 dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
             }

@@ -3,8 +3,9 @@
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::layer_sizes::{optional_same, per_layer_count, require_same};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm,
+    BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
     SlidingDefaults, SlidingRope, SlidingWindow, yarn,
 };
 use crate::model::decoder::{latent_files, recurrent};
@@ -12,6 +13,7 @@ use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads the metadata of a GGUF file. Its keys begin with the architecture's name in the file.
@@ -27,7 +29,7 @@ impl DecoderConfig {
         };
         let all_layers: usize = file.require(&key("block_count"))?;
         let n_layers = all_layers.saturating_sub(predicting_layers);
-        let n_heads = require_same(file, &key("attention.head_count"), n_layers)?;
+        let n_heads = require_same(file, &key("attention.head_count"), n_layers, false)?;
         let latent = match family.is_latent {
             true => Some(latent_files::sizes_in_gguf(file, architecture)?),
             false => None,
@@ -53,7 +55,7 @@ impl DecoderConfig {
         let ffn_key = key(experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]));
         let ffn_size = match family.shape.has_single_halves {
             true => recurrent::same_or_zero(file, &ffn_key, "layers of another kind")?,
-            false => require_same(file, &ffn_key, n_layers)?,
+            false => require_same(file, &ffn_key, n_layers, family.has_layer_variants)?,
         };
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
@@ -69,7 +71,10 @@ impl DecoderConfig {
                     &key("attention.head_count_kv"),
                     "layers without attention",
                 )?,
-                None => optional_same(file, &key("attention.head_count_kv"), n_layers)?.unwrap_or(n_heads),
+                None => {
+                    optional_same(file, &key("attention.head_count_kv"), n_layers, family.has_layer_variants)?
+                        .unwrap_or(n_heads)
+                }
             },
             head_dim,
             latent,
@@ -92,6 +97,8 @@ impl DecoderConfig {
             sliding: None,
             positions: family.positions,
             unrotated: Vec::new(),
+            query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
+            variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
             shape: shape(file, architecture, family)?,
@@ -145,6 +152,10 @@ impl DecoderConfig {
         }
         config.check(path)?;
         config.check_gguf_agrees(file, architecture)?;
+        if family.has_layer_variants {
+            config.variants = Some(LayerVariants::in_gguf(file, architecture, &mut config)?);
+            config.check(path)?;
+        }
         Ok(config)
     }
 
@@ -157,10 +168,15 @@ impl DecoderConfig {
         defaults: &SlidingDefaults,
     ) -> Result<Option<SlidingWindow>> {
         let key = |name: &str| format!("{architecture}.{name}");
-        let Some(window) = file.optional(&key("attention.sliding_window"))?.filter(|window| *window > 0)
-        else {
-            return Ok(None);
-        };
+        let window_key = key("attention.sliding_window");
+        let stated = file.optional(&window_key)?;
+        if defaults.chunk.is_some() && stated == Some(0) {
+            let expected =
+                "another number (llama.cpp then rotates in all layers but the last, which is not supported)";
+            return Err(Error::bad_key(file.tensors.path(), &window_key, 0, expected));
+        }
+        // llama.cpp's chunks have a fixed size.
+        let Some(window) = defaults.chunk.or(stated.filter(|window| *window > 0)) else { return Ok(None) };
         let pattern_key = key("attention.sliding_window_pattern");
         let layers = self.sliding_layers(file, &pattern_key, defaults)?;
         let stated = file.optional(&key("rope.freq_base_swa"))?;
@@ -171,7 +187,7 @@ impl DecoderConfig {
                 Rope { theta: stated.unwrap_or(theta), scaling: RopeScaling::None, ..self.rope }
             }
         };
-        Ok(Some(SlidingWindow { window, rope, layers }))
+        Ok(Some(SlidingWindow { window, is_chunk: defaults.chunk.is_some(), rope, layers }))
     }
 
     /// Reads the sliding layers: a bool for each layer, or the interval of layers with full attention.
@@ -217,35 +233,6 @@ impl DecoderConfig {
         }
         Ok(())
     }
-}
-
-/// Reads a size that a file may state once or for each layer. Layers of different sizes are not supported.
-fn optional_same(file: &Gguf, key: &str, n_layers: usize) -> Result<Option<usize>> {
-    if !file.is_array(key) {
-        return file.optional(key);
-    }
-    let sizes: Vec<usize> = file.require(key)?;
-    if sizes.len() != n_layers {
-        return Err(per_layer_count(file, key, sizes.len(), n_layers));
-    }
-    match sizes.iter().find(|size| **size != sizes[0]) {
-        None => Ok(sizes.first().copied()),
-        Some(other) => {
-            let expected =
-                format!("{} in every layer (layers of different sizes are not supported)", sizes[0]);
-            Err(Error::bad_key(file.tensors.path(), key, other, expected))
-        }
-    }
-}
-
-/// Reads a size that a file must state, see [`optional_same`].
-fn require_same(file: &Gguf, key: &str, n_layers: usize) -> Result<usize> {
-    optional_same(file, key, n_layers)?.map_or_else(|| file.require(key), Ok)
-}
-
-fn per_layer_count(file: &Gguf, key: &str, found: usize, n_layers: usize) -> Error {
-    let (found, expected) = (format!("{found} entries"), format!("one for each of {n_layers} layers"));
-    Error::bad_key(file.tensors.path(), key, found, expected)
 }
 
 /// Returns the architecture's name in the file.
@@ -341,6 +328,7 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         ("residual_scale", "multipliers are not supported"),
         ("logit_scale", "multipliers are not supported"),
         ("attention.scale", "multipliers are not supported"),
+        ("attention.temperature_scale", "temperatures of queries are not supported"),
     ];
     let is_stated = |name: &str| {
         let is_of_experts = name == "expert_count" && family.experts.is_some();
@@ -386,6 +374,10 @@ fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape>
             QkNorm::EachHead
         }
         QkNorm::EachHeadIfStated => QkNorm::Absent,
+        // llama.cpp knows the model without norms by its number of experts.
+        QkNorm::AfterRope if file.optional(&format!("{architecture}.expert_count"))? == Some(128) => {
+            QkNorm::Absent
+        }
         known => known,
     };
     let own = BlockShape { qk_norm, ..family.shape };

@@ -5,15 +5,16 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files as latent_json;
-use crate::model::decoder::rope_json::{FULL, SLIDING, rope};
+use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
-    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, ParallelHalves, QkNorm, RecurrentFiles,
-    SlidingDefaults, SlidingRope, SlidingWindow,
+    BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
+    RecurrentFiles, SlidingDefaults, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
+use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -73,6 +74,8 @@ impl DecoderConfig {
             sliding: None,
             positions: family.positions,
             unrotated: Vec::new(),
+            query_temperature: query_temperature(file, family)?,
+            variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: activation(file, family)?,
             shape: shape(file, family)?,
@@ -117,6 +120,9 @@ impl DecoderConfig {
         if family.sliding.as_ref().is_some_and(|sliding| sliding.rotates_alone) {
             config.unrotated = config.full_layers(!file.is_null("sliding_window"));
         }
+        if family.has_layer_variants {
+            config.variants = Some(LayerVariants::in_json(file, &mut config, family)?);
+        }
         config.check(file.path())?;
         Ok(config)
     }
@@ -154,12 +160,14 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
     }
     let layers = match listed {
         Some(listed) => listed,
+        None if defaults.chunk.is_some() => (0..config.n_layers).map(|layer| config.rotates(layer)).collect(),
         None => SlidingWindow::every(sliding_pattern(file, defaults)?, config.n_layers),
     };
     if !layers.contains(&true) {
         return Ok(None);
     }
-    let window = file.require_usize("sliding_window")?;
+    let is_chunk = defaults.chunk.is_some();
+    let window = file.require_usize(if is_chunk { "attention_chunk_size" } else { "sliding_window" })?;
     let rope = match defaults.rope {
         SlidingRope::Shared => config.rope.clone(),
         SlidingRope::Unscaled => {
@@ -167,7 +175,7 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
         }
         SlidingRope::Own { key, theta } => rope(file, family, SLIDING, (key, theta), config.head_dim)?,
     };
-    Ok(Some(SlidingWindow { window, rope, layers }))
+    Ok(Some(SlidingWindow { window, is_chunk, rope, layers }))
 }
 
 /// Reads the interval of layers with full attention.
@@ -195,14 +203,16 @@ fn layer_types(file: &Config, n_layers: usize, family: &Family) -> Result<Option
         return Ok(None);
     }
     let recurrent = family.recurrent.map_or(&[][..], RecurrentFiles::layer_types);
+    let has_chunks = family.sliding.as_ref().is_some_and(|sliding| sliding.chunk.is_some());
+    let sliding = if has_chunks { CHUNKED } else { SLIDING };
     let slides = |kind: &Value| match kind.as_str() {
         Some(FULL) => Ok(false),
         Some("attention") if !recurrent.is_empty() => Ok(false),
-        Some(SLIDING) => Ok(true),
+        Some(kind) if kind == sliding => Ok(true),
         Some(other) if recurrent.contains(&other) => Ok(false),
         _ => {
             let more: String = recurrent.iter().map(|other| format!(" or {other:?}")).collect();
-            Err(file.bad_key(KEY, kind, format!("{FULL:?} or {SLIDING:?}{more}")))
+            Err(file.bad_key(KEY, kind, format!("{FULL:?} or {sliding:?}{more}")))
         }
     };
     kinds.iter().map(slides).collect::<Result<_>>().map(Some)
@@ -233,6 +243,24 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     match listed.filter(|listed| listed.len() == n_layers) {
         Some(listed) => Ok(family.unrotated(every, n_layers, Some(listed))),
         None => Err(file.bad_key(LISTED, value, format!("a 0 or 1 for each of {n_layers} layers"))),
+    }
+}
+
+/// Reads the temperature of queries in layers without RoPE.
+fn query_temperature(file: &Config, family: &Family) -> Result<Option<QueryTemperature>> {
+    const SWITCH: &str = "attn_temperature_tuning";
+    if !family.has_query_temperature {
+        file.only(SWITCH, &[false.into()], "false (temperatures of queries are not supported)")?;
+        return Ok(None);
+    }
+    if file.optional_bool(SWITCH)? == Some(false) {
+        return Ok(None);
+    }
+    let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);
+    match (floor, scale.is_finite()) {
+        (0, _) => Err(file.bad_key("floor_scale", 0, "1 or more positions")),
+        (_, false) => Err(file.bad_key("attn_scale", scale, "a finite number")),
+        _ => Ok(Some(QueryTemperature { floor, scale })),
     }
 }
 
@@ -297,11 +325,11 @@ fn shape(file: &Config, family: &Family) -> Result<BlockShape> {
         Some(_) => file.optional_bool(KEY)?.unwrap_or(false),
         None => false,
     };
+    let is_normed = file.optional_bool(QK_NORM)?.unwrap_or(false);
     let qk_norm = match family.shape.qk_norm {
-        QkNorm::EachHeadIfStated => match file.optional_bool(QK_NORM)?.unwrap_or(false) {
-            true => QkNorm::EachHead,
-            false => QkNorm::Absent,
-        },
+        QkNorm::EachHeadIfStated if is_normed => QkNorm::EachHead,
+        QkNorm::EachHeadIfStated => QkNorm::Absent,
+        QkNorm::AfterRope if !is_normed => QkNorm::Absent,
         known => known,
     };
     Ok(BlockShape { parallel: family.shape.parallel.filter(|_| is_parallel), qk_norm, ..family.shape })
@@ -351,7 +379,8 @@ fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     (family.refuse_json)(file)?;
     let no = [Value::from(false)];
     check_sliding_window(file, family)?;
-    file.only("use_bidirectional_attention", &no, "false (only causal attention is supported)")?;
+    let causal = [Value::from(false), Value::from("vision")];
+    file.only("use_bidirectional_attention", &causal, "false (only causal attention of texts is supported)")?;
     let numbers = [
         ("attn_logit_softcapping", "softcapping is not supported"),
         ("final_logit_softcapping", "softcapping is not supported"),

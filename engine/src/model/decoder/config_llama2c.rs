@@ -46,6 +46,8 @@ impl DecoderConfig {
             sliding: None,
             positions: Positions::Rotary,
             unrotated: Vec::new(),
+            query_temperature: None,
+            variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,
             shape: family.shape,

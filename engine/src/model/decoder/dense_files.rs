@@ -18,6 +18,8 @@ pub(crate) enum DenseFiles {
     Listed,
     /// ERNIE's keys of the first and last layer with experts, and their interval.
     Ernie,
+    /// Llama 4's list of layers with experts, or their interval, and a feed-forward size of the other layers.
+    Interleaved,
 }
 
 impl DenseFiles {
@@ -48,8 +50,14 @@ impl DenseFiles {
                     |layer: usize| (first..=last).contains(&layer) && (layer + 1).is_multiple_of(every);
                 (0..n_layers).map(|layer| !has_experts(layer)).collect()
             }
+            DenseFiles::Interleaved => {
+                let every = file.optional_usize(INTERVAL)?.unwrap_or(1);
+                interleaved_layers(file, every, n_layers)?
+            }
         };
-        let ffn_size = || file.require_usize("intermediate_size");
+        let ffn_key =
+            if self == DenseFiles::Interleaved { "intermediate_size_mlp" } else { "intermediate_size" };
+        let ffn_size = || file.require_usize(ffn_key);
         layers.contains(&true).then(|| Ok(DenseLayers { ffn_size: ffn_size()?, layers })).transpose()
     }
 
@@ -61,10 +69,16 @@ impl DenseFiles {
         n_layers: usize,
     ) -> Result<Option<DenseLayers>> {
         let first = match self {
-            DenseFiles::Never => 0,
+            DenseFiles::Never | DenseFiles::Interleaved => 0,
             _ => file.optional(&format!("{architecture}.leading_dense_block_count"))?.unwrap_or(0),
         };
-        let layers = first_layers(first, n_layers);
+        let layers = match self {
+            DenseFiles::Interleaved => {
+                let every = file.require::<usize>(&format!("{architecture}.{INTERVAL}"))?;
+                (1..=n_layers).map(|layer| every == 0 || !layer.is_multiple_of(every)).collect()
+            }
+            _ => first_layers(first, n_layers),
+        };
         let ffn_size = || file.require(&format!("{architecture}.feed_forward_length"));
         layers.contains(&true).then(|| Ok(DenseLayers { ffn_size: ffn_size()?, layers })).transpose()
     }
@@ -107,6 +121,31 @@ fn listed_layers(file: &Config, n_layers: usize) -> Result<Vec<bool>> {
     for index in indices {
         match index.as_u64().and_then(|layer| layers.get_mut(usize::try_from(layer).ok()?)) {
             Some(is_dense) => *is_dense = true,
+            None => return Err(file.bad_key(LISTED, listed, format!("layers from 0 to {}", n_layers - 1))),
+        }
+    }
+    match listed.is_array() {
+        true => Ok(layers),
+        false => Err(file.bad_key(LISTED, listed, "a list of layers")),
+    }
+}
+
+/// Key of the interval of layers with experts in Llama 4's files.
+const INTERVAL: &str = "interleave_moe_layer_step";
+
+/// Returns flags that are true for the layers without experts in Llama 4's files.
+fn interleaved_layers(file: &Config, every: usize, n_layers: usize) -> Result<Vec<bool>> {
+    const LISTED: &str = "moe_layers";
+    let Some(listed) = file.get(LISTED) else {
+        return match every {
+            0 => Err(file.bad_key(INTERVAL, 0, "1 or more layers")),
+            _ => Ok((1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect()),
+        };
+    };
+    let mut layers = vec![true; n_layers];
+    for index in listed.as_array().map(Vec::as_slice).unwrap_or_default() {
+        match index.as_u64().and_then(|layer| layers.get_mut(usize::try_from(layer).ok()?)) {
+            Some(is_dense) => *is_dense = false,
             None => return Err(file.bad_key(LISTED, listed, format!("layers from 0 to {}", n_layers - 1))),
         }
     }

@@ -40,6 +40,10 @@ pub(crate) struct ExpertFiles {
     pub(crate) summed: usize,
     /// Layers without experts.
     pub(crate) dense: DenseFiles,
+    /// True if weights multiply the inputs of experts instead of their outputs.
+    pub(crate) weighs_inputs: bool,
+    /// True if tensors of all experts in Hugging Face files have a row for each input.
+    pub(crate) has_input_rows: bool,
     /// True if models without experts have the same architecture. Their number of experts is 0.
     pub(crate) are_optional: bool,
 }
@@ -53,6 +57,8 @@ pub(crate) enum SharedExpertFiles {
     Unweighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. It has no weight.
     Count(&'static str),
+    /// The size of one expert, in every layer with experts. It has no weight.
+    Always,
 }
 
 /// Keys of the number of experts in `config.json`.
@@ -76,6 +82,8 @@ impl ExpertFiles {
         may_have_groups: false,
         summed: 2,
         dense: DenseFiles::Never,
+        weighs_inputs: false,
+        has_input_rows: false,
         are_optional: false,
     };
 
@@ -119,10 +127,11 @@ impl ExpertFiles {
             "shared_expert_intermediate_size",
             "moe_num_shared_experts",
         ];
-        let shared = self.shared.map(|shared| match shared {
+        let shared = self.shared.and_then(|shared| match shared {
             SharedExpertFiles::Weighted([key, _])
             | SharedExpertFiles::Unweighted([key, _])
-            | SharedExpertFiles::Count(key) => key,
+            | SharedExpertFiles::Count(key) => Some(key),
+            SharedExpertFiles::Always => None,
         });
         for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
             file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
@@ -139,13 +148,14 @@ impl ExpertFiles {
                 let count = file.optional_usize(key)?.unwrap_or(0);
                 (count > 0).then(|| count.saturating_mul(ffn_size))
             }
+            (Some(SharedExpertFiles::Always), _) => Some(ffn_size),
             (_, key) => key.map(|key| file.require_usize(key)).transpose()?,
         };
         let (groups, scale) = self.groups_in_json(file)?;
         let settings = self.settings();
         let routing = ExpertRouting {
             used: one_of(file, &USED)?,
-            is_normalised: stated.unwrap_or(false),
+            is_normalised: stated.unwrap_or(false) && !self.weighs_inputs,
             function: self.function_in_json(file)?,
             groups,
             scale,
@@ -212,8 +222,7 @@ impl ExpertFiles {
             }
             _ => Ok(()),
         };
-        let is_counted = matches!(self.shared, Some(SharedExpertFiles::Count(_)));
-        if !is_counted {
+        if !matches!(self.shared, Some(SharedExpertFiles::Count(_) | SharedExpertFiles::Always)) {
             none("expert_shared_count", &[0], "0 (shared experts are not supported)")?;
         }
         let scale = file.optional::<f32>(&key("expert_weights_scale"))?.filter(|scale| *scale != 0.0);
@@ -232,10 +241,13 @@ impl ExpertFiles {
         if self.dense == DenseFiles::Never {
             none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
         }
-        none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
+        if self.dense != DenseFiles::Interleaved {
+            none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
+        }
         let usual = self.usual_in_gguf(file, architecture, n_layers);
         let function = self.function_in_gguf(file, &key("expert_gating_func"), usual)?;
         let shared_ffn_size = match self.shared {
+            Some(SharedExpertFiles::Always) => Some(ffn_size),
             Some(SharedExpertFiles::Weighted([_, shared]) | SharedExpertFiles::Unweighted([_, shared])) => {
                 match file.optional(&key(shared))? {
                     Some(width) => Some(width),
@@ -295,6 +307,8 @@ impl ExpertFiles {
             has_plain_sigmoid: self.has_plain_sigmoid,
             clamped: self.clamped,
             has_bias: self.has_bias,
+            weighs_inputs: self.weighs_inputs,
+            has_input_rows: self.has_input_rows,
         }
     }
 
@@ -323,7 +337,8 @@ impl ExpertFiles {
         stated.filter(is_known).ok_or_else(|| {
             let expected = match (self.gguf_function, usual) {
                 (Some(_), _) => "1 for softmax or 2 for sigmoids (other scores of experts are not supported)",
-                (None, _) => "1 (llama.cpp computes softmax only)",
+                (None, ScoreFunction::Softmax) => "1 (llama.cpp computes softmax only)",
+                (None, ScoreFunction::Sigmoid) => "2 (llama.cpp computes sigmoids only)",
             };
             Error::bad_key(file.tensors.path(), key, found, expected)
         })

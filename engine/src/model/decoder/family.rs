@@ -57,6 +57,10 @@ pub struct Family {
     pub(crate) has_window_switch: bool,
     /// Default interval of layers without RoPE.
     pub(crate) unrotated_every: Option<usize>,
+    /// True if the position decides about a temperature of queries in layers without RoPE.
+    pub(crate) has_query_temperature: bool,
+    /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
+    pub(crate) has_layer_variants: bool,
     /// RoPE variants in its files in addition to Llama's.
     pub(crate) rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.
@@ -252,6 +256,8 @@ pub struct SlidingDefaults {
     pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
     pub(crate) rope: SlidingRope,
+    /// Chunk size of GGUF files, which do not state it, if windows are chunks of positions.
+    pub(crate) chunk: Option<usize>,
     /// True if only sliding-window layers rotate queries and keys, in a model whose files state a window.
     pub(crate) rotates_alone: bool,
     /// Returns true if llama.cpp computes a model with so many layers without the window that a GGUF file states.
@@ -275,8 +281,13 @@ pub enum SlidingRope {
 
 impl SlidingDefaults {
     /// Every layer slides if the file states a window.
-    pub(crate) const ALL: Self =
-        Self { full_every: None, rope: SlidingRope::Shared, rotates_alone: false, is_off_in_gguf: |_| false };
+    pub(crate) const ALL: Self = Self {
+        full_every: None,
+        rope: SlidingRope::Shared,
+        chunk: None,
+        rotates_alone: false,
+        is_off_in_gguf: |_| false,
+    };
 }
 
 /// Returns the usual scale, 1 / √D, applied to the products.

@@ -10,7 +10,6 @@ use crate::model::cache::KvLayer;
 use crate::model::decoder::columns::columns;
 use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, Projection};
 use crate::numerics::Numerics;
-use crate::ops::attention::Mask;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -142,7 +141,7 @@ impl LatentAttention {
         };
         let (k, v) = expanded.as_ref().map_or((&keys, &values), |(k, v)| (k, v));
         let scores = t.tap(AttnScores, n.scores(&q, k, p.c.attn_scale));
-        let mask = Mask { position: p.mask.position - kv.first(), ..p.mask };
+        let mask = p.mask.without(kv.first());
         let weights = t.tap(AttnWeights, n.softmax(&scores, mask));
         let context = self.context(n.context(&weights, v), n, t);
         kv.keep(keys, values, p.mask.window);

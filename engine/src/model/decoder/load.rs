@@ -5,9 +5,10 @@ use crate::format::{Gguf, Llama2cFile, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::names::DecoderNames;
+use crate::model::decoder::per_layer::PerLayerEmbeddings;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
-    Projection, Projections, RecurrentMixer,
+    Projection, Projections, QkNorm, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -27,6 +28,11 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
+    /// Returns true if the layer's queries and keys have a norm after RoPE.
+    pub(super) fn has_norm_after_rope(&self) -> bool {
+        self.config.shape.qk_norm == QkNorm::AfterRope && self.config.rotates(self.layer)
+    }
+
     /// Loads the RMSNorm of rows of `len` values, by its GGUF name.
     ///
     /// # Errors
@@ -199,7 +205,7 @@ impl LayerWeights<'_, '_> {
 
     /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
     /// tensors.
-    fn has_in_gguf(&self, name: &str) -> bool {
+    pub(super) fn has_in_gguf(&self, name: &str) -> bool {
         self.is_gguf() && self.weights.has(&self.names.of_layer(name, self.layer))
     }
 }
@@ -328,6 +334,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
         let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
+        let per_layer = PerLayerEmbeddings::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
@@ -357,6 +364,7 @@ impl<B: DecoderBlock> Decoder<B> {
             architecture: family.architecture,
             config,
             token_embd,
+            per_layer,
             layers,
             output_norm,
             output,

@@ -67,6 +67,13 @@ impl LayerWeights<'_, '_> {
         if self.has_clamped_experts() {
             return self.alternating(&gate, count, rows, cols);
         }
+        if self.has_input_rows() {
+            let shape = [count, cols, 2 * rows];
+            return Ok([
+                self.transposed(&gate, &shape, 0, rows)?,
+                self.transposed(&gate, &shape, rows, rows)?,
+            ]);
+        }
         let both = self.weights.stacked(&gate, count, 2 * rows, cols)?;
         Ok(halves(&both, rows))
     }
@@ -97,6 +104,26 @@ impl LayerWeights<'_, '_> {
     /// Returns true if a logit of each token weighs the shared expert.
     pub(super) fn has_weighted_shared_expert(&self) -> bool {
         self.config.experts.as_ref().is_some_and(|experts| experts.is_shared_weighted)
+    }
+
+    fn has_input_rows(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|experts| experts.has_input_rows)
+    }
+
+    /// Loads `rows` outputs from `first` on of each expert from a tensor with inputs in its rows, `[E, inputs, outputs]`.
+    fn transposed(
+        &mut self,
+        name: &str,
+        shape: &[usize; 3],
+        first: usize,
+        rows: usize,
+    ) -> Result<Vec<Matrix>> {
+        let [count, cols, outputs] = *shape;
+        let of_expert = |expert: usize| {
+            let at = |row: usize, col: usize| (expert * cols + col) * outputs + first + row;
+            self.weights.gathered(name, shape, [rows, cols], at)
+        };
+        (0..count).map(of_expert).collect()
     }
 
     fn has_clamped_experts(&self) -> bool {
@@ -160,12 +187,8 @@ impl LayerWeights<'_, '_> {
         let tensor = down.unwrap_or_else(|| self.names.of_layer(name, self.layer));
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
-            DecoderNames::HuggingFace { .. } if self.has_clamped_experts() => {
-                let of_expert = |expert: usize| {
-                    let at = |row: usize, col: usize| (expert * cols + col) * rows + row;
-                    self.weights.gathered(&tensor, &[count, cols, rows], [rows, cols], at)
-                };
-                (0..count).map(of_expert).collect()
+            DecoderNames::HuggingFace { .. } if self.has_clamped_experts() || self.has_input_rows() => {
+                self.transposed(&tensor, &[count, cols, rows], 0, rows)
             }
             DecoderNames::HuggingFace { .. } if !tensor.contains("{}") => {
                 self.weights.stacked(&tensor, count, rows, cols)

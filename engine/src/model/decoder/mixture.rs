@@ -27,6 +27,8 @@ pub struct Mixture {
     pub(crate) down: Vec<Matrix>,
     /// Choice and weighting of experts.
     pub routing: ExpertRouting,
+    /// True if the weights multiply the experts' inputs.
+    pub(crate) weighs_inputs: bool,
     /// The shared expert, if there is one.
     pub(crate) shared: Option<SharedExpert>,
     /// Clamped GLU and biases, if there are any.
@@ -61,6 +63,7 @@ impl Mixture {
         let bias = if e.has_bias { w.correction_bias(e.count)? } else { Vec::new() };
         Ok(Self {
             clamped,
+            weighs_inputs: e.weighs_inputs,
             routing: ExpertRouting { bias, ..e.routing },
             norm: w.norm("ffn_norm", c.hidden_size)?,
             router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
@@ -89,18 +92,26 @@ impl Mixture {
             None => n.router_logits(&x, &self.router, routing.precision),
         };
         let logits = t.tap(RouterLogits, logits);
-        let mut scores = n.expert_scores(&logits, routing);
+        let mut scores = match routing.chooses_by_logits() {
+            true => logits.clone(),
+            false => n.expert_scores(&logits, routing),
+        };
         if routing.has_scores() {
             scores = t.tap(ExpertScores, scores);
         }
         let chosen = t.tap(Experts, n.choose(&scores, routing));
-        let weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
+        let mut weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
+        let mut each = x.clone();
+        if self.weighs_inputs {
+            each = t.tap(ExpertIn, n.row_scaled(&x, &weights));
+            weights = weights.map(|_| 1.0);
+        }
         let routed = |x: &Tensor, w: &[Matrix], bias: Option<&Matrix>| match bias {
             Some(bias) => n.add(&n.routed(x, w, &chosen), &rows_of(bias, &chosen, n)),
             None => n.routed(x, w, &chosen),
         };
-        let gate = t.tap(ExpertGate, routed(&x, &self.gate, biases.map(|biases| &biases.gate)));
-        let up = t.tap(ExpertUp, routed(&x, &self.up, biases.map(|biases| &biases.up)));
+        let gate = t.tap(ExpertGate, routed(&each, &self.gate, biases.map(|biases| &biases.gate)));
+        let up = t.tap(ExpertUp, routed(&each, &self.up, biases.map(|biases| &biases.up)));
         let act = match &self.clamped {
             Some((glu, _)) => n.clamped_glu(&gate, &up, *glu),
             None => n.gated(&gate, &up, p.c.activation),

@@ -7,6 +7,7 @@ mod config;
 mod config_gguf;
 mod config_json;
 mod config_llama2c;
+mod context;
 mod delta;
 mod delta_files;
 mod dense_files;
@@ -14,12 +15,15 @@ mod expert_files;
 mod family;
 mod latent;
 mod latent_files;
+mod layer_sizes;
+mod layer_variants;
 mod load;
 mod load_experts;
 mod mixture;
 mod multipliers;
 mod names;
 mod norm;
+mod per_layer;
 mod recurrent;
 mod rope_json;
 mod shared_expert;
@@ -32,6 +36,7 @@ pub use block::StandardBlock;
 pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use context::ForwardContext;
 pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
@@ -40,6 +45,7 @@ pub use family::{
     inverse_root_of_head_dim,
 };
 pub(crate) use latent::{LatentAttention, LatentSizes};
+pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
 pub(crate) use multipliers::BranchMultipliers;
@@ -52,10 +58,11 @@ pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 pub(crate) use state_space_files::StateSpaceFiles;
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::attention::{Attention, capped};
+use crate::model::attention::capped;
 use crate::model::cache::{KvLayer, LayerState, RecurrentLayer};
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
@@ -63,8 +70,7 @@ use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::alibi::slopes;
 use crate::ops::attention::Mask;
-use crate::ops::rope::{Rope, RopeTable};
-use crate::ops::scaling::Multiplier;
+use crate::ops::rope::Rope;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -84,20 +90,6 @@ pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// Data of a pass, shared by all blocks with the same window.
-pub struct ForwardContext<'m> {
-    /// Numerics.
-    pub n: &'m dyn Numerics,
-    /// Sizes and constants.
-    pub c: &'m DecoderConfig,
-    /// Rotations for the pass's positions; `None` for layers without RoPE.
-    pub(crate) rope: Option<RopeTable>,
-    /// Attention mask.
-    pub(crate) mask: Mask,
-    /// Slopes of ALiBi, `[H]`, for models with it.
-    pub(crate) slopes: Option<Vec<f32>>,
-}
-
 /// A decoder: configuration and weights.
 #[derive(Clone, Debug)]
 pub struct Decoder<B> {
@@ -107,6 +99,8 @@ pub struct Decoder<B> {
     pub config: DecoderConfig,
     /// `[V, d]`
     pub token_embd: Matrix,
+    /// Embeddings for each layer, if there are any.
+    pub(crate) per_layer: Option<per_layer::PerLayerEmbeddings>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
@@ -119,6 +113,24 @@ pub struct Decoder<B> {
     pub position_embd: Option<Matrix>,
     /// `[d]`
     pub embedding_norm: Option<Norm>,
+}
+
+impl<B> Decoder<B> {
+    /// Returns the model with other blocks, made from its own.
+    pub fn with_blocks<C>(self, block: impl Fn(B) -> C) -> Decoder<C> {
+        Decoder {
+            layers: self.layers.into_iter().map(block).collect(),
+            architecture: self.architecture,
+            config: self.config,
+            token_embd: self.token_embd,
+            per_layer: self.per_layer,
+            output_norm: self.output_norm,
+            output: self.output,
+            output_bias: self.output_bias,
+            position_embd: self.position_embd,
+            embedding_norm: self.embedding_norm,
+        }
+    }
 }
 
 impl<B: DecoderBlock> Model for Decoder<B> {
@@ -144,8 +156,13 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     }
 
     fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        let per_layer = self.per_layer.iter();
+        let per_layer = per_layer.flat_map(|all| {
+            [("per_layer_token_embd", &all.table), ("per_layer_model_proj", &all.projection)]
+        });
         let positions = self.position_embd.iter().map(|table| ("position_embd", table));
-        [("token_embd", &self.token_embd), ("output", &self.output)].into_iter().chain(positions).collect()
+        let own = [("token_embd", &self.token_embd), ("output", &self.output)];
+        own.into_iter().chain(positions).chain(per_layer).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -159,6 +176,22 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     fn window(&self, layer: usize) -> Option<usize> {
         let c = &self.config;
         c.sliding.as_ref().filter(|_| c.slides(layer)).map(|sliding| sliding.window)
+    }
+
+    fn has_chunks(&self) -> bool {
+        self.config.sliding.as_ref().is_some_and(|sliding| sliding.is_chunk)
+    }
+
+    fn cache_widths(&self, layer: usize) -> [usize; 2] {
+        match &self.config.variants {
+            Some(variants) if variants.shares(&self.config, layer) => [0, 0],
+            Some(_) => [self.config.head_sizes(layer).iter().product(); 2],
+            None => self.config.cache_widths(),
+        }
+    }
+
+    fn runs_in_parts(&self) -> bool {
+        self.config.variants.is_none()
     }
 
     fn layer_state(&self, layer: usize) -> LayerState {
@@ -199,11 +232,14 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         length: usize,
     ) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
+        let embeddings = Arc::new(OnceLock::new());
         let seeing = |rope: Option<&Rope>, window| ForwardContext {
             n,
             c,
             rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
-            mask: Mask { position: positions.start, window },
+            mask: Mask { position: positions.start, window, chunks: self.has_chunks().then_some(0) },
+            shared: Mutex::new(None),
+            embeddings: embeddings.clone(),
             slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
         };
         let full = seeing(Some(&c.rope), None);
@@ -233,7 +269,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
             (None, Some(norm)) => norm.of(n, &rows),
             (None, None) => rows,
         };
-        t.tap(
+        let x = t.tap(
             Embed,
             match (&self.model.position_embd, c.positions) {
                 (Some(table), Positions::Learned { offset }) => {
@@ -242,7 +278,16 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
                 }
                 _ => rows,
             },
-        )
+        );
+        if let Some(per_layer) = &self.model.per_layer {
+            arrive_rows(&per_layer.table, tokens);
+            arrive(
+                format_args!("the embeddings of layers"),
+                &[("per_layer_model_proj", &per_layer.projection)],
+            );
+            self.full.embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
+        }
+        x
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -268,42 +313,6 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let logits = n.linear_of_pass(&norm, &model.output, bias, self.positions.len());
         let scaled = c.logits_scale.map(|by| n.scale(&logits, by));
         t.tap(Logits, capped(n, scaled.unwrap_or(logits), c.logits_cap))
-    }
-}
-
-impl ForwardContext<'_> {
-    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
-    /// H·D]`.
-    pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        self.attend_with_sinks(q, k, v, None, t, state)
-    }
-
-    /// Computes attention with a sink in each head, `[H]`, if there are any.
-    pub(crate) fn attend_with_sinks(
-        &self,
-        q: &Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Option<&[f32]>,
-        t: &mut Probe,
-        state: &mut LayerState,
-    ) -> Tensor {
-        let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        let slopes = self.slopes.as_deref();
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks, slopes }.attend(q, k, v, t, state.kv())
-    }
-
-    /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
-    pub fn rotate(&self, x: &Tensor) -> Tensor {
-        self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
-    }
-
-    /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
-    pub(crate) fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
-        match self.c.residual_scale {
-            Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
-            None => self.n.add(x, branch),
-        }
     }
 }
 

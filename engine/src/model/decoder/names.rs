@@ -78,10 +78,16 @@ pub const SHARED_EXPERTS: &[(&str, &str)] = &[
 const PREFIXES: [&str; 4] = ["model.", "language_model.model.", "model.language_model.", ""];
 
 /// Prefixes of the non-text parts of a model.
-const OTHER_PARTS: [&str; 5] = [
+const OTHER_PARTS: [&str; 11] = [
+    "audio_tower.",
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "model.embed_vision.",
     "vision_tower.",
+    "vision_model.",
     "multi_modal_projector.",
     "model.vision_tower.",
+    "model.vision_model.",
     "model.multi_modal_projector.",
     "model.visual.",
 ];
@@ -146,6 +152,20 @@ impl<'a> DecoderNames<'a> {
         match self {
             DecoderNames::Gguf { .. } => "token_embd.weight".into(),
             DecoderNames::HuggingFace { prefix, outer, .. } => format!("{prefix}{}.weight", outer.embedding),
+        }
+    }
+
+    /// Returns the names of the table, the projection and the norm of embeddings for each layer.
+    pub(super) fn per_layer_embeddings(self) -> [String; 3] {
+        match self {
+            DecoderNames::Gguf { .. } => {
+                ["per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"]
+                    .map(|name| format!("{name}.weight"))
+            }
+            DecoderNames::HuggingFace { prefix, .. } => {
+                ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"]
+                    .map(|name| format!("{prefix}{name}.weight"))
+            }
         }
     }
 

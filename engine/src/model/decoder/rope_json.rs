@@ -10,6 +10,7 @@ use crate::ops::rope::{Rope, RopeScaling};
 /// Names in `layer_types` and `rope_parameters` for layers with full attention and with a sliding window.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
+pub(super) const CHUNKED: &str = "chunked_attention";
 
 /// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
 /// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
@@ -38,6 +39,19 @@ pub(super) fn rope<'f>(
         Some(place) => place.optional_f32("rope_theta")?,
         None => file.optional_f32(theta_key)?,
     };
+    let proportional =
+        stated("rope_type").filter(|place| place.get("rope_type") == Some(&"proportional".into()));
+    if let Some(place) = proportional.filter(|_| family.has_layer_variants) {
+        let scaling = proportional_scaling(place, head_dim)?;
+        let theta = theta.unwrap_or(default);
+        return Ok(Rope {
+            theta,
+            width: head_dim,
+            pairing: family.pairing,
+            scaling,
+            rounding: family.rope.rounding,
+        });
+    }
     let width = width(file, stated(PARTIAL), family, head_dim)?;
     let scaling = match places.first() {
         Some(parameters) => scaling(file, parameters, family)?,
@@ -92,6 +106,18 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
             Err(parameters.bad_key(kind, found, expected))
         }
     }
+}
+
+/// Reads RoPE that rotates the first part of a head's pairs, with the frequencies of the whole head.
+fn proportional_scaling(parameters: &Config, head_dim: usize) -> Result<RopeScaling> {
+    parameters.only("factor", &[1.0.into(), 1.into()], "1 (scaled proportional RoPE is not supported)")?;
+    let part = parameters.optional_f32(PARTIAL)?.unwrap_or(1.0);
+    if !(part > 0.0 && part <= 1.0) {
+        return Err(parameters.bad_key(PARTIAL, part, "a number above 0 and up to 1"));
+    }
+    let rotating = (f64::from(part) * head_dim as f64 / 2.0) as usize;
+    let factor = |pair: usize| if pair < rotating { 1.0 } else { f32::INFINITY };
+    Ok(RopeScaling::Factors((0..head_dim / 2).map(factor).collect()))
 }
 
 fn llama3(parameters: &Config) -> Result<RopeScaling> {

@@ -140,7 +140,7 @@ impl Model for Gpt2 {
         _: usize,
     ) -> Box<dyn ModelPass + 'm> {
         let scale = AttentionScale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
-        let mask = Mask { position: positions.start, window: None };
+        let mask = Mask { position: positions.start, window: None, chunks: None };
         Box::new(Gpt2Pass {
             model: self,
             positions,

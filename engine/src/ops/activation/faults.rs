@@ -9,7 +9,7 @@ use crate::ops::activation::Activation;
 use crate::ops::activation::exact::Nonlinearity;
 use crate::tensor::Tensor;
 
-const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct, Point::SharedAct];
+const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct, Point::SharedAct, Point::LayerAct];
 
 const WORDS: &str = "silu|gelu_pytorch_tanh|gelu|relu2|relu|quick_gelu|without-up|without-gate";
 

@@ -61,7 +61,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::BlockOut],
         takes: "normed-by-final-norm",
         compute: |at, value| {
-            let is_last = at.site.layer.is_some_and(|layer| layer + 1 == at.book.n_layers());
+            let is_last = at.site.layer.is_some_and(|layer| layer + 1 == at.operations.n_layers());
             let is_it = is_last && value.as_word()? == "normed-by-final-norm";
             is_it.then(|| normed(at, at.value, Point::FinalNorm, None))?
         },
@@ -80,7 +80,7 @@ fn branch(at: &SiteContext) -> Option<(Tensor, Multiplier)> {
 
 /// Returns the factors of real models: a constant, or a function of the depth.
 fn factors(at: &SiteContext) -> Vec<f64> {
-    let depth = 2.0 * at.book.n_layers() as f64;
+    let depth = 2.0 * at.operations.n_layers() as f64;
     vec![1.0, 0.5, 2.0, 1.0 / depth.sqrt()]
 }
 
@@ -94,9 +94,9 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
 
 /// Norms a stream with the norm at a tap and layer.
 fn normed(at: &SiteContext, x: &Tensor, point: Point, layer: Option<usize>) -> Option<Tensor> {
-    Some(match at.book.norm(point, layer) {
+    Some(match at.operations.norm(point, layer) {
         Some(norm) => at.n.rms_norm(x, norm),
-        None => at.n.layer_norm(x, &at.book.stage::<LayerNormalisation>(point, layer)?.norm),
+        None => at.n.layer_norm(x, &at.operations.stage::<LayerNormalisation>(point, layer)?.norm),
     })
 }
 

@@ -26,16 +26,30 @@ pub struct Mask {
     pub position: usize,
     /// Maximum number of keys that a query sees, itself included; `None` for no limit.
     pub window: Option<usize>,
+    /// Number of keys dropped before the first key, if a window is a chunk: a query then sees keys of its own chunk of
+    /// positions only. `None` for windows of the latest keys.
+    pub chunks: Option<usize>,
 }
 
 impl Mask {
     /// Mask that shows every key to every query.
-    pub(crate) const NONE: Self = Self { position: usize::MAX / 2, window: None };
+    pub(crate) const NONE: Self = Self { position: usize::MAX / 2, window: None, chunks: None };
 
     /// Returns the indices of the keys that a token of the pass sees: itself and earlier ones within the window.
     pub fn visible(self, token: usize, keys: usize) -> Range<usize> {
         let end = self.position + token + 1;
-        end.saturating_sub(self.window.unwrap_or(end)).min(keys)..end.min(keys)
+        let seen = match (self.window, self.chunks) {
+            (None, _) => end,
+            (Some(window), None) => window,
+            (Some(chunk), Some(dropped)) => (dropped + end - 1) % chunk + 1,
+        };
+        end.saturating_sub(seen).min(keys)..end.min(keys)
+    }
+
+    /// Returns the mask over the keys that are left after the first keys were dropped.
+    pub(crate) fn without(self, dropped: usize) -> Self {
+        let position = self.position - dropped;
+        Self { position, chunks: self.chunks.map(|_| dropped), ..self }
     }
 }
 

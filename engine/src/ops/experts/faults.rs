@@ -69,7 +69,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "weights",
         compute: |at, value| {
             let other = if at.site.point == Point::ExpertGate { Point::ExpertUp } else { Point::ExpertGate };
-            let w = &at.book.stage::<ExpertProducts>(other, at.site.layer)?.w;
+            let w = &at.operations.stage::<ExpertProducts>(other, at.site.layer)?.w;
             (value.as_word() == Some("weights")).then(|| with(at, w))?
         },
         usual: |_| vec![ChangeValue::word("weights")],
@@ -114,7 +114,7 @@ fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let by = |logits: &Tensor, routing: ExpertRouting| Some(at.n.expert_weights(logits, chosen, &routing));
     let divided = |is_normalised| {
-        let is_of_chosen = routing.is_of_chosen && is_normalised;
+        let is_of_chosen = routing.is_of_chosen && (is_normalised || routing.chooses_by_logits());
         ExpertRouting { is_normalised, is_of_chosen, ..routing.clone() }
     };
     let (experts, used) = (logits.row_len(), chosen.row_len());

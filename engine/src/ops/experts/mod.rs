@@ -27,8 +27,8 @@ pub struct ExpertRouting {
     pub(crate) scale: f32,
     /// True if the weights are divided by their sum.
     pub(crate) is_normalised: bool,
-    /// True if softmax reads the logits of the chosen experts alone. The values are those of weights divided by their
-    /// sum, in other roundings.
+    /// True if the function reads the logits of the chosen experts alone, and logits decide the choice. The values of a
+    /// softmax are those of weights divided by their sum, in other roundings.
     pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
     pub(crate) is_rounded: bool,
@@ -97,7 +97,13 @@ impl ExpertGroups {
 impl ExpertRouting {
     /// Returns true if the choice reads other scores than the softmax of the logits.
     pub(crate) fn has_scores(&self) -> bool {
-        self.function != ScoreFunction::Softmax || !self.bias.is_empty() || self.groups.is_some()
+        let is_of_all = !self.is_of_chosen && self.function != ScoreFunction::Softmax;
+        is_of_all || !self.bias.is_empty() || self.groups.is_some()
+    }
+
+    /// Returns true if experts are chosen by their logits, because scores of all experts do not exist.
+    pub(crate) fn chooses_by_logits(&self) -> bool {
+        self.is_of_chosen && self.function == ScoreFunction::Sigmoid
     }
 
     /// Adds the correction bias: `[T, E]` to `[T, E]`.

@@ -1,8 +1,9 @@
 //! Scaling: `x · c` or `x / c`, elementwise, with a constant factor as an architecture's authors write it.
 //!
-//! Mistakes of a factor belong to the operation whose result it scales, so this folder has no `faults.rs`.
+//! Mistakes of other factors than those of layers belong to the operation whose result they scale.
 
 pub(crate) mod exact;
+pub(crate) mod faults;
 
 /// A factor, and how it is rounded if activations have a short type.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -19,15 +19,15 @@ const FEWEST: usize = 3;
 ///
 /// # Errors
 /// The errors of a run.
-pub(super) fn of_rows(setting: &RunContext, rows: &[SiteResult]) -> Result<Option<Cause>> {
+pub(super) fn of_rows(context: &RunContext, rows: &[SiteResult]) -> Result<Option<Cause>> {
     let is_open = |row: &&SiteResult| {
         let is_named = matches!(row.site.point, Point::TokenLogprobs | Point::TopLogprobs);
         is_named && row.verdict == Verdict::Fail && row.local.is_none() && row.site.pass == Some(0)
     };
     let open: Vec<&SiteResult> = rows.iter().filter(is_open).collect();
-    let tokens = &setting.held.passes()[0].tokens;
+    let tokens = &context.held.passes()[0].tokens;
     let (Some(first), Some(&begins)) = (open.first(), tokens.first()) else { return Ok(None) };
-    if tokens.len() < FEWEST + 1 || setting.is_supposed() {
+    if tokens.len() < FEWEST + 1 || context.is_supposed() {
         return Ok(None);
     }
     let twice: Vec<u32> = [&[begins], &tokens[..]].concat();
@@ -36,15 +36,15 @@ pub(super) fn of_rows(setting: &RunContext, rows: &[SiteResult]) -> Result<Optio
         (&twice[..], 1, format!("added:{begins} (present twice)")),
     ];
     for (read, shift, told) in ways {
-        if read.len() > setting.model.dimensions().context_length {
+        if read.len() > context.model.dimensions().context_length {
             continue;
         }
         let mut seen = RunLogits(None);
-        engine::run(setting.model, setting.numerics, &RunInput::greedy(read, 0), &mut seen)?;
+        engine::run(context.model, context.numerics, &RunInput::greedy(read, 0), &mut seen)?;
         let Some(logits) = seen.0 else { continue };
         let mut explains_all = true;
         for row in &open {
-            explains_all &= explains(setting, row, &logits, shift)?;
+            explains_all &= explains(context, row, &logits, shift)?;
         }
         if !explains_all {
             continue;
@@ -67,8 +67,8 @@ pub(super) fn of_rows(setting: &RunContext, rows: &[SiteResult]) -> Result<Optio
 
 /// Returns true if our logits, shifted by `shift` tokens, reproduce every value of a row except those at the
 /// first position.
-fn explains(setting: &RunContext, row: &SiteResult, logits: &Tensor, shift: isize) -> Result<bool> {
-    let (site, held) = (row.site, setting.held);
+fn explains(context: &RunContext, row: &SiteResult, logits: &Tensor, shift: isize) -> Result<bool> {
+    let (site, held) = (row.site, context.held);
     let named = ListedIds::of(held, Site { point: Point::Logits, ..site }, logits.row_len())?;
     let picks = named.picks.iter().find(|(other, _)| *other == site);
     let (Some((_, picks)), Some(values)) = (picks, held.values(site, None)?) else { return Ok(false) };

@@ -24,8 +24,8 @@ pub(super) struct CauseText<'w> {
 
 impl<'w> CauseText<'w> {
     /// Makes the report text of a cause at a site.
-    pub(super) fn of(bench: &SearchContext, at: &'w SiteContext<'w>) -> Self {
-        Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
+    pub(super) fn of(search: &SearchContext, at: &'w SiteContext<'w>) -> Self {
+        Self { role: search.context.role, at, is_supposed: search.context.is_supposed() }
     }
 
     /// Describes the cause found at the first of `sites`. The cause explains all of them.
@@ -81,10 +81,10 @@ impl<'w> CauseText<'w> {
 
     /// Returns true if the layer has a sliding window and its own RoPE base.
     fn has_own_base(&self) -> bool {
-        let book = self.at.book;
-        let theta = |layer| book.rope(layer).map(|rope| rope.theta);
-        let slides = |layer: &usize| book.window(*layer).is_some();
-        let mut others = (0..book.n_layers()).filter(|layer| !slides(layer));
+        let operations = self.at.operations;
+        let theta = |layer| operations.rope(layer).map(|rope| rope.theta);
+        let slides = |layer: &usize| operations.window(*layer).is_some();
+        let mut others = (0..operations.n_layers()).filter(|layer| !slides(layer));
         self.at.site.layer.filter(slides).is_some_and(|own| others.any(|other| theta(other) != theta(own)))
     }
 

@@ -34,22 +34,22 @@ const NEAR: f64 = 0.01;
 ///
 /// # Errors
 /// The errors of a run of the model.
-pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+pub(super) fn of(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     let changed: Vec<&UnexplainedOperation> =
         open.iter().copied().filter(|one| CHANGED.contains(&one.site.point)).collect();
     if changed.iter().all(|one| KEYS.contains(&one.site.point)) {
         return Ok(None);
     }
-    let dump = bench.setting.held.dump;
+    let dump = search.context.held.dump;
     let is_of_keys = |tap: &str| tap.parse::<Point>().is_ok_and(|point| KEYS.contains(&point));
     let without = dump.read_as(|row| (!is_of_keys(&row.tap)).then(|| row.clone()))?;
     let held = AlignedDump::new(&without)?;
     for change in readings() {
-        if bench.deadline.is_over() {
+        if search.deadline.is_over() {
             break;
         }
         let mut keys = KeyRows::default();
-        let [right, wrong] = judged_with(bench, &held, &change, &mut keys)?;
+        let [right, wrong] = judged_with(search, &held, &change, &mut keys)?;
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
         let stays = |site: &Site| CHANGED.contains(&site.point) || is_new(site);
         let is_right = |one: &&UnexplainedOperation| right.contains(&one.site) || keys.explain(one);
@@ -60,21 +60,21 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Resul
         let shown: Vec<Point> =
             KEYS.into_iter().filter(|key| sites.iter().any(|site| site.point == *key)).collect();
         if !shown.is_empty() {
-            return Ok(Some(as_recorded(bench, &change, &shown, sites)));
+            return Ok(Some(as_recorded(search, &change, &shown, sites)));
         }
         let nothing = Tensor::scalar(0.0);
-        let positions = bench.setting.held.positions(sites[0]);
-        let at = SiteContext::new(sites[0], positions, &nothing, bench.traced, bench.book);
+        let positions = search.context.held.positions(sites[0]);
+        let at = SiteContext::new(sites[0], positions, &nothing, search.traced, search.operations);
         let searched = SearchResult { fits: vec![vec![change]], excluded: Vec::new() };
-        return Ok(Some(CauseText::of(bench, &at).told(CauseSearch::Stages, &searched, sites, None)));
+        return Ok(Some(CauseText::of(search, &at).told(CauseSearch::Stages, &searched, sites, None)));
     }
     Ok(None)
 }
 
 /// Describes a reading of keys in a dump whose own taps of keys show other keys than attention reads. A run with the
 /// change alone would not match these taps.
-fn as_recorded(bench: &SearchContext, change: &OperationChange, shown: &[Point], sites: Vec<Site>) -> Cause {
-    let role = bench.setting.role.name();
+fn as_recorded(search: &SearchContext, change: &OperationChange, shown: &[Point], sites: Vec<Site>) -> Cause {
+    let role = search.context.role.name();
     let reading = change.meaning().unwrap_or_default();
     let holds = if shown.len() == 1 { "holds" } else { "hold" };
     let names: Vec<&str> = shown.iter().map(|point| point.name()).collect();
@@ -95,18 +95,18 @@ fn readings() -> Vec<OperationChange> {
 
 /// Returns the sites that rounding explains in a run with a change, and those that it does not explain.
 fn judged_with(
-    bench: &SearchContext,
+    search: &SearchContext,
     held: &AlignedDump,
     change: &OperationChange,
     keys: &mut KeyRows,
 ) -> Result<[HashSet<Site>; 2]> {
-    let setting = bench.setting.along(held);
+    let context = search.context.along(held);
     let everything = Selection::everything();
     let comparison =
-        setting.comparing_of(&everything, ContinuationValues::Held).evaluating(setting.may_differ);
+        context.comparing_of(&everything, ContinuationValues::Held).evaluating(context.may_differ);
     let supposed = [Supposition::everywhere(change.clone())];
-    let checks = setting.rerun(&RerunPart::All, held.passes().len(), &supposed, comparison, keys)?;
-    let judged = |check: SiteCheck| Some((check.site, check.explained?.side(setting.role).is_explained()));
+    let checks = context.rerun(&RerunPart::All, held.passes().len(), &supposed, comparison, keys)?;
+    let judged = |check: SiteCheck| Some((check.site, check.explained?.side(context.role).is_explained()));
     let (right, wrong): (Vec<_>, Vec<_>) =
         checks.into_iter().filter_map(judged).partition(|(_, is_right)| *is_right);
     Ok([right, wrong].map(|all| all.into_iter().map(|(site, _)| site).collect()))

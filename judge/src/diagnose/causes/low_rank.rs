@@ -30,12 +30,12 @@ const DENSE: f64 = 0.9;
 const ROUNDING: [f64; 2] = [1e-5, 1.0 / 64.0];
 
 /// Finds the products whose errors have the same rank as the first error. `None` if that rank is not low.
-pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Option<Cause> {
-    let first = ProductErrors::of(bench, open.first()?)?;
+pub(super) fn of(search: &SearchContext, open: &[&UnexplainedOperation]) -> Option<Cause> {
+    let first = ProductErrors::of(search, open.first()?)?;
     let rank = first.rank()?;
     let group = first.group_length(&open.first()?.traced, rank);
     let errors: Vec<(Site, ProductErrors)> =
-        open.iter().filter_map(|one| Some((one.site, ProductErrors::of(bench, one)?))).collect();
+        open.iter().filter_map(|one| Some((one.site, ProductErrors::of(search, one)?))).collect();
     let alike = errors.iter().filter(|(_, errors)| errors.rank() == Some(rank));
     let alike: Vec<Site> = alike.map(|(site, _)| *site).collect();
     // A pass of few tokens cannot contradict the rank that the same product has in another pass.
@@ -44,7 +44,7 @@ pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Optio
     let told =
         errors.iter().filter(|(site, errors)| alike.contains(site) || (is_short(errors) && is_same(*site)));
     let sites: Vec<Site> = told.map(|(site, _)| *site).collect();
-    let whose = bench.setting.role.name();
+    let whose = search.context.role.name();
     let (kind, what) = match group {
         Some(len) => (
             CauseKind::WeightGroups,
@@ -94,14 +94,17 @@ struct ProductErrors {
 }
 
 impl ProductErrors {
-    fn of(bench: &SearchContext, one: &UnexplainedOperation) -> Option<Self> {
+    fn of(search: &SearchContext, one: &UnexplainedOperation) -> Option<Self> {
         // Adapters leave the output matrix alone, and changes of logits have low ranks of their own.
-        bench.book.product(one.site.point, one.site.layer).filter(|_| one.site.point != Point::Logits)?;
+        search
+            .operations
+            .product(one.site.point, one.site.layer)
+            .filter(|_| one.site.point != Point::Logits)?;
         let outputs = one.traced.row_len();
         // The error of a token that occurs twice says nothing new.
         let is_new = |row: &usize| !(0..*row).any(|before| one.traced.row(before) == one.traced.row(*row));
         let rows: Vec<usize> = (0..one.traced.rows()).filter(is_new).take(MOST_TOKENS).collect();
-        let is_short = bench.setting.numerics.activation_type() != DType::F32;
+        let is_short = search.context.numerics.activation_type() != DType::F32;
         let theirs = |row: usize| &one.theirs[row * outputs..][..outputs];
         let errors_of = |&row: &usize| {
             one.traced.row(row).iter().zip(theirs(row)).map(|(&own, theirs)| theirs - f64::from(own))

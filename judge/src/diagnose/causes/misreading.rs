@@ -29,10 +29,10 @@ const COPIES: [Point; 3] = [Point::KCache, Point::VCache, Point::LastLogits];
 ///
 /// # Errors
 /// The errors of a run of the model.
-pub(super) fn of(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+pub(super) fn of(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
     let looks = [layers_from_one, storage, taps];
-    for look in looks.into_iter().filter(|_| !open.is_empty() && !bench.deadline.is_over()) {
-        if let Some(cause) = look(bench, open)? {
+    for look in looks.into_iter().filter(|_| !open.is_empty() && !search.deadline.is_over()) {
+        if let Some(cause) = look(search, open)? {
             return Ok(Some(cause));
         }
     }
@@ -46,9 +46,9 @@ struct AlternativeReading {
 }
 
 impl AlternativeReading {
-    fn of(bench: &SearchContext, held: &AlignedDump) -> Result<Self> {
-        let setting = bench.setting.along(held);
-        let (checks, _) = setting.evaluate(&setting.script(), ContinuationValues::Held, &mut ())?;
+    fn of(search: &SearchContext, held: &AlignedDump) -> Result<Self> {
+        let context = search.context.along(held);
+        let (checks, _) = context.evaluate(&context.script(), ContinuationValues::Held, &mut ())?;
         let (wrong, right) = checks
             .iter()
             .filter(|check| check.explained.is_some())
@@ -60,24 +60,24 @@ impl AlternativeReading {
 }
 
 /// Detects a dump that numbers its layers 1 to n instead of 0 to n-1.
-fn layers_from_one(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
-    let dump = bench.setting.held.dump;
+fn layers_from_one(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    let dump = search.context.held.dump;
     let layers: BTreeSet<usize> = dump.sites().filter_map(|site| site.layer).collect();
-    let n_layers = bench.book.n_layers();
+    let n_layers = search.operations.n_layers();
     if layers.first() != Some(&1) || layers.last() != Some(&n_layers) {
         return Ok(None);
     }
     let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
     let dump = dump.read_as(counted)?;
-    let rest = AlternativeReading::of(bench, &AlignedDump::new(&dump)?)?.wrong;
+    let rest = AlternativeReading::of(search, &AlignedDump::new(&dump)?)?.wrong;
     let before = format!("dump_layers: the dump numbers its layers from 1 to {n_layers}; numbered from 0, ");
     let what = [before, "; write layer numbers that start at 0".to_owned()];
     Ok(is_better(&rest, open).then(|| cause(CauseKind::DumpLayers, open, what, [rest.len(), open.len()])))
 }
 
 /// Detects values that fit a smaller type than the type that the run computes in.
-fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
-    if bench.setting.numerics.activation_type() != DType::F32 {
+fn storage(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    if search.context.numerics.activation_type() != DType::F32 {
         return Ok(None);
     }
     // Embeddings of a file in a smaller type are that short, too.
@@ -95,16 +95,16 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
         }
         let (right, wrong) = match counted {
             Some(counts) => counts,
-            None => *counted.insert(readers(bench, open)?),
+            None => *counted.insert(readers(search, open)?),
         };
-        let rounding = if right > 0 { rounds(bench, open, dtype) } else { None };
+        let rounding = if right > 0 { rounds(search, open, dtype) } else { None };
         // If most later operations continue from the values as they are stored, the engine computed with them, and the
         // dump did not round them.
         if rounding.is_some() || right > wrong {
             return Ok(rounding);
         }
-        let held = AlignedDump::new(bench.setting.held.dump)?.presumed(dtype);
-        let rest = AlternativeReading::of(bench, &held)?.wrong;
+        let held = AlignedDump::new(search.context.held.dump)?.presumed(dtype);
+        let rest = AlternativeReading::of(search, &held)?.wrong;
         if is_better(&rest, open) {
             let before = format!(
                 "dump_storage: the values were rounded to {dtype} when they were stored, but the dump states \
@@ -124,16 +124,16 @@ fn storage(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opti
 const SLACK: f64 = 1.1;
 
 /// Counts the later operations that continue from the values as they are stored, and those that do not.
-fn readers(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<(usize, usize)> {
+fn readers(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<(usize, usize)> {
     let tells =
         |site: &Site| !COPIES.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
-    let AlternativeReading { right, wrong } = AlternativeReading::of(bench, bench.setting.held)?;
+    let AlternativeReading { right, wrong } = AlternativeReading::of(search, search.context.held)?;
     let count = |sites: HashSet<Site>| sites.iter().filter(|site| tells(site)).count();
     Ok((count(right), count(wrong)))
 }
 
 /// Detects an engine that rounds its values to a smaller type, and states another.
-fn rounds(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -> Option<Cause> {
+fn rounds(search: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -> Option<Cause> {
     // Each value must be our result rounded to nearest. Zeros alone would not prove rounding, because they
     // fit every type.
     let is_rounded = |(own, theirs): (&f32, &f64)| {
@@ -144,7 +144,7 @@ fn rounds(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -
         let before = format!(
             "arithmetic: the {}'s engine rounds these values to {dtype} and computes with the result, but \
                 the dump states f32",
-            bench.setting.role.name()
+            search.context.role.name()
         );
         let after = format!(
             "; compute them in f32, or set \"computed\": \"{dtype}\" on the tap, or \
@@ -156,8 +156,8 @@ fn rounds(bench: &SearchContext, open: &[&UnexplainedOperation], dtype: DType) -
 
 /// Detects taps that hold the values of a different tap. If these taps are ignored, later operations are
 /// correct.
-fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
-    let (dump, first) = (bench.setting.held.dump, open[0]);
+fn taps(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<Cause>> {
+    let (dump, first) = (search.context.held.dump, open[0]);
     if !open.iter().any(|one| follows(one.site, first.site)) {
         return Ok(None);
     }
@@ -166,9 +166,9 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
         let without =
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let AlternativeReading { right, wrong } =
-            AlternativeReading::of(bench, &AlignedDump::new(&without)?)?;
+            AlternativeReading::of(search, &AlignedDump::new(&without)?)?;
         // Every operation that reads the tap must be right without the tap, and close enough to be evaluated.
-        let is_run = |site: &Site| bench.setting.unit.contains(*site, bench.book.n_layers());
+        let is_run = |site: &Site| search.context.unit.contains(*site, search.operations.n_layers());
         let reads_one = |site: &Site| is_run(site) && left_out.iter().any(|&point| reads(site.point, point));
         let readers: Vec<Site> = without.sites().filter(reads_one).collect();
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
@@ -177,7 +177,7 @@ fn taps(bench: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option<
         let points = without.points();
         let is_behind = |site: &Site| left_out.iter().any(|&point| reads_through(site.point, point, &points));
         if are_right && !wrong.iter().any(is_behind) && !wrong.iter().any(is_new) {
-            return Ok(Some(misnamed(bench, open, &left_out, &without)?));
+            return Ok(Some(misnamed(search, open, &left_out, &without)?));
         }
         // The next wrong tap may be misnamed, too.
         let next = open.iter().map(|one| one.site).find(|site| wrong.contains(site));
@@ -215,7 +215,7 @@ fn follows(site: Site, from: Site) -> bool {
 /// Describes the values of a misnamed tap: right values with swapped axes, the values of another tap, or
 /// unknown.
 fn misnamed(
-    bench: &SearchContext,
+    search: &SearchContext,
     open: &[&UnexplainedOperation],
     taps: &[Point],
     without: &Dump,
@@ -234,8 +234,8 @@ fn misnamed(
         );
         return Ok(cause(CauseKind::DumpAxes, open, [what, String::new()], [0, 0]));
     }
-    let searched = bench.stage(first).search(open);
-    let told = match (same_as(bench, first, without)?, searched.fits.first()) {
+    let searched = search.stage(first).search(open);
+    let told = match (same_as(search, first, without)?, searched.fits.first()) {
         (Some(other), _) => format!("has the values of {other}"),
         (None, Some(changes)) => {
             let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
@@ -264,9 +264,9 @@ fn exchanged_axes(one: &UnexplainedOperation) -> Option<Vec<&'static str>> {
 }
 
 /// Returns the other tap of the layer whose values equal the misnamed tap's values.
-fn same_as(bench: &SearchContext, one: &UnexplainedOperation, without: &Dump) -> Result<Option<Site>> {
+fn same_as(search: &SearchContext, one: &UnexplainedOperation, without: &Dump) -> Result<Option<Site>> {
     let held = AlignedDump::new(without)?;
-    let setting = bench.setting.along(&held);
+    let context = search.context.along(&held);
     let of_layer =
         |layer| RerunPart::Part(ModelSegment { embed: false, layers: layer..layer + 1, head: false });
     let part = one.site.layer.map_or(RerunPart::All, of_layer);
@@ -274,8 +274,8 @@ fn same_as(bench: &SearchContext, one: &UnexplainedOperation, without: &Dump) ->
     let mut looking = SiteSearch { one, found: None };
     // This run measures nothing. It continues with the dump's values.
     let nothing = Selection { checkpoints: Vec::new(), ..Selection::everything() };
-    let comparison = setting.comparing_of(&nothing, ContinuationValues::Held);
-    setting.rerun(&part, passes, &[], comparison, &mut looking)?;
+    let comparison = context.comparing_of(&nothing, ContinuationValues::Held);
+    context.rerun(&part, passes, &[], comparison, &mut looking)?;
     Ok(looking.found)
 }
 

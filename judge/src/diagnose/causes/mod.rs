@@ -49,13 +49,13 @@ use crate::verdict::{Cause, CauseContent, CauseSearch, Finding, MOST, MOST_PARTS
 /// # Errors
 /// The errors of a run of the model.
 pub(super) fn of_engine(
-    setting: &RunContext,
+    context: &RunContext,
     rows: &[SiteResult],
     unexplained: &[UnexplainedOperation],
     budget: Option<&Budget>,
 ) -> Result<Vec<Cause>> {
-    let deadline = Deadline::new(budget, setting.model.dimensions().n_layers);
-    let nonfinite = nonfinite_values::of_rows(setting, rows, unexplained);
+    let deadline = Deadline::new(budget, context.model.dimensions().n_layers);
+    let nonfinite = nonfinite_values::of_rows(context, rows, unexplained);
     let once = |finding| Cause::once(CauseSearch::Nonfinite, finding);
     let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
     // NaN and infinity do not show how a value was computed.
@@ -64,7 +64,7 @@ pub(super) fn of_engine(
     let is_wrong =
         |one: &&UnexplainedOperation| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
     let open: Vec<&UnexplainedOperation> = unexplained.iter().filter(is_wrong).filter(is_finite).collect();
-    let foreign = sequences::foreign_keys(setting.held.dump, &open)?;
+    let foreign = sequences::foreign_keys(context.held.dump, &open)?;
     let open: Vec<&UnexplainedOperation> = match &foreign {
         None => open,
         Some(cause) => open.into_iter().filter(|one| !cause.sites.contains(&one.site)).collect(),
@@ -74,79 +74,86 @@ pub(super) fn of_engine(
     let open: Vec<&UnexplainedOperation> =
         open.into_iter().filter(|one| !experts::follows(rows, one.site)).collect();
     causes.extend(other_number);
-    let begun = bos_token::of_rows(setting, rows)?;
+    let begun = bos_token::of_rows(context, rows)?;
     let is_begun = |row: &&SiteResult| begun.is_some() && row.site.point.is_of_named_ids();
     let coarse: Vec<&SiteResult> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
     causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
-        let (book, traced) = (setting.book()?, TracedNumerics::new(setting.numerics, setting.profile));
-        let tokens = setting.held.read_tokens();
-        let bench =
-            SearchContext { setting, traced: &traced, book, deadline: &deadline, rows, tokens: &tokens };
+        let (operations, traced) =
+            (context.operations()?, TracedNumerics::new(context.numerics, context.profile));
+        let tokens = context.held.read_tokens();
+        let search = SearchContext {
+            context,
+            traced: &traced,
+            operations,
+            deadline: &deadline,
+            rows,
+            tokens: &tokens,
+        };
         let first = open.first().map(|one| one.site).or(coarse.first().map(|row| row.site));
         first.into_iter().for_each(|site| deadline.reached(site));
-        causes.extend(match (open.is_empty(), misreading::of(&bench, &open)?) {
-            (true, _) => of_coarse(&bench, rows, coarse)?,
+        causes.extend(match (open.is_empty(), misreading::of(&search, &open)?) {
+            (true, _) => of_coarse(&search, rows, coarse)?,
             (false, Some(cause)) => vec![cause],
-            (false, None) => of_operations(&bench, rows, open)?,
+            (false, None) => of_operations(&search, rows, open)?,
         });
     }
-    let choices = tokens::of_choices(setting, rows)?;
+    let choices = tokens::of_choices(context, rows)?;
     causes.extend(choices.map(|finding| Cause::once(CauseSearch::Choices, finding)));
     Ok(causes)
 }
 
 fn is_wrong_stage(row: &SiteResult) -> bool {
-    row.verdict == Verdict::Fail && row.is_one_stage()
+    row.verdict == Verdict::Fail && row.is_single_operation()
 }
 
 /// Returns true if a row fails and several operations separate it from its inputs.
 fn is_coarse(row: &SiteResult) -> bool {
     let is_real = row.site.point.kind() == ValueKind::Real;
-    row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
+    row.verdict == Verdict::Fail && !row.is_single_operation() && is_real && row.judged().is_some()
 }
 
 /// Searches for causes of operations: first those that several taps show together.
 fn of_operations(
-    bench: &SearchContext,
+    search: &SearchContext,
     rows: &[SiteResult],
     open: Vec<&UnexplainedOperation>,
 ) -> Result<Vec<Cause>> {
-    let keys = key_rotation::of(bench, &open)?;
+    let keys = key_rotation::of(search, &open)?;
     let is_open = |one: &&UnexplainedOperation| !keys.iter().any(|cause| cause.sites.contains(&one.site));
     let open: Vec<&UnexplainedOperation> = open.into_iter().filter(is_open).collect();
-    let stages = provenance::of_rows(bench, &open, of_stages(bench, open.clone())?)?;
-    Ok(keys.into_iter().chain(of_sums_before(bench, rows, stages)?).collect())
+    let stages = provenance::of_rows(search, &open, of_stages(search, open.clone())?)?;
+    Ok(keys.into_iter().chain(of_sums_before(search, rows, stages)?).collect())
 }
 
 /// Searches for causes of single operations. Each change becomes one cause.
-fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Result<Vec<Cause>> {
+fn of_stages(search: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
-        bench.deadline.reached(first.site);
-        let stage = bench.stage(first);
+        search.deadline.reached(first.site);
+        let stage = search.stage(first);
         let mut searched = stage.search(&open);
-        restrict_operation(bench, &open, &mut searched.fits)?;
-        if searched.fits.is_empty() && bench.deadline.is_over() {
-            causes.push(unfinished(bench, open.iter().map(|one| one.site).collect()));
+        restrict_operation(search, &open, &mut searched.fits)?;
+        if searched.fits.is_empty() && search.deadline.is_over() {
+            causes.push(unfinished(search, open.iter().map(|one| one.site).collect()));
             break;
         }
-        if let Some(cause) = searched.fits.is_empty().then(|| low_rank::of(bench, &open)).flatten() {
+        if let Some(cause) = searched.fits.is_empty().then(|| low_rank::of(search, &open)).flatten() {
             open.retain(|one| !cause.sites.contains(&one.site));
             causes.push(cause);
             continue;
         }
         let is_done = |one: &UnexplainedOperation| match searched.named() {
-            Some(changes) => bench.stage(one).shares(changes).is_some(),
+            Some(changes) => search.stage(one).shares(changes).is_some(),
             // Unexplained operations are reported once per tap.
             None => one.site.point == first.site.point,
         };
         let is_done = |one: &&UnexplainedOperation| one.site == first.site || is_done(one);
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
-        site_values::merge(bench, &mut searched, &done);
+        site_values::merge(search, &mut searched, &done);
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
-        causes.push(CauseText::of(bench, &stage.at()).told(
+        causes.push(CauseText::of(search, &stage.at()).told(
             CauseSearch::Stages,
             &searched,
             sites,
@@ -158,7 +165,7 @@ fn of_stages(bench: &SearchContext, mut open: Vec<&UnexplainedOperation>) -> Res
 
 /// Restricts changes of an operation to the passes where it is wrong.
 fn restrict_operation(
-    bench: &SearchContext,
+    search: &SearchContext,
     open: &[&UnexplainedOperation],
     fits: &mut Vec<Changes>,
 ) -> Result<()> {
@@ -171,7 +178,7 @@ fn restrict_operation(
     // A change may be made at some of its taps alone.
     let mut has_right_sites = false;
     for points in [points.as_slice(), &wrong] {
-        let compared = EffectComparison::new(bench, first, points, layers.clone(), ContinuationValues::Held);
+        let compared = EffectComparison::new(search, first, points, layers.clone(), ContinuationValues::Held);
         has_right_sites = compared.has_right_sites();
         let settled = if has_right_sites { compared.settled(fits.clone())?.fits } else { Vec::new() };
         if !settled.is_empty() {
@@ -193,10 +200,10 @@ fn restrict_operation(
 
 /// Runs the layers of unexplained operations again. An unrecorded sum or cache before the operation may be
 /// wrong instead of the operation.
-fn of_sums_before(bench: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
+fn of_sums_before(search: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
-    for found in of_parts(bench, open)?.into_iter().filter(|found| !found.is_nothing()) {
+    for found in of_parts(search, open)?.into_iter().filter(|found| !found.is_nothing()) {
         for cause in causes.iter_mut().filter(|cause| cause.is_nothing()) {
             cause.sites.retain(|site| !found.sites.contains(site));
         }
@@ -214,16 +221,16 @@ fn starts_at_its_inputs(row: &SiteResult) -> bool {
 
 /// Searches for causes of rows with several operations between recorded values: likely contents of the cache, the
 /// catalogue, then other contents.
-fn of_coarse(bench: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult>) -> Result<Vec<Cause>> {
-    if let Some(cause) = provenance::of_other_rows(bench, &coarse)? {
+fn of_coarse(search: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+    if let Some(cause) = provenance::of_other_rows(search, &coarse)? {
         return Ok(vec![cause]);
     }
-    if let Some(cause) = provenance::of_blocks(bench, rows, &coarse, false)? {
+    if let Some(cause) = provenance::of_blocks(search, rows, &coarse, false)? {
         return Ok(vec![cause]);
     }
-    let mut causes = of_parts(bench, coarse.clone())?;
+    let mut causes = of_parts(search, coarse.clone())?;
     if causes.iter().all(|cause| cause.is_nothing())
-        && let Some(cause) = provenance::of_blocks(bench, rows, &coarse, true)?
+        && let Some(cause) = provenance::of_blocks(search, rows, &coarse, true)?
     {
         return Ok(vec![cause]);
     }
@@ -247,24 +254,24 @@ fn begins(first: &SiteResult) -> String {
 }
 
 /// Searches for causes by running parts of the model again with changes.
-fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
+fn of_parts(search: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
-        bench.deadline.reached(first.site);
-        let searched = if bench.deadline.is_over() { None } else { Rerun::new(bench, first).search()? };
-        if bench.deadline.is_over() && searched.as_ref().is_none_or(|searched| searched.fits.is_empty()) {
-            causes.push(unfinished(bench, open.iter().map(|row| row.site).collect()));
+        search.deadline.reached(first.site);
+        let searched = if search.deadline.is_over() { None } else { Rerun::new(search, first).search()? };
+        if search.deadline.is_over() && searched.as_ref().is_none_or(|searched| searched.fits.is_empty()) {
+            causes.push(unfinished(search, open.iter().map(|row| row.site).collect()));
             break;
         }
         let Some(mut searched) = searched else { break };
         if searched.fits.len() > 1 {
-            prefer_what_others_tell(bench, &mut searched.fits, &open)?;
+            prefer_what_others_tell(search, &mut searched.fits, &open)?;
         }
         let (mut done, mut rest) = (Vec::new(), Vec::new());
         for row in open {
             let is_explained = match searched.named() {
                 _ if row.site == first.site => true,
-                Some(changes) => Rerun::new(bench, row).is_explained_by(changes)?,
+                Some(changes) => Rerun::new(search, row).is_explained_by(changes)?,
                 // An unexplained row also covers all later rows.
                 None => true,
             };
@@ -272,22 +279,23 @@ fn of_parts(bench: &SearchContext, mut open: Vec<&SiteResult>) -> Result<Vec<Cau
         }
         open = rest;
         let nothing = Tensor::scalar(0.0);
-        let at = SiteContext::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        causes.push(CauseText::of(bench, &at).told(CauseSearch::Parts, &searched, done, None));
+        let at =
+            SiteContext::new(first.site, first.positions.clone(), &nothing, search.traced, search.operations);
+        causes.push(CauseText::of(search, &at).told(CauseSearch::Parts, &searched, done, None));
     }
     Ok(causes)
 }
 
 /// Returns the cause for sites that the search did not reach within the time limit.
-fn unfinished(bench: &SearchContext, sites: Vec<Site>) -> Cause {
-    let told = CauseContent::Nothing { kind: CauseKind::Unfinished, what: bench.deadline.told() };
+fn unfinished(search: &SearchContext, sites: Vec<Site>) -> Cause {
+    let told = CauseContent::Nothing { kind: CauseKind::Unfinished, what: search.deadline.told() };
     Cause::new(CauseSearch::Stages, sites, told)
 }
 
 /// If several changes explain the first row, keeps those that explain the most other rows. The others are
 /// rows of the same layer in later passes, then rows of later layers.
 fn prefer_what_others_tell(
-    bench: &SearchContext,
+    search: &SearchContext,
     fits: &mut Vec<Changes>,
     open: &[&SiteResult],
 ) -> Result<()> {
@@ -296,7 +304,7 @@ fn prefer_what_others_tell(
     let alike = |row: &&&SiteResult| row.site.point == first.point && row.site != first;
     let mut others: Vec<&SiteResult> = open.iter().filter(alike).copied().collect();
     others.sort_by_key(|row| row.site.layer != first.layer);
-    let others: Vec<Rerun> = others.into_iter().take(OTHERS).map(|row| Rerun::new(bench, row)).collect();
+    let others: Vec<Rerun> = others.into_iter().take(OTHERS).map(|row| Rerun::new(search, row)).collect();
     let mut counts = Vec::new();
     for changes in fits.iter() {
         let explained = others.iter().map(|row| row.is_explained_by(changes));

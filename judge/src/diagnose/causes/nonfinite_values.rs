@@ -11,13 +11,13 @@ const LARGEST: f64 = 65504.0;
 /// Describes the first row that fails with NaN or infinity. Skips rows that only inherit NaN or infinity,
 /// because our engine's result has them there too.
 pub(super) fn of_rows(
-    setting: &RunContext,
+    context: &RunContext,
     rows: &[SiteResult],
     unexplained: &[UnexplainedOperation],
 ) -> Option<Finding> {
     let of_dump = |row: &SiteResult| {
         let nonfinite = row.judged()?.nonfinite;
-        let count = match setting.role {
+        let count = match context.role {
             Role::Candidate => nonfinite.candidate,
             Role::Reference => nonfinite.reference,
         };
@@ -25,8 +25,8 @@ pub(super) fn of_rows(
     };
     let mut failing = rows.iter().filter(|row| row.verdict == Verdict::Fail);
     let (row, count) = failing.find_map(|row| Some((row, of_dump(row)?)))?;
-    let dump = setting.role.name();
-    let stage = unexplained.iter().find(|one| one.site == row.site).filter(|_| row.is_one_stage());
+    let dump = context.role.name();
+    let stage = unexplained.iter().find(|one| one.site == row.site).filter(|_| row.is_single_operation());
     let told = stage.map(|stage| of_stage(stage, dump));
     let what = match told {
         Some(told) => format!("{}: {count} values of the {dump} are NaN or infinite; {told}", row.site),

@@ -26,9 +26,9 @@ const MOST_VALUES: usize = 1 << 22;
 
 /// Shared data for computing operations again with changes.
 pub(super) struct SearchContext<'s> {
-    pub(super) setting: &'s RunContext<'s>,
+    pub(super) context: &'s RunContext<'s>,
     pub(super) traced: &'s TracedNumerics<'s>,
-    pub(super) book: &'s ModelOperations,
+    pub(super) operations: &'s ModelOperations,
     pub(super) deadline: &'s Deadline<'s>,
     /// All judged rows of the dump.
     pub(super) rows: &'s [SiteResult],
@@ -38,13 +38,13 @@ pub(super) struct SearchContext<'s> {
 
 impl<'s> SearchContext<'s> {
     pub(super) fn stage(&'s self, unexplained: &'s UnexplainedOperation) -> OperationSearch<'s> {
-        OperationSearch { bench: self, unexplained }
+        OperationSearch { search: self, unexplained }
     }
 }
 
 /// Searches for changes of one operation.
 pub(super) struct OperationSearch<'s> {
-    bench: &'s SearchContext<'s>,
+    search: &'s SearchContext<'s>,
     unexplained: &'s UnexplainedOperation,
 }
 
@@ -82,11 +82,11 @@ impl<'s> OperationSearch<'s> {
     /// Returns the unchanged operation at its site.
     pub(super) fn at(&self) -> SiteContext<'_> {
         let site = self.unexplained.site;
-        let SearchContext { setting, traced, book, .. } = *self.bench;
-        let is_turned = setting.held.pairing() != setting.model.dimensions().rope_pairing;
-        SiteContext::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
+        let SearchContext { context, traced, operations, .. } = *self.search;
+        let is_turned = context.held.pairing() != context.model.dimensions().rope_pairing;
+        SiteContext::new(site, context.held.positions(site), &self.unexplained.traced, traced, operations)
             .turned(is_turned)
-            .reading(self.bench.tokens)
+            .reading(self.search.tokens)
     }
 
     /// Returns true if these changes, applied in order, explain every value.
@@ -125,7 +125,7 @@ impl<'s> OperationSearch<'s> {
     }
 
     fn explains(&self, computed: &Tensor) -> bool {
-        let judged = self.unexplained.judge(computed, self.bench.setting.may_differ);
+        let judged = self.unexplained.judge(computed, self.search.context.may_differ);
         judged.is_some_and(|judged| judged.dump.is_explained())
     }
 
@@ -140,13 +140,13 @@ impl<'s> OperationSearch<'s> {
         let farthest = FARTHER * distance(&self.unexplained.traced, &theirs);
         let near = tried.iter().filter(|tried| !(tried.distance > farthest));
         let mut fits: Vec<Changes> = near
-            .filter(|tried| !self.bench.deadline.is_over() && self.explains(&tried.value))
+            .filter(|tried| !self.search.deadline.is_over() && self.explains(&tried.value))
             .map(|tried| vec![tried.change.clone()])
             .collect();
         if fits.is_empty() {
             fits = self.of_parts(&at, &theirs, farthest);
         }
-        if fits.is_empty() && (theirs.len() <= MOST_VALUES || self.bench.deadline.is_exhaustive()) {
+        if fits.is_empty() && (theirs.len() <= MOST_VALUES || self.search.deadline.is_exhaustive()) {
             fits = self.pairs(&at, &theirs, &tried);
         }
         // Other sites of the same tap can decide between changes that all explain the first site. So can other taps,
@@ -161,7 +161,7 @@ impl<'s> OperationSearch<'s> {
         if is_of_one_kind(&fits) {
             self.decide(&mut fits, others.iter().filter(|other| !same(other)).copied());
         }
-        SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.bench.deadline)
+        SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.search.deadline)
     }
 
     /// Returns the changes that explain the operation if they are made in the wrong part of it alone.
@@ -171,7 +171,7 @@ impl<'s> OperationSearch<'s> {
             let values = part.values(theirs);
             let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
             for change in known.flat_map(|entry| changes_of(entry, at, &values)) {
-                if self.bench.deadline.is_over() {
+                if self.search.deadline.is_over() {
                     return fits;
                 }
                 let change = part.restrict(change);
@@ -203,7 +203,7 @@ impl<'s> OperationSearch<'s> {
         }
         let others: Vec<&UnexplainedOperation> = others.take(8).collect();
         let is_explained = |other: &&&UnexplainedOperation, changes: &Changes| {
-            OperationSearch { bench: self.bench, unexplained: other }.shares(changes).is_some()
+            OperationSearch { search: self.search, unexplained: other }.shares(changes).is_some()
         };
         let explained =
             |changes: &Changes| others.iter().filter(|other| is_explained(other, changes)).count();
@@ -216,10 +216,10 @@ impl<'s> OperationSearch<'s> {
     fn pairs(&self, at: &SiteContext, theirs: &[f64], singles: &[OperationTrial]) -> Vec<Changes> {
         let mut nearest: Vec<&OperationTrial> = singles.iter().collect();
         nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
-        nearest.truncate(if self.bench.deadline.is_exhaustive() { MOST_COMBINED } else { COMBINED });
+        nearest.truncate(if self.search.deadline.is_exhaustive() { MOST_COMBINED } else { COMBINED });
         let mut fits: Vec<Changes> = Vec::new();
         for one in nearest {
-            if self.bench.deadline.is_over() {
+            if self.search.deadline.is_over() {
                 break;
             }
             for other in candidates(&at.with(&one.value), theirs) {

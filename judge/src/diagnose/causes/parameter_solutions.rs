@@ -83,8 +83,8 @@ impl Rerun<'_> {
             return Ok(None);
         }
         let sites = HashSet::from([self.row.site]);
-        let comparison = self.setting.comparing_of(&self.selection, self.go_on).distributing(&sites);
-        let checks = self.setting.rerun(&self.part, self.passes(), supposed, comparison, &mut ())?;
+        let comparison = self.context.comparing_of(&self.selection, self.go_on).distributing(&sites);
+        let checks = self.context.rerun(&self.part, self.passes(), supposed, comparison, &mut ())?;
         let check = checks.into_iter().find(|check| check.site == self.row.site);
         Ok(check.and_then(|check| check.distribution?.rows.first().copied()))
     }

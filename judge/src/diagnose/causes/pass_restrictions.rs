@@ -15,7 +15,7 @@ use crate::verdict::{SiteResult, Verdict};
 
 /// Sites on which the effects of changes are compared.
 pub(super) struct EffectComparison<'s> {
-    bench: &'s SearchContext<'s>,
+    search: &'s SearchContext<'s>,
     first: Site,
     rows: Vec<&'s SiteResult>,
     /// Layers in which the changes are made; `None` for all.
@@ -82,7 +82,7 @@ struct PassEffect {
 impl<'s> EffectComparison<'s> {
     /// Selects the sites at some taps and layers.
     pub(super) fn new(
-        bench: &'s SearchContext<'s>,
+        search: &'s SearchContext<'s>,
         first: Site,
         points: &[Point],
         layers: Option<BTreeSet<usize>>,
@@ -95,11 +95,11 @@ impl<'s> EffectComparison<'s> {
         let is_compared = |row: &&SiteResult| {
             let site = row.site;
             // In a run from the tokens on, a site that is judged by its recorded inputs is not comparable.
-            let is_comparable = go_on == ContinuationValues::Held || !row.is_one_stage();
+            let is_comparable = go_on == ContinuationValues::Held || !row.is_single_operation();
             points.contains(&site.point) && is_here(site.layer) && row.judged().is_some() && is_comparable
         };
-        let rows = bench.rows.iter().filter(is_compared).collect();
-        Self { bench, first, rows, layers, go_on }
+        let rows = search.rows.iter().filter(is_compared).collect();
+        Self { search, first, rows, layers, go_on }
     }
 
     /// Returns true if some compared site is correct.
@@ -115,7 +115,7 @@ impl<'s> EffectComparison<'s> {
         for fit in fits {
             match self.restricted(&fit)? {
                 Some(known) => settled.push(known),
-                None if self.bench.deadline.is_over() => untested.push(fit),
+                None if self.search.deadline.is_over() => untested.push(fit),
                 None => {}
             }
         }
@@ -134,7 +134,7 @@ impl<'s> EffectComparison<'s> {
     fn restricted(&self, fit: &Changes) -> Result<Option<(Changes, PassEffect)>> {
         let mut best: Option<(Changes, PassEffect)> = None;
         for passes in self.passes() {
-            if self.bench.deadline.is_over() {
+            if self.search.deadline.is_over() {
                 break;
             }
             let limited: Changes = fit.iter().map(|change| limited(change, passes)).collect();
@@ -152,7 +152,7 @@ impl<'s> EffectComparison<'s> {
     /// Returns the restrictions that include the first wrong site, the least first: none, one kind of pass, and from the
     /// pass of the site on.
     fn passes(&self) -> Vec<Option<PassRestriction>> {
-        let held = self.bench.setting.held;
+        let held = self.search.context.held;
         let Some(pass) = self.first.pass.filter(|_| held.passes().len() > 1) else { return vec![None] };
         let positions = held.positions(Site { point: Point::Embed, layer: None, ..self.first });
         let mut passes = vec![None, Some(PassRestriction::of_pass(pass, positions.len()))];
@@ -162,14 +162,14 @@ impl<'s> EffectComparison<'s> {
 
     /// Runs the model with changes. Returns `None` if the first wrong site stays wrong.
     fn effect(&self, changes: &Changes) -> Result<Option<PassEffect>> {
-        let setting = self.bench.setting;
+        let context = self.search.context;
         let supposed: Vec<Supposition> = changes.iter().map(|change| self.supposed(change.clone())).collect();
         let checkpoints: BTreeSet<_> = self.rows.iter().map(|row| row.checkpoint()).collect();
         let checkpoints = checkpoints.into_iter().collect();
         let selection = Selection { checkpoints, ..Selection::everything() };
-        let comparison = setting.comparing_of(&selection, self.go_on).evaluating(setting.may_differ);
-        let passes = setting.held.passes().len();
-        let checks = setting.rerun(&RerunPart::All, passes, &supposed, comparison, &mut ())?;
+        let comparison = context.comparing_of(&selection, self.go_on).evaluating(context.may_differ);
+        let passes = context.held.passes().len();
+        let checks = context.rerun(&RerunPart::All, passes, &supposed, comparison, &mut ())?;
         let mut effect = PassEffect { broken: 0, explained: 0, wrong: 0 };
         for row in &self.rows {
             let check = checks.iter().find(|check| check.site == row.site && check.found.is_some());
@@ -199,7 +199,7 @@ impl<'s> EffectComparison<'s> {
 
     /// Returns true if rounding explains a site. The error of a correct site may be as large as rounding can cause.
     fn is_explained(&self, row: &SiteResult, check: &SiteCheck) -> bool {
-        let role = self.bench.setting.role;
+        let role = self.search.context.role;
         if check.explained.as_ref().is_some_and(|explained| explained.side(role).is_explained()) {
             return true;
         }

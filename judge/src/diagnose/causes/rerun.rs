@@ -35,11 +35,11 @@ const AS_WELL: f64 = 3.0;
 
 /// A failing row with several operations between it and its inputs, to be computed again with changes.
 pub(super) struct Rerun<'s> {
-    bench: &'s SearchContext<'s>,
+    search: &'s SearchContext<'s>,
     rows: &'s [SiteResult],
-    pub(super) setting: &'s RunContext<'s>,
+    pub(super) context: &'s RunContext<'s>,
     traced: &'s TracedNumerics<'s>,
-    book: &'s ModelOperations,
+    operations: &'s ModelOperations,
     pub(super) deadline: &'s Deadline<'s>,
     pub(super) row: &'s SiteResult,
     pub(super) part: RerunPart,
@@ -59,27 +59,27 @@ pub(super) struct ChangeTrial {
 impl<'s> Rerun<'s> {
     /// Prepares a rerun of a row. Runs only the row's layer if the dump records the layer's input and the row
     /// depends on nothing else.
-    pub(super) fn new(bench: &'s SearchContext<'s>, row: &'s SiteResult) -> Self {
-        let setting = bench.setting;
+    pub(super) fn new(search: &'s SearchContext<'s>, row: &'s SiteResult) -> Self {
+        let context = search.context;
         let of = |layers, head| RerunPart::Part(ModelSegment { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.local.is_some() => {
-                let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
+                let holds = |pass| context.held.dump.starts_at(input_of(layer, pass));
                 (0..=last).all(holds).then(|| of(layer..layer + 1, false))
             }
             (None, Some(pass)) if row.local.is_some() => {
-                let last = bench.book.n_layers();
-                setting.held.dump.starts_at(input_of(last, pass)).then(|| of(last..last, true))
+                let last = search.operations.n_layers();
+                context.held.dump.starts_at(input_of(last, pass)).then(|| of(last..last, true))
             }
             _ => None,
         };
         let is_alone = part.is_some();
-        let part = part.unwrap_or_else(|| up_to(row, &setting.unit));
+        let part = part.unwrap_or_else(|| up_to(row, &context.unit));
         let go_on = if row.local.is_some() { ContinuationValues::Held } else { ContinuationValues::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
-        let SearchContext { traced, book, deadline, rows, .. } = *bench;
-        Self { bench, rows, setting, traced, book, deadline, row, part, is_alone, go_on, selection }
+        let SearchContext { traced, operations, deadline, rows, .. } = *search;
+        Self { search, rows, context, traced, operations, deadline, row, part, is_alone, go_on, selection }
     }
 
     /// Tries the catalogue: each change at all its taps, then at single taps, then pairs of changes. Returns
@@ -146,12 +146,12 @@ impl<'s> Rerun<'s> {
         let is_before = |row: &&SiteResult| {
             let other = row.site;
             let is_same = other.layer == site.layer && same_values(&site.point).contains(&other.point);
-            is_same && other.pass < site.pass && !row.is_one_stage()
+            is_same && other.pass < site.pass && !row.is_single_operation()
         };
         let before: Vec<&SiteResult> = self.rows.iter().filter(is_before).collect();
         match site.pass.filter(|_| !before.is_empty()) {
             Some(pass) if before.iter().all(|row| row.verdict.is_good()) => {
-                let tokens = self.setting.held.passes()[pass].tokens.len();
+                let tokens = self.context.held.passes()[pass].tokens.len();
                 vec![Some(PassRestriction::of_pass(pass, tokens)), None]
             }
             _ => vec![None],
@@ -184,7 +184,7 @@ impl<'s> Rerun<'s> {
             _ => None,
         };
         let site = self.row.site;
-        let compared = EffectComparison::new(self.bench, site, same_values(&site.point), layers, self.go_on);
+        let compared = EffectComparison::new(self.search, site, same_values(&site.point), layers, self.go_on);
         best.take(compared.settled(fits)?);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl<'s> Rerun<'s> {
 
     /// Reads parameters of changes from the dump's values at taps derived from logits, and penalties from logits.
     fn read(&self, at: &SiteContext) -> Vec<OperationChange> {
-        let (held, point) = (self.setting.held, at.site.point);
+        let (held, point) = (self.context.held, at.site.point);
         if !point.is_of_named_ids() && !same_values(&point).contains(&Point::Logits) {
             return Vec::new();
         }
@@ -239,9 +239,9 @@ impl<'s> Rerun<'s> {
         supposed: &[Supposition],
         onlooker: &mut dyn Tap,
     ) -> Result<Option<ArrayComparison>> {
-        let comparison = self.setting.comparing_of(&self.selection, self.go_on);
+        let comparison = self.context.comparing_of(&self.selection, self.go_on);
         let passes = self.passes();
-        let checks = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
+        let checks = self.context.rerun(&self.part, passes, supposed, comparison, onlooker)?;
         Ok(checks.into_iter().find(|check| check.site == self.row.site).and_then(|check| check.found))
     }
 
@@ -252,7 +252,7 @@ impl<'s> Rerun<'s> {
     }
 
     pub(super) fn passes(&self) -> usize {
-        self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
+        self.row.site.pass.map_or(self.context.held.passes().len(), |pass| pass + 1)
     }
 
     /// Returns the changes that reduce the row's error, with the reduced error.
@@ -307,13 +307,13 @@ impl<'s> Rerun<'s> {
     /// Returns true if rounding explains the row under these changes. Evaluates the row's operation if
     /// possible.
     fn explains(&self, supposed: &[Supposition]) -> Result<bool> {
-        let comparison = self.setting.comparing_of(&self.selection, self.go_on);
-        let comparison = comparison.evaluating(self.setting.may_differ);
+        let comparison = self.context.comparing_of(&self.selection, self.go_on);
+        let comparison = comparison.evaluating(self.context.may_differ);
         let passes = self.passes();
-        let checks = self.setting.rerun(&self.part, passes, supposed, comparison, &mut ())?;
+        let checks = self.context.rerun(&self.part, passes, supposed, comparison, &mut ())?;
         let check = checks.into_iter().find(|check| check.site == self.row.site);
         let Some(SiteCheck { found, explained, .. }) = check else { return Ok(false) };
-        if explained.is_some_and(|explained| explained.side(self.setting.role).is_explained()) {
+        if explained.is_some_and(|explained| explained.side(self.context.role).is_explained()) {
             return Ok(true);
         }
         Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
@@ -321,8 +321,8 @@ impl<'s> Rerun<'s> {
 
     /// Returns true if a run is short enough to try pairs of changes at different taps.
     fn is_short(&self) -> bool {
-        let weights: usize = self.setting.model.matrices().iter().map(|(_, w)| w.rows * w.cols).sum();
-        let passes = self.setting.held.passes().iter().take(self.passes());
+        let weights: usize = self.context.model.matrices().iter().map(|(_, w)| w.rows * w.cols).sum();
+        let passes = self.context.held.passes().iter().take(self.passes());
         weights * passes.map(|pass| pass.tokens.len()).sum::<usize>() < MOST_PRODUCTS
     }
 
@@ -412,9 +412,9 @@ impl Tap for ApplicableChanges<'_, '_> {
         if site.pass > Some(1) && site.pass != self.rerun.row.site.pass {
             return value;
         }
-        let positions = self.rerun.setting.held.positions(site);
-        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.book)
-            .reading(self.rerun.bench.tokens);
+        let positions = self.rerun.context.held.positions(site);
+        let at = SiteContext::new(site, positions, &value, self.rerun.traced, self.rerun.operations)
+            .reading(self.rerun.search.tokens);
         if site == self.rerun.row.site {
             self.found.usual.extend(self.rerun.read(&at));
         }

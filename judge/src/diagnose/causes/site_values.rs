@@ -12,7 +12,7 @@ use crate::diagnose::causes::operation_search::{SearchContext, SearchResult};
 
 /// Replaces the value of the first site by the values of all sites, one change for each tap. Layers with different values
 /// are listed in order.
-pub(super) fn merge(bench: &SearchContext, searched: &mut SearchResult, done: &[&UnexplainedOperation]) {
+pub(super) fn merge(search: &SearchContext, searched: &mut SearchResult, done: &[&UnexplainedOperation]) {
     let Some([change]) = searched.named() else { return };
     if change.entry.kind != CauseKind::CacheScale {
         return;
@@ -21,11 +21,12 @@ pub(super) fn merge(bench: &SearchContext, searched: &mut SearchResult, done: &[
     let mut values: BTreeMap<Point, BTreeMap<usize, OperationChange>> = BTreeMap::new();
     for one in done {
         let Some(layer) = one.site.layer else { continue };
-        if let Some(change) = bench.stage(one).shares(&first).and_then(|changes| changes.into_iter().next()) {
+        if let Some(change) = search.stage(one).shares(&first).and_then(|changes| changes.into_iter().next())
+        {
             values.entry(one.site.point).or_default().entry(layer).or_insert(change);
         }
     }
-    let layers = bench.book.n_layers();
+    let layers = search.operations.n_layers();
     let merged: Vec<OperationChange> = values
         .into_iter()
         .filter_map(|(point, by_layer)| {

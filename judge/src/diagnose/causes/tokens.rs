@@ -49,16 +49,16 @@ fn listed(ids: &[u32]) -> String {
 
 /// Finds the rule by which the dump's engine chooses tokens, if it does not choose the largest of its own
 /// logits.
-pub(super) fn of_choices(setting: &RunContext, rows: &[SiteResult]) -> Result<Option<Finding>> {
+pub(super) fn of_choices(context: &RunContext, rows: &[SiteResult]) -> Result<Option<Finding>> {
     let fails = |row: &&SiteResult| {
         matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
     };
     let Some(row) = rows.iter().find(fails) else { return Ok(None) };
     let mut told: Vec<(usize, CauseKind, Vec<ChoiceRule>)> = Vec::new();
-    for (position, token) in setting.held.choices.iter() {
-        let Some(logits) = logits_after(setting.held.dump, position)? else { continue };
+    for (position, token) in context.held.choices.iter() {
+        let Some(logits) = logits_after(context.held.dump, position)? else { continue };
         let Some(mut found) = choosing(&logits, token as usize) else { continue };
-        found.extend(of_another_row(setting, position, token)?);
+        found.extend(of_another_row(context, position, token)?);
         let kind = if matches!(found.first(), Some(ChoiceRule::LaterOfTie | ChoiceRule::OtherOfTie)) {
             CauseKind::SamplingTie
         } else {
@@ -77,11 +77,11 @@ pub(super) fn of_choices(setting: &RunContext, rows: &[SiteResult]) -> Result<Op
     };
     let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
     let (dump, own) =
-        (setting.role.name(), "the largest logit, and the lowest id if several are equal".to_owned());
+        (context.role.name(), "the largest logit, and the lowest id if several are equal".to_owned());
     let theirs = words[0].clone();
     let what =
         format!("{kind}: among its own logits, the {dump} picks {}; after {}", theirs, positions.join(", "));
-    let (candidate, reference) = match setting.role {
+    let (candidate, reference) = match context.role {
         Role::Candidate => (theirs, own),
         Role::Reference => (own, theirs),
     };
@@ -155,12 +155,12 @@ fn largest(logits: &[f64]) -> usize {
 }
 
 /// Detects a greedy choice from the logits of a different token of the pass: the first, or the one before.
-fn of_another_row(setting: &RunContext, position: usize, token: u32) -> Result<Option<ChoiceRule>> {
-    let passes = setting.held.passes();
+fn of_another_row(context: &RunContext, position: usize, token: u32) -> Result<Option<ChoiceRule>> {
+    let passes = context.held.passes();
     let Some(pass) = Pass::ending(passes, position + 1).map(|pass| &passes[pass]) else { return Ok(None) };
     for (name, other) in [("first", pass.position), ("one-before", position.saturating_sub(1))] {
         let is_of_pass = (pass.position..position).contains(&other);
-        let logits = if is_of_pass { logits_after(setting.held.dump, other)? } else { None };
+        let logits = if is_of_pass { logits_after(context.held.dump, other)? } else { None };
         if logits.is_some_and(|logits| largest(&logits) == token as usize) {
             return Ok(Some(ChoiceRule::Row(name)));
         }

@@ -63,7 +63,7 @@ struct JudgementRow {
 impl From<&SiteResult> for ReportRow {
     fn from(row: &SiteResult) -> Self {
         let Site { point, layer, pass } = row.site;
-        let VerdictCriteria { gate, computed, is_one_stage, demanded_of, .. } = row.measure();
+        let VerdictCriteria { gate, computed, is_single_operation, demanded_of, .. } = row.criteria();
         Self {
             tap: EnumName(point),
             checkpoint: EnumName(row.checkpoint()),
@@ -92,7 +92,7 @@ impl From<&SiteResult> for ReportRow {
                 gate: EnumName(gate),
                 accumulated: row.is_judged_by_accumulated(),
                 computed: EnumName(computed),
-                one_stage: is_one_stage,
+                one_stage: is_single_operation,
                 demanded_of: demanded_of.map(EnumName),
                 doubt: EnumName(row.doubt()),
             },
@@ -111,7 +111,7 @@ impl From<ReportRow> for SiteResult {
             tolerance: read.tolerance.value(),
             gate: read.judged.gate.0,
             computed: read.judged.computed.0,
-            is_one_stage: read.judged.one_stage,
+            is_single_operation: read.judged.one_stage,
             demanded_of: read.judged.demanded_of.value(),
         };
         let judged = SiteResult::judge(site, positions, SiteObservation::default(), measure);
@@ -306,7 +306,7 @@ impl JsonForm for BiasRow {
     type Value = BiasEstimate;
 
     fn of(bias: BiasEstimate) -> Self {
-        let (of, axis) = match bias.strand {
+        let (of, axis) = match bias.group {
             BiasGroup::Whole => (BiasGroupName::Tensor, None),
             BiasGroup::Axis(axis) => (BiasGroupName::Axis, Some(axis)),
             BiasGroup::Channel => (BiasGroupName::Channel, None),
@@ -322,13 +322,13 @@ impl JsonForm for BiasRow {
     }
 
     fn value(self) -> BiasEstimate {
-        let strand = match self.of {
+        let group = match self.of {
             BiasGroupName::Tensor => BiasGroup::Whole,
             BiasGroupName::Axis => BiasGroup::Axis(self.axis.unwrap_or(0)),
             BiasGroupName::Channel => BiasGroup::Channel,
         };
         let is_scale = self.kind == BiasKind::Scale;
-        BiasEstimate { strand, index: self.index, error: self.error.0, is_scale, z: self.sigmas.0 }
+        BiasEstimate { group, index: self.index, error: self.error.0, is_scale, z: self.sigmas.0 }
     }
 }
 

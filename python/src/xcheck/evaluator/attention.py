@@ -35,8 +35,9 @@ class AttentionCall:
         """Returns the tensor of a tap: [batch, head, token, head_dim], or [batch, head, token, key] of weights."""
         if self.weights is not None:
             return self.weights if tap == "attn_weights" else None
-        found = {"q_rope": self.query, "k_cache": self.key, "v_cache": self.values}
-        return self.key[:, :, -tokens:] if tap == "k_rope" else found.get(tap)
+        found = {"k_cache": self.key, "v_cache": self.values}
+        found.update((query, self.query) for query in ("q_rope", "q_scaled", "q_rope_norm"))
+        return self.key[:, :, -tokens:] if tap in ("k_rope", "k_rope_norm") else found.get(tap)
 
 
 def called_once(model: Any, tokens: list[int], settings: Settings) -> set[str]:

@@ -10,6 +10,8 @@ from typing import Any, Callable, Optional, cast
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from xcheck.hook import rope_pairing
+
 from .attention import AttentionCall, called_once, watched_attention
 from .candidate import Dump, Row
 from .constants import UNIT, rounding_sigma
@@ -37,7 +39,8 @@ class TapForcing:
         self.on_missing = on_missing
         self.places = Places(model)
         self.heads = self.places.heads
-        self.is_interleaved = dump.manifest.get("layout", {}).get("rope_pairing") == "interleaved"
+        declared = dump.manifest.get("layout", {}).get("rope_pairing")
+        self.is_interleaved = declared == "interleaved" and rope_pairing(model) != declared
         self.rows: dict[tuple[str, str, int], list[tuple[TapRow, Place]]] = defaultdict(list)
         self.left: dict[tuple[str, int | None, int], TapRow] = {}
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output

@@ -16,10 +16,12 @@ from .modules import layers
 # Modules with several results, by the names that transformers gives them. Places are relative to a decoder layer.
 FEED_FORWARD = r"(mlp|feed_forward|block_sparse_moe|moe)"
 SHARED = FEED_FORWARD + r"\.(shared_experts?|shared_mlp)"
+ROUTER = FEED_FORWARD + r"\.gate|(mlp|block_sparse_moe|moe)\.router"
 MIXTURE = (
-    ("router_logits", "output", FEED_FORWARD + r"\.(gate|router)"),
-    ("expert_weights", "second output", FEED_FORWARD + r"\.(gate|router)"),
-    ("experts", "third output", FEED_FORWARD + r"\.(gate|router)"),
+    ("router_logits", "second output", r"feed_forward\.router"),  # Llama 4
+    ("router_logits", "output", ROUTER),
+    ("expert_weights", "second output", ROUTER),
+    ("experts", "third output", ROUTER),
     ("routed_out", "output", FEED_FORWARD + r"\.experts"),
     ("shared_gate", "output", SHARED + r"\.gate_proj"),
     ("shared_up", "output", SHARED + r"\.up_proj"),
@@ -36,6 +38,14 @@ RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("recurrent_norm", "input", r"(mamba|mixer|linear_attn)\.out_proj"),
     ("attn_out", "output", r"(mamba|conv|mixer|linear_attn)\.out_proj"),
     ("mixer_out", "output", r"mamba\.out_proj"),  # in parallel with attention
+)
+EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
+    ("v_norm", "output", r"self_attn\.v_norm"),
+    ("ffn_residual", "input", "per_layer_input_gate"),
+    ("layer_gate", "output", "per_layer_input_gate"),
+    ("layer_act", "input", "per_layer_projection"),
+    ("layer_out", "output", "per_layer_projection"),
+    ("layer_post_norm", "output", "post_per_layer_input_norm"),
 )
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
@@ -134,7 +144,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn
     names = [name for name, _ in block.named_modules() if name]
-    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT):
+    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *EMBEDDINGS):
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
@@ -143,8 +153,18 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
             found.pop(tap, None)
         found["routed_out"] = Place(f"{path}.block_sparse_moe", "output")
         found["shared_out"] = Place(f"{path}.shared_mlp", "output")
-    found.update((tap, Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
+    last = after_rope(block, names)
+    found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     return found
+
+
+def after_rope(block: Any, names: list[str]) -> dict[str, str]:
+    """Returns the taps of Llama 4's queries and keys that attention reads, by those of other models."""
+    if any(name.endswith(".qk_norm") for name in names):
+        return {"q_rope": "q_rope_norm", "k_rope": "k_rope_norm"}
+    attention = getattr(block, "self_attn", None)
+    is_scaled = getattr(attention, "attn_temperature_tuning", False) and not getattr(attention, "use_rope", True)
+    return {"q_rope": "q_scaled"} if is_scaled else {}
 
 
 def gates_attention(block: Any, path: str, found: dict[str, Place]) -> bool:

@@ -16,7 +16,7 @@ from .tap_places import Place
 from .tap_rows import TapRow
 
 View = Callable[[torch.Tensor], torch.Tensor]
-ROTATED = ("q", "k", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache")
+ROTATED = ("q", "k", "q_norm", "k_norm", "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache")
 
 
 def views(row: TapRow, place: Place, shape: tuple[int, ...], heads: Heads, is_interleaved: bool) -> Iterator[View]:

@@ -56,7 +56,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 /// Computes the scores with other keys.
 fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Scores { q, k, scale, .. } = at.stage()?;
-    let rope = at.book.rope(at.site.layer?)?;
+    let rope = at.operations.rope(at.site.layer?)?;
     let earlier = k.rows().checked_sub(at.positions.len())?;
     let read = match word {
         "prompt-unrotated" | "new-unrotated" if earlier == 0 => unrotated(at, k, rope)?,
@@ -70,7 +70,7 @@ fn scores(at: &SiteContext, word: &str) -> Option<Tensor> {
 
 /// Rotates the keys of earlier passes again.
 fn twice(at: &SiteContext, k: &Tensor) -> Option<Tensor> {
-    let rope = at.book.rope(at.site.layer?)?;
+    let rope = at.operations.rope(at.site.layer?)?;
     let earlier = k.rows().checked_sub(at.positions.len()).filter(|earlier| *earlier > 0)?;
     let first = at.positions.end.checked_sub(k.rows())?;
     let rotated = at.n.rotate(k, &at.n.rope_table(rope, first..at.positions.end));

@@ -23,19 +23,20 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
         takes: "512|none|chunks:512|padded:64|4+512|ring:512",
-        own: |at| match at.stage::<Softmax>() {
+        own: |at| match at.stage::<Softmax>().map(|softmax| softmax.mask) {
             None => ChangeValue::Nothing,
-            Some(softmax) => {
-                let window = softmax.mask.window;
-                window.map_or(ChangeValue::word("none"), |window| ChangeValue::Number(window as f64))
+            Some(Mask { window: None, .. }) => ChangeValue::word("none"),
+            Some(Mask { window: Some(size), chunks: Some(_), .. }) => {
+                ChangeValue::Word(format!("chunks:{size}"))
             }
+            Some(Mask { window: Some(size), chunks: None, .. }) => ChangeValue::Number(size as f64),
         },
         // In models that mix sliding and full layers, changing a full layer is a wrong layer pattern, not a wrong
         // window size.
         compute: |at, value| match value {
-            _ if own_window(at).is_none() && at.book.slides() => None,
+            _ if own_window(at).is_none() && at.operations.slides() => None,
             ChangeValue::Number(window) if *window >= 1.0 => {
-                masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
+                masked(at, |mask| Mask { window: Some(*window as usize), chunks: None, ..mask })
             }
             ChangeValue::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
             ChangeValue::Word(word) => match word.strip_prefix("chunks:") {
@@ -167,17 +168,19 @@ fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
 
 /// Returns the nearest layer of the other kind: sliding if this layer is not, and the reverse.
 fn other_layer(at: &SiteContext) -> Option<usize> {
-    let (layer, slides) = (at.site.layer?, |layer: usize| at.book.window(layer).is_some());
-    let others = (0..at.book.n_layers()).filter(|&other| slides(other) != slides(layer));
+    let (layer, slides) = (at.site.layer?, |layer: usize| at.operations.window(layer).is_some());
+    let others = (0..at.operations.n_layers()).filter(|&other| slides(other) != slides(layer));
     others.min_by_key(|other| other.abs_diff(layer))
 }
 
 fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     let other = other_layer(at)?;
     if let Some(Rotary { x, positions, .. }) = at.stage() {
-        return Some(at.n.rotate(x, &at.n.rope_table(at.book.rope(other)?, positions.clone())));
+        // Heads of another size do not fit.
+        let rope = at.operations.rope(other).filter(|rope| Some(&rope.width) <= x.shape().last())?;
+        return Some(at.n.rotate(x, &at.n.rope_table(rope, positions.clone())));
     }
-    masked(at, |mask| Mask { window: at.book.window(other), ..mask })
+    masked(at, |mask| Mask { window: at.operations.window(other), ..mask })
 }
 
 /// Returns windows to try: none, one larger, one smaller, twice the model's, and chunks. Small windows if the model has
@@ -189,6 +192,7 @@ fn windows(at: &SiteContext) -> Vec<ChangeValue> {
             ChangeValue::word("none"),
             number(own + 1),
             number(own - 1),
+            number(own),
             number(2 * own),
             ChangeValue::Word(format!("chunks:{own}")),
         ],

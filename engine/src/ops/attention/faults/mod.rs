@@ -111,7 +111,7 @@ fn scales(at: &SiteContext) -> Vec<f64> {
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
     let own = f64::from(scale.factor());
     let mut all = vec![1.0, head_dim.recip(), head_dim.sqrt().recip(), (heads * head_dim).sqrt().recip()];
-    if let Some(norm) = at.book.norm(Point::AttnNorm, at.site.layer) {
+    if let Some(norm) = at.operations.norm(Point::AttnNorm, at.site.layer) {
         let hidden = norm.weight.len() as f64;
         all.extend([(hidden / heads).sqrt().recip(), hidden.sqrt().recip()]);
     }

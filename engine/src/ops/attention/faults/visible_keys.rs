@@ -132,6 +132,7 @@ struct KeyExtent {
     /// Position of the first query.
     position: usize,
     window: Option<usize>,
+    has_chunks: bool,
 }
 
 impl KeyExtent {
@@ -146,12 +147,17 @@ impl KeyExtent {
             dropped: position - mask.position,
             position,
             window: mask.window,
+            has_chunks: mask.chunks.is_some(),
         })
     }
 
     fn query(&self, token: usize) -> Query {
         let end = self.position + token + 1;
-        let first = end.saturating_sub(self.window.unwrap_or(end));
+        let seen = match self.window {
+            Some(chunk) if self.has_chunks => (end - 1) % chunk + 1,
+            window => window.unwrap_or(end),
+        };
+        let first = end.saturating_sub(seen);
         Query {
             own: first.max(self.dropped)..end,
             window: self.window,

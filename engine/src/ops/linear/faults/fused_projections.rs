@@ -101,17 +101,17 @@ fn read_shards(at: &SiteContext, parts: &[Point], theirs: &[f64]) -> Vec<ChangeV
 fn cut(at: &SiteContext, parts: &[Point], word: &str) -> Option<Tensor> {
     own(at)?;
     let part = parts.iter().position(|&part| part == at.site.point)?;
-    let product = |&point: &Point| with(at, &at.book.product(point, at.site.layer)?);
+    let product = |&point: &Point| with(at, &at.operations.product(point, at.site.layer)?);
     let products: Vec<Tensor> = parts.iter().map(product).collect::<Option<_>>()?;
     let widths: Vec<usize> = products.iter().map(Tensor::row_len).collect();
     let (word, groups) = match word.split_once(':') {
         Some((word, shards)) => (word, shards.parse().ok().filter(|shards| *shards > 1)?),
         None if parts == QKV => (word, widths[1] / *at.value.shape().get(2)?),
         None if parts == QUERIES_AND_GATE => {
-            (word, widths[0] / at.book.norm(Point::QNorm, at.site.layer)?.weight.len())
+            (word, widths[0] / at.operations.norm(Point::QNorm, at.site.layer)?.weight.len())
         }
         None if parts == BETA_AND_DECAY => {
-            let keys: &L2Normalisation = at.book.stage(Point::KUnit, at.site.layer)?;
+            let keys: &L2Normalisation = at.operations.stage(Point::KUnit, at.site.layer)?;
             (word, *keys.x.shape().get(1)?)
         }
         None => (word, widths[1]),

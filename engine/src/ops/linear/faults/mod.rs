@@ -109,7 +109,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         own: |at| ChangeValue::word(at.site.point.name()),
         compute: |at, value| {
             let other = QKV.iter().find(|point| Some(point.name()) == value.as_word())?;
-            with(at, &at.book.product(*other, at.site.layer)?)
+            with(at, &at.operations.product(*other, at.site.layer)?)
         },
         usual: |_| ["q", "k", "v"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
@@ -126,7 +126,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 _ => Point::FfnGate,
             };
             let is_asked_for = value.as_word() == Some("weights");
-            is_asked_for.then(|| with(at, &at.book.product(other, at.site.layer)?))?
+            is_asked_for.then(|| with(at, &at.operations.product(other, at.site.layer)?))?
         },
         usual: |_| vec![ChangeValue::word("weights")],
         ..CatalogueEntry::PLAIN
@@ -136,7 +136,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: IN_LAYERS,
         takes: "3",
         own: |at| at.site.layer.map_or(ChangeValue::Nothing, |layer| ChangeValue::Number(layer as f64)),
-        compute: |at, value| with(at, &at.book.product(at.site.point, Some(whole(value.number()?)?))?),
+        compute: |at, value| with(at, &at.operations.product(at.site.point, Some(whole(value.number()?)?))?),
         read: nearest_layers,
         usual: |at| neighbours(at).map(|layer| ChangeValue::Number(layer as f64)).collect(),
         ..CatalogueEntry::PLAIN
@@ -229,7 +229,7 @@ fn whole(number: f64) -> Option<usize> {
 
 /// Returns the next layer and the previous layer.
 fn neighbours(at: &SiteContext) -> impl Iterator<Item = usize> {
-    let (layer, all) = (at.site.layer, at.book.n_layers());
+    let (layer, all) = (at.site.layer, at.operations.n_layers());
     let next = layer.map(|layer| layer + 1).filter(|&next| next < all);
     next.into_iter().chain(layer.and_then(|layer| layer.checked_sub(1)))
 }
@@ -255,13 +255,13 @@ fn without_weight(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
 fn with_bias_of(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let product = own(at).filter(|product| product.bias.is_some())?;
     let layer = value.as_word()?.strip_prefix("layer:")?.parse().ok()?;
-    let bias = at.book.product(at.site.point, Some(layer))?.bias?;
+    let bias = at.operations.product(at.site.point, Some(layer))?.bias?;
     with(at, &LinearParameters { bias: Some(bias), ..product })
 }
 
 /// Computes logits with the embedding table, or embeddings with the output matrix.
 fn of_other_table(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
-    let (table, output) = (at.book.table()?, at.book.product(Point::Logits, None)?);
+    let (table, output) = (at.operations.table()?, at.operations.product(Point::Logits, None)?);
     if *table == output.w || (table.rows, table.cols) != (output.w.rows, output.w.cols) {
         return None;
     }
@@ -323,7 +323,7 @@ fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let wanted: Vec<f64> = (0..x.rows() * few).map(of_few).collect();
     let x = Tensor::new(x.shape(), x.data().to_vec());
     let off = |layer: usize| {
-        let other = at.book.product(at.site.point, Some(layer))?;
+        let other = at.operations.product(at.site.point, Some(layer))?;
         let fits = other.w.rows == rows;
         let bias = other.bias.map(|bias| bias[..few.min(bias.len())].to_vec());
         let first =
@@ -331,7 +331,7 @@ fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         let off = distance(&multiplied(at, &x, &first)?, &wanted);
         (off < 0.1).then_some((layer, off))
     };
-    let layers = (0..at.book.n_layers()).filter(|&layer| Some(layer) != at.site.layer);
+    let layers = (0..at.operations.n_layers()).filter(|&layer| Some(layer) != at.site.layer);
     let mut near: Vec<(usize, f64)> = layers.filter_map(off).collect();
     near.sort_by(|a, b| a.1.total_cmp(&b.1));
     near.into_iter().map(|(layer, _)| ChangeValue::Number(layer as f64)).collect()
@@ -340,7 +340,7 @@ fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
 /// Permutes the rows of each head into the order of the other RoPE pairing. With a head count, permutes as a converter
 /// does that assumes so many heads.
 fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
-    at.book.rope(at.site.layer?)?;
+    at.operations.rope(at.site.layer?)?;
     let (word, counted) = match value.as_word()?.split_once(':') {
         Some((word, heads)) => (word, Some(heads.parse::<usize>().ok()?)),
         None => (value.as_word()?, None),
@@ -391,7 +391,7 @@ fn orders(word: &str) -> Option<[RowOrder; 2]> {
 /// Returns both directions, with the right head count and with the counts of query heads and of key heads.
 fn permutations(at: &SiteContext) -> Vec<ChangeValue> {
     let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
-    let heads_at = |point| Some(at.book.product(point, at.site.layer)?.w.rows / head_dim);
+    let heads_at = |point| Some(at.operations.product(point, at.site.layer)?.w.rows / head_dim);
     let others = [Point::Q, Point::K].into_iter().filter_map(heads_at).filter(|&other| other != heads);
     let suffixes: Vec<String> =
         [String::new()].into_iter().chain(others.map(|heads| format!(":{heads}"))).collect();

@@ -19,6 +19,10 @@ pub(crate) const NORMS: &[Point] = &[
     Point::KvLatentNorm,
     Point::QNorm,
     Point::KNorm,
+    Point::VNorm,
+    Point::LayerPostNorm,
+    Point::QRopeNorm,
+    Point::KRopeNorm,
     Point::AttnSubNorm,
     Point::AttnPostNorm,
     Point::FfnNorm,
@@ -273,12 +277,12 @@ fn of_another(at: &SiteContext, place: &str) -> Option<Tensor> {
     let point: Point = name.parse().ok()?;
     let layer = if point == Point::FinalNorm { None } else { layer };
     if let Some(RmsNormalisation { x, norm }) = at.stage() {
-        let other = at.book.norm(point, layer)?.clone();
+        let other = at.operations.norm(point, layer)?.clone();
         let fits = other.weight.len() == norm.weight.len();
         return fits.then(|| at.n.rms_norm(x, &RmsNorm { eps: norm.eps, ..other }));
     }
     let LayerNormalisation { x, norm } = at.stage()?;
-    let other = &at.book.stage::<LayerNormalisation>(point, layer)?.norm;
+    let other = &at.operations.stage::<LayerNormalisation>(point, layer)?.norm;
     let fits = other.weight.len() == norm.weight.len();
     fits.then(|| at.n.layer_norm(x, &LayerNorm { eps: norm.eps, ..other.clone() }))
 }
@@ -290,7 +294,7 @@ fn others(at: &SiteContext) -> impl Iterator<Item = ChangeValue> {
     let width = width.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.len())).unwrap_or(0);
     let (own, layer) = (at.site.point, at.site.layer);
     let mut found: Vec<(usize, bool, ChangeValue)> = at
-        .book
+        .operations
         .norms(width)
         .filter(|(point, other, _)| (*point, *other) != (own, layer))
         .map(|(point, other, _)| {

@@ -63,7 +63,7 @@ fn ratio_of(at: &SiteContext, rope: &Rope, pair: usize, how: &str) -> Option<f64
     match how {
         "unscaled" => Some(of(&Rope { scaling: RopeScaling::None, ..rope.clone() })),
         // Parameters of other sites are those of a sequence of one token.
-        "short" => at.book.rope(at.site.layer?).filter(|short| *short != rope).map(of),
+        "short" => at.operations.rope(at.site.layer?).filter(|short| *short != rope).map(of),
         _ => how.strip_prefix('x')?.parse().ok().filter(|ratio: &f64| *ratio >= 0.0 && ratio.is_finite()),
     }
 }

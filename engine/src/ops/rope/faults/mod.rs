@@ -183,7 +183,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::RopeOnV,
         at: &[Point::V],
         compute: |at, _| {
-            let rope = at.book.rope(at.site.layer?)?;
+            let rope = at.operations.rope(at.site.layer?)?;
             Some(at.n.rotate(at.value, &at.n.rope_table(rope, at.positions.clone())))
         },
         ..CatalogueEntry::PLAIN
@@ -200,7 +200,7 @@ fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tens
 fn normed_after(at: &SiteContext) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     let norm = if at.site.point == Point::QRope { Point::QNorm } else { Point::KNorm };
-    let norm = at.book.norm(norm, at.site.layer)?;
+    let norm = at.operations.norm(norm, at.site.layer)?;
     let made = made_by(x);
     let before = made.as_ref().and_then(|node| node.operation::<RmsNormalisation>());
     let x = before.map_or(x, |before| &before.x);
@@ -232,7 +232,7 @@ fn turned_as_others(at: &SiteContext) -> Option<Tensor> {
     if at.stage::<Rotary>().is_some() {
         return None;
     }
-    let rope = (0..at.book.n_layers()).find_map(|layer| at.book.rope(layer))?;
+    let rope = (0..at.operations.n_layers()).find_map(|layer| at.operations.rope(layer))?;
     Some(at.n.rotate(at.value, &at.n.rope_table(rope, at.positions.clone())))
 }
 
@@ -354,8 +354,8 @@ fn rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
 /// Returns bases of models in use; bases of this model's other layers come first.
 fn thetas(at: &SiteContext) -> Vec<f64> {
     const USUAL: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1.6e5, 1.5e5, 2.5e5, 2e5, 1e7, 8e6, 5e6, 5e4];
-    let layers = 0..at.book.n_layers();
-    let own = layers.filter_map(|layer| Some(f64::from(at.book.rope(layer)?.theta)));
+    let layers = 0..at.operations.n_layers();
+    let own = layers.filter_map(|layer| Some(f64::from(at.operations.rope(layer)?.theta)));
     let mut all: Vec<f64> = Vec::new();
     for theta in own.chain(USUAL) {
         if !all.contains(&theta) {

@@ -71,18 +71,18 @@ impl RowOrigin {
 }
 
 /// Describes where the rows of caches come from.
-pub(super) fn described(bench: &SearchContext, spans: &[RowSpan], sites: &[Site]) -> String {
+pub(super) fn described(search: &SearchContext, spans: &[RowSpan], sites: &[Site]) -> String {
     let is_cache = sites.iter().any(|site| CACHES.contains(&site.point));
-    let sentence = |span| sentence(bench, span, is_cache);
+    let sentence = |span| sentence(search, span, is_cache);
     let mut sentences: Vec<String> = spans.iter().take(SHOWN).map(sentence).collect();
     if spans.len() > SHOWN {
         sentences.push(format!("{} more row ranges are wrong", spans.len() - SHOWN));
     }
-    format!("{} ({})", sentences.join("; "), extent(bench, sites))
+    format!("{} ({})", sentences.join("; "), extent(search, sites))
 }
 
 /// Names keys, values or both, and the layers.
-fn extent(bench: &SearchContext, sites: &[Site]) -> String {
+fn extent(search: &SearchContext, sites: &[Site]) -> String {
     let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
     let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
     let what = match (points.contains(&Point::KCache), points.contains(&Point::VCache)) {
@@ -93,17 +93,17 @@ fn extent(bench: &SearchContext, sites: &[Site]) -> String {
     };
     let list: Vec<String> = layers.iter().map(usize::to_string).collect();
     match list.len() {
-        count if count == bench.book.n_layers() => format!("{what}, in all layers"),
+        count if count == search.operations.n_layers() => format!("{what}, in all layers"),
         0 => what.to_owned(),
         1 => format!("{what}, in layer {}", list[0]),
         _ => format!("{what}, in layers {}", list.join(", ")),
     }
 }
 
-fn sentence(bench: &SearchContext, span: &RowSpan, is_cache: bool) -> String {
+fn sentence(search: &SearchContext, span: &RowSpan, is_cache: bool) -> String {
     let (pass, rows) = (span.pass, positions(span.first, span.rows));
     let [row, verb, were] = if span.rows == 1 { ["row", "holds", "was"] } else { ["rows", "hold", "were"] };
-    let start = bench.setting.held.passes().get(pass).map_or(0, |pass| pass.position);
+    let start = search.context.held.passes().get(pass).map_or(0, |pass| pass.position);
     let subject = match is_cache {
         true => format!("from pass {pass} on (position {start}), the cache {row} of {rows}"),
         false => format!("in pass {pass}, the {row} of {rows}"),

@@ -54,26 +54,26 @@ struct BlockHypothesis {
 /// # Errors
 /// The errors of a run of the model.
 pub(in crate::diagnose::causes) fn of_blocks(
-    bench: &SearchContext,
+    search: &SearchContext,
     rows: &[SiteResult],
     coarse: &[&SiteResult],
     is_thorough: bool,
 ) -> Result<Option<Cause>> {
     let Some(first) = onset(rows, coarse) else { return Ok(None) };
     let pass = first.site.pass.unwrap_or(0);
-    if bench.deadline.is_over() {
+    if search.deadline.is_over() {
         return Ok(None);
     }
-    let others = KnownRows::computed(bench, &CACHES)?;
+    let others = KnownRows::computed(search, &CACHES)?;
     let written = first.positions.start;
-    let all = hypotheses(bench, &others, pass, written, is_thorough);
-    let rerun = Rerun::new(bench, first);
+    let all = hypotheses(search, &others, pass, written, is_thorough);
+    let rerun = Rerun::new(search, first);
     // Layers whose window does not reach the rows are right with or without the change.
-    let mut extents: Vec<BTreeSet<usize>> = vec![(0..bench.book.n_layers()).collect()];
-    extents.extend(Some(layers_at(bench, coarse, pass)).filter(|layers| *layers != extents[0]));
+    let mut extents: Vec<BTreeSet<usize>> = vec![(0..search.operations.n_layers()).collect()];
+    extents.extend(Some(layers_at(search, coarse, pass)).filter(|layers| *layers != extents[0]));
     let mut found: Vec<(BlockHypothesis, &BTreeSet<usize>)> = Vec::new();
     for one in all.into_iter().take(MOST) {
-        if bench.deadline.is_over() {
+        if search.deadline.is_over() {
             return Ok(None);
         }
         let tap = |layers| BlockTap { one: &one, known: &others, layers };
@@ -81,7 +81,7 @@ pub(in crate::diagnose::causes) fn of_blocks(
             continue;
         }
         for layers in &extents {
-            if explains_all(bench, rows, coarse, &mut tap(layers))? {
+            if explains_all(search, rows, coarse, &mut tap(layers))? {
                 found.push((one.clone(), layers));
                 break;
             }
@@ -90,28 +90,28 @@ pub(in crate::diagnose::causes) fn of_blocks(
     let Some(&(_, layers)) = found.first() else { return Ok(None) };
     let found = found.into_iter().filter(|(_, others)| *others == layers);
     let found: Vec<BlockHypothesis> = found.map(|(one, _)| one).collect();
-    Ok(cause(bench, coarse, &found, layers))
+    Ok(cause(search, coarse, &found, layers))
 }
 
 /// Makes the cause of the hypotheses that explain the dump.
 fn cause(
-    bench: &SearchContext,
+    search: &SearchContext,
     coarse: &[&SiteResult],
     found: &[BlockHypothesis],
     layers: &BTreeSet<usize>,
 ) -> Option<Cause> {
     let one = found.first()?;
     let sites: Vec<Site> = coarse.iter().map(|row| row.site).collect();
-    let is_everywhere = layers.len() == bench.book.n_layers();
+    let is_everywhere = layers.len() == search.operations.n_layers();
     let changes: Option<Vec<OperationChange>> = found.iter().map(BlockHypothesis::change).collect();
-    let (pass, start) = (one.pass, bench.setting.held.passes().get(one.pass)?.position);
+    let (pass, start) = (one.pass, search.context.held.passes().get(one.pass)?.position);
     if let Some(changes) = changes.filter(|_| is_everywhere) {
         let nothing = Tensor::scalar(0.0);
-        let positions = bench.setting.held.positions(sites[0]);
-        let at = SiteContext::new(sites[0], positions, &nothing, bench.traced, bench.book);
+        let positions = search.context.held.positions(sites[0]);
+        let at = SiteContext::new(sites[0], positions, &nothing, search.traced, search.operations);
         let fits = changes.into_iter().map(|change| vec![change]).collect();
         let searched = SearchResult { fits, excluded: Vec::new() };
-        return Some(CauseText::of(bench, &at).told(CauseSearch::Parts, &searched, sites, None));
+        return Some(CauseText::of(search, &at).told(CauseSearch::Parts, &searched, sites, None));
     }
     let told: Vec<String> = found.iter().skip(1).take(3).map(BlockHypothesis::told).collect();
     let alternatives = told.iter().map(|told| format!(", or {told}")).collect::<String>();
@@ -141,16 +141,16 @@ pub(in crate::diagnose::causes) fn onset<'r>(
 }
 
 /// Returns the layers whose output is wrong at a pass; all layers if outputs of layers are not recorded.
-fn layers_at(bench: &SearchContext, coarse: &[&SiteResult], pass: usize) -> BTreeSet<usize> {
+fn layers_at(search: &SearchContext, coarse: &[&SiteResult], pass: usize) -> BTreeSet<usize> {
     let at_pass = coarse.iter().filter(|row| row.site.pass == Some(pass));
     let layers: BTreeSet<usize> =
         at_pass.filter(|row| row.local.is_some()).filter_map(|row| row.site.layer).collect();
-    if layers.is_empty() { (0..bench.book.n_layers()).collect() } else { layers }
+    if layers.is_empty() { (0..search.operations.n_layers()).collect() } else { layers }
 }
 
 /// Returns the hypotheses on the rows written before a pass, the likeliest first.
 fn hypotheses(
-    bench: &SearchContext,
+    search: &SearchContext,
     known: &KnownRows,
     pass: usize,
     written: usize,
@@ -174,7 +174,7 @@ fn hypotheses(
             all.push(block(Content::Zeros));
         }
         if is_thorough {
-            let held = bench.setting.held.read_tokens().len().min(written);
+            let held = search.context.held.read_tokens().len().min(written);
             let others = (0..held).step_by(end - start).filter(|&from| from != start);
             all.extend(
                 others.filter(|from| from + end - start <= held).map(|from| block(Content::Own(from))),
@@ -256,17 +256,17 @@ impl BlockTap<'_> {
 
 /// Returns true if a run with replaced rows matches all wrong rows and leaves the others right.
 fn explains_all(
-    bench: &SearchContext,
+    search: &SearchContext,
     rows: &[SiteResult],
     coarse: &[&SiteResult],
     tap: &mut dyn Tap,
 ) -> Result<bool> {
-    let setting = bench.setting;
+    let context = search.context;
     let is_local = coarse.iter().any(|row| row.local.is_some());
     let go_on = if is_local { ContinuationValues::Held } else { ContinuationValues::Own };
     let everything = Selection::everything();
-    let comparison = setting.comparing_of(&everything, go_on);
-    let checks = setting.rerun(&RerunPart::All, setting.held.passes().len(), &[], comparison, tap)?;
+    let comparison = context.comparing_of(&everything, go_on);
+    let checks = context.rerun(&RerunPart::All, context.held.passes().len(), &[], comparison, tap)?;
     let found: BTreeMap<_, SiteCheck> =
         checks.into_iter().map(|check| (check.site.flow_order(), check)).collect();
     let is_real = |row: &&SiteResult| !matches!(row.site.point, Point::Argmax | Point::Generated);

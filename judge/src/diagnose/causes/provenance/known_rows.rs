@@ -55,9 +55,9 @@ impl KnownRows {
     ///
     /// # Errors
     /// The errors of a run of the model.
-    pub(super) fn of(bench: &SearchContext, points: &[Point]) -> Result<Self> {
-        Self::collected(bench, points, |setting, rows| {
-            setting.evaluate(&setting.script(), ContinuationValues::Held, rows).map(|_| ())
+    pub(super) fn of(search: &SearchContext, points: &[Point]) -> Result<Self> {
+        Self::collected(search, points, |context, rows| {
+            context.evaluate(&context.script(), ContinuationValues::Held, rows).map(|_| ())
         })
     }
 
@@ -65,26 +65,26 @@ impl KnownRows {
     ///
     /// # Errors
     /// The errors of a run of the model.
-    pub(super) fn computed(bench: &SearchContext, points: &[Point]) -> Result<Self> {
-        Self::collected(bench, points, |setting, rows| {
-            setting.run(setting.numerics, &setting.script(), ContinuationValues::Held, rows).map(|_| ())
+    pub(super) fn computed(search: &SearchContext, points: &[Point]) -> Result<Self> {
+        Self::collected(search, points, |context, rows| {
+            context.run(context.numerics, &context.script(), ContinuationValues::Held, rows).map(|_| ())
         })
     }
 
     fn collected(
-        bench: &SearchContext,
+        search: &SearchContext,
         points: &[Point],
         run: impl Fn(&RunContext, &mut dyn Tap) -> Result<()>,
     ) -> Result<Self> {
-        let setting = bench.setting;
+        let context = search.context;
         let mut rows = RowCollector { points, sequence: None, passes: Vec::new(), found: Vec::new() };
-        rows.passes = starts(setting.held);
-        run(setting, &mut rows)?;
-        for other in setting.held.dump.siblings()? {
+        rows.passes = starts(context.held);
+        run(context, &mut rows)?;
+        for other in context.held.dump.siblings()? {
             let held = AlignedDump::new(&other)?;
             rows.sequence = other.manifest.sequence.clone();
             rows.passes = starts(&held);
-            run(&setting.along(&held), &mut rows)?;
+            run(&context.along(&held), &mut rows)?;
         }
         Ok(Self { all: rows.found })
     }

@@ -71,20 +71,20 @@ struct WrongRows<'o> {
 /// # Errors
 /// The errors of a run of the model.
 pub(super) fn of_rows(
-    bench: &SearchContext,
+    search: &SearchContext,
     open: &[&UnexplainedOperation],
     causes: Vec<Cause>,
 ) -> Result<Vec<Cause>> {
-    let causes = of_taps(bench, open, causes, &CACHES)?;
+    let causes = of_taps(search, open, causes, &CACHES)?;
     let points: BTreeSet<Point> = open.iter().map(|one| one.site.point).collect();
     let has_tokens = |point: &Point| point.axes().first() == Some(&TapAxis::Token) && point.axes().len() > 1;
     let mut others = points.into_iter().filter(|point| has_tokens(point) && !CACHES.contains(point));
-    others.try_fold(causes, |causes, point| of_taps(bench, open, causes, &[point]))
+    others.try_fold(causes, |causes, point| of_taps(search, open, causes, &[point]))
 }
 
 /// Explains rows of taps that have one provenance.
 fn of_taps(
-    bench: &SearchContext,
+    search: &SearchContext,
     open: &[&UnexplainedOperation],
     mut causes: Vec<Cause>,
     taps: &[Point],
@@ -93,14 +93,14 @@ fn of_taps(
         |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
     let lost: Vec<&UnexplainedOperation> =
         open.iter().copied().filter(|one| taps.contains(&one.site.point) && is_unnamed(&one.site)).collect();
-    if lost.is_empty() || bench.deadline.is_over() {
+    if lost.is_empty() || search.deadline.is_over() {
         return Ok(causes);
     }
     let is_cache = taps == CACHES;
-    let known = KnownRows::of(bench, if is_cache { &SOURCES } else { taps })?;
-    let wrong: Vec<WrongRows> = lost.iter().map(|one| WrongRows::of(bench, one, &known)).collect();
+    let known = KnownRows::of(search, if is_cache { &SOURCES } else { taps })?;
+    let wrong: Vec<WrongRows> = lost.iter().map(|one| WrongRows::of(search, one, &known)).collect();
     let Some(spans) = common_origins(&wrong) else { return Ok(causes) };
-    if !wrong.iter().all(|cache| cache.is_explained(bench, &known, &spans)) {
+    if !wrong.iter().all(|cache| cache.is_explained(search, &known, &spans)) {
         return Ok(causes);
     }
     let sites: Vec<Site> = wrong.iter().map(|cache| cache.one.site).collect();
@@ -109,14 +109,14 @@ fn of_taps(
     }
     causes.retain(|cause| !cause.sites.is_empty());
     let kind = if is_cache { CauseKind::CacheRow } else { CauseKind::RowSource };
-    let what = format!("{kind}: {}", described(bench, &spans, &sites));
+    let what = format!("{kind}: {}", described(search, &spans, &sites));
     causes.push(Cause::described(CauseSearch::Stages, kind, sites, what));
     Ok(causes)
 }
 
 impl<'o> WrongRows<'o> {
-    fn of(bench: &SearchContext, one: &'o UnexplainedOperation, known: &KnownRows) -> Self {
-        let positions = bench.setting.held.positions(one.site);
+    fn of(search: &SearchContext, one: &'o UnexplainedOperation, known: &KnownRows) -> Self {
+        let positions = search.context.held.positions(one.site);
         let width = one.traced.row_len();
         let wrong: BTreeSet<usize> = one.beyond().into_iter().map(|flat| flat / width).collect();
         let dropped = match is_cache(one.site) {
@@ -129,7 +129,7 @@ impl<'o> WrongRows<'o> {
 
     /// Returns true if the rows of these origins explain every value of the cache. Rows without a known origin must
     /// have been written before, and few of them may have changed.
-    fn is_explained(&self, bench: &SearchContext, known: &KnownRows, spans: &[RowSpan]) -> bool {
+    fn is_explained(&self, search: &SearchContext, known: &KnownRows, spans: &[RowSpan]) -> bool {
         let pass = self.one.site.pass.unwrap_or(0);
         let origin = |row: &usize| {
             let position = row + self.dropped;
@@ -145,9 +145,9 @@ impl<'o> WrongRows<'o> {
         if 2 * lost.len() > earlier || !lost.iter().all(is_overwritten) {
             return false;
         }
-        self.with_rows(bench, known, &all).is_some_and(|computed| {
+        self.with_rows(search, known, &all).is_some_and(|computed| {
             let theirs = UnexplainedOperation { theirs: self.without(&lost), ..self.one.clone() };
-            let judged = theirs.judge(&computed, bench.setting.may_differ);
+            let judged = theirs.judge(&computed, search.context.may_differ);
             judged.is_some_and(|judged| judged.dump.is_explained())
         })
     }
@@ -182,7 +182,7 @@ impl<'o> WrongRows<'o> {
     /// Returns the cache with the rows of these origins.
     fn with_rows(
         &self,
-        bench: &SearchContext,
+        search: &SearchContext,
         known: &KnownRows,
         rows: &[(usize, RowOrigin)],
     ) -> Option<Tensor> {
@@ -196,7 +196,7 @@ impl<'o> WrongRows<'o> {
             tensors.push(tensor);
         }
         let width = own.row_len();
-        Some(bench.traced.gathered(&tensors, own.shape(), |flat| {
+        Some(search.traced.gathered(&tensors, own.shape(), |flat| {
             let (tensor, row) = from[flat / width];
             (tensor, row * width + flat % width)
         }))

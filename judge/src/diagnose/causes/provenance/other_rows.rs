@@ -26,7 +26,7 @@ const CLEARLY: f64 = 4.0;
 /// # Errors
 /// The errors of a run of the model.
 pub(in crate::diagnose::causes) fn of_other_rows(
-    bench: &SearchContext,
+    search: &SearchContext,
     coarse: &[&SiteResult],
 ) -> Result<Option<Cause>> {
     let of_tokens = |site: Site| {
@@ -34,26 +34,26 @@ pub(in crate::diagnose::causes) fn of_other_rows(
         axes.first() == Some(&TapAxis::Token) && axes.len() == 2 && !CACHES.contains(&site.point)
     };
     let points: BTreeSet<Point> = coarse.iter().map(|row| row.site.point).collect();
-    if bench.deadline.is_over() || coarse.is_empty() || !coarse.iter().all(|row| of_tokens(row.site)) {
+    if search.deadline.is_over() || coarse.is_empty() || !coarse.iter().all(|row| of_tokens(row.site)) {
         return Ok(None);
     }
-    let known = KnownRows::computed(bench, &points.into_iter().collect::<Vec<_>>())?;
+    let known = KnownRows::computed(search, &points.into_iter().collect::<Vec<_>>())?;
     let mut spans: Vec<RowSpan> = Vec::new();
     for row in coarse {
-        match wrong_rows(bench, row, &known)? {
+        match wrong_rows(search, row, &known)? {
             Some(found) => spans.extend(found),
             None => return Ok(None),
         }
     }
     let sites: Vec<Site> = coarse.iter().map(|row| row.site).collect();
     let kind = CauseKind::RowSource;
-    let what = format!("{kind}: {}", described(bench, &RowSpan::joined(spans), &sites));
+    let what = format!("{kind}: {}", described(search, &RowSpan::joined(spans), &sites));
     Ok(Some(Cause::described(CauseSearch::Parts, kind, sites, what)))
 }
 
 /// Returns the wrong rows of a site with their origins; `None` if there is no wrong row, or a row has no clear origin.
-fn wrong_rows(bench: &SearchContext, row: &SiteResult, known: &KnownRows) -> Result<Option<Vec<RowSpan>>> {
-    let (held, site) = (bench.setting.held, row.site);
+fn wrong_rows(search: &SearchContext, row: &SiteResult, known: &KnownRows) -> Result<Option<Vec<RowSpan>>> {
+    let (held, site) = (search.context.held, row.site);
     let is_whole = held.dump.held_rows(site).is_none();
     let Some(values) = held.values(site, None)?.filter(|_| is_whole) else { return Ok(None) };
     let (width, values) = (values.width(), values.to_vec());

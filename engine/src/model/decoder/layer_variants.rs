@@ -1,0 +1,241 @@
+//! Layers that differ in their heads, their keys and the size of their feed-forward block, and embeddings of each layer
+//! (Gemma 4).
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::format::Gguf;
+use crate::model::decoder::layer_sizes::per_layer;
+use crate::model::decoder::names::DecoderNames;
+use crate::model::decoder::rope_json::{FULL, rope};
+use crate::model::decoder::{DecoderConfig, Family, LayerWeights};
+use crate::model::json::Config;
+use crate::model::size;
+
+/// Differences between the layers of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LayerVariants {
+    /// Size of a head, and number of key-value heads, in layers with full attention.
+    pub(crate) full_heads: [usize; 2],
+    /// True if the values of layers with full attention are projected like their keys.
+    pub(crate) has_keys_as_values: bool,
+    /// Number of last layers that read the keys and values of earlier layers.
+    pub(crate) n_sharing: usize,
+    /// Feed-forward size of these layers.
+    pub(crate) sharing_ffn_size: usize,
+    /// Width of the embeddings of one layer, P; 0 without such embeddings.
+    pub(crate) embedding_width: usize,
+    /// Factor of the projected embeddings of tokens.
+    pub(crate) projection_scale: f32,
+}
+
+impl LayerVariants {
+    /// Reads the keys of a `config.json`.
+    pub(super) fn in_json(file: &Config, c: &mut DecoderConfig, family: &Family) -> Result<Self> {
+        file.only("enable_moe_block", &[false.into()], "false (experts of Gemma 4 are not supported)")?;
+        let has_keys_as_values = file.optional_bool("attention_k_eq_v")?.unwrap_or(false);
+        let full_heads = full_heads(file, c, has_keys_as_values)?;
+        c.rope = rope(file, family, FULL, (family.rope.old_keys[0], 1e6), full_heads[0])?;
+        let embedding_width = file.require_usize("hidden_size_per_layer_input")?;
+        let rows = file.require_usize("vocab_size_per_layer_input")?;
+        if embedding_width > 0 && rows != c.vocab_size {
+            let expected = format!("{}, the size of the vocabulary", c.vocab_size);
+            return Err(file.bad_key("vocab_size_per_layer_input", rows, expected));
+        }
+        let is_wide = file.optional_bool("use_double_wide_mlp")?.unwrap_or(false);
+        let variants = Self {
+            full_heads,
+            has_keys_as_values,
+            n_sharing: file.optional_usize("num_kv_shared_layers")?.unwrap_or(0),
+            sharing_ffn_size: if is_wide { c.ffn_size.saturating_mul(2) } else { c.ffn_size },
+            embedding_width,
+            projection_scale: (1.0 / (c.hidden_size as f64).sqrt()) as f32,
+        };
+        let refuse = |found: String, expected: String| file.bad_key("num_kv_shared_layers", found, expected);
+        variants.check(c).map_err(|(found, expected)| refuse(found, expected))?;
+        Ok(variants)
+    }
+
+    /// Reads the keys of a GGUF file. The head size of the file is that of layers with full attention.
+    pub(super) fn in_gguf(file: &Gguf, architecture: &str, c: &mut DecoderConfig) -> Result<Self> {
+        let key = |name: &str| format!("{architecture}.{name}");
+        let path = file.tensors.path();
+        let kv_heads: Vec<usize> = per_layer(file, &key("attention.head_count_kv"), c.n_layers)?;
+        let sizes: Vec<usize> = per_layer(file, &key("feed_forward_length"), c.n_layers)?;
+        let n_sharing = file.optional(&key("attention.shared_kv_layers"))?.unwrap_or(0);
+        let slides: Vec<bool> = (0..c.n_layers).map(|layer| c.slides(layer)).collect();
+        let of_kind = |wanted: bool, all: &[usize], what: &str| -> Result<Option<usize>> {
+            let mut found =
+                all.iter().zip(&slides).filter(|(_, slides)| **slides == wanted).map(|(size, _)| *size);
+            let first = found.next();
+            match found.find(|size| Some(*size) != first) {
+                None => Ok(first),
+                Some(other) => {
+                    Err(Error::bad_key(path, &key(what), other, "one number for all layers of a kind"))
+                }
+            }
+        };
+        let heads = [true, false].map(|wanted| of_kind(wanted, &kv_heads, "attention.head_count_kv"));
+        let [of_sliding, of_full] = heads;
+        let (full, value_length) = (c.head_dim, file.optional::<usize>(&key("attention.value_length_swa"))?);
+        c.head_dim = file.require(&key("attention.key_length_swa"))?;
+        if value_length.is_some_and(|length| length != c.head_dim) {
+            let expected = format!("{}, the head size of the keys", c.head_dim);
+            return Err(Error::bad_key(
+                path,
+                &key("attention.value_length_swa"),
+                value_length.unwrap_or(0),
+                expected,
+            ));
+        }
+        c.n_kv_heads = of_sliding?.unwrap_or(c.n_kv_heads);
+        if let Some(sliding) = &mut c.sliding {
+            sliding.rope.width = c.head_dim;
+        }
+        let own = c.n_layers.saturating_sub(n_sharing);
+        let is_even = |sizes: &[usize]| sizes.windows(2).all(|pair| pair[0] == pair[1]);
+        if !is_even(&sizes[..own]) || !is_even(&sizes[own..]) {
+            let expected = "one number for layers with keys of their own, and one for the others";
+            return Err(Error::bad_key(path, &key("feed_forward_length"), format!("{sizes:?}"), expected));
+        }
+        c.ffn_size = sizes.first().copied().unwrap_or(c.ffn_size);
+        let variants = Self {
+            full_heads: [full, of_full?.unwrap_or(c.n_kv_heads)],
+            has_keys_as_values: false,
+            n_sharing,
+            sharing_ffn_size: sizes.last().copied().unwrap_or(c.ffn_size),
+            embedding_width: file.require(&key("embedding_length_per_layer_input"))?,
+            projection_scale: 1.0 / (c.hidden_size as f32).sqrt(),
+        };
+        let refuse =
+            |(found, expected)| Error::bad_key(path, &key("attention.shared_kv_layers"), found, expected);
+        variants.check(c).map_err(refuse)?;
+        Ok(variants)
+    }
+
+    /// Returns true if a layer reads keys and values of an earlier layer.
+    pub(crate) fn shares(&self, c: &DecoderConfig, layer: usize) -> bool {
+        layer + self.n_sharing >= c.n_layers
+    }
+
+    /// Returns true if later layers read the keys and values of this layer: the last of its kind with keys of its own.
+    pub(crate) fn is_shared(&self, c: &DecoderConfig, layer: usize) -> bool {
+        let own = c.n_layers - self.n_sharing;
+        layer < own && (layer + 1..own).all(|later| c.slides(later) != c.slides(layer))
+    }
+
+    /// Checks sizes. Returns what was found, and what was expected.
+    fn check(&self, c: &DecoderConfig) -> Result<(), (String, String)> {
+        let [head_dim, kv_heads] = self.full_heads;
+        let is_size = |number: usize| (1..=size::MAX_SIZE).contains(&number);
+        if !is_size(head_dim)
+            || !head_dim.is_multiple_of(2)
+            || kv_heads == 0
+            || !c.n_heads.is_multiple_of(kv_heads)
+        {
+            let found =
+                format!("heads of {head_dim} values and {kv_heads} key-value heads with full attention");
+            return Err((found, format!("an even size, and a divisor of the {} query heads", c.n_heads)));
+        }
+        if !is_size(self.sharing_ffn_size) || self.embedding_width > size::MAX_SIZE {
+            let found = format!("sizes {} and {}", self.sharing_ffn_size, self.embedding_width);
+            return Err((found, format!("at most {}", size::MAX_SIZE)));
+        }
+        let own = c.n_layers.saturating_sub(self.n_sharing);
+        let has = |slides: bool, layers: std::ops::Range<usize>| {
+            layers.into_iter().any(|layer| c.slides(layer) == slides)
+        };
+        let has_source = |slides: bool| !has(slides, own..c.n_layers) || has(slides, 0..own);
+        match self.n_sharing < c.n_layers && has_source(true) && has_source(false) {
+            true => Ok(()),
+            false => {
+                let expected =
+                    "a number that leaves a layer with keys of its own for each kind of the others";
+                Err((self.n_sharing.to_string(), expected.to_owned()))
+            }
+        }
+    }
+}
+
+impl LayerWeights<'_, '_> {
+    /// Returns the layer's index.
+    pub(crate) fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// Returns the size of a head and the number of key-value heads.
+    pub(crate) fn head_sizes(&self) -> [usize; 2] {
+        self.config.head_sizes(self.layer)
+    }
+
+    /// Returns true if the layer reads the keys and values of an earlier layer.
+    pub(crate) fn shares_keys(&self) -> bool {
+        self.config.variants.as_ref().is_some_and(|variants| variants.shares(self.config, self.layer))
+    }
+
+    /// Returns true if later layers read the layer's keys and values.
+    pub(crate) fn has_shared_keys(&self) -> bool {
+        self.config.variants.as_ref().is_some_and(|variants| variants.is_shared(self.config, self.layer))
+    }
+
+    /// Returns true if values are projected like keys: GGUF files have no matrix of values then.
+    pub(crate) fn has_keys_as_values(&self) -> bool {
+        match self.names {
+            DecoderNames::Gguf { .. } => !self.has_in_gguf("attn_v"),
+            DecoderNames::HuggingFace { .. } => {
+                let stated =
+                    self.config.variants.as_ref().is_some_and(|variants| variants.has_keys_as_values);
+                stated && !self.config.slides(self.layer)
+            }
+        }
+    }
+
+    /// Returns the width of the layer's embeddings; 0 without.
+    pub(crate) fn embedding_width(&self) -> usize {
+        self.config.variants.as_ref().map_or(0, |variants| variants.embedding_width)
+    }
+
+    /// Loads a tensor of one number by its GGUF name, if the file has it.
+    ///
+    /// # Errors
+    /// If it has another shape, or is not a finite number.
+    pub(crate) fn optional_number(&mut self, name: &str) -> Result<Option<f32>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        self.weights.has(&tensor).then(|| self.weights.factor(&tensor)).transpose()
+    }
+}
+
+/// Reads the head size and the number of key-value heads of layers with full attention: from `per_layer_config`, which
+/// transformers 5 writes, or from keys of their own.
+fn full_heads(file: &Config, c: &DecoderConfig, has_keys_as_values: bool) -> Result<[usize; 2]> {
+    const KEY: &str = "per_layer_config";
+    let Some(layers) = file.get(KEY).and_then(Value::as_object) else {
+        let head_dim = file.optional_usize("global_head_dim")?.unwrap_or(512);
+        let kv_heads = file.optional_usize("num_global_key_value_heads")?.filter(|_| has_keys_as_values);
+        return Ok([head_dim, kv_heads.unwrap_or(c.n_kv_heads)]);
+    };
+    let full: Vec<usize> = (0..c.n_layers).filter(|&layer| !c.slides(layer)).collect();
+    let expected = "head_dim and num_key_value_heads of each layer with full attention, the same in all";
+    let refuse = || file.bad_key(KEY, "other settings", expected);
+    let listed: Option<Vec<usize>> = layers.keys().map(|layer| layer.parse().ok()).collect();
+    let mut listed = listed.ok_or_else(refuse)?;
+    listed.sort_unstable();
+    let Some(first) =
+        layers.values().next().filter(|first| listed == full && layers.values().all(|all| all == *first))
+    else {
+        return Err(refuse());
+    };
+    let settings = first.as_object().ok_or_else(refuse)?;
+    let is_known = settings.keys().all(|key| matches!(key.as_str(), "head_dim" | "num_key_value_heads"));
+    let number = |key: &str| {
+        settings.get(key).map(|value| value.as_u64().and_then(|number| usize::try_from(number).ok()))
+    };
+    match (
+        is_known,
+        number("head_dim").unwrap_or(Some(c.head_dim)),
+        number("num_key_value_heads").unwrap_or(Some(c.n_kv_heads)),
+    ) {
+        (true, Some(head_dim), Some(kv_heads)) => Ok([head_dim, kv_heads]),
+        _ => Err(refuse()),
+    }
+}

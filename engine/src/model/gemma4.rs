@@ -1,0 +1,215 @@
+//! Gemma 4 (Gemma team, 2026), the text model without experts: Gemma 3's block with larger heads in layers with full attention,
+//! norms of values, last layers that read the keys and values of earlier ones, and embeddings for each layer.
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::LayerState;
+use crate::model::decoder::{
+    BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, NumberKey,
+    SlidingDefaults, SlidingRope,
+};
+use crate::model::gemma3;
+use crate::ops::attention::AttentionScale;
+use crate::ops::norm::{Gain, RmsNorm};
+use crate::ops::scaling::Multiplier;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// Weights of one block.
+#[derive(Clone, Debug)]
+pub(crate) struct Gemma4Block {
+    layer: usize,
+    /// Number of values of a head.
+    head_dim: usize,
+    attn_norm: RmsNorm,
+    q: Matrix,
+    q_norm: RmsNorm,
+    /// Keys and values; `None` for a layer that reads those of an earlier layer.
+    keys: Option<KeyProjections>,
+    output: Matrix,
+    attn_post_norm: RmsNorm,
+    ffn: FeedForward,
+    ffn_post_norm: RmsNorm,
+    /// Gate of the layer's embeddings.
+    embedding: Option<EmbeddingGate>,
+    /// Factor of the block's output, if the file has one.
+    scale: Option<f32>,
+}
+
+/// Projections of keys and values, and their norms.
+#[derive(Clone, Debug)]
+struct KeyProjections {
+    k: Matrix,
+    /// The matrix of keys if values are projected like them.
+    v: Matrix,
+    k_norm: RmsNorm,
+    v_norm: RmsNorm,
+    /// True if later layers read these keys and values.
+    are_shared: bool,
+}
+
+/// Gate of a layer's embeddings, projection back to the stream, and its norm. P = width of the embeddings.
+#[derive(Clone, Debug)]
+struct EmbeddingGate {
+    /// `[P, d]`
+    gate: Matrix,
+    /// `[d, P]`
+    projection: Matrix,
+    norm: RmsNorm,
+}
+
+/// Settings of Gemma 4.
+pub(crate) const FAMILY: Family = Family {
+    architecture: "gemma4",
+    gguf_names: &["gemma4"],
+    model_types: &["gemma4_text", "gemma4"],
+    gain: Gain::WeightFirst,
+    attn_scale: |_| AttentionScale::Products(1.0),
+    has_layer_variants: true,
+    stated: &[NumberKey {
+        json: "final_logit_softcapping",
+        gguf: "final_logit_softcapping",
+        default: None,
+        set: |config, cap| config.logits_cap = Some(cap),
+    }],
+    sliding: Some(SlidingDefaults {
+        full_every: Some(6),
+        rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },
+        ..SlidingDefaults::ALL
+    }),
+    biases: BiasRules::NONE,
+    config_defaults,
+    layer_names: &[
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+        ("inp_gate", "per_layer_input_gate"),
+        ("proj", "per_layer_projection"),
+        ("post_norm", "post_per_layer_input_norm"),
+        ("layer_output_scale", "layer_scalar="),
+    ],
+    ..gemma3::FAMILY
+};
+
+impl DecoderBlock for Gemma4Block {
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (d, [head_dim, kv_heads]) = (c.hidden_size, w.head_sizes());
+        let (q_width, kv_width) = (c.n_heads * head_dim, kv_heads * head_dim);
+        let keys = match w.shares_keys() {
+            true => None,
+            false => {
+                let k = w.matrix("attn_k", kv_width, d)?;
+                Some(KeyProjections {
+                    v: if w.has_keys_as_values() { k.clone() } else { w.matrix("attn_v", kv_width, d)? },
+                    k,
+                    k_norm: w.norm("attn_k_norm", head_dim)?,
+                    v_norm: c.rms_norm(vec![1.0; head_dim]),
+                    are_shared: w.has_shared_keys(),
+                })
+            }
+        };
+        let embedding = match w.embedding_width() {
+            0 => None,
+            width => Some(EmbeddingGate {
+                gate: w.matrix("inp_gate", width, d)?,
+                projection: w.matrix("proj", d, width)?,
+                norm: w.norm("post_norm", d)?,
+            }),
+        };
+        Ok(Self {
+            layer: w.layer(),
+            head_dim,
+            attn_norm: w.norm("attn_norm", d)?,
+            q: w.matrix("attn_q", q_width, d)?,
+            q_norm: w.norm("attn_q_norm", head_dim)?,
+            keys,
+            output: w.matrix("attn_output", d, q_width)?,
+            attn_post_norm: w.norm("post_attention_norm", d)?,
+            ffn: FeedForward::load(c, w)?,
+            ffn_post_norm: w.norm("post_ffw_norm", d)?,
+            embedding,
+            scale: w.optional_number("layer_output_scale")?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        let n = p.n;
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let context = self.attend(&norm, p, t, state);
+        let out = t.tap(AttnOut, n.linear(&context, &self.output));
+        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        let ffn = t.tap(FfnPostNorm, n.rms_norm(&ffn, &self.ffn_post_norm));
+        let mut sum = n.add(&h, &ffn);
+        if let Some(embedding) = &self.embedding {
+            sum = t.tap(FfnResidual, sum);
+            let input = t.tap(LayerInput, p.embedding_of(self.layer, embedding.gate.rows));
+            let gate = t.tap(LayerGate, n.linear(&sum, &embedding.gate));
+            let act = t.tap(LayerAct, n.gated(&gate, &input, p.c.activation));
+            let out = t.tap(LayerOut, n.linear(&act, &embedding.projection));
+            let out = t.tap(LayerPostNorm, n.rms_norm(&out, &embedding.norm));
+            sum = n.add(&sum, &out);
+        }
+        let scaled = self.scale.map(|scale| n.scale(&sum, Multiplier::Element(scale)));
+        t.tap(BlockOut, scaled.unwrap_or(sum))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        let keys = self.keys.iter().flat_map(|keys| [("attn_k", &keys.k), ("attn_v", &keys.v)]);
+        let embedding =
+            self.embedding.iter().flat_map(|one| [("inp_gate", &one.gate), ("proj", &one.projection)]);
+        let own = [("attn_q", &self.q), ("attn_output", &self.output)];
+        own.into_iter().chain(keys).chain(self.ffn.matrices()).chain(embedding).collect()
+    }
+}
+
+impl Gemma4Block {
+    /// Computes attention of normed tokens, `[T, d]`, to merged heads.
+    fn attend(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        let n = p.n;
+        let heads = |x: Tensor| {
+            let shape = [x.rows(), x.row_len() / self.head_dim, self.head_dim];
+            x.reshaped(&shape)
+        };
+        let q = t.tap(Q, heads(n.linear(x, &self.q)));
+        let Some(keys) = &self.keys else {
+            let q = t.tap(QNorm, n.rms_norm(&q, &self.q_norm));
+            return p.attend_shared(&t.tap(QRope, p.rotate(&q)), t);
+        };
+        let k = t.tap(K, heads(n.linear(x, &keys.k)));
+        let v = t.tap(V, heads(n.linear(x, &keys.v)));
+        let q = t.tap(QNorm, n.rms_norm(&q, &self.q_norm));
+        let k = t.tap(KNorm, n.rms_norm(&k, &keys.k_norm));
+        let v = t.tap(VNorm, n.rms_norm(&v, &keys.v_norm));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
+        p.attend_sharing(&q, k, v, keys.are_shared, t, state)
+    }
+}
+
+/// Returns the defaults of transformers' `Gemma4TextConfig`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 262_144,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "sliding_attention": { "rope_type": "default", "rope_theta": 10_000.0 },
+            "full_attention": { "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0 },
+        },
+        "sliding_window": 512,
+        "vocab_size_per_layer_input": 262_144,
+        "hidden_size_per_layer_input": 256,
+        "tie_word_embeddings": true,
+    })
+}

@@ -1,0 +1,41 @@
+//! Exact evaluation of a product of a row and its factor.
+
+use std::ops::Range;
+
+use crate::exact::input::InputTensor;
+use crate::exact::value::{K, U};
+use crate::exact::{ExactValue, Operation, Profile};
+use crate::ops::row_factor::{QueryTemperature, repeats};
+use crate::tensor::Tensor;
+
+/// Roundings in a temperature: a logarithm with an error of two, its argument, a product and a sum.
+const ROUNDINGS: f64 = 5.0;
+
+/// Multiplies each row by its factors.
+pub(crate) struct RowProduct {
+    /// `[T, ...]`
+    pub(crate) x: Tensor,
+    /// `[T]`, or `[T, k]` for several products of each row
+    pub(crate) factors: Tensor,
+    /// Temperature and positions that the factors are computed from, if they are computed from such.
+    pub(crate) temperature: Option<(QueryTemperature, Range<usize>)>,
+}
+
+impl Operation for RowProduct {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let [x, factors] = [&self.x, &self.factors].map(|x| InputTensor::of(x, profile));
+        let (width, (each, _)) = (self.x.row_len(), repeats(&self.x, &self.factors));
+        let one = |&flat: &usize| {
+            let factor = factors.get(flat / width);
+            // Engines compute the logarithm in `f32`, and round four times in all.
+            let error = if self.temperature.is_some() { ROUNDINGS * U * factor.value.abs() } else { 0.0 };
+            let row = flat / width / each;
+            factor.moved(K * error, error).times(x.get(row * width + flat % width))
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x, &self.factors]
+    }
+}

@@ -1,0 +1,42 @@
+//! Changes of the factor of a layer's output, and of the factor of a layer's embeddings.
+
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::Point;
+use crate::numerics::Numerics;
+use crate::ops::scaling::Multiplier;
+use crate::ops::scaling::exact::Scaling;
+use crate::tensor::Tensor;
+
+pub(crate) static ENTRIES: &[CatalogueEntry] = &[
+    CatalogueEntry {
+        kind: CauseKind::LayerScale,
+        at: &[Point::BlockOut],
+        takes: "none|inverse|twice",
+        compute: |at, value| scaled(at, value.as_word()?),
+        usual: |_| ["none", "inverse", "twice"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::LayerScale,
+        at: &[Point::LayerInput],
+        takes: "none",
+        // The sum of projected and own embeddings is multiplied by 1/√2.
+        compute: |at, value| {
+            (value.as_word()? == "none")
+                .then(|| at.n.mapped(at.value, |x, root| x * root, std::f64::consts::SQRT_2))
+        },
+        usual: |_| vec![ChangeValue::word("none")],
+        ..CatalogueEntry::PLAIN
+    },
+];
+
+/// Computes the output of a layer with another factor.
+fn scaled(at: &SiteContext, word: &str) -> Option<Tensor> {
+    let Scaling { x, by } = at.stage()?;
+    match word {
+        "none" => Some(x.clone()),
+        "inverse" => Some(at.n.scale(x, Multiplier::Divisor(by.factor()))),
+        "twice" => Some(at.n.scale(at.value, *by)),
+        _ => None,
+    }
+}
