@@ -7,7 +7,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 const BOTH: &[&str] = &["f32", "q8_0"];
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 52] = [
+const MODELS: [(&str, &[&str], usize); 53] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
     ("tiny-olmo3", BOTH, 193),
@@ -60,6 +60,7 @@ const MODELS: [(&str, &[&str], usize); 52] = [
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
     ("tiny-nemotronh", BOTH, 185),
+    ("tiny-falconh1", BOTH, 249),
 ];
 
 #[test]
@@ -69,7 +70,7 @@ fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
 
 #[test]
 fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_named_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 49] = [
+    let of_models: [(&str, &[Mistake]); 50] = [
         (
             "tiny-gemma",
             &[
@@ -515,6 +516,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
                 ("conv_bias=none", "conv_bias", "conv_out"),
                 ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-falconh1",
+            &[
+                ("state_groups=first", "state_groups", "recurrent_state"),
+                ("state_skip=none", "state_skip", "recurrent_out"),
+                ("rope_theta=1000000", "rope_theta", "q_rope"),
+                ("embed_scale=1", "embed_scale", "embed"),
+                ("step_size=unbiased", "step_size", "step_size"),
+                ("logit_scale=1", "logit_scale", "logits"),
             ],
         ),
     ];

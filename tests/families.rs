@@ -101,7 +101,7 @@ pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
                 "tiny-deepseekv3" | "tiny-glm47flash" => 8,
                 // Its operation of the recurrence computes the steps.
                 "tiny-granitehybrid" => 8,
-                "tiny-nemotronh" => 8,
+                "tiny-nemotronh" | "tiny-falconh1" => 8,
                 "tiny-granitehybridmoe" => 4,
                 _ => 0,
             };
@@ -460,7 +460,7 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 65] = [
+    let refused: [(&str, &[&str], Value, &str); 69] = [
         ("tiny-hunyuan", &["rope_parameters", "alpha"], json!(0), "'rope_parameters.alpha' is 0"),
         ("tiny-hunyuan", &["mlp_bias"], json!(true), "biases of this architecture are not supported"),
         ("tiny-starcoder", &["scale_attn_weights"], json!(false), "unscaled attention is not supported"),
@@ -493,6 +493,15 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-lfm2", &["conv_L_cache"], json!(1000), "'kernel size' is 1000, expected 1 to 64"),
         ("tiny-granitehybrid", &["mamba_n_groups"], json!(3), "a divisor of the 8 heads"),
         ("tiny-granitehybrid", &["time_step_limit"], json!([0.5, 0.0]), "the smaller one first"),
+        (
+            "tiny-nemotronh",
+            &["layers_block_type"],
+            json!(["moe"]),
+            "Nemotron-H with experts is not supported",
+        ),
+        ("tiny-nemotronh", &["mamba_hidden_act"], json!("gelu"), "other activation functions of Mamba-2"),
+        ("tiny-falconh1", &["mamba_rms_norm"], json!(true), "a norm before the gate of Mamba-2"),
+        ("tiny-falconh1", &["ssm_multipliers"], json!([1.0]), "5 numbers other than 0"),
         ("tiny-qwen3next", &["linear_num_key_heads"], json!(0), "number of key heads of linear attention"),
         ("tiny-qwen3next", &["linear_num_value_heads"], json!(0), "number of value heads of linear"),
         ("tiny-qwen3next", &["linear_num_key_heads"], json!(3), "a divisor of the 4 value heads"),

@@ -379,9 +379,12 @@ fn a_sequence_that_outgrows_longropes_short_factors_has_the_same_bits_in_any_chu
 #[test]
 fn a_recurrent_state_has_the_same_bits_in_any_chunked_prefill() {
     // Chunks of the delta rule begin with each pass, so that another split has other bits.
-    for (model, has_same_bits) in
-        [("tiny-lfm2", true), ("tiny-granitehybrid", true), ("tiny-qwen3next", false)]
-    {
+    for (model, has_same_bits) in [
+        ("tiny-lfm2", true),
+        ("tiny-granitehybrid", true),
+        ("tiny-falconh1", true),
+        ("tiny-qwen3next", false),
+    ] {
         let gguf = format!("{model}-q8_0.gguf");
         let kinds: [(&str, &dyn Numerics); 3] =
             [("hf", &F32), ("hf", &Transformers::Bf16), (&gguf, &LLAMA_CPP_F32)];

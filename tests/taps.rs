@@ -59,6 +59,7 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::RecurrentState,
         Point::RecurrentOut,
         Point::RecurrentNorm,
+        Point::MixerOut,
         Point::ConvGated,
         Point::QLatent,
         Point::QLatentNorm,

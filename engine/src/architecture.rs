@@ -77,6 +77,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("ernie4_5-moe", &["ernie4_5_moe", "Ernie4_5_MoeForCausalLM"]),
     ("granitehybrid", &["granitemoehybrid", "GraniteMoeHybridForCausalLM"]),
     ("lfm2", &["Lfm2ForCausalLM"]),
+    ("falcon-h1", &["falcon_h1", "FalconH1ForCausalLM"]),
     ("llama4", &["llama4_text", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"]),
     ("nemotron_h", &["NemotronHForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),

@@ -229,7 +229,7 @@ const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
     "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm", "v_norm",
     "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
-    "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm",
+    "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm", "mixer_out",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
     "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
@@ -288,7 +288,7 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"post_attention_norm", "attn_post_norm"},
     {"ssm_in", "mixer_in"}, // Mamba-2, as are the next two
     {"ssm_conv1d", "conv_out"},
-    {"ssm_out", "attn_out"},
+    {"ssm_out", "mixer_out"}, // see Recorder::name_mixer
     {"ssm_beta", "beta_logit"}, // Qwen 3.5, as is the next
     {"ssm_alpha", "decay_logit"},
     {"shortconv.in_proj", "mixer_in"},
@@ -380,6 +380,8 @@ const std::vector<NodeRule> NODE_RULES = {
     {"final_output", "RESHAPE", "recurrent_norm"},
     {"Qcur", "ROPE", "q_rope"},
     {"Kcur", "ROPE", "k_rope"},
+    {"Qcur-post-rope", "ROPE", "q_rope"}, // Falcon-H1, as is the next
+    {"Kcur-post-rope", "ROPE", "k_rope"},
     {"Qcur_normed", "RMS_NORM", "q_rope_norm"}, // Llama 4, as are the next three
     {"Kcur_normed", "RMS_NORM", "k_rope_norm"},
     {"ffn_moe_weighted", "MUL", "expert_in"}, // see sources_of
@@ -668,6 +670,7 @@ class Recorder {
         if (error_) std::rethrow_exception(error_);
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
+            name_mixer(taps);
             copy_missing_rope(taps);
             name_two_norms(taps);
             name_ffn_norm(taps);
@@ -772,6 +775,13 @@ class Recorder {
         for (const char * projection : {"q", "k"}) {
             if (taps.count(projection)) taps.insert({std::string(projection) + "_rope", taps[projection]});
         }
+    }
+
+    // A recurrence in place of attention; in Falcon-H1 it is in parallel with attention.
+    static void name_mixer(Taps & taps) {
+        if (taps.count("attn_out") || !taps.count("mixer_out")) return;
+        taps["attn_out"] = std::move(taps["mixer_out"]);
+        taps.erase("mixer_out");
     }
 
     // Falcon's norm before attention is the second, if there are two: the first is the norm before the feed-forward block.

@@ -497,6 +497,25 @@ GRANITE_HYBRID = replace(
     },
 )
 GRANITE_MOE = replace(LLAMA, taps=MOE | {"ffn_out": output_of("block_sparse_moe")})
+# Mamba-2 and attention in parallel.
+FALCON_H1 = replace(
+    LLAMA,
+    final_norm="model.final_layernorm",
+    taps={
+        **{tap: port for tap, port in LLAMA.taps.items() if tap in ("attn_norm", "q", "k", "v", "attn_out")},
+        "attn_residual": input_of("pre_ff_layernorm"),
+        "ffn_norm": output_of("pre_ff_layernorm"),
+        "ffn_gate": output_of("feed_forward.gate_proj"),
+        "ffn_up": output_of("feed_forward.up_proj"),
+        "ffn_act": input_of("feed_forward.down_proj"),
+        "ffn_out": output_of("feed_forward.down_proj"),
+    },
+    recurrent={
+        "mixer_in": output_of("mamba.in_proj"),
+        "recurrent_norm": input_of("mamba.out_proj"),
+        "mixer_out": output_of("mamba.out_proj"),
+    },
+)
 # Each layer has one half, a `mixer`: Mamba-2, attention or a feed-forward block. All have a norm of the same name.
 NEMOTRON_H = Family(
     layers="model.layers",
@@ -603,6 +622,7 @@ FAMILIES = {
     "lfm2": LFM2,
     "granitemoehybrid": GRANITE_HYBRID,
     "nemotron_h": NEMOTRON_H,
+    "falcon_h1": FALCON_H1,
     "jais2": UNGATED,
     "nemotron": UNGATED,
     "glm4_moe": GLM4_MOE,
@@ -776,12 +796,15 @@ class LinearResults(Calls):
 class StateSpaceSteps(TorchFunctionMode):
     """Records the convolution of Mamba-2 before and after SiLU, and the step sizes within their limits."""
 
-    convolved = steps = None
+    convolved = steps = gate = scanned = None
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if function is nn.functional.silu and self.convolved is None:
-            self.convolved = args[0], result
+        if function is nn.functional.silu:
+            self.gate = result
+            self.convolved = self.convolved or (args[0], result)
+        if function in Products.functions and args[1] is self.gate:
+            self.scanned = args[0]
         if function is nn.functional.softplus or (function is torch.clamp and args[0] is self.steps):
             self.steps = result
         return result
@@ -1031,10 +1054,12 @@ class Recorder:
             is_single = seen.steps.shape[1:] == (module.num_heads, module.head_dim)
             self.keep("step_size", layer, seen.steps[..., 0][:, None] if is_single else seen.steps)
             self.keep("recurrent_state", layer, cache_params.get_recurrent_state(layer, state_idx=0))
+            if isinstance(module.norm, nn.Identity):
+                self.keep("recurrent_out", layer, seen.scanned.reshape(1, tokens, -1))
             return result
 
         def keep_projected(_: nn.Module, args: tuple, output: Tensor) -> None:
-            self.projected = output
+            self.projected = output * module.mup_vector if hasattr(module, "mup_vector") else output
 
         def keep_output(_: nn.Module, args: tuple) -> None:
             self.keep("recurrent_out", layer, args[0])

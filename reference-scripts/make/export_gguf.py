@@ -696,6 +696,39 @@ def nemotron_h_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -
     return weight[:, None] if name.endswith(".D") else convolution_layout(name, weight, config)
 
 
+def add_falcon_h1(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The falcon-h1.* keys."""
+    add_rotated(writer, config)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_ssm_conv_kernel(config.mamba_d_conv)
+    writer.add_ssm_state_size(config.mamba_d_state)
+    writer.add_ssm_group_count(config.mamba_n_groups)
+    writer.add_ssm_inner_size(config.mamba_d_ssm)
+    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+
+
+def falcon_h1_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """Converts a Falcon-H1 weight to GGUF layout: see `state_space_layout`. The weights contain the model's factors."""
+    shared = config.mamba_n_groups * config.mamba_d_state
+    widths = [config.mamba_d_ssm, config.mamba_d_ssm, shared, shared, config.mamba_n_heads]
+    factors = {
+        "embed_tokens.weight": config.embedding_multiplier,
+        "lm_head.weight": config.lm_head_multiplier,
+        "q_proj.weight": config.attention_in_multiplier,
+        "k_proj.weight": config.attention_in_multiplier * config.key_multiplier,
+        "v_proj.weight": config.attention_in_multiplier,
+        "o_proj.weight": config.attention_out_multiplier,
+        "mamba.out_proj.weight": config.ssm_out_multiplier,
+        "mamba.in_proj.weight": config.ssm_in_multiplier * np.repeat(config.ssm_multipliers, widths)[:, None],
+        "gate_proj.weight": config.mlp_multipliers[0],
+        "down_proj.weight": config.mlp_multipliers[1],
+    }
+    factor = next((factor for ending, factor in factors.items() if name.endswith(ending)), 1.0)
+    if name.endswith((".A_log", ".D")):
+        return (-np.exp(weight) if name.endswith("log") else weight)[:, None]
+    return (convolution_layout(name, weight, config) * factor).astype(np.float32)
+
+
 def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
     """Converts a Granite 4 weight to GGUF layout: `-exp(A_log)` and `D` as one column, the norm with a row for each group."""
     if name.endswith(".A_log"):
@@ -829,6 +862,13 @@ FAMILIES = {
     "granitemoehybrid": Family(
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
+    "falcon_h1": Family(
+        gguf.MODEL_ARCH.FALCON_H1, add_falcon_h1, falcon_h1_layout,
+        split=lambda tensors: {
+            name.replace("mamba.dt_bias", "mamba.dt_proj.bias"): of
+            for name, of in tensors.items()
+        },
+    ),  # fmt: skip
     "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=lambda tensors: name_scalars(tensors)),
     "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=lambda tensors: split_scaled_experts(tensors)),
     "nemotron_h": Family(

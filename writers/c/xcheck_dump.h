@@ -210,6 +210,7 @@ static const xcheck__tap xcheck__taps[] = {
     {"attn_gated", XCHECK__LAYER, 0, "token,hidden"},
     {"recurrent_out", XCHECK__LAYER, 0, "token,hidden"},
     {"recurrent_norm", XCHECK__LAYER, 0, "token,hidden"},
+    {"mixer_out", XCHECK__LAYER, 0, "token,hidden"},
     {"conv_gated", XCHECK__LAYER, 0, "token,hidden"},
     {"attn_sub_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"attn_out", XCHECK__LAYER, 0, "token,hidden"},

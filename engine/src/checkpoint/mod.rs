@@ -272,11 +272,12 @@ points! {
     AttnGated    "attn_gated"     AttnOut  Layer [Token, Hidden]           "weights · v times the sigmoid of the gate" <- [&[AttnContext], &[AttnGate]];
     RecurrentOut "recurrent_out"  AttnOut  Layer [Token, Hidden]           "output of the recurrence with heads merged, before the gated norm" <- [&[ConvAct], &[StepSize, QUnit, ConvAct], &[KUnit, ConvAct], &[Beta, ConvAct], &[Decay, ConvAct]];
     RecurrentNorm "recurrent_norm" AttnOut Layer [Token, Hidden]           "gated norm of the recurrence's output" <- [&[RecurrentOut], &[MixerGate, MixerIn]];
+    MixerOut     "mixer_out"      AttnOut  Layer [Token, Hidden]           "output of a recurrence in parallel with attention, after its output projection" <- [&[RecurrentNorm]];
     ConvGated    "conv_gated"     AttnOut  Layer [Token, Hidden]           "short convolution times the gate after it" <- [&[ConvOut], &[MixerIn]];
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
-    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention, or what replaces it, after the output projection and bias" <- [&[RecurrentNorm, ConvGated, AttnSubNorm, AttnGated, AttnContext]];
+    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention, or what replaces it, after the output projection and bias" <- [&[AttnSubNorm, AttnGated, AttnContext, RecurrentNorm, ConvGated]];
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
-    AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
+    AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[MixerOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
     RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
     ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
@@ -364,9 +365,9 @@ impl Point {
         use Point::{
             AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit, ConvAct, ConvGated, ConvIn, ConvOut,
             DecayLogit, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K,
-            KExpanded, KvLatent, LastLogits, LayerGate, LayerOut, Logits, MixerGate, MixerIn, Q, QLatent,
-            RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight,
-            V, VExpanded,
+            KExpanded, KvLatent, LastLogits, LayerGate, LayerOut, Logits, MixerGate, MixerIn, MixerOut, Q,
+            QLatent, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp,
+            SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
@@ -374,7 +375,7 @@ impl Point {
         let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
             || matches!(self, SharedLogit | SharedWeight);
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
-        let is_of_convolutions = matches!(self, MixerIn | ConvIn | ConvOut | ConvAct | ConvGated);
+        let is_of_convolutions = matches!(self, MixerIn | MixerOut | ConvIn | ConvOut | ConvAct | ConvGated);
         let is_of_linear_attention = matches!(self, MixerGate | BetaLogit | Beta | DecayLogit);
         let is_of_gates = matches!(self, AttnGate | AttnGated | LayerGate | LayerOut);
         is_of_latents
@@ -423,10 +424,12 @@ impl Point {
 
     /// Returns true if only layers with a short convolution or a recurrence have the tap.
     pub fn is_of_recurrent_layers(self) -> bool {
-        use Point::{ConvGated, MixerIn, QUnit, RecurrentNorm, RecurrentOut, RecurrentState, StepSize};
+        use Point::{
+            ConvGated, MixerIn, MixerOut, QUnit, RecurrentNorm, RecurrentOut, RecurrentState, StepSize,
+        };
         (MixerIn..=StepSize).contains(&self)
             || (QUnit..=RecurrentState).contains(&self)
-            || matches!(self, RecurrentOut | RecurrentNorm | ConvGated)
+            || matches!(self, RecurrentOut | RecurrentNorm | MixerOut | ConvGated)
     }
 
     /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.

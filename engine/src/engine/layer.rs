@@ -61,6 +61,9 @@ fn check_inputs(model: &dyn Model, layer: usize, x: &Tensor, state: &LayerState)
                      {value_width} values for each token"
                 )
             }
+            LayerState::Both(..) => format!(
+                "the state does not fit layer {layer}: expected the KV cache and the recurrent state of this layer"
+            ),
             LayerState::Recurrent(_) => {
                 format!("the state does not fit layer {layer}: expected the recurrent state of this layer")
             }

@@ -30,9 +30,11 @@ pub(super) fn check(sizes: Dimensions, passes: impl IntoIterator<Item = Range<us
 /// If there is too little memory.
 pub(super) fn check_all(model: &dyn Model, positions: usize) -> Result<()> {
     let sizes = model.dimensions();
+    let cached = |layer| positions as u128 * model.cache_widths(layer).iter().sum::<usize>() as u128;
     let of_layer = |layer| match model.layer_state(layer) {
-        LayerState::Kv(_) => positions as u128 * model.cache_widths(layer).iter().sum::<usize>() as u128,
-        LayerState::Recurrent(layer) => layer.sizes().values(),
+        LayerState::Kv(_) => cached(layer),
+        LayerState::Recurrent(state) => state.sizes().values(),
+        LayerState::Both(_, state) => cached(layer) + state.sizes().values(),
     };
     let values: u128 = (0..sizes.n_layers).map(of_layer).sum();
     let passes = positions as u128 * size_of::<super::PassInput>() as u128;

@@ -168,6 +168,8 @@ pub enum LayerState {
     Kv(KvLayer),
     /// State of a recurrent layer.
     Recurrent(RecurrentLayer),
+    /// Both, of a layer with attention and a recurrence in parallel.
+    Both(KvLayer, RecurrentLayer),
 }
 
 impl LayerState {
@@ -177,7 +179,7 @@ impl LayerState {
     /// If the layer is recurrent. This is a bug of the caller: a layer gets the state that its model has created.
     pub(crate) fn kv(&mut self) -> &mut KvLayer {
         match self {
-            LayerState::Kv(kv) => kv,
+            LayerState::Kv(kv) | LayerState::Both(kv, _) => kv,
             LayerState::Recurrent(_) => panic!("a layer with attention has a KV cache"),
         }
     }
@@ -188,27 +190,33 @@ impl LayerState {
     /// If the layer has keys and values. See [`LayerState::kv`].
     pub(crate) fn recurrent(&mut self) -> &mut RecurrentLayer {
         match self {
-            LayerState::Recurrent(layer) => layer,
+            LayerState::Recurrent(layer) | LayerState::Both(_, layer) => layer,
             LayerState::Kv(_) => panic!("a recurrent layer has a recurrent state"),
+        }
+    }
+
+    /// Returns the keys and values, and the recurrent state, if the layer has them.
+    fn parts(&self) -> (Option<&KvLayer>, Option<&RecurrentLayer>) {
+        match self {
+            LayerState::Kv(kv) => (Some(kv), None),
+            LayerState::Recurrent(layer) => (None, Some(layer)),
+            LayerState::Both(kv, layer) => (Some(kv), Some(layer)),
         }
     }
 
     /// Returns the number of earlier inputs that the layer's short convolution reads; 0 without one.
     pub fn kept_inputs(&self) -> usize {
-        match self {
-            LayerState::Recurrent(layer) => layer.sizes.kept,
-            LayerState::Kv(_) => 0,
-        }
+        self.parts().1.map_or(0, |layer| layer.sizes.kept)
     }
 
     /// Returns true if the layer keeps matrices.
     pub fn has_matrices(&self) -> bool {
-        matches!(self, LayerState::Recurrent(layer) if layer.sizes.matrices[0] > 0)
+        self.parts().1.is_some_and(|layer| layer.sizes.matrices[0] > 0)
     }
 
     /// Returns true if the step sizes of the layer's recurrence have limits.
     pub fn has_limited_steps(&self) -> bool {
-        matches!(self, LayerState::Recurrent(layer) if layer.sizes.has_limits)
+        self.parts().1.is_some_and(|layer| layer.sizes.has_limits)
     }
 
     /// Returns the position of the next token, if the state is one of a layer like `own`, with these widths of keys and
@@ -219,6 +227,9 @@ impl LayerState {
             (LayerState::Recurrent(layer), LayerState::Recurrent(own)) => {
                 (layer.sizes == own.sizes).then_some(layer.tokens)
             }
+            (LayerState::Both(kv, layer), LayerState::Both(_, own)) => {
+                kv.position(widths).filter(|&position| layer.sizes == own.sizes && layer.tokens == position)
+            }
             _ => None,
         }
     }
@@ -228,31 +239,30 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.clear(),
             LayerState::Recurrent(layer) => *layer = RecurrentLayer::new(layer.sizes),
+            LayerState::Both(kv, layer) => {
+                kv.clear();
+                *layer = RecurrentLayer::new(layer.sizes);
+            }
         }
     }
 
     /// Drops the positions that no later token sees, from the next pass on.
     fn forget(&mut self) {
         match self {
-            LayerState::Kv(kv) => kv.forget(),
+            LayerState::Kv(kv) | LayerState::Both(kv, _) => kv.forget(),
             LayerState::Recurrent(_) => {}
         }
     }
 
     /// Returns true if earlier positions were dropped.
     pub(crate) fn has_dropped(&self) -> bool {
-        match self {
-            LayerState::Kv(kv) => kv.first() > 0,
-            LayerState::Recurrent(_) => false,
-        }
+        self.parts().0.is_some_and(|kv| kv.first() > 0)
     }
 
     /// Returns the size in bytes.
     fn bytes(&self) -> usize {
-        match self {
-            LayerState::Kv(kv) => kv.bytes(),
-            LayerState::Recurrent(layer) => layer.bytes(),
-        }
+        let (kv, recurrent) = self.parts();
+        kv.map_or(0, KvLayer::bytes) + recurrent.map_or(0, RecurrentLayer::bytes)
     }
 }
 

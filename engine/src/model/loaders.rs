@@ -21,11 +21,11 @@ use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{
     Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, glm4_moe_lite,
-    gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium, hunyuan_dense,
-    jais2, lfm2, llama, llama4, minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3,
-    olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3,
-    stablelm, starcoder2,
+    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe,
+    glm4_moe_lite, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium,
+    hunyuan_dense, jais2, lfm2, llama, llama4, minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo,
+    olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss,
+    smollm3, stablelm, starcoder2,
 };
 use crate::weight::DType;
 
@@ -108,6 +108,7 @@ const LOADERS: &[Loader] = &[
     standard(&ernie4_5_moe::FAMILY),
     standard(&granite_hybrid::FAMILY),
     standard(&lfm2::FAMILY),
+    standard(&falcon_h1::FAMILY),
     standard(&llama4::FAMILY),
     standard(&nemotron_h::FAMILY),
     decoder::<BitnetBlock>(&bitnet::FAMILY),

@@ -17,6 +17,7 @@ pub(crate) mod ernie4_5;
 pub(crate) mod ernie4_5_moe;
 pub(crate) mod exaone4;
 pub(crate) mod falcon;
+pub(crate) mod falcon_h1;
 mod files;
 pub(crate) mod gemma;
 pub(crate) mod gemma2;

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Family, FfnShape, OuterNames, RecurrentFiles, StateSpaceFiles,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, OuterNames, Positions, RecurrentFiles, StateSpaceFiles,
 };
 use crate::model::llama;
 use crate::ops::activation::Activation;
@@ -18,6 +18,7 @@ pub(crate) const FAMILY: Family = Family {
     model_types: &["nemotron_h"],
     gguf_pairing: RopePairing::Half,
     shape: BlockShape { ffn: FfnShape::Plain, has_single_halves: true, ..BlockShape::LLAMA },
+    positions: Positions::Absent,
     gain: Gain::WeightFirst,
     json_eps: "layer_norm_epsilon",
     activation: Activation::SquaredRelu,

@@ -185,10 +185,11 @@ impl SiteResult {
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
             AttnGate, AttnOut, AttnPostNorm, AttnResidual, BetaLogit, BlockOut, DecayLogit, Embed, FfnGate,
-            FfnOut, FfnPostNorm, FfnUp, K, KvLatent, Logits, MixerGate, MixerIn, Q, QLatent, RouterLogits,
-            SharedGate, SharedUp, V,
+            FfnOut, FfnPostNorm, FfnUp, K, KvLatent, Logits, MixerGate, MixerIn, MixerOut, Q, QLatent,
+            RouterLogits, SharedGate, SharedUp, V,
         };
-        const STREAM: &[Point] = &[Embed, AttnOut, AttnPostNorm, AttnResidual, FfnOut, FfnPostNorm, BlockOut];
+        const STREAM: &[Point] =
+            &[Embed, MixerOut, AttnOut, AttnPostNorm, AttnResidual, FfnOut, FfnPostNorm, BlockOut];
         let is_product = matches!(
             self.site.point,
             Q | K

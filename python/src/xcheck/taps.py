@@ -87,6 +87,7 @@ TABLE = (
     Tap("attn_gated", LAYER, HIDDEN, "weights · v times the sigmoid of the gate"),
     Tap("recurrent_out", LAYER, HIDDEN, "output of the recurrence with heads merged, before the gated norm"),
     Tap("recurrent_norm", LAYER, HIDDEN, "gated norm of the recurrence's output"),
+    Tap("mixer_out", LAYER, HIDDEN, "output of a recurrence in parallel with attention, after its output projection"),
     Tap("conv_gated", LAYER, HIDDEN, "short convolution times the gate after it"),
     Tap("attn_sub_norm", LAYER, HIDDEN, "BitNet's norm before the output projection"),
     Tap("attn_out", LAYER, HIDDEN, "after the output projection and bias"),

@@ -75,6 +75,7 @@ pub const TAPS: &[Tap] = &[
     layer("attn_gated", &[Token, Hidden]),
     layer("recurrent_out", &[Token, Hidden]),
     layer("recurrent_norm", &[Token, Hidden]),
+    layer("mixer_out", &[Token, Hidden]),
     layer("conv_gated", &[Token, Hidden]),
     layer("attn_sub_norm", &[Token, Hidden]),
     layer("attn_out", &[Token, Hidden]),

@@ -28,6 +28,8 @@ pub(crate) struct BlockShape {
     pub(crate) ffn: FfnShape,
     /// True if each head has a sink in softmax.
     pub(crate) has_sinks: bool,
+    /// True if layers with Mamba-2 have attention, too. Both read the same norm, and their outputs are added.
+    pub(crate) has_parallel_mixer: bool,
     /// True if each layer has one half: attention or what replaces it, or a feed-forward block.
     pub(crate) has_single_halves: bool,
     /// True if the sigmoid of a gate, which is the second half of each query head, multiplies attention's output.
@@ -105,6 +107,7 @@ impl BlockShape {
         parallel: None,
         ffn: FfnShape::Gated,
         has_sinks: false,
+        has_parallel_mixer: false,
         has_single_halves: false,
         has_output_gate: false,
     };
@@ -117,6 +120,8 @@ pub struct StandardBlock {
     pub(crate) attn_norm: Option<Norm>,
     /// Attention half of the block.
     pub(crate) attn: Option<AttentionHalf>,
+    /// Mamba-2 in parallel with attention.
+    pub(crate) mixer: Option<Box<StateSpaceLayer>>,
     /// `[d]`
     pub(crate) attn_post_norm: Option<Norm>,
     /// Feed-forward half of the block.
@@ -155,7 +160,7 @@ pub(crate) struct HeadAttention {
 
 impl AttentionHalf {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
-        match w.recurrent_mixer() {
+        match w.recurrent_mixer().filter(|_| !c.shape.has_parallel_mixer) {
             None => {}
             Some(RecurrentMixer::DeltaRule(sizes)) => {
                 return Ok(AttentionHalf::DeltaRule(DeltaAttention::load(c, sizes, w)?));
@@ -192,10 +197,11 @@ impl AttentionHalf {
             AttentionHalf::Latent(sizes, attn) => return attn.forward(x, *sizes, p, t, state.kv()),
             AttentionHalf::Convolution(conv) => return conv.forward(x, p.n, t, state.recurrent()),
             AttentionHalf::DeltaRule(attn) => return attn.forward(x, p.n, t, state.recurrent()),
-            AttentionHalf::StateSpace(layer) => return layer.forward(x, p.n, t, state.recurrent()),
+            AttentionHalf::StateSpace(layer) => return layer.forward(x, p, t, state.recurrent(), AttnOut),
             AttentionHalf::Heads(attn) => attn,
         };
         let (n, c) = (p.n, p.c);
+        let x = &p.times(x, |by| by.attention_in);
         let mut q = t.tap(Q, c.heads(attn.projections.q(n, x)));
         let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
         let v = t.tap(V, c.heads(attn.projections.v(n, x)));
@@ -210,7 +216,7 @@ impl AttentionHalf {
                 k = t.tap(KNorm, n.rms_norm(&k, k_norm));
                 (q, k) = (p.rotate(&q), p.rotate(&k));
             }
-            None => (q, k) = (p.rotate(&q), p.rotate(&k)),
+            None => (q, k) = (p.rotate(&q), p.rotate(&p.times(&k, |by| by.key))),
         }
         q = t.tap(QRope, q);
         k = t.tap(KRope, k);
@@ -295,6 +301,12 @@ impl DecoderBlock for StandardBlock {
         Ok(Self {
             attn_norm: (has_attn && is_before).then(|| w.any_norm("attn_norm", d)).transpose()?,
             attn: has_attn.then(|| AttentionHalf::load(c, w)).transpose()?,
+            mixer: match w.recurrent_mixer().filter(|_| shape.has_parallel_mixer) {
+                Some(RecurrentMixer::StateSpace(sizes)) => {
+                    Some(Box::new(StateSpaceLayer::load(c, sizes, w)?))
+                }
+                _ => None,
+            },
             attn_post_norm: is_after.then(|| w.any_norm("post_attention_norm", d)).transpose()?,
             ffn: has_ffn.then(|| FeedForwardHalf::load(c, w)).transpose()?,
             ffn_post_norm: is_after.then(|| w.any_norm("post_ffw_norm", d)).transpose()?,
@@ -309,7 +321,13 @@ impl DecoderBlock for StandardBlock {
         };
         let norm = self.attn_norm.as_ref().map(|norm| t.tap(AttnNorm, norm.of(n, x)));
         let input = norm.as_ref().unwrap_or(x);
+        let mixed = self.mixer.as_ref().map(|layer| layer.forward(input, p, t, state.recurrent(), MixerOut));
         let mut out = attn.forward(input, p, t, state);
+        if let Some(mixed) = mixed {
+            let [mixed, attn] =
+                [p.times(&mixed, |by| by.recurrence_out), p.times(&out, |by| by.attention_out)];
+            out = n.add_halves(&mixed, &attn);
+        }
         if let Some(norm) = &self.attn_post_norm {
             out = t.tap(AttnPostNorm, norm.of(n, &out));
         }
@@ -330,12 +348,13 @@ impl DecoderBlock for StandardBlock {
         if let Some(norm) = &self.ffn_post_norm {
             ffn = t.tap(FfnPostNorm, norm.of(n, &ffn));
         }
-        t.tap(BlockOut, p.add(&h, &ffn))
+        t.tap(BlockOut, p.add(&h, &p.times(&ffn, |by| by.ffn[1])))
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         let attn = self.attn.as_ref().map(AttentionHalf::matrices).unwrap_or_default();
-        [attn, self.ffn.as_ref().map(FeedForwardHalf::matrices).unwrap_or_default()].concat()
+        let mixer = self.mixer.as_ref().map(|layer| layer.matrices()).unwrap_or_default();
+        [attn, mixer, self.ffn.as_ref().map(FeedForwardHalf::matrices).unwrap_or_default()].concat()
     }
 }
 

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::{
-    BlockShape, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers, RecurrentMixer,
+    BlockShape, BranchMultipliers, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers,
+    RecurrentMixer,
 };
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
@@ -83,6 +84,8 @@ pub struct DecoderConfig {
     pub(crate) dense: Option<DenseLayers>,
     /// Layers with a recurrent state in place of keys and values, if there are any.
     pub(crate) recurrent: Option<RecurrentLayers>,
+    /// Factors inside of a block, if there are any.
+    pub(crate) multipliers: Option<BranchMultipliers>,
     /// Differences between layers, if there are any.
     pub(crate) variants: Option<LayerVariants>,
     /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers

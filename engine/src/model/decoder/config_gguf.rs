@@ -111,6 +111,7 @@ impl DecoderConfig {
             dense: None,
             recurrent: None,
             single_halves: None,
+            multipliers: None,
             has_adapter: false,
         };
         config.check(path)?;

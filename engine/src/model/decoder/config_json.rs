@@ -86,6 +86,7 @@ impl DecoderConfig {
             dense: None,
             recurrent: None,
             single_halves: None,
+            multipliers: None,
             has_adapter: false,
         };
         config.check(file.path())?;
@@ -96,6 +97,7 @@ impl DecoderConfig {
         if let Some(known) = &family.recurrent {
             config.recurrent = known.in_json(file, n_layers)?;
             config.single_halves = known.feed_forward_in_json(file)?;
+            config.multipliers = known.multipliers_in_json(file)?;
         }
         config.unrotated = match family.recurrent.map(|known| known.rotates_in_json(file)).transpose()? {
             Some(false) => vec![true; n_layers],

@@ -58,6 +58,7 @@ impl DecoderConfig {
             dense: None,
             recurrent: None,
             single_halves: None,
+            multipliers: None,
             has_adapter: false,
             tied_output: h.shared_classifier,
         };

@@ -107,6 +107,8 @@ pub enum Positions {
     },
     /// ALiBi: a bias of scores that grows with the distance.
     Alibi,
+    /// None: recurrent layers keep the order of tokens.
+    Absent,
 }
 
 /// Hugging Face names of the tensors outside of layers.

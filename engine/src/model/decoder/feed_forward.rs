@@ -34,7 +34,7 @@ impl FeedForward {
         let gate = self.gate.as_ref().map(|gate| t.tap(FfnGate, gate.of(n, x)));
         let up = t.tap(FfnUp, self.up.of(n, x));
         let act = match &gate {
-            Some(gate) => n.gated(gate, &up, activation),
+            Some(gate) => n.gated(&p.times(gate, |by| by.ffn[0]), &up, activation),
             None => n.activation(&up, activation),
         };
         let act = t.tap(FfnAct, act);

@@ -351,7 +351,7 @@ impl<B: DecoderBlock> Decoder<B> {
                 let rows = c.context_length.saturating_add(offset);
                 Some(w.matrix(&names.position_embd(), rows, c.hidden_size)?)
             }
-            Positions::Rotary | Positions::Alibi => None,
+            Positions::Rotary | Positions::Alibi | Positions::Absent => None,
         };
         let embedding_norm = match family.outer_names.embedding_norm {
             Some(name) => Some(load_norm(&mut w, c, &names.embedding_norm(name), c.hidden_size)?),

@@ -22,6 +22,7 @@ mod layer_variants;
 mod load;
 mod load_experts;
 mod mixture;
+mod multipliers;
 mod names;
 mod norm;
 mod recurrent;
@@ -50,6 +51,7 @@ pub use layer_embeddings::LayerEmbeddings;
 pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
+pub(crate) use multipliers::BranchMultipliers;
 pub(crate) use names::SHARED_EXPERTS;
 pub use norm::{Norm, NormKind};
 pub(crate) use recurrent::{RecurrentFiles, RecurrentLayers, RecurrentMixer};
@@ -150,9 +152,7 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.cache_widths()[0],
             value_width: c.cache_widths()[1],
-            // Nemotron-H has no RoPE at all.
-            rope_pairing: (c.positions == Positions::Rotary && c.single_halves.is_none())
-                .then_some(c.rope.pairing),
+            rope_pairing: (c.positions == Positions::Rotary).then_some(c.rope.pairing),
             experts: c.experts.as_ref().map_or(0, |experts| experts.count),
             expert_groups: c.experts.as_ref().and_then(|experts| experts.routing.groups),
         }
@@ -199,6 +199,9 @@ impl<B: DecoderBlock> Model for Decoder<B> {
 
     fn layer_state(&self, layer: usize) -> LayerState {
         match self.config.recurrent_mixer(layer) {
+            Some(mixer) if self.config.shape.has_parallel_mixer => {
+                LayerState::Both(KvLayer::default(), RecurrentLayer::new(mixer.state()))
+            }
             Some(mixer) => LayerState::Recurrent(RecurrentLayer::new(mixer.state())),
             None => LayerState::Kv(KvLayer::default()),
         }

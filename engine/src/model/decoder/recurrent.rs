@@ -7,7 +7,7 @@ use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
 use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
 use crate::model::decoder::state_space_files::{self, SingleHalf, StateSpaceFiles};
-use crate::model::decoder::{StateSpaceSizes, delta_files};
+use crate::model::decoder::{BranchMultipliers, StateSpaceSizes, delta_files};
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::short_convolution::LONGEST_KERNEL;
@@ -94,6 +94,7 @@ impl RecurrentFiles {
     pub(super) fn layer_types(self) -> &'static [&'static str] {
         match self {
             RecurrentFiles::Lfm2 => &["conv"],
+            RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1) => &["hybrid"],
             RecurrentFiles::StateSpace(_) => &["linear_attention", "mamba"],
             RecurrentFiles::DeltaRule(_) => &["linear_attention"],
         }
@@ -107,6 +108,12 @@ impl RecurrentFiles {
     /// Returns the layers that are a feed-forward block alone, in an architecture whose layers have one half each.
     pub(super) fn feed_forward_in_json(self, file: &Config) -> Result<Option<Vec<bool>>> {
         Ok(self.kinds(file)?.map(|kinds| kinds.iter().map(|kind| *kind == SingleHalf::FeedForward).collect()))
+    }
+
+    /// Reads factors inside of a block, if the architecture has any.
+    pub(super) fn multipliers_in_json(self, file: &Config) -> Result<Option<BranchMultipliers>> {
+        let has_any = self == RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1);
+        has_any.then(|| BranchMultipliers::in_json(file)).transpose()
     }
 
     fn kinds(self, file: &Config) -> Result<Option<Vec<SingleHalf>>> {
@@ -143,22 +150,20 @@ impl RecurrentFiles {
     /// Returns true if attention layers apply RoPE. In a Granite `config.json`, `position_embedding_type` is then `rope`.
     pub(super) fn rotates_in_json(self, file: &Config) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule(_) => Ok(true),
             RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid) => {
                 Ok(file.optional_str("position_embedding_type")? == Some("rope"))
             }
-            RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => Ok(false),
+            _ => Ok(true),
         }
     }
 
     /// Returns true if attention layers apply RoPE. A Granite GGUF file without RoPE has `rope.scaling.finetuned` = false.
     pub(super) fn rotates_in_gguf(self, file: &Gguf, architecture: &str) -> Result<bool> {
         match self {
-            RecurrentFiles::Lfm2 | RecurrentFiles::DeltaRule(_) => Ok(true),
             RecurrentFiles::StateSpace(StateSpaceFiles::GraniteHybrid) => {
                 Ok(file.optional(&format!("{architecture}.rope.scaling.finetuned"))?.unwrap_or(true))
             }
-            RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => Ok(false),
+            _ => Ok(true),
         }
     }
 
@@ -211,6 +216,7 @@ impl RecurrentFiles {
                     |layer: usize| kv_heads.get(layer).or(kv_heads.first()).is_some_and(|count| *count > 0);
                 (0..n_layers).map(|layer| !feed_forward[layer] && !has_heads(layer)).collect()
             }
+            _ if self == RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1) => vec![true; n_layers],
             1 => vec![kv_heads[0] == 0; n_layers],
             count if count == n_layers => kv_heads.iter().map(|count| *count == 0).collect(),
             count => {

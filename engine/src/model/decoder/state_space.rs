@@ -1,14 +1,14 @@
 //! A layer of Mamba-2 in place of attention (Dao and Gu, 2024): a projection to a gate, to x, B and C, which a short
 //! convolution mixes, and to steps; the recurrence; a norm of its gated output; and the output projection.
 
-use crate::checkpoint::Point::*;
+use crate::checkpoint::Point::{self, *};
 use crate::error::Result;
 use crate::model::cache::{RecurrentLayer, RecurrentSizes};
-use crate::model::decoder::columns::columns;
-use crate::model::decoder::{DecoderConfig, LayerWeights, Projection};
-use crate::numerics::Numerics;
+use crate::model::decoder::columns::{columns, joined};
+use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, Projection};
 use crate::ops::activation::Activation;
 use crate::ops::norm::RmsNorm;
+use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::state_space::{StateSpace, StepLimits, StepRule};
 use crate::tap::Probe;
@@ -32,8 +32,12 @@ pub(crate) struct StateSpaceSizes {
     pub(crate) kernel: usize,
     /// True if the convolution has a bias.
     pub(crate) has_conv_bias: bool,
-    /// True if the projections have biases.
+    /// True if the input projection has a bias.
     pub(crate) has_bias: bool,
+    /// True if the output projection has a bias.
+    pub(crate) has_output_bias: bool,
+    /// True if a norm follows the gate.
+    pub(crate) has_norm: bool,
 }
 
 impl StateSpaceSizes {
@@ -64,7 +68,7 @@ pub(crate) struct StateSpaceLayer {
     pub(crate) steps: StepRule,
     pub(crate) space: StateSpace,
     /// `[H·P]`
-    pub(crate) norm: RmsNorm,
+    pub(crate) norm: Option<RmsNorm>,
     /// `[d, H·P]`
     pub(crate) output: Projection,
 }
@@ -75,12 +79,11 @@ impl StateSpaceLayer {
     /// # Errors
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, sizes: StateSpaceSizes, w: &mut LayerWeights) -> Result<Self> {
-        let StateSpaceSizes { heads, head_dim, columns, groups, kernel, has_conv_bias, has_bias, limits } =
-            sizes;
+        let StateSpaceSizes { heads, head_dim, columns, groups, kernel, limits, .. } = sizes;
         let (d, inner, channels) = (c.hidden_size, sizes.inner(), sizes.channels());
         Ok(Self {
-            input: w.projection("ssm_in", has_bias, inner + channels + heads, d)?,
-            conv: w.convolution("ssm_conv1d", has_conv_bias, channels, kernel)?,
+            input: w.projection("ssm_in", sizes.has_bias, inner + channels + heads, d)?,
+            conv: w.convolution("ssm_conv1d", sizes.has_conv_bias, channels, kernel)?,
             steps: StepRule { bias: w.vector("ssm_dt", heads)?, limits },
             space: StateSpace {
                 head_dim,
@@ -90,8 +93,11 @@ impl StateSpaceLayer {
                 is_log: !w.is_gguf(),
                 skip: w.flat("ssm_d", heads)?,
             },
-            norm: RmsNorm { groups, ..c.rms_norm(w.grouped("ssm_norm", groups, inner)?) },
-            output: w.projection("ssm_out", has_bias, d, inner)?,
+            norm: match sizes.has_norm {
+                true => Some(RmsNorm { groups, ..c.rms_norm(w.grouped("ssm_norm", groups, inner)?) }),
+                false => None,
+            },
+            output: w.projection("ssm_out", sizes.has_output_bias, d, inner)?,
         })
     }
 
@@ -100,28 +106,46 @@ impl StateSpaceLayer {
         vec![("ssm_in", &self.input.weight), ("ssm_out", &self.output.weight)]
     }
 
-    /// Computes the layer for normed tokens, `[T, d]`, with its output projection.
+    /// Computes the layer for normed tokens, `[T, d]`, with its output projection, which is the tap `output`.
     pub(crate) fn forward(
         &self,
         x: &Tensor,
-        n: &dyn Numerics,
+        p: &ForwardContext,
         t: &mut Probe,
         state: &mut RecurrentLayer,
+        output: Point,
     ) -> Tensor {
-        let (tokens, heads, inner) = (x.rows(), self.space.decay.len(), self.norm.weight.len());
-        let channels = self.conv.weight.len() / self.conv.kernel;
-        let is_single = tokens == 1 && !state.is_empty();
-        let projected = t.tap(MixerIn, self.input.of(n, x));
-        let input = t.tap(ConvIn, columns(n, &projected, inner, channels));
+        let (n, space) = (p.n, &self.space);
+        let (heads, inner, shared) =
+            (space.heads(), space.heads() * space.head_dim, space.groups * space.columns);
+        let is_single = x.rows() == 1 && !state.is_empty();
+        let projected = t.tap(MixerIn, self.input.of(n, &p.times(x, |by| by.recurrence_in)));
+        // Gate, x, B, C and steps, each with a factor if the model has factors.
+        let widths = [inner, inner, shared, shared, heads];
+        let part = |index: usize| {
+            let part = columns(n, &projected, widths[..index].iter().sum(), widths[index]);
+            match p.c.multipliers {
+                Some(by) => n.scale(&part, Multiplier::Element(by.projected[index])),
+                None => part,
+            }
+        };
+        let input = match p.c.multipliers {
+            Some(_) => joined(n, &[part(1), part(2), part(3)]),
+            None => columns(n, &projected, inner, inner + 2 * shared),
+        };
+        let input = t.tap(ConvIn, input);
         let mixed = t.tap(ConvOut, n.short_convolution(&state.extended(&input), &self.conv));
         let mixed = t.tap(ConvAct, n.activation(&mixed, Activation::Silu));
-        let dt = columns(n, &projected, inner + channels, heads);
-        let steps = t.tap(StepSize, n.step_sizes(&dt, &self.steps, is_single));
-        let [out, after] = n.recurrence(&mixed, &steps, &state.matrices(), &self.space, is_single);
+        let steps = t.tap(StepSize, n.step_sizes(&part(4), &self.steps, is_single));
+        let [out, after] = n.recurrence(&mixed, &steps, &state.matrices(), space, is_single);
         state.keep(t.tap(RecurrentState, after));
         let out = t.tap(RecurrentOut, out);
-        let gate = columns(n, &projected, 0, inner);
-        let normed = t.tap(RecurrentNorm, n.gated_norm(&gate, &out, &self.norm, is_single));
-        t.tap(AttnOut, self.output.of(n, &normed))
+        let gate = part(0);
+        let normed = match &self.norm {
+            Some(norm) => n.gated_norm(&gate, &out, norm, is_single),
+            None => n.gated(&gate, &out, Activation::Silu),
+        };
+        let normed = t.tap(RecurrentNorm, normed);
+        t.tap(output, self.output.of(n, &normed))
     }
 }

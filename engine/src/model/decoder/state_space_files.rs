@@ -18,6 +18,8 @@ pub(crate) enum StateSpaceFiles {
     GraniteHybrid,
     /// Nemotron-H.
     NemotronH,
+    /// Falcon-H1.
+    FalconH1,
 }
 
 /// Names of keys in `config.json`.
@@ -28,21 +30,24 @@ struct StateSpaceKeys {
     columns: &'static str,
     kernel: &'static str,
     conv_bias: &'static str,
-    /// Biases of the projections.
-    bias: &'static str,
+    /// Biases of the input and of the output projection.
+    biases: [&'static str; 2],
 }
 
 impl StateSpaceFiles {
     fn keys(self) -> StateSpaceKeys {
         match self {
-            StateSpaceFiles::GraniteHybrid => StateSpaceKeys {
+            StateSpaceFiles::GraniteHybrid | StateSpaceFiles::FalconH1 => StateSpaceKeys {
                 heads: "mamba_n_heads",
                 head_dim: "mamba_d_head",
                 groups: "mamba_n_groups",
                 columns: "mamba_d_state",
                 kernel: "mamba_d_conv",
                 conv_bias: "mamba_conv_bias",
-                bias: "mamba_proj_bias",
+                biases: match self {
+                    StateSpaceFiles::FalconH1 => ["mamba_proj_bias", "projectors_bias"],
+                    _ => ["mamba_proj_bias"; 2],
+                },
             },
             StateSpaceFiles::NemotronH => StateSpaceKeys {
                 heads: "mamba_num_heads",
@@ -51,7 +56,7 @@ impl StateSpaceFiles {
                 columns: "ssm_state_size",
                 kernel: "conv_kernel",
                 conv_bias: "use_conv_bias",
-                bias: "use_bias",
+                biases: ["use_bias"; 2],
             },
         }
     }
@@ -69,19 +74,37 @@ impl StateSpaceFiles {
             columns: file.require_usize(keys.columns)?,
             kernel: file.require_usize(keys.kernel)?,
             has_conv_bias: file.optional_bool(keys.conv_bias)?.unwrap_or(true),
-            has_bias: file.optional_bool(keys.bias)?.unwrap_or(false),
+            has_bias: file.optional_bool(keys.biases[0])?.unwrap_or(false),
+            has_output_bias: file.optional_bool(keys.biases[1])?.unwrap_or(false),
+            has_norm: self.has_norm_in_json(file)?,
             limits: self.limits(file)?,
         })
     }
 
-    /// Reads the number of values of a head. In Granite 4 it follows from the width of all heads.
+    /// Reads if a norm follows the gate.
+    fn has_norm_in_json(self, file: &Config) -> Result<bool> {
+        if self != StateSpaceFiles::FalconH1 {
+            return Ok(true);
+        }
+        let has_norm = file.optional_bool("mamba_rms_norm")?.unwrap_or(false);
+        if has_norm {
+            let expected = "false (a norm before the gate of Mamba-2 is not supported)";
+            file.only("mamba_norm_before_gate", &[false.into()], expected)?;
+        }
+        Ok(has_norm)
+    }
+
+    /// Reads the number of values of a head. In Granite 4 and Falcon-H1 it may follow from the width of all heads.
     fn head_dim(self, file: &Config, keys: &StateSpaceKeys, heads: usize) -> Result<usize> {
-        if self != StateSpaceFiles::GraniteHybrid {
+        if self == StateSpaceFiles::NemotronH {
             return file.require_usize(keys.head_dim);
         }
         let (factor, hidden_size) = (file.require_usize("mamba_expand")?, file.require_usize("hidden_size")?);
         let too_large = || file.bad_key("mamba_expand", factor, "a small whole number");
-        let inner = factor.checked_mul(hidden_size).ok_or_else(too_large)?;
+        let inner = match file.optional_usize("mamba_d_ssm")?.filter(|_| self == StateSpaceFiles::FalconH1) {
+            Some(inner) => inner,
+            None => factor.checked_mul(hidden_size).ok_or_else(too_large)?,
+        };
         let head_dim = match file.optional_str(keys.head_dim) {
             Ok(Some("auto")) if heads > 0 => inner / heads,
             _ => file.require_usize(keys.head_dim)?,
@@ -89,8 +112,9 @@ impl StateSpaceFiles {
         match heads.checked_mul(head_dim) == Some(inner) {
             true => Ok(head_dim),
             false => {
-                let expected =
-                    format!("heads of {inner} values together: mamba_expand times the hidden size");
+                let expected = format!(
+                    "heads of {inner} values together: mamba_expand times the hidden size, or mamba_d_ssm"
+                );
                 Err(file.bad_key(keys.heads, heads, expected))
             }
         }
@@ -164,6 +188,9 @@ impl StateSpaceFiles {
             kernel: file.require(&key("conv_kernel"))?,
             has_conv_bias: true,
             has_bias: false,
+            has_output_bias: false,
+            has_norm: self != StateSpaceFiles::FalconH1
+                || file.tensors.get("blk.0.ssm_norm.weight").is_some(),
             limits: None,
         })
     }

@@ -37,6 +37,7 @@ RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("recurrent_out", "input", r"(mamba|mixer)\.norm"),
     ("recurrent_norm", "input", r"(mamba|mixer|linear_attn)\.out_proj"),
     ("attn_out", "output", r"(mamba|conv|mixer|linear_attn)\.out_proj"),
+    ("mixer_out", "output", r"mamba\.out_proj"),  # in parallel with attention
 )
 EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
     ("v_norm", "output", r"self_attn\.v_norm"),
@@ -147,6 +148,11 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
+    if {"block_sparse_moe.experts", "shared_mlp"} <= set(names):  # Granite 4: no module returns their sum
+        for tap in ("ffn_gate", "ffn_up", "ffn_act", "ffn_out"):
+            found.pop(tap, None)
+        found["routed_out"] = Place(f"{path}.block_sparse_moe", "output")
+        found["shared_out"] = Place(f"{path}.shared_mlp", "output")
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     return found
