@@ -40,7 +40,7 @@ const MODELS: [(&str, &[&str], usize); 53] = [
     ("tiny-bloom-6", &[], 169),
     ("tiny-starcoder", BOTH, 169),
     ("tiny-gptj", &[], 153),
-    ("tiny-hunyuan", BOTH, 177),
+    ("tiny-hunyuan", BOTH, 193),
     ("tiny-qwen3next", BOTH, 293),
     ("tiny-qwen35", BOTH, 205),
     ("tiny-qwen35moe", BOTH, 293),
@@ -320,7 +320,8 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             "tiny-hunyuan",
             &[
                 ("norm_order=before-rope", "norm_order", "q_rope"),
-                ("norm_missing@q_rope", "norm_missing", "q_rope"),
+                ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
+                ("norm_kind@k_rope_norm=l2", "norm_kind", "k_rope_norm"),
                 ("rope_theta=100", "rope_theta", "q_rope"),
                 ("rope_pairing=interleaved", "rope_pairing", "q_rope"),
             ],

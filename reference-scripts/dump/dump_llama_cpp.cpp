@@ -554,12 +554,12 @@ const ggml_tensor * computed(const ggml_tensor * tensor) {
     return tensor;
 }
 
-// A norm of rotated queries or keys (Hunyuan) gives what attention reads.
+// The tap of a norm of rotated queries or keys (Hunyuan).
 std::string norm_after_rope(const std::string & tap, const ggml_tensor * node) {
     if (tap != "q_norm" && tap != "k_norm") return tap;
     const ggml_tensor * norm = node->src[0];
     const bool is_after = norm->op == GGML_OP_RMS_NORM && computed(norm->src[0])->op == GGML_OP_ROPE;
-    return is_after ? (tap == "q_norm" ? "q_rope" : "k_rope") : tap;
+    return is_after ? (tap == "q_norm" ? "q_rope_norm" : "k_rope_norm") : tap;
 }
 
 std::vector<Source> weight_sources(const ggml_tensor * node) {

@@ -942,9 +942,10 @@ class Recorder:
         else:
             # OPT scales the queries before this.
             is_scaled = self.config.model_type == "opt"
-            self.keep("q_rope", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
+            suffix = "_norm" if hasattr(module, "query_layernorm") else ""  # see watch_norms_after_rope
+            self.keep(f"q_rope{suffix}", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
             if not getattr(module, "is_kv_shared_layer", False):
-                self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+                self.keep(f"k_rope{suffix}", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
             self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
@@ -956,7 +957,7 @@ class Recorder:
         """Records queries and keys of Llama 4, which have a norm after RoPE, or a temperature if they do not rotate."""
         layer, tokens = module.layer_idx, query.shape[2]
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-        if hasattr(module, "qk_norm"):  # `watch_norm_after_rope` records its inputs
+        if hasattr(module, "qk_norm"):  # `watch_norms_after_rope` records its inputs
             self.keep("q_rope_norm", layer, query)
             self.keep("k_rope_norm", layer, key[:, -tokens:])
         else:
@@ -977,10 +978,14 @@ class Recorder:
         if block.hidden_size_per_layer_input:
             block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
 
-    def watch_norm_after_rope(self, norm: nn.Module, layer: int) -> None:
-        """Records what the norm after RoPE reads: queries, then keys."""
+    def watch_norms_after_rope(self, attention: nn.Module, layer: int) -> None:
+        """Records what norms after RoPE read: queries, then keys, or of two norms (Hunyuan) batch x heads x T x D."""
         names = itertools.cycle(("q_rope", "k_rope"))
-        norm.register_forward_pre_hook(lambda _, args: self.keep(next(names), layer, args[0]))
+        if hasattr(attention, "qk_norm"):
+            attention.qk_norm.register_forward_pre_hook(lambda _, args: self.keep(next(names), layer, args[0]))
+        if hasattr(attention, "query_layernorm"):
+            for tap, norm in (("q_rope", attention.query_layernorm), ("k_rope", attention.key_layernorm)):
+                norm.register_forward_pre_hook(lambda _, args, tap=tap: self.keep(tap, layer, args[0].transpose(1, 2)))
 
     def watch_attention(self, module: nn.Module, layer: int) -> None:
         """Records attention that a module computes by itself. Keys and values may be repeated for each query head."""
@@ -1213,8 +1218,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         record_linear_attention(recorder, block.linear_attn, layer)
     if hasattr(block, "hidden_size_per_layer_input"):
         recorder.watch_variants(block, layer)
-    if "self_attn.qk_norm" in modules:
-        recorder.watch_norm_after_rope(block.self_attn.qk_norm, layer)
+    if hasattr(block, "self_attn"):
+        recorder.watch_norms_after_rope(block.self_attn, layer)
     if "feed_forward.router" in modules:
         record_weighed_inputs(recorder, block.feed_forward, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)

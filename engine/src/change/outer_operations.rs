@@ -1,5 +1,5 @@
-//! Outer operations: a factor, a soft cap or a norm applied to another operation at the same tap, or values that are joined with
-//! a rotation's. A change of the inner operation keeps them.
+//! Outer operations: a factor or soft cap applied to another operation at the same tap, or values that are joined with a
+//! rotation's. A change of the inner operation keeps them.
 
 use std::sync::Arc;
 
@@ -11,8 +11,6 @@ use crate::ops::activation::Activation;
 use crate::ops::activation::exact::Nonlinearity;
 use crate::ops::attention::exact::Scores;
 use crate::ops::linear::exact::{Integers, Linear};
-use crate::ops::norm::RmsNorm;
-use crate::ops::norm::exact::RmsNormalisation;
 use crate::ops::rope::exact::Rotary;
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
@@ -25,8 +23,6 @@ enum OuterOperation {
     Times(Multiplier),
     Tanh,
     Joined(JoinedPart),
-    /// A norm of each head after RoPE, of these values.
-    Norm(RmsNorm, Tensor),
 }
 
 /// A part of joined values that an operation computed: the rotated part of heads of latent attention.
@@ -74,10 +70,6 @@ impl OuterOperation {
             let joined = JoinedPart::of(joined)?;
             return Some((joined.tensors[joined.part].clone(), OuterOperation::Joined(joined)));
         }
-        if let Some(RmsNormalisation { x, norm }) = node.operation() {
-            let is_of_rotation = made_by(x)?.operation::<Rotary>().is_some();
-            return is_of_rotation.then(|| (x.clone(), OuterOperation::Norm(norm.clone(), x.clone())));
-        }
         match node.operation()? {
             Nonlinearity { x, up: None, activation: Activation::Tanh } => {
                 Some((x.clone(), OuterOperation::Tanh))
@@ -91,7 +83,6 @@ impl OuterOperation {
             OuterOperation::Times(by) => n.scale(x, *by),
             OuterOperation::Tanh => n.activation(x, Activation::Tanh),
             OuterOperation::Joined(joined) => joined.put(n, x, shape),
-            OuterOperation::Norm(norm, _) => n.rms_norm(x, norm),
         }
     }
 
@@ -100,21 +91,8 @@ impl OuterOperation {
             OuterOperation::Times(by) => theirs.into_iter().map(|y| y / f64::from(by.factor())).collect(),
             OuterOperation::Tanh => theirs.into_iter().map(f64::atanh).collect(),
             OuterOperation::Joined(joined) => joined.taken_off(&theirs),
-            OuterOperation::Norm(norm, x) => before_norm(norm, x, theirs),
         }
     }
-}
-
-/// Returns values before a norm. A rotation does not change the length of a row, so the length is the model's.
-fn before_norm(norm: &RmsNorm, x: &Tensor, theirs: Vec<f64>) -> Vec<f64> {
-    let gains: Vec<f64> = norm.gains().map(f64::from).collect();
-    let mut values = theirs;
-    for (values, own) in values.chunks_mut(gains.len()).zip(x.data().chunks(gains.len())) {
-        let squares: f64 = own.iter().map(|&x| f64::from(x).powi(2)).sum();
-        let length = (squares / gains.len() as f64 + f64::from(norm.eps)).sqrt();
-        values.iter_mut().zip(&gains).for_each(|(value, gain)| *value *= length / gain);
-    }
-    values
 }
 
 /// An operation whose result passes through outer operations.

@@ -265,8 +265,8 @@ impl<'r> UnitRows<'r> {
     /// must be between the site and its starting values. An error as large as the values is not rounding.
     fn doubt_cache(&mut self) {
         let is_before = |start: &Site| {
-            use Point::{K, KNorm, KRope, V};
-            matches!(start.point, K | KNorm | KRope | V)
+            use Point::{K, KNorm, KRope, KRopeNorm, V};
+            matches!(start.point, K | KNorm | KRope | KRopeNorm | V)
         };
         let is_behind = |row: &SiteResult| {
             let is_read =

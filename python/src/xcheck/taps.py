@@ -69,7 +69,7 @@ TABLE = (
     Tap("q_rope", LAYER, HEADS, "queries after RoPE; without RoPE equal to `q`"),
     Tap("k_rope", LAYER, KV_HEADS, "this pass's keys after RoPE; without RoPE equal to `k`"),
     Tap("q_scaled", LAYER, HEADS, "queries times the temperature of their position (Llama 4)"),
-    Tap("q_rope_norm", LAYER, HEADS, "queries after RoPE and a norm of each head (Llama 4)"),
+    Tap("q_rope_norm", LAYER, HEADS, "queries after RoPE and a norm of each head (Llama 4, Hunyuan)"),
     Tap("k_rope_norm", LAYER, KV_HEADS, "keys, likewise"),
     Tap("k_cache", LAYER, CACHE, "the keys that attention reads, of every position so far"),
     Tap("v_cache", LAYER, CACHE, "the values that attention reads, likewise"),

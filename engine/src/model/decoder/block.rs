@@ -47,7 +47,7 @@ pub(crate) enum HalfNorms {
     Around,
 }
 
-/// Norms of queries and keys before RoPE.
+/// Norms of queries and keys, before RoPE if their names state no other place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
     /// None.
@@ -152,8 +152,8 @@ pub(crate) struct HeadAttention {
     pub(crate) projections: Projections,
     /// Norms of queries and of keys before RoPE.
     pub(crate) qk_norms: Option<[RmsNorm; 2]>,
-    /// Norm of queries and keys after RoPE.
-    pub(crate) rotated_norm: Option<RmsNorm>,
+    /// Norms of queries and of keys after RoPE.
+    pub(crate) rotated_norms: Option<[RmsNorm; 2]>,
     /// `[H]`
     pub(crate) sinks: Option<Vec<f32>>,
 }
@@ -175,18 +175,23 @@ impl AttentionHalf {
         if let Some(sizes) = c.latent {
             return Ok(AttentionHalf::Latent(sizes, Box::new(LatentAttention::load(c, sizes, w)?)));
         }
-        let widths = match c.shape.qk_norm {
-            QkNorm::Absent | QkNorm::AfterRope => None,
-            QkNorm::EachHead | QkNorm::EachHeadIfStated | QkNorm::EachHeadAfterRope => Some([c.head_dim; 2]),
-            QkNorm::AllHeads => Some([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim]),
+        let projections = Projections::load(c, w)?;
+        let of_heads = [c.head_dim; 2];
+        let (qk_norms, rotated_norms) = match c.shape.qk_norm {
+            QkNorm::Absent => (None, None),
+            QkNorm::EachHead | QkNorm::EachHeadIfStated => (Some(w.qk_norms(of_heads)?), None),
+            QkNorm::AllHeads => {
+                (Some(w.qk_norms([c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim])?), None)
+            }
+            QkNorm::EachHeadAfterRope => (None, Some(w.qk_norms(of_heads)?)),
+            QkNorm::AfterRope => {
+                (None, c.rotates(w.layer).then(|| of_heads.map(|len| c.rms_norm(vec![1.0; len]))))
+            }
         };
         Ok(AttentionHalf::Heads(HeadAttention {
-            projections: Projections::load(c, w)?,
-            qk_norms: match widths {
-                Some([q, k]) => Some([w.norm("attn_q_norm", q)?, w.norm("attn_k_norm", k)?]),
-                None => None,
-            },
-            rotated_norm: w.has_norm_after_rope().then(|| c.rms_norm(vec![1.0; c.head_dim])),
+            projections,
+            qk_norms,
+            rotated_norms,
             sinks: c.shape.has_sinks.then(|| w.vector("attn_sinks", c.n_heads)).transpose()?,
         }))
     }
@@ -206,27 +211,19 @@ impl AttentionHalf {
         let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
         let v = t.tap(V, c.heads(attn.projections.v(n, x)));
         let gate = attn.projections.gate.as_ref().map(|gate| t.tap(AttnGate, gate.of(n, x)));
-        match &attn.qk_norms {
-            Some([q_norm, k_norm]) if c.shape.qk_norm == QkNorm::EachHeadAfterRope => {
-                q = n.rms_norm(&p.rotate(&q), q_norm);
-                k = n.rms_norm(&p.rotate(&k), k_norm);
-            }
-            Some([q_norm, k_norm]) => {
-                q = t.tap(QNorm, n.rms_norm(&q, q_norm));
-                k = t.tap(KNorm, n.rms_norm(&k, k_norm));
-                (q, k) = (p.rotate(&q), p.rotate(&k));
-            }
-            None => (q, k) = (p.rotate(&q), p.rotate(&p.times(&k, |by| by.key))),
+        if let Some([q_norm, k_norm]) = &attn.qk_norms {
+            q = t.tap(QNorm, n.rms_norm(&q, q_norm));
+            k = t.tap(KNorm, n.rms_norm(&k, k_norm));
         }
-        q = t.tap(QRope, q);
-        k = t.tap(KRope, k);
+        q = t.tap(QRope, p.rotate(&q));
+        k = t.tap(KRope, p.rotate(&p.times(&k, |by| by.key)));
         if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
             let positions = p.mask.position..p.mask.position + x.rows();
             q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
         }
-        if let Some(norm) = &attn.rotated_norm {
-            q = t.tap(QRopeNorm, n.rms_norm(&q, norm));
-            k = t.tap(KRopeNorm, n.rms_norm(&k, norm));
+        if let Some([q_norm, k_norm]) = &attn.rotated_norms {
+            q = t.tap(QRopeNorm, n.rms_norm(&q, q_norm));
+            k = t.tap(KRopeNorm, n.rms_norm(&k, k_norm));
         }
         let context = p.attend_with_sinks(&q, k, v, attn.sinks.as_deref(), t, state);
         let context = match &gate {

@@ -8,7 +8,7 @@ use crate::model::decoder::layer_embeddings::LayerEmbeddings;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
-    Projection, Projections, QkNorm, RecurrentMixer,
+    Projection, Projections, RecurrentMixer,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -28,9 +28,12 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
-    /// Returns true if the layer's queries and keys have a norm after RoPE.
-    pub(super) fn has_norm_after_rope(&self) -> bool {
-        self.config.shape.qk_norm == QkNorm::AfterRope && self.config.rotates(self.layer)
+    /// Loads the norms of queries and of keys, of rows of `lens` values.
+    ///
+    /// # Errors
+    /// Those of [`LayerWeights::norm`].
+    pub(super) fn qk_norms(&mut self, lens: [usize; 2]) -> Result<[RmsNorm; 2]> {
+        Ok([self.norm("attn_q_norm", lens[0])?, self.norm("attn_k_norm", lens[1])?])
     }
 
     /// Loads the RMSNorm of rows of `len` values, by its GGUF name.

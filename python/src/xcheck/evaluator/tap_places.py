@@ -159,8 +159,8 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
-    """Returns the taps of Llama 4's queries and keys that attention reads, by those of other models."""
-    if any(name.endswith(".qk_norm") for name in names):
+    """Returns the taps of Llama 4's and Hunyuan's queries and keys that attention reads, by those of other models."""
+    if any(name.endswith((".qk_norm", ".query_layernorm")) for name in names):
         return {"q_rope": "q_rope_norm", "k_rope": "k_rope_norm"}
     attention = getattr(block, "self_attn", None)
     is_scaled = getattr(attention, "attn_temperature_tuning", False) and not getattr(attention, "use_rope", True)

@@ -19,8 +19,6 @@ pub(crate) const NORMS: &[Point] = &[
     Point::KvLatentNorm,
     Point::QNorm,
     Point::KNorm,
-    Point::QRope,
-    Point::KRope,
     Point::VNorm,
     Point::LayerPostNorm,
     Point::QRopeNorm,

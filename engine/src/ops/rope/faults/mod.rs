@@ -174,13 +174,17 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::NormOrder,
         at: ROTATED,
-        takes: "after-rope|before-rope",
-        compute: |at, value| match value.as_word()? {
-            "after-rope" => normed_after(at),
-            "before-rope" => normed_before(at),
-            _ => None,
-        },
-        usual: |_| ["after-rope", "before-rope"].map(ChangeValue::word).into(),
+        takes: "after-rope",
+        compute: |at, value| (value.as_word()? == "after-rope").then(|| normed_after(at))?,
+        usual: |_| vec![ChangeValue::word("after-rope")],
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::NormOrder,
+        at: &[Point::QRope, Point::KRope, Point::QRopeNorm, Point::KRopeNorm],
+        takes: "before-rope",
+        compute: |at, value| (value.as_word()? == "before-rope").then(|| normed_before(at))?,
+        usual: |_| vec![ChangeValue::word("before-rope")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -200,12 +204,16 @@ fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tens
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
-/// Computes RoPE of normed queries or keys, for models with the norm after RoPE.
+/// Norms a query or key before its rotation instead of after it, where the values then stay as they are.
 fn normed_before(at: &SiteContext) -> Option<Tensor> {
-    let RmsNormalisation { x, norm } = at.stage()?;
-    let node = made_by(x)?;
-    let Rotary { x, rope, positions } = node.operation()?;
-    Some(at.n.rotate(&at.n.rms_norm(x, norm), &at.n.rope_table(rope, positions.clone())))
+    let norm = match at.site.point {
+        Point::QRope => Point::QRopeNorm,
+        Point::KRope => Point::KRopeNorm,
+        _ => return at.stage().map(|RmsNormalisation { x, .. }| x.clone()),
+    };
+    let Rotary { x, rope, positions } = at.stage()?;
+    let x = at.n.rms_norm(x, at.operations.norm(norm, at.site.layer)?);
+    Some(at.n.rotate(&x, &at.n.rope_table(rope, positions.clone())))
 }
 
 /// Norms a query or key after its rotation instead of before it.
