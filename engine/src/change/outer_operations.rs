@@ -1,5 +1,5 @@
-//! Outer operations: a factor, a soft cap or a norm applied to another operation at the same tap, or values that are joined with
-//! a rotation's. A change of the inner operation keeps them.
+//! Outer operations: a factor, a soft cap or a norm applied to another operation at the same tap, or other values
+//! joined to those of a rotation. If the inner operation is changed, the outer ones stay.
 
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ impl OuterOperation {
     }
 }
 
-/// Returns values before a norm. A rotation does not change the length of a row, so the length is the model's.
+/// Returns values before a norm, which removed the length of each row. A rotation does not change it, so it is taken from
+/// the model's own values.
 fn before_norm(norm: &RmsNorm, x: &Tensor, theirs: Vec<f64>) -> Vec<f64> {
     let gains: Vec<f64> = norm.gains().map(f64::from).collect();
     let mut values = theirs;
