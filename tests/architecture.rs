@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("parallel", &[]),
     ("tensor", &["parallel"]),
     ("lazy_bytes", &[]),
+    ("library_panic", &[]),
     ("error_map", &[]),
     ("weight", &["lazy_bytes"]),
     ("error", &["lazy_bytes", "weight"]),
@@ -27,7 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tap", &["checkpoint", "tensor"]),
     ("measure", &["error_map", "view", "weight", "parallel"]),
     ("format", &["input", "memory", "lazy_bytes", "weight", "error"]),
-    ("tokenizer", &["format", "error"]),
+    ("tokenizer", &["library_panic", "format", "error"]),
     ("kernels", &["tensor", "parallel"]),
     ("quant", &["weight", "parallel"]),
     ("ops", &["quant", "kernels", "weight", "tensor", "parallel"]),
@@ -193,7 +194,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "noise",
         ],
     ),
-    ("gap", &["input", "format", "view", "error", "verdict"]),
+    ("gap", &["library_panic", "input", "format", "view", "error", "verdict"]),
     (
         "diagnose",
         &[

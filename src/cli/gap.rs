@@ -22,7 +22,7 @@ use crate::verdict::Verdict;
 /// Arguments of `xcheck gap`.
 #[derive(Debug, Args)]
 pub(crate) struct GapArgs {
-    /// Log-probabilities of the rollout engine: JSONL, Parquet, .npz, .pt or .safetensors
+    /// Rollout log-probabilities: JSONL, Parquet, .npz, .pt or .safetensors
     ///
     /// JSONL has one sequence in a line: {"tokens": [...], "logprobs": [null, ...]}, and optionally prompt_length,
     /// temperature, version, dtype and routed_experts. Field names of TRL, verl, OpenRLHF, NeMo-RL and slime are known.

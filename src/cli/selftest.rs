@@ -132,7 +132,7 @@ impl SelftestArgs {
         let fewer = FEWER_TAPS.into_iter().filter(is_wanted).map(|(_, taps)| taps);
         let all: Vec<_> = [RecordedTaps::Full].into_iter().chain(fewer).collect();
         let of_fault = |(bed, fault): &(&'b TestModel, InjectedFault)| {
-            all.iter().map(|&taps| SelfTestJob::Change(*bed, fault.clone(), taps)).collect::<Vec<_>>()
+            all.iter().map(|&taps| SelfTestJob::Change(bed, fault.clone(), taps)).collect::<Vec<_>>()
         };
         let mut jobs: Vec<SelfTestJob> = faults.iter().flat_map(of_fault).collect();
         let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| SelfTestJob::Twin(bed, name, twin)));

@@ -1,5 +1,5 @@
-//! Outer operations: a factor or soft cap applied to another operation at the same tap, or values that are joined with a
-//! rotation's. A change of the inner operation keeps them.
+//! Outer operations: a factor or a soft cap applied to another operation at the same tap, or other values joined to those
+//! of a rotation. If the inner operation is changed, the outer ones stay.
 
 use std::sync::Arc;
 

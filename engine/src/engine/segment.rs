@@ -53,7 +53,8 @@ pub fn run_part(
 ) -> Result<Transcript> {
     check_types(model, numerics)?;
     let sizes = model.dimensions();
-    if !part.layers.is_empty() && !(part.embed && part.layers.start == 0) {
+    let begins_with_tokens = part.embed && part.layers.start == 0;
+    if !part.layers.is_empty() && !begins_with_tokens {
         check_parts(model)?;
     }
     check_context(passes.last().map_or(0, |reading| reading.positions.end), sizes)?;

@@ -68,8 +68,8 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
-    /// Returns true if a kernel may read the results before rounding: sums, norms, multiples, scores, tanh and short
-    /// convolutions. Mamba-2's step size handles its own sum of dt and bias.
+    /// Returns true if a fused kernel may read the results before they are rounded: for sums, norms, multiplications by a
+    /// number, scores, tanh and short convolutions. Mamba-2's step size handles its own sum of dt and bias.
     fn is_fused(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@ use super::token_sample::ScoredToken;
 
 /// Largest share of the squared differences that one sign may have without a bias.
 const BIAS: f64 = 0.25;
-/// Smallest mean difference in standard errors over sequences that is a bias.
+/// A mean difference of this many standard errors over sequences is a bias.
 const SIGMAS: f64 = 5.0;
 
 /// A mean difference that rounding does not give: the tokens' KL divergence alone shifts the mean.

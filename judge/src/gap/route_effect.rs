@@ -44,7 +44,7 @@ pub struct RouteEffect {
     pub(crate) later_share: f64,
     /// Tokens with the same experts, here and before.
     pub(crate) same_tokens: usize,
-    /// Their root mean square difference of the log-odds.
+    /// Root mean square difference of the log-odds of `same_tokens`.
     pub same_scale: f64,
 }
 
@@ -56,7 +56,7 @@ impl RouteCounts {
         self.has_other_shape |= agreement.has_other_shape;
     }
 
-    /// Returns the part of the differences; `None` if a side has no data.
+    /// Returns each group's share of the squared differences; `None` if a side has no routing data.
     pub(super) fn effect(&self, pair: &PairView) -> Option<RouteEffect> {
         let routes = &pair.sample.routes;
         let count = |wanted| routes.iter().filter(|&&route| route == wanted).count();

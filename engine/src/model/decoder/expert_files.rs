@@ -42,9 +42,9 @@ pub(crate) struct ExpertFiles {
     pub(crate) dense: DenseFiles,
     /// True if weights multiply the inputs of experts instead of their outputs.
     pub(crate) weighs_inputs: bool,
-    /// True if tensors of all experts in Hugging Face files have a row for each input.
+    /// True if Hugging Face files stack experts as `[experts, inputs, outputs]` instead of `[experts, outputs, inputs]`.
     pub(crate) has_input_rows: bool,
-    /// True if models without experts have the same architecture. Their number of experts is 0.
+    /// True if models of this architecture may lack experts: their number of experts is 0.
     pub(crate) are_optional: bool,
 }
 
@@ -55,9 +55,9 @@ pub(crate) enum SharedExpertFiles {
     Weighted([&'static str; 2]),
     /// The size itself, in `config.json` and in GGUF files. The expert has no weight.
     Unweighted([&'static str; 2]),
-    /// The number of experts that it is as large as, in `config.json`. It has no weight.
+    /// The number of experts that it is as large as, in `config.json`. The shared expert has no weight.
     Count(&'static str),
-    /// The size of one expert, in every layer with experts. It has no weight.
+    /// As large as one expert, in every layer with experts. The shared expert has no weight.
     Always,
 }
 

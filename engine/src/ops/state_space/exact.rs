@@ -150,7 +150,7 @@ impl Scan {
         if self.is_single { profile.decode_products.unit() } else { U }
     }
 
-    /// Returns B (0) or C (1) of a token and head by column.
+    /// Returns B (`part` 0) or C (`part` 1) of a token and head, as a function of the column.
     fn shared<'i>(
         &self,
         inputs: &'i ScanInputs,

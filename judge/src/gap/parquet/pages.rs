@@ -22,8 +22,8 @@ const SMALL_PAGE: usize = 16 << 20;
 const LARGEST_PAGE: usize = 1 << 28;
 /// Largest compression ratio of a page that is not small.
 const LARGEST_RATIO: usize = 1024;
-/// Maximum number of values of the pages that have values of one row, since the crate allocates memory for all values of a
-/// row. A page may have many more values than bytes: run lengths of the mask of 8192 sequences with 8192 tokens.
+/// Maximum number of values in all pages of one row, since the crate allocates memory for all of them at once. A page may
+/// have many more values than bytes: a mask of 8192 sequences with 8192 equal tokens is one run.
 const MOST_VALUES: usize = 1 << 26;
 /// Maximum number of values of a dictionary.
 const MOST_ENTRIES: usize = 1 << 24;

@@ -12,6 +12,7 @@ use parquet::errors::ParquetError;
 use super::pages::{BoundedPages, PageValueCount, bad, problem, unsupported};
 use super::schema::{ColumnContent, ParquetColumn, ParquetFile};
 use crate::error::{Error, Result};
+use crate::format::EscapedText;
 use crate::library_panic;
 
 /// Maximum number of values in a row that is a list.
@@ -177,6 +178,33 @@ impl<V> ParquetRow<V> {
             }
         }
         Some(())
+    }
+}
+
+impl ParquetFile {
+    /// Returns the rows of a column that has at most `depth` nested lists.
+    ///
+    /// # Errors
+    /// If the column is missing, or has other values or more nested lists.
+    pub fn rows<V: ParquetValue>(&self, name: &str, depth: u8) -> Result<ParquetRows<V>> {
+        let bad = |found: &str| {
+            let contents = if V::IS_TEXT { "texts" } else { "numbers" };
+            let lists = match depth {
+                0 => String::new(),
+                1 => "lists of ".to_owned(),
+                depth => format!("lists with up to {depth} levels of "),
+            };
+            let name = EscapedText(name);
+            Error::dump(&self.source.path, format!("column '{name}': {found}, expected {lists}{contents}"))
+        };
+        let mut found = self.columns.iter().filter(|column| column.name == name);
+        let column = found.next().ok_or_else(|| bad("missing"))?;
+        let is_text = *column.kind.as_ref().map_err(|problem| bad(problem))? == ColumnContent::Text;
+        if found.next().is_some() || column.depth > depth.into() || is_text != V::IS_TEXT {
+            let contents = if is_text { "texts" } else { "numbers" };
+            return Err(bad(&format!("{}{contents}", "lists of ".repeat(column.depth as usize))));
+        }
+        Ok(ParquetRows::new(self.clone(), column.clone()))
     }
 }
 

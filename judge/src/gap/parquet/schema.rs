@@ -7,8 +7,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{ColumnDescriptor, Type as SchemaNode};
 
 use super::footer;
-use super::rows::{ParquetRows, ParquetValue};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::{EscapedText, FileBytes};
 
 /// A Parquet file.
@@ -16,7 +15,7 @@ use crate::format::{EscapedText, FileBytes};
 pub struct ParquetFile {
     pub(super) source: FileBytes,
     pub(super) metadata: Arc<ParquetMetaData>,
-    columns: Vec<ParquetColumn>,
+    pub(super) columns: Vec<ParquetColumn>,
 }
 
 /// A column of numbers or texts, or of lists of them.
@@ -74,31 +73,6 @@ impl ParquetFile {
     /// Returns true if a column holds texts.
     pub(super) fn has_texts(&self, name: &str) -> bool {
         self.columns.iter().any(|column| column.name == name && column.kind == Ok(ColumnContent::Text))
-    }
-
-    /// Returns the rows of a column that has at most `depth` nested lists.
-    ///
-    /// # Errors
-    /// If the column is missing, or has other values or more nested lists.
-    pub fn rows<V: ParquetValue>(&self, name: &str, depth: u8) -> Result<ParquetRows<V>> {
-        let bad = |found: &str| {
-            let contents = if V::IS_TEXT { "texts" } else { "numbers" };
-            let lists = match depth {
-                0 => String::new(),
-                1 => "lists of ".to_owned(),
-                depth => format!("lists with up to {depth} levels of "),
-            };
-            let name = EscapedText(name);
-            Error::dump(&self.source.path, format!("column '{name}': {found}, expected {lists}{contents}"))
-        };
-        let mut found = self.columns.iter().filter(|column| column.name == name);
-        let column = found.next().ok_or_else(|| bad("missing"))?;
-        let is_text = *column.kind.as_ref().map_err(|problem| bad(problem))? == ColumnContent::Text;
-        if found.next().is_some() || column.depth > depth.into() || is_text != V::IS_TEXT {
-            let contents = if is_text { "texts" } else { "numbers" };
-            return Err(bad(&format!("{}{contents}", "lists of ".repeat(column.depth as usize))));
-        }
-        Ok(ParquetRows::new(self.clone(), column.clone()))
     }
 }
 
