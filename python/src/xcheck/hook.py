@@ -141,12 +141,13 @@ def found_by_module(model: Any) -> dict[str, Any]:
 
 
 # Models of transformers whose RoPE turns neighbours, not halves of a head, together.
-NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "helium", "llama4", "llama4_text")
+NEIGHBOURS = (
+    "codegen", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium", "llama4", "llama4_text",
+)  # fmt: skip
 
 
 def rope_pairing(model: Any) -> str | None:
     """Returns which two values of a head RoPE turns together; None without RoPE."""
-    if not any(name.endswith("rotary_emb") for name, _ in model.named_modules()):
-        return None
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    return "interleaved" if kind in NEIGHBOURS else "half"
+    if getattr(getattr(model, "config", None), "model_type", None) in NEIGHBOURS:
+        return "interleaved"
+    return "half" if any(name.endswith("rotary_emb") for name, _ in model.named_modules()) else None

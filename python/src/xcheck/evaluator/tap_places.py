@@ -155,6 +155,8 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         found["shared_out"] = Place(f"{path}.shared_mlp", "output")
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
+    if type(block).__name__ == "OPTDecoderLayer":  # attention reads queries that are already scaled
+        del found["q_rope"]
     return found
 
 
