@@ -272,3 +272,15 @@ def test_norms_are_told_apart_by_names_if_a_layer_has_unusual_ones():
     found = guess_norms(torch.nn.ModuleDict({name: norm(4) for name in names}))
     assert found["ffn_norm"] == "output of post_attention_layernorm" and "attn_norm" not in found
     assert guess_norms(torch.nn.ModuleDict({"input_layernorm": norm(4)})) == {"attn_norm": "output of input_layernorm"}
+
+
+def test_norms_are_told_apart_if_a_layer_lists_them_in_another_order_or_has_norms_of_more():
+    def found(*names):
+        return guess_norms(torch.nn.ModuleDict({name: torch.nn.LayerNorm(4) for name in names}))
+
+    falcon = found("post_attention_layernorm", "input_layernorm")
+    assert falcon["attn_norm"] == "output of input_layernorm"
+    assert falcon["attn_residual"] == "input of post_attention_layernorm"
+    own = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    assert found(*own, "post_per_layer_input_norm") == found(*own)  # Gemma 4
+    assert found(*own)["ffn_post_norm"] == "output of post_feedforward_layernorm"

@@ -77,6 +77,7 @@ def guess_map(model: Any, config: Any = None) -> Map:
 def guess_norms(block: Any) -> dict[str, str]:
     """The norms that stand in a layer itself: those behind a part by their names, the others by their order."""
     names = [name for name, module in block.named_children() if is_norm(name, module) and not OF_ONE.match(name)]
+    names.sort(key=lambda name: not name.startswith("input"))  # Falcon lists the second norm first
     found = {}
     for tap, pattern in BEHIND:
         fits = [name for name in names if re.search(pattern, name)]

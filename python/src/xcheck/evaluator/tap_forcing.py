@@ -40,7 +40,9 @@ class TapForcing:
         self.places = Places(model)
         self.heads = self.places.heads
         declared = dump.manifest.get("layout", {}).get("rope_pairing")
-        self.is_interleaved = declared == "interleaved" and rope_pairing(model) != declared
+        # Latent attention turns neighbours of a part of each head, whatever the order of its results.
+        has_latents = any(name.endswith("kv_a_proj_with_mqa") for name, _ in model.named_modules())
+        self.is_interleaved = declared == "interleaved" and rope_pairing(model) != declared and not has_latents
         self.rows: dict[tuple[str, str, int], list[tuple[TapRow, Place]]] = defaultdict(list)
         self.left: dict[tuple[str, int | None, int], TapRow] = {}
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
