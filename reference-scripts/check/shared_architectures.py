@@ -82,7 +82,7 @@ def shared(opened: dict[str, zipfile.ZipFile]) -> list[str]:
 
 
 def is_native(xcheck: Path, name: str, folder: Path) -> bool:
-    """Returns true if xcheck's engine knows a model type: then it misses other keys than `model_type`."""
+    """Returns true if xcheck's engine knows a model type: its error is then not about `model_type`."""
     model = folder / name
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": name}))

@@ -371,7 +371,7 @@ BETWEEN_HALVES = {
     "attn_residual": input_of("post_attention_layernorm"),
     "ffn_norm": output_of("post_attention_layernorm"),
 }
-# Scores before ALiBi, which one operation computes together with their sum: see InlineAttention.
+# Scores before ALiBi. One operation computes the scores and adds ALiBi: see InlineAttention.
 BLOOM = replace(
     FALCON,
     taps=FALCON.taps
@@ -562,7 +562,7 @@ LLAMA4 = replace(
     has_dense_layers=True,
 )
 
-# Layers that read the keys of earlier layers have no projections of keys. Values may be projected like keys.
+# Layers that read the keys of earlier layers have no projections of keys. Values may be outputs of the key projection.
 GEMMA4 = replace(
     GEMMA3,
     taps=GEMMA3.taps
@@ -756,7 +756,7 @@ class FirstTopk(TorchFunctionMode):
 
 
 class Calls(TorchFunctionMode):
-    """Keeps the operands and results of some functions that the code run inside it calls, in order."""
+    """Keeps, in the order of calls, operands and results of some functions that are called inside the context."""
 
     functions: tuple[Callable, ...] = ()
 
@@ -914,7 +914,7 @@ class Recorder:
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
         self.latents: dict[int, tuple[Tensor, Tensor]] = {}
-        self.head_dims: dict[int, int] = {}  # of layers with other heads
+        self.head_dims: dict[int, int] = {}  # by layer, if head sizes differ
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
         """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
@@ -970,7 +970,7 @@ class Recorder:
         self.keep("v_cache", layer, value)
 
     def watch_variants(self, block: nn.Module, layer: int) -> None:
-        """Records the embeddings of one of Gemma 4's layers, and values that are projected like keys."""
+        """Records the embeddings of one of Gemma 4's layers, and values that are outputs of the key projection."""
         attention = block.self_attn
         self.head_dims[layer] = attention.head_dim
         if getattr(attention, "v_proj", True) is None:
@@ -979,7 +979,7 @@ class Recorder:
             block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
 
     def watch_norms_after_rope(self, attention: nn.Module, layer: int) -> None:
-        """Records what norms after RoPE read: queries, then keys, or of two norms (Hunyuan) batch x heads x T x D."""
+        """Records the inputs of norms after RoPE: one norm for queries, then keys, or two of batch x heads x T x D (Hunyuan)."""
         names = itertools.cycle(("q_rope", "k_rope"))
         if hasattr(attention, "qk_norm"):
             attention.qk_norm.register_forward_pre_hook(lambda _, args: self.keep(next(names), layer, args[0]))
@@ -1003,7 +1003,7 @@ class Recorder:
             stored = kv_heads(self.config) if hasattr(self.config, "num_kv_heads") else heads
             repeated = of_heads(key).shape[1] // stored
             keys, values = of_heads(key, repeated).permute(0, 3, 1, 2), of_heads(value, repeated).transpose(1, 2)
-            dtype = value.dtype  # GPT-J multiplies queries and keys in float32, as which they have the same values
+            dtype = value.dtype  # GPT-J multiplies queries and keys as float32, which does not change their values
             self.keep("q_rope", layer, of_heads(query).transpose(1, 2).to(dtype))
             self.keep("k_rope", layer, keys[:, -tokens:].to(dtype))
             self.keep("k_cache", layer, keys.to(dtype))

@@ -56,7 +56,7 @@ def nemo_rl(rows: list[dict], rollout: torch.Tensor, trainer: torch.Tensor, out:
 
 
 def routes(rows: list[dict], out: Path) -> None:
-    """Right-padded sequences with the experts of each token, [sequences, tokens, layers, experts], and -1 without data."""
+    """Right-padded sequences with the experts of each token, [sequences, tokens, layers, experts]; -1: no data."""
     width = max(len(row["tokens"]) for row in rows)
     arrays = {"input_ids": np.zeros((len(rows), width), np.int64), "token_mask": np.zeros((len(rows), width), np.float32)}
     layers, used = np.shape(rows[0]["rollout_routes"])[1:]

@@ -82,7 +82,7 @@ def write_all(rows: list[dict], out: Path) -> None:
 
 
 def shifted_left(logprobs: list) -> list:
-    """Log-probabilities one token too early, as without a shift of the logits."""
+    """Log-probabilities one token too early, as if the logits were not shifted."""
     return [*logprobs[1:], None]
 
 

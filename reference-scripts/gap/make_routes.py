@@ -33,7 +33,7 @@ class Routes:
             router.register_forward_hook(lambda _m, _i, out, layer=layer: self.chosen(layer, out))
 
     def chosen(self, layer: int, out: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Chooses by the logits (first of out), and computes the weights as the router does: softmax, then a sum of 1."""
+        """Chooses by the logits (first of out), and computes the weights as the router does: softmax, then division by the sum."""
         logits = self.change(out[0].float())
         ids = logits.topk(self.used, -1).indices if self.given is None else self.given[:, layer]
         self.found[layer] = ids

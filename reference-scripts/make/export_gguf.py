@@ -190,7 +190,7 @@ def add_qwen3_next(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 
 def add_qwen35(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The qwen35.* and qwen35moe.* keys; a text has one position in all sections of RoPE."""
+    """The qwen35.* and qwen35moe.* keys; in a text, a token has the same position in all sections of RoPE."""
     add_sizes(writer, config, getattr(config, "moe_intermediate_size", None))
     if hasattr(config, "num_experts"):
         writer.add_expert_count(config.num_experts)
@@ -214,7 +214,7 @@ def add_delta_rule(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
 
 
-# Parts of linear attention with rows, or (last) columns, for each value head.
+# Parts of linear attention that have rows for each value head; the last part has columns for each.
 OF_VALUE_HEADS = ("in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight", "A_log", "dt_bias", "out_proj.weight")
 
 
@@ -408,7 +408,7 @@ def neox_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.n
 
 
 def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The gemma4.* keys. Heads of layers with full attention are the usual ones; rope_freqs.weight turns off the others' RoPE."""
+    """The gemma4.* keys. The usual keys are of layers with full attention; rope_freqs.weight turns off RoPE for some pairs."""
     layers = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
     slides = [kind == "sliding_attention" for kind in config.layer_types]
     full, sliding = layers[slides.index(False)], layers[slides.index(True)]
@@ -438,7 +438,7 @@ def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 
 def name_scalars(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The factors of Gemma 4's layers under names of weights."""
+    """Renames the factors of Gemma 4's layers as weights: `.layer_scalar.weight`."""
     return {name.replace(".layer_scalar", ".layer_scalar.weight"): of for name, of in tensors.items()}
 
 
@@ -469,7 +469,7 @@ def split_scaled_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def add_phi(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The phi2.* keys, of which llama.cpp's converter writes no base."""
+    """The phi2.* keys, without RoPE's base, which llama.cpp's converter does not write either."""
     add_sizes(writer, config)
     writer.add_rope_dimension_count(int(head_size(config) * config.rope_parameters["partial_rotary_factor"]))
 
@@ -491,7 +491,7 @@ def add_starcoder(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 
 def add_hunyuan(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The hunyuan-dense.* keys, with the base that alpha stretches."""
+    """The hunyuan-dense.* keys, with RoPE's base after alpha has enlarged it."""
     rope, size = config.rope_parameters, config.head_dim
     add_sizes(writer, config)
     add_head_size(writer, config)

@@ -164,14 +164,14 @@ QK_NORM = {"q_norm": 1.35, "k_norm": 1.35}
 # A setting of SIZES that the configuration does not have.
 UNSTATED = object()
 
-# Keys of a size in configurations, the first that one has.
+# Names of a size in configurations; `size` reads the first one that a configuration has.
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
 FFN_SIZES = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "hidden_size")
 CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
 def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
-    """The first of these numbers that the configuration has; of Gemma 4, those of the first kind of layers."""
+    """The first of these sizes that the configuration has; for Gemma 4, the size in the first kind of layers."""
     config = SimpleNamespace(**vars(config)) if config.model_type == "gemma4_text" else config
     return next(getattr(config, key) for key in keys if hasattr(config, key))
 
@@ -678,7 +678,7 @@ MODELS = {
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "num_key_value_heads": 4},
     ),
     "tiny-falcon": tiny(
-        "Falcon's architecture as of 7B, LayerNorm, GELU without a gate, both halves of a block read one norm of its input, all\n"
+        "The architecture of Falcon 7B, LayerNorm, GELU without a gate, both halves of a block read one norm of its input, all\n"
         "heads share one key and one value (llama.cpp computes GELU by tanh),",
         FalconForCausalLM,
         FalconConfig,
@@ -692,8 +692,8 @@ MODELS = {
         settings={**FALCON_SIZES, "tie_word_embeddings": False},
     ),
     "tiny-falcon-new": tiny(
-        "Falcon's architecture as of 40B, LayerNorm, GELU without a gate, the two halves of a block read its input with a norm\n"
-        "each, queries, keys and values by group of heads (llama.cpp computes GELU by tanh),",
+        "The architecture of Falcon 40B, LayerNorm, GELU without a gate, a norm of the block's input for each of its two\n"
+        "halves, queries, keys and values by group of heads (llama.cpp computes GELU by tanh),",
         FalconForCausalLM,
         FalconConfig,
         10,
@@ -747,7 +747,7 @@ MODELS = {
         types=(),
     ),
     "tiny-bloom": tiny(
-        "BLOOM's architecture, ALiBi, LayerNorm, also of the embeddings, biases in all matrices, GELU by tanh without a\n"
+        "BLOOM's architecture, ALiBi, LayerNorm (of the embeddings, too), biases in all matrices, GELU by tanh without a\n"
         "gate,",
         BloomForCausalLM,
         BloomConfig,
@@ -770,7 +770,7 @@ MODELS = {
         },
     ),
     "tiny-bloom-6": tiny(
-        "BLOOM's architecture with 6 heads, which is no power of two: ALiBi's slopes are of two geometric series,",
+        "BLOOM's architecture with 6 heads; as 6 is no power of two, ALiBi's slopes come from two geometric series,",
         BloomForCausalLM,
         BloomConfig,
         3,
@@ -826,7 +826,7 @@ MODELS = {
         types=(),
     ),
     "tiny-hunyuan": tiny(
-        "The architecture of Hunyuan without experts, norms of each query and key head after RoPE, whose base a factor stretches,",
+        "The architecture of Hunyuan without experts, norms of each query and key head after RoPE, a base of RoPE that a factor enlarges,",
         HunYuanDenseV1ForCausalLM,
         HunYuanDenseV1Config,
         2,
@@ -849,7 +849,7 @@ MODELS = {
         3,
         {
             "all heads in one group": shows(swap_groups, 0.1),
-            "steps without a least one": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
+            "no minimum of steps": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
             "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
             "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
             "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
@@ -902,7 +902,7 @@ MODELS = {
         files={"{name}-mxfp4.gguf": "the matrices of experts MXFP4, the others Q8_0"},
     ),
     "tiny-gemma4": tiny(
-        "Gemma 4's architecture, heads of 16 values and one key-value head in layers 1 and 3, where RoPE turns 2 pairs and values are\nprojected like keys, norms of "
+        "Gemma 4's architecture, heads of 16 values and one key-value head in layers 1 and 3, where RoPE turns 2 pairs and values are\noutputs of the key projection, norms of "
         "values, a window of 5 positions in layers 0 and 2, layers 2 and 3 with the keys of layers 0 and 1\nand a feed-forward size of 64, embeddings of each layer, logits capped at 20,",
         Gemma4ForCausalLM,
         Gemma4TextConfig,

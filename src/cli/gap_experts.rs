@@ -10,9 +10,9 @@ use crate::tensor::Tensor;
 #[derive(Debug, Default)]
 pub(super) struct GivenExpertsTap<'r> {
     given: Option<&'r ExpertRoutes>,
-    /// Layers of the model, of which those with experts may be some.
+    /// Number of layers of the model; only some of them may have experts.
     layers: usize,
-    /// Number of layers with experts, and of experts that each token chooses.
+    /// Number of layers with experts, and number of experts that each token chooses.
     shape: [usize; 2],
     /// Scores from which the experts of the layer are chosen.
     scores: Option<Tensor>,
@@ -21,7 +21,7 @@ pub(super) struct GivenExpertsTap<'r> {
 }
 
 impl<'r> GivenExpertsTap<'r> {
-    /// Creates a tap for a model with a number of layers.
+    /// Creates a tap for a model with this number of layers.
     pub(super) fn new(given: Option<&'r ExpertRoutes>, layers: usize) -> Self {
         Self { given, layers, ..Self::default() }
     }

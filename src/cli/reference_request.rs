@@ -120,7 +120,7 @@ fn usual(target: &RequestedModel) -> Result<ReferenceEngine> {
             ModelFiles::Meta { .. } => "Meta's files; convert them to a Hugging Face directory",
             _ => "llama2.c files; make dumps with reference-scripts/dump/dump_llama2c.py",
         };
-        Error::Usage(format!("{}: no engine of --with reads {remedy}", target.name))
+        Error::Usage(format!("{}: none of the engines of --with can read {remedy}", target.name))
     })
 }
 

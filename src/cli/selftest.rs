@@ -26,7 +26,7 @@ use crate::verdict::Verdict;
 /// The shipped model for tests with other kernels and with faults of every size.
 const DETAILED: &str = "tiny-llama3-f32";
 
-/// Taps that dumps with faults may be limited to, by the name of the option's value.
+/// Fewer taps that `--recorded` can also judge dumps with faults from, by the name of the option's value.
 const FEWER_TAPS: [(&str, RecordedTaps); 2] =
     [("layers", RecordedTaps::Blocks), ("logits", RecordedTaps::Logits)];
 

@@ -76,8 +76,8 @@ kinds! {
     Attention {
         GqaMapping "gqa_mapping" "the key-value head that a query head reads";
         HeadOrder "head_order" "heads in another order";
-        AttnGate "attn_gate" "the output gate of attention: missing, or another function";
-        QueryTemperature "query_temperature" "the factor of queries that depends on their position: missing, or of other positions";
+        AttnGate "attn_gate" "the output gate of attention: missing, or with another activation function";
+        QueryTemperature "query_temperature" "the factor of queries that depends on their position: missing, or computed for other positions";
         AttnScale "attn_scale" "the factor that q·k is multiplied by";
         Softcap "softcap" "softcapping of scores or logits that is missing, or extra";
     }
@@ -108,7 +108,7 @@ kinds! {
         ConvKernel "conv_kernel" "the weights of a short convolution in another order";
         ConvState "conv_state" "the inputs of a short convolution that a layer keeps between passes";
         ConvBias "conv_bias" "the bias of a short convolution: missing, or added twice";
-        StepSize "step_size" "the step sizes of a recurrence: their bias, or softplus";
+        StepSize "step_size" "the step sizes of a recurrence: their bias, softplus or limits";
         StateDecay "state_decay" "the decay of a recurrent state";
         StateGroups "state_groups" "the group of heads whose B and C a head of a recurrence reads";
         StateSkip "state_skip" "the skip connection of a recurrence";

@@ -31,7 +31,7 @@ pub(super) fn check_parts(model: &dyn Model) -> Result<()> {
     match model.runs_in_parts() {
         true => Ok(()),
         false => Err(Error::Usage(format!(
-            "layers of {} also read tokens, or keys of earlier layers: run the whole model",
+            "layers of {} also read tokens or earlier layers' keys and cannot run alone: run the whole model",
             model.architecture()
         ))),
     }

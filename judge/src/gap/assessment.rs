@@ -319,7 +319,7 @@ impl PairTally {
                 counted(self.other_prompt, "sequence")
             )),
             () if self.routes.has_other_shape => Some(
-                "the sides have experts of different numbers of layers, or different numbers of experts for a token"
+                "the sides differ in the number of layers with experts, or in the number of experts per token"
                     .to_owned(),
             ),
             () if self.has_mixed_dtypes => {

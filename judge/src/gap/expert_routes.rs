@@ -53,7 +53,7 @@ impl ExpertRoutes {
     /// # Errors
     /// The problem with the text.
     pub(super) fn of_text(text: &str) -> Result<Self, String> {
-        let expected = "expected lists [token][layer][expert], or such an .npy file in base64; SGLang's text has no shape: \
+        let expected = "expected lists [token][layer][expert], or such an .npy file in base64; convert SGLang's text, which has no shape: \
                         np.frombuffer(base64.b64decode(text), np.int32).reshape(-1, layers, experts).tolist()";
         let bytes = base64::engine::general_purpose::STANDARD.decode(text);
         let bytes = bytes.map_err(|_| format!("text that is not base64, {expected}"))?;
@@ -63,7 +63,7 @@ impl ExpertRoutes {
         let shape = <[usize; 3]>::try_from(stored.shape).ok();
         match view.zip(shape) {
             Some((view, shape)) => Self::of(shape, view.to_vec()),
-            None => Err(format!("another array, {expected}")),
+            None => Err(format!("an array of another shape or type, {expected}")),
         }
     }
 
@@ -134,7 +134,7 @@ impl<'de> Visitor<'de> for RoutesVisitor {
             }
             if token.len() != shape[1] || token.iter().any(|layer| layer.len() != shape[2]) {
                 let token = shape[0];
-                return Err(A::Error::custom(format!("token {token} has other lengths than token 0")));
+                return Err(A::Error::custom(format!("token {token} has another shape than token 0")));
             }
             shape[0] += 1;
             ids.extend(token.into_iter().flatten().map(|id| id as f64));

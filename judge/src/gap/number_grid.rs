@@ -89,7 +89,7 @@ pub(super) fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2
         };
         if stated.is_some_and(|stated| stored > 1.1 * stated.largest) {
             let text = format!(
-                "coarse numbers: all log-probabilities of the {name} are numbers of {}, and {} is stated",
+                "coarse numbers: all log-probabilities of the {name} are numbers of {}, but the stated type is {}",
                 grid.name(),
                 dtypes[side].as_deref().unwrap_or_default()
             );

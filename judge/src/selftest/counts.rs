@@ -171,7 +171,7 @@ fn change(bed: &TestModel, plant: &InjectedFault, recorded: RecordedTaps) -> err
         let first_found = outcome.first_divergence().map_or("nowhere".into(), |row| row.site.to_string());
         let what = outcome.findings.first().map_or("no cause", |finding| finding.what.as_str());
         format!(
-            "{} in {}, {}, {}: made at {first}, found at {first_found}: {what}",
+            "{} in {}, {}, {}: injected at {first}, first failure at {first_found}: {what}",
             plant.change,
             bed.name,
             bed.arithmetic,

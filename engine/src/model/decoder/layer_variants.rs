@@ -149,8 +149,7 @@ impl LayerVariants {
         match self.n_sharing < c.n_layers && has_source(true) && has_source(false) {
             true => Ok(()),
             false => {
-                let expected =
-                    "a number that leaves a layer with keys of its own for each kind of the others";
+                let expected = "a smaller number: each kind of layer that shares keys needs an earlier layer with keys of its own";
                 Err((self.n_sharing.to_string(), expected.to_owned()))
             }
         }

@@ -113,7 +113,7 @@ impl StateSpaceFiles {
             true => Ok(head_dim),
             false => {
                 let expected = format!(
-                    "heads of {inner} values together: mamba_expand times the hidden size, or mamba_d_ssm"
+                    "heads with {inner} values in total (mamba_expand times the hidden size, or mamba_d_ssm)"
                 );
                 Err(file.bad_key(keys.heads, heads, expected))
             }

@@ -171,7 +171,10 @@ impl BoundedPages {
             Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, is_compressed, .. } => {
                 let levels = *def_levels_byte_len as usize + *rep_levels_byte_len as usize;
                 if levels > buf.len() {
-                    return Err(bad(format!("a page with {levels} bytes of levels in {}", buf.len())));
+                    return Err(bad(format!(
+                        "a page that states {levels} bytes of levels but has only {}",
+                        buf.len()
+                    )));
                 }
                 if *is_compressed {
                     let values = decompressed(buf.slice(levels..), self.compression)?;

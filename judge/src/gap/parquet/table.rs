@@ -95,8 +95,10 @@ impl ParquetTable {
         for (field, has_own) in numbers.chain(texts) {
             if has_own? != has_row {
                 let name = field.names()[0];
-                let problem =
-                    format!("row {}: only one of `{name}` and the log-probabilities has it", self.row);
+                let problem = format!(
+                    "row {}: `{name}` and the log-probabilities have different numbers of rows",
+                    self.row
+                );
                 return Err(Error::dump(&self.path, problem));
             }
         }

@@ -40,7 +40,7 @@ class TapForcing:
         self.places = Places(model)
         self.heads = self.places.heads
         declared = dump.manifest.get("layout", {}).get("rope_pairing")
-        # Latent attention turns neighbours of a part of each head, whatever the order of its results.
+        # Latent attention rotates neighbouring values in a part of each head, in whatever order it returns them.
         has_latents = any(name.endswith("kv_a_proj_with_mqa") for name, _ in model.named_modules())
         self.is_interleaved = declared == "interleaved" and rope_pairing(model) != declared and not has_latents
         self.rows: dict[tuple[str, str, int], list[tuple[TapRow, Place]]] = defaultdict(list)

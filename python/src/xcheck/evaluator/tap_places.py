@@ -164,7 +164,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
-    """Returns the taps of Llama 4's and Hunyuan's queries and keys that attention reads, by those of other models."""
+    """Returns the taps that attention reads in Llama 4 and Hunyuan, by the tap that it reads in other models."""
     if any(name.endswith((".qk_norm", ".query_layernorm")) for name in names):
         return {"q_rope": "q_rope_norm", "k_rope": "k_rope_norm"}
     attention = getattr(block, "self_attn", None)
@@ -173,7 +173,7 @@ def after_rope(block: Any, names: list[str]) -> dict[str, str]:
 
 
 def gates_attention(block: Any, path: str, found: dict[str, Place]) -> bool:
-    """Returns true if the projection of queries has a gate for each value of attention's output."""
+    """Returns true if the projection of queries also makes a gate for each value of attention's output."""
     if not {"q", "attn_context"} <= found.keys():
         return False
     modules = [block.get_submodule(found[tap].module.removeprefix(f"{path}.")) for tap in ("q", "attn_context")]
