@@ -31,7 +31,7 @@
 //! 7. [`verdict::Outcome`]: the verdict of the dump, with its causes
 //! 8. [`report::Report`]: all dumps of a run
 #![deny(missing_docs)]
-// Where something else stands (maps of files), the function says so.
+// Exceptions (maps of files) are marked at the function.
 #![deny(unsafe_code)]
 
 pub mod align;
@@ -51,7 +51,7 @@ pub mod selfcheck;
 pub mod selftest;
 pub mod verdict;
 
-// The engine's rooms are known by their names here, too.
+// The engine's modules have the same names here.
 use xcheck_engine::{
     architecture, atomic_write, catalogue, change, checkpoint, engine, error, error_map, exact, format,
     input, library_panic, measure, memory, model, numerics, ops, parallel, tap, tensor, tracing, view,

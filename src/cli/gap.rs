@@ -126,14 +126,16 @@ impl GapArgs {
         };
         let other = self.trainer.as_ref().unwrap_or(&self.rollout);
         let place = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-        if self.trainer.is_some() && rollout.is_none() && place(other) == place(&self.rollout) {
+        let is_one_file = place(other) == place(&self.rollout);
+        if self.trainer.is_some() && rollout.is_none() && is_one_file {
             return Err(Error::Usage(format!(
                 "{} is given twice; name its two fields with --columns ROLLOUT,TRAINER",
                 other.display()
             )));
         }
-        let rollout = RecordSource::open(&self.rollout, PolicySide::Rollout, rollout)?;
-        Ok(SequenceJoin::new(rollout, RecordSource::open(other, PolicySide::Trainer, trainer)?))
+        let open = if is_one_file { RecordSource::of_both } else { RecordSource::open };
+        let rollout = open(&self.rollout, PolicySide::Rollout, rollout)?;
+        Ok(SequenceJoin::new(rollout, open(other, PolicySide::Trainer, trainer)?))
     }
 
     /// Holds both sides against a model, in the types that the files state.

@@ -83,7 +83,8 @@ fn gap(scores: &[f32], own: &[f32], chosen: &[f32]) -> f64 {
     let score = |expert: &f32| f64::from(scores[*expert as usize]);
     let best = own.iter().filter(|expert| !chosen.contains(expert)).map(score).fold(f64::MIN, f64::max);
     let worst = chosen.iter().filter(|expert| !own.contains(expert)).map(score).fold(f64::MAX, f64::min);
-    best - worst
+    // A side may choose better scores: those of groups that our engine excludes.
+    (best - worst).abs()
 }
 
 impl Tap for GivenExpertsTap<'_> {

@@ -52,15 +52,21 @@ pub(super) fn against_model(
         let run =
             |routes| own_logprobs(model, supposed, &pair.tokens, pair.temperatures.map(applied), routes);
         let (exact, _) = run(None)?;
+        // Both sides have the same experts after a replay.
+        let mut last = None::<(&ExpertRoutes, _)>;
         for side in 0..2 {
-            tallies[side].add(&one_side(&pair, side, &exact[side]));
+            let of_own = one_side(&pair, side, &exact[side]);
+            tallies[side].add(&of_own);
             let Some(routes) = &pair.routes[side] else {
-                replayed[side].add(&one_side(&pair, side, &exact[side]));
+                replayed[side].add(&of_own);
                 continue;
             };
-            let (with_routes, replay) = run(Some(routes))?;
+            let (_, (with_routes, replay)) = match last.take() {
+                Some(known) if known.0 == routes => last.insert(known),
+                _ => last.insert((routes, run(Some(routes))?)),
+            };
             replayed[side].add(&one_side(&pair, side, &with_routes[side]));
-            replays[side].get_or_insert_default().add(&replay);
+            replays[side].get_or_insert_default().add(replay);
         }
         read += pair.tokens.len();
         sequences += 1;
@@ -91,13 +97,16 @@ fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
     let own = pair.logprobs[side].iter().zip(exact);
     let scored = own.map(|(own, &exact)| if own.is_nan() { f64::NAN } else { exact }).collect();
     SequencePair {
+        index: pair.index,
+        tokens: pair.tokens.clone(),
+        prompt_length: pair.prompt_length,
+        has_other_prompt: pair.has_other_prompt,
         logprobs: [pair.logprobs[side].clone(), scored],
         temperatures: [None, None],
         versions: [pair.versions[side], None],
         dtypes: [pair.dtypes[side].clone(), None],
         routes: [None, None],
         nan: [pair.nan[side], 0],
-        ..pair.clone()
     }
 }
 

@@ -216,7 +216,8 @@ fn judged(jobs: &[SelfTestJob]) -> Result<Vec<Judged>> {
 fn verdict(table: &SelfTestTable, broken: &[FigureRegression], sensitive: &[Sensitivity]) -> Verdict {
     let all = table.all();
     let is_harmful = !sensitive.iter().all(Sensitivity::is_harmless);
-    let is_misnamed = table.recorded.values().any(|counts| counts.misnamed > 0);
+    // With all taps, each fault must have a name.
+    let is_misnamed = all.unnamed > 0 || table.recorded.values().any(|counts| counts.misnamed > 0);
     match () {
         () if !broken.is_empty() || is_misnamed || is_harmful => Verdict::Fail,
         () if all.detected == 0 => Verdict::Inconclusive,
@@ -235,6 +236,7 @@ fn shown(table: &SelfTestTable, broken: &[FigureRegression], verdict: Verdict) -
         "hidden",
         "in doubt",
         "misnamed",
+        "no name",
         "no effect",
     ]);
     let all = table.all();
@@ -295,8 +297,6 @@ fn shown_recorded(table: &SelfTestTable) -> String {
         "in doubt",
     ]);
     for ((recorded, arithmetic), count) in &table.recorded {
-        let wrong =
-            if *recorded == RecordedTaps::Full { count.misnamed - count.unnamed } else { count.misnamed };
         let numbers = [
             count.planted,
             count.detected,
@@ -304,7 +304,7 @@ fn shown_recorded(table: &SelfTestTable) -> String {
             count.named,
             count.among,
             count.unnamed,
-            wrong,
+            count.misnamed,
             count.hidden,
             count.in_doubt,
         ];
@@ -343,9 +343,18 @@ fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
 
 fn numbers(count: &FaultCounts) -> Vec<String> {
     let FaultCounts {
-        planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect, ..
+        planted,
+        detected,
+        located,
+        named,
+        among,
+        hidden,
+        in_doubt,
+        misnamed,
+        unnamed,
+        no_effect,
     } = *count;
-    let all = [planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect];
+    let all = [planted, detected, located, named, among, hidden, in_doubt, misnamed, unnamed, no_effect];
     all.map(|number| if number == 0 { "-".to_owned() } else { number.to_string() }).to_vec()
 }
 

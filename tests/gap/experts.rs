@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 use xcheck::gap::GapAssessment;
 use xcheck::verdict::Verdict;
@@ -93,6 +94,90 @@ fn flipped_experts_excuse_no_other_fault() {
     }
 }
 
+/// Changes the lines of a file of JSON.
+fn edited(path: &Path, edit: impl Fn(usize, &mut Value)) {
+    let text = fs::read_to_string(path).expect("written");
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    lines.iter_mut().enumerate().for_each(|(index, line)| edit(index, line));
+    fs::write(path, lines.iter().map(|line| line.to_string() + "\n").collect::<String>()).expect("written");
+}
+
+#[test]
+fn a_wrong_router_is_no_flip_of_experts() {
+    for model in MIXTURES {
+        let found = judged_routed(model, ["rollout", "router"], ["rollout_routes", "router_routes"]);
+        assert_eq!(found.verdict, Verdict::Fail, "{model}: {:?}", found.findings);
+        assert_ne!(found.findings[0].cause, "flipped-experts");
+    }
+}
+
+#[test]
+fn routes_of_other_tokens_contradict_log_probabilities_that_agree() {
+    for model in MIXTURES {
+        let found = judged_routed(model, ["rollout", "replayed"], ["rollout_routes", "router_routes"]);
+        assert_eq!(
+            cause(&found),
+            (Verdict::Inconclusive, "contradictory-experts"),
+            "{model}: {:?}",
+            found.findings
+        );
+    }
+}
+
+/// Of 24 sequences, the first four have routes; the other ones have a fault.
+#[test]
+fn tokens_without_routes_are_not_excused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for model in MIXTURES {
+        let [rollout, trainer] = routed(folder.path(), model, ["rollout", "trainer"], OWN_ROUTES);
+        for (path, is_faulty) in [(&rollout, false), (&trainer, true)] {
+            edited(path, |index, line| {
+                if index < 4 {
+                    return;
+                }
+                line.as_object_mut().expect("an object").remove("routed_experts");
+                let values = line["logprobs"].as_array_mut().expect("a list");
+                for value in values.iter_mut().filter(|value| is_faulty && value.is_number()) {
+                    *value = json!(value.as_f64().expect("a number") - 0.7);
+                }
+            });
+        }
+        let found = judged_files([&rollout, &trainer], [None, None], ["bf16", "f32"]);
+        assert!(
+            found.experts.as_ref().is_some_and(|experts| experts.other_tokens > 0),
+            "{:?}",
+            found.experts
+        );
+        assert_eq!(found.verdict, Verdict::Fail, "{model}: {:?}", found.findings);
+    }
+}
+
+#[test]
+fn experts_without_a_side_in_one_file_are_the_rollouts() {
+    let terminal = Terminal::new();
+    let text = fs::read_to_string(data("tiny-mixtral.jsonl")).expect("it ships");
+    let both = |own: &str, trainer: &str| {
+        let lines = text.lines().map(|line| {
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            let mut both = json!({"tokens": line["tokens"], "prompt_length": line["prompt_length"]});
+            both["rollout_logprobs"] = line["rollout"].clone();
+            both["trainer_logprobs"] = line["trainer"].clone();
+            both[own] = line["rollout_routes"].clone();
+            if !trainer.is_empty() {
+                both[trainer] = line["trainer_routes"].clone();
+            }
+            both.to_string() + "\n"
+        });
+        fs::write(terminal.path().join("both.jsonl"), lines.collect::<String>()).expect("written");
+        terminal.json(&["gap", "both.jsonl", "--dtype", "bf16,f32"]).1
+    };
+    assert_eq!(both("routed_experts", "")["experts"], Value::Null);
+    for own in ["routed_experts", "rollout_routed_experts"] {
+        let found = both(own, "trainer_routed_experts");
+        assert!(found["experts"]["other_tokens"].as_u64() > Some(10), "{own}: {found}");
+    }
+}
+
 #[test]
 fn experts_are_read_from_parquet_and_batches() {
     let wanted = judged_routed("tiny-qwen3moe", ["rollout", "trainer"], OWN_ROUTES);
@@ -126,9 +211,26 @@ fn the_model_computes_with_the_experts_of_a_side() {
         let (code, found) = against(["rollout", "replayed"], ["rollout_routes"; 2]);
         assert_eq!((code, &found["verdict"]), (3, &json!("inconclusive")), "{model}: {found}");
         assert_eq!(found["model"]["trainer"]["findings"][0]["cause"], "flipped-experts");
+        let (code, found) = against(["rollout", "trainer"], ["rollout_routes", "router_routes"]);
+        let trainer = &found["model"]["trainer"];
+        assert_eq!(
+            (code, &trainer["findings"][0]["cause"]),
+            (3, &json!("contradictory-experts")),
+            "{model}: {trainer}"
+        );
         let (code, found) = against(["rollout", "router"], ["rollout_routes", "router_routes"]);
         assert_eq!((code, &found["model"]["trainer"]["verdict"]), (1, &json!("fail")), "{model}: {found}");
     }
+}
+
+/// An empty `.npy` file of int16 with a shape, in base64.
+fn npy_of_shape(shape: &str) -> String {
+    let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': {shape}, }}");
+    let header = format!("{header:<117}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
 #[test]
@@ -137,13 +239,14 @@ fn experts_that_cannot_be_used_are_refused() {
     let line = |experts: Value| {
         json!({"tokens": [1, 2, 3], "logprobs": [null, -0.5, -1.5], "routed_experts": experts}).to_string()
     };
-    let cases: [(Value, &[&str]); 6] = [
+    let cases: [(Value, &[&str]); 7] = [
         (json!([[[0, 1]], [[0, 1]], [[0, 1]], [[0, 1]]]), &["`routed_experts`", "4 tokens, expected 2 or 3"]),
-        (json!([[[0, 1]], [[0]]]), &["`routed_experts`", "token 1 has other lengths"]),
+        (json!([[[0, 1]], [[0]]]), &["`routed_experts`", "token 1 has another shape than token 0"]),
         (json!([[0, 1], [0, 1]]), &["`routed_experts`", "expected a sequence"]),
         (json!([[[0, 70000]], [[0, 1]]]), &["70000, expected the index of an expert"]),
         (json!("AAAAAAEAAAA="), &["base64 without a shape", ".reshape(-1, layers, experts)"]),
         (json!([]), &["shape [0, 0, 0]"]),
+        (json!(npy_of_shape("(0, 4294967296, 4294967296)")), &["expected [tokens, layers, experts]"]),
     ];
     for (experts, expected) in cases {
         fs::write(terminal.path().join("routes.jsonl"), line(experts)).expect("written");

@@ -341,7 +341,9 @@ impl<'d> LiveComparison<'d> {
             ShapeDifference::None => Ok(Some(own.clone())),
             ShapeDifference::Keys { numbers: [ours, theirs], is_alone: true } => {
                 let window = self.engine.window(site);
-                let keeps_enough = window.is_some_and(|window| (window.min(ours)..ours).contains(&theirs));
+                // A chunk that has just begun has few keys.
+                let least = window.map(|window| if self.engine.has_chunks { 1 } else { window.min(ours) });
+                let keeps_enough = least.is_some_and(|least| (least..ours).contains(&theirs));
                 Ok(keeps_enough.then(|| latest_keys(own, site.point, theirs)))
             }
             ShapeDifference::Experts(_) => Ok(None),

@@ -1,4 +1,4 @@
-//! What all runs of a model along one dump share: the dump, the numerics, the rounding of both sides, the part to run.
+//! Inputs and settings that all runs of a model along one dump share: the dump, the numerics, the rounding of both sides.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;

@@ -11,11 +11,11 @@ use super::number_grid::{NumberGrid, coarse};
 use super::pair_view::{PairView, rms};
 use super::pattern::patterns;
 use super::rounding_scales::LogOddsScale;
-use super::route_effect::{RouteCounts, RouteEffect};
+use super::route_effect::{MOST_OF_GAP, RouteCounts, RouteEffect};
 use super::route_replay::RouteReplay;
 use super::sequence_join::{JoinCounts, SequenceJoin};
 use super::softmax_sum;
-use super::token_route::RouteAgreement;
+use super::token_route::{RouteAgreement, TokenRoute};
 use super::token_sample::TokenSample;
 use super::training_effect::{RatioSums, TrainingEffect};
 use super::value_counts::ValueCounts;
@@ -164,20 +164,13 @@ impl PairTally {
             NumberGrid::of(self.sample.tokens.iter().map(|token| token.trainer)),
         ];
         let storage = grids.iter().flatten().fold(StorageError::F32, |sum, grid| sum.with(grid.error()));
-        let same = self.sample.with_same_experts();
-        let view = |sample| PairView::new(sample, LogprobError::new(sample, scale, storage), scale);
-        let pair = view(&self.sample);
+        let rounding = (scale, storage);
+        let pair = view(&self.sample, rounding);
         let informative = informative_tokens(&pair);
         let mut findings = self.faults(&pair, grids);
         let experts = self.routes.effect(&pair);
         if let Some(experts) = &experts {
-            let same = view(&same);
-            let of_same = self.faults(&same, grids);
-            let is_faulty = of_same.iter().any(is_fault);
-            let is_proven = !is_faulty && informative_tokens(&same) >= LEAST_INFORMATIVE;
-            if experts.can_cause(&findings, is_proven) {
-                findings = if is_faulty { of_same } else { vec![experts.finding()] };
-            }
+            findings = self.without_flips(findings, experts, &pair, (rounding, grids));
         }
         if !findings.iter().any(is_fault) {
             findings.extend(self.doubts(join, informative));
@@ -207,6 +200,34 @@ impl PairTally {
         };
         found.sentence = found.said();
         found
+    }
+
+    /// Returns the findings that remain if tokens with other experts are left out, or the finding that these experts are the
+    /// reason for all.
+    fn without_flips(
+        &self,
+        findings: Vec<GapFinding>,
+        experts: &RouteEffect,
+        pair: &PairView,
+        (rounding, grids): ((Option<LogOddsScale>, StorageError), [Option<NumberGrid>; 2]),
+    ) -> Vec<GapFinding> {
+        let Some(cause) = findings.first().map(|finding| finding.cause) else { return findings };
+        if experts.other_tokens == 0 {
+            return findings;
+        }
+        let unflipped = self.sample.with_routes(TokenRoute::is_unflipped);
+        let remaining = self.faults(&view(&unflipped, rounding), grids);
+        let is_faulty = remaining.iter().any(is_fault);
+        let same = self.sample.with_routes(|route| route == TokenRoute::Same);
+        let is_proven = informative_tokens(&view(&same, rounding)) >= LEAST_INFORMATIVE;
+        match experts.can_cause(cause, is_proven.then_some(same.sequences.len())) {
+            _ if is_faulty && RouteEffect::is_caused(cause) => {
+                let part = pair.share(|index| self.sample.routes[index].is_unflipped());
+                remaining.into_iter().map(|finding| finding.within(part)).collect()
+            }
+            true if !is_faulty => vec![experts.finding(is_proven)],
+            _ => findings,
+        }
     }
 
     /// Returns invalid values, patterns and sizes.
@@ -275,6 +296,8 @@ impl PairTally {
             found.push(GapFinding::doubt("unmatched", text));
         }
         found.extend(self.lost_coverage().map(|text| GapFinding::doubt("partly-compared", text)));
+        found
+            .extend(self.routes.contradiction().map(|text| GapFinding::doubt("contradictory-experts", text)));
         if self.values.compared == 0 {
             let text = "no token is scored by both sides".to_owned();
             found.push(GapFinding::doubt("nothing-compared", text));
@@ -335,22 +358,29 @@ impl PairTally {
 }
 
 impl GapAssessment {
-    /// Joins an assessment with our engine's choices of experts and one with the side's own. Other experts are an excuse,
-    /// but no proof: with their own experts, wrong engines differ from the model, too.
+    /// Joins an assessment with our engine's choices of experts and one with the side's own. Other experts are an excuse if
+    /// they explain most of the gap, but no proof: a wrong router flips experts, too.
     #[must_use]
     pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
         let replay = replay.with_scales(self.scale, replayed.scale);
-        if self.verdict == Verdict::Pass || replay.other_choices == 0 {
-            return Self { replay: Some(replay), ..self };
-        }
-        if replayed.findings.iter().any(is_fault) {
-            return Self { replay: Some(replay), ..replayed };
-        }
-        let findings = [vec![replay.finding()], replayed.findings].concat();
+        let is_excused = !replayed.findings.iter().any(is_fault);
+        let findings = match self.verdict {
+            Verdict::Fail if !is_excused => return Self { replay: Some(replay), ..replayed },
+            _ if !is_excused => vec![replay.contradiction()],
+            Verdict::Pass => return Self { replay: Some(replay), ..self },
+            _ if replay.other_choices == 0 || replay.explained < MOST_OF_GAP => {
+                return Self { replay: Some(replay), ..self };
+            }
+            _ => [vec![replay.finding()], replayed.findings].concat(),
+        };
         let mut found = Self { replay: Some(replay), verdict: Verdict::Inconclusive, findings, ..self };
         found.sentence = found.said();
         found
     }
+}
+
+fn view(sample: &TokenSample, (scale, storage): (Option<LogOddsScale>, StorageError)) -> PairView<'_> {
+    PairView::new(sample, LogprobError::new(sample, scale, storage), scale)
 }
 
 fn is_fault(finding: &GapFinding) -> bool {

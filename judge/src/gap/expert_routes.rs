@@ -36,7 +36,8 @@ impl ExpertRoutes {
             _ => Err(format!("{id}, expected the index of an expert")),
         };
         let mut experts = ids.into_iter().map(id).collect::<Result<Vec<_>, _>>()?;
-        if used == 0 || layers == 0 || tokens.checked_mul(layers * used) != Some(experts.len()) {
+        let width = layers.checked_mul(used).filter(|&width| width > 0);
+        if width.and_then(|width| tokens.checked_mul(width)) != Some(experts.len()) {
             return Err(format!("shape [{tokens}, {layers}, {used}], expected [tokens, layers, experts]"));
         }
         for chosen in experts.chunks_mut(used) {
@@ -65,6 +66,11 @@ impl ExpertRoutes {
             Some((view, shape)) => Self::of(shape, view.to_vec()),
             None => Err(format!("an array of another shape or type, {expected}")),
         }
+    }
+
+    /// Returns the number of choices of all tokens and layers.
+    pub(super) fn len(&self) -> usize {
+        self.experts.len()
     }
 
     /// Returns the number of tokens.

@@ -45,6 +45,11 @@ impl GapFinding {
         self
     }
 
+    /// Returns the finding about a part of the tokens, which has this share of all squared differences.
+    pub(super) fn within(self, part: f64) -> Self {
+        Self { share: self.share * part, ..self }
+    }
+
     /// Sets the place.
     pub(super) fn at(self, sequences: Vec<usize>, share: f64) -> Self {
         Self { sequences, share, ..self }

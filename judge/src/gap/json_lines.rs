@@ -30,25 +30,36 @@ pub(super) struct JsonLines {
 pub(super) struct SideNames {
     side: PolicySide,
     logprobs: Vec<String>,
+    /// True if the file has the other side, too.
+    has_both_sides: bool,
 }
 
 impl SideNames {
     /// Returns the usual names of a side, or the column that the user names.
-    pub(super) fn of(side: PolicySide, column: Option<&str>) -> Self {
+    pub(super) fn of(side: PolicySide, column: Option<&str>, has_both_sides: bool) -> Self {
         let logprobs = match column {
             Some(column) => vec![column.to_owned()],
             None => side.logprobs().iter().map(|&name| name.to_owned()).collect(),
         };
-        Self { side, logprobs }
+        Self { side, logprobs, has_both_sides }
     }
 
     pub(super) fn rank(&self, name: &str) -> Option<usize> {
         self.logprobs.iter().position(|known| known == name)
     }
 
-    /// Returns the field with a name, if it is this side's.
+    /// Returns the field with a name, if it is this side's. In a file of both sides, experts without a side's name are the
+    /// rollout's.
     pub(super) fn field(&self, name: &str) -> Option<SequenceField> {
-        SequenceField::named(name).filter(|_| self.side.owns(name))
+        let is_of_rollout =
+            |field: &SequenceField| field.depth() == 3 && self.has_both_sides && !self.is_own(name);
+        let is_others = |field: &SequenceField| self.side == PolicySide::Trainer && is_of_rollout(field);
+        SequenceField::named(name).filter(|field| self.side.owns(name) && !is_others(field))
+    }
+
+    /// Returns true if a field's name says that it is this side's alone. Such a field is better than one without a side.
+    pub(super) fn is_own(&self, name: &str) -> bool {
+        !self.side.other().owns(name)
     }
 
     /// Lists the names of log-probabilities for a message.
@@ -144,6 +155,9 @@ impl<'de> Visitor<'de> for StatedVisitor<'_> {
                     stated.logprobs = map.next_value_seed(NamedValue::<Numbers>::of(&key))?.0;
                     best = rank;
                 }
+                (_, Some(SequenceField::Routes)) if stated.routes.is_some() && !self.0.is_own(&key) => {
+                    map.next_value::<IgnoredAny>()?;
+                }
                 (_, Some(field)) => read_field(&mut stated, field, &key, &mut map)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
@@ -174,10 +188,6 @@ fn read_field<'de, A: MapAccess<'de>>(
                 flag.as_bool().unwrap_or_else(|| flag.as_f64().is_some_and(|flag| flag != 0.0))
             };
             stated.mask = Some(flags.iter().map(is_set).collect());
-        }
-        // A field of this side alone is better than one of both.
-        Field::Routes if stated.routes.is_some() && key == field.names()[0] => {
-            map.next_value::<IgnoredAny>()?;
         }
         Field::Routes => stated.routes = map.next_value_seed(NamedValue::of(key))?,
         Field::PromptRoutes => stated.prompt_routes = map.next_value_seed(NamedValue::of(key))?,

@@ -22,12 +22,24 @@ enum RecordReader {
 }
 
 impl RecordSource {
-    /// Opens a file: JSONL, Parquet, or a batch of tensors. `column` names the log-probabilities, if they have no usual name.
+    /// Opens the file of a side: JSONL, Parquet, or a batch of tensors. `column` names the log-probabilities, if they have no
+    /// usual name.
     ///
     /// # Errors
     /// If the file has another form.
     pub fn open(path: &Path, side: PolicySide, column: Option<&str>) -> Result<Self> {
-        let wanted = SideNames::of(side, column);
+        Self::named(path, SideNames::of(side, column, false))
+    }
+
+    /// Opens a side of a file that has both.
+    ///
+    /// # Errors
+    /// See [`RecordSource::open`].
+    pub fn of_both(path: &Path, side: PolicySide, column: Option<&str>) -> Result<Self> {
+        Self::named(path, SideNames::of(side, column, true))
+    }
+
+    fn named(path: &Path, wanted: SideNames) -> Result<Self> {
         Ok(Self(match SequenceForm::of(path)? {
             SequenceForm::Json => RecordReader::Lines(Box::new(JsonLines::open(path, wanted)?)),
             SequenceForm::Parquet => RecordReader::Table(Box::new(ParquetTable::open(path, &wanted)?)),

@@ -38,6 +38,16 @@ impl RouteReplay {
         GapFinding::doubt("flipped-experts", self.sentence()).at(Vec::new(), self.explained)
     }
 
+    /// Returns the finding that a side's log-probabilities are not those of its experts.
+    pub(super) fn contradiction(&self) -> GapFinding {
+        let text = format!(
+            "the side's log-probabilities do not fail against the model, but do with the side's routed_experts ({}): these \
+             experts belong to other tokens, layers or requests",
+            self.sentence()
+        );
+        GapFinding::doubt("contradictory-experts", text)
+    }
+
     /// Describes the effect of the side's experts.
     pub fn sentence(&self) -> String {
         format!(

@@ -9,7 +9,7 @@ use super::record::SequenceRecord;
 use super::record_source::RecordSource;
 use crate::error::{Error, Result};
 
-/// Maximum number of tokens that wait for their partner.
+/// Maximum number of tokens that wait for their partner. Eight experts of a token count as one more.
 const MOST_WAITING: usize = 64_000_000;
 
 /// A sequence with the log-probabilities of both sides.
@@ -135,17 +135,22 @@ impl SequenceJoin {
             waiting.remove(at)
         });
         let Some((other_index, other)) = found else {
-            self.waiting_tokens += record.logprobs.len();
+            self.waiting_tokens += waiting_size(&record);
             self.waiting[side].entry(key).or_default().push_back((index, record));
             return;
         };
-        self.waiting_tokens -= other.logprobs.len();
+        self.waiting_tokens -= waiting_size(&other);
         self.counts.at_other_index += 1;
         self.ready.push_back(match side {
             0 => pair(index, record, other),
             _ => pair(other_index, other, record),
         });
     }
+}
+
+/// Returns the number of tokens, with the memory of their experts.
+fn waiting_size(record: &SequenceRecord) -> usize {
+    record.logprobs.len() + record.routes.as_ref().map_or(0, |routes| routes.len() / 8)
 }
 
 /// Returns true if two sequences have the same tokens. Sequences without tokens match by their length.

@@ -25,7 +25,8 @@ impl TensorBatch {
     /// If the file has no tensor of log-probabilities, or the shapes contradict each other.
     pub(super) fn open(path: &Path, wanted: &SideNames) -> Result<Self> {
         let arrays = Arrays::open(path)?;
-        let (mut best, mut fields) = (None::<(usize, View<'static>)>, Vec::new());
+        let (mut best, mut fields) =
+            (None::<(usize, View<'static>)>, Vec::<(SequenceField, View<'static>)>::new());
         for (name, stored) in arrays.tensors.iter() {
             let last = name.rsplit(['.', '/']).next().unwrap_or(name);
             let (rank, field) = (wanted.rank(last), wanted.field(last));
@@ -40,7 +41,14 @@ impl TensorBatch {
                 (Some(rank), _) if best.as_ref().is_none_or(|(known, _)| rank < *known) => {
                     best = Some((rank, view))
                 }
-                (None, Some(field)) => fields.push((field, view)),
+                (None, Some(field)) => {
+                    let known = fields.iter_mut().find(|(known, _)| *known == field);
+                    match known {
+                        None => fields.push((field, view)),
+                        Some(known) if wanted.is_own(last) => known.1 = view,
+                        Some(_) => {}
+                    }
+                }
                 _ => {}
             }
         }

@@ -16,6 +16,13 @@ pub(super) enum TokenRoute {
     Other,
 }
 
+impl TokenRoute {
+    /// Returns true if no known flip of experts can change the token: the experts are the same, or unknown.
+    pub(super) fn is_unflipped(self) -> bool {
+        matches!(self, Self::Same | Self::Unknown)
+    }
+}
+
 /// Agreement of a pair of sequences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RouteAgreement {
@@ -48,17 +55,16 @@ impl RouteAgreement {
                 found.other_choices += usize::from(is_other);
                 (is_known, differs) = (is_known && both.is_some(), differs || is_other);
             }
-            found.tokens.push(if differs { TokenRoute::Other } else { before });
-            before = match before {
-                _ if differs => TokenRoute::Later,
-                TokenRoute::Later => TokenRoute::Later,
+            let route = match before {
+                _ if differs => TokenRoute::Other,
                 _ if !is_known => TokenRoute::Unknown,
                 before => before,
             };
-            if !is_known && !differs {
-                let last = found.tokens.len() - 1;
-                found.tokens[last] = TokenRoute::Unknown;
-            }
+            found.tokens.push(route);
+            before = match (route, before) {
+                (TokenRoute::Other, _) | (_, TokenRoute::Later) => TokenRoute::Later,
+                (route, _) => route,
+            };
         }
         found
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::sequence_join::SequencePair;
 use super::token_route::{RouteAgreement, TokenRoute};
 
-/// Maximum number of tokens in memory: 128 MB.
+/// Maximum number of tokens in memory: 136 MB with their routes. As many again are copied if experts differ.
 const MOST_TOKENS: usize = 8_000_000;
 /// Maximum number of sequences whose place is kept.
 const MOST_SEQUENCES: usize = 1_000_000;
@@ -94,14 +94,15 @@ impl TokenSample {
         }
     }
 
-    /// Returns the tokens with the same experts, here and before.
-    pub(super) fn with_same_experts(&self) -> Self {
+    /// Returns the tokens with such routes.
+    pub(super) fn with_routes(&self, are_such: impl Fn(TokenRoute) -> bool) -> Self {
         let mut found = Self { left_out: self.left_out, ..Self::default() };
         for sequence in &self.sequences {
             let from = found.tokens.len();
-            let is_same = |at: &usize| self.routes[*at] == TokenRoute::Same;
-            found.tokens.extend(sequence.tokens.clone().filter(is_same).map(|at| self.tokens[at]));
-            found.routes.resize(found.tokens.len(), TokenRoute::Same);
+            for at in sequence.tokens.clone().filter(|&at| are_such(self.routes[at])) {
+                found.tokens.push(self.tokens[at]);
+                found.routes.push(self.routes[at]);
+            }
             if found.tokens.len() > from {
                 found.sequences.push(SampleSequence { tokens: from..found.tokens.len(), ..sequence.clone() });
             }

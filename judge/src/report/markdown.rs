@@ -42,14 +42,14 @@ pub fn markdown(report: &Report) -> String {
 /// Returns which sections fit: first the findings of all dumps, then the details.
 fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]> {
     const LAST_WORDS: usize = 1000;
-    let mut extra = MOST.saturating_sub(head + LAST_WORDS);
+    let mut left = MOST.saturating_sub(head + LAST_WORDS);
     let mut kept = vec![[false; 2]; sections.len()];
     for part in 0..2 {
         for &index in order {
             let (section, kept) = (&sections[index], &mut kept[index]);
-            let fits = section[part].len() <= extra && (part == 0 || kept[0]);
+            let fits = section[part].len() <= left && (part == 0 || kept[0]);
             if fits {
-                (kept[part], extra) = (true, extra - section[part].len());
+                (kept[part], left) = (true, left - section[part].len());
             }
         }
     }

@@ -30,7 +30,7 @@ pub struct FaultCounts {
     pub hidden: usize,
     /// Faults whose dump is inconclusive.
     pub in_doubt: usize,
-    /// Faults with a wrong cause. With all taps recorded, also faults without a cause.
+    /// Faults with a wrong cause.
     pub misnamed: usize,
     /// Faults that fail without a cause.
     #[serde(default)]
@@ -157,11 +157,7 @@ fn change(bed: &TestModel, plant: &InjectedFault, recorded: RecordedTaps) -> err
         among: one(told == FaultDetection::Among),
         hidden: one(told == FaultDetection::Hidden),
         in_doubt: one(told == FaultDetection::Open),
-        misnamed: one(match told {
-            FaultDetection::OtherValue | FaultDetection::Wrong => true,
-            FaultDetection::Unnamed => recorded == RecordedTaps::Full,
-            _ => false,
-        }),
+        misnamed: one(matches!(told, FaultDetection::OtherValue | FaultDetection::Wrong)),
         unnamed: one(told == FaultDetection::Unnamed),
         no_effect: 0,
     };

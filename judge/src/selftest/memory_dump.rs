@@ -41,8 +41,8 @@ impl RecordedTaps {
     pub(crate) fn shows(self, made: Site, found: Site) -> bool {
         let is_same_layer = made.layer == found.layer || found.point == Point::Logits;
         match self {
-            RecordedTaps::Full | RecordedTaps::NoScores => made == found,
-            RecordedTaps::Blocks => is_same_layer && made.pass == found.pass,
+            RecordedTaps::Full => made == found,
+            RecordedTaps::NoScores | RecordedTaps::Blocks => is_same_layer && made.pass == found.pass,
             RecordedTaps::Logits => made.pass == found.pass,
         }
     }

@@ -66,9 +66,8 @@ impl ParquetTable {
         for field in SequenceField::ALL {
             let is_there =
                 |known: &&&str| wanted.field(known).is_some() && file.names().any(|name| name == **known);
-            let mut known = field.names().iter().filter(is_there);
-            // Experts of this side alone are better than those of both.
-            let name = if field == SequenceField::Routes { known.next_back() } else { known.next() };
+            let known = || field.names().iter().filter(is_there);
+            let name = known().find(|name| wanted.is_own(name)).or_else(|| known().next());
             let Some(name) = name else { continue };
             match field {
                 SequenceField::Length => {}
