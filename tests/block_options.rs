@@ -339,6 +339,7 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("state_kept=none", "state_kept", "recurrent_state"),
                 ("conv_state=none", "conv_state", "conv_out"),
                 ("fused_order@beta_logit=concatenated", "fused_order", "beta_logit"),
+                ("weight_precision@conv_in=f8_e4m3", "weight_precision", "conv_in"),
                 ("weight_precision@mixer_gate=f8_e4m3", "weight_precision", "mixer_gate"),
                 ("weight_precision@attn_gate=f8_e4m3", "weight_precision", "attn_gate"),
                 ("fused_order@q=concatenated", "fused_order", "q"),
