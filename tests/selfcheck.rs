@@ -377,13 +377,13 @@ fn a_sequence_that_outgrows_longropes_short_factors_has_the_same_bits_in_any_chu
 }
 
 #[test]
-fn a_recurrent_state_has_the_same_bits_in_any_chunked_prefill() {
-    // Chunks of the delta rule begin with each pass, so that another split has other bits.
-    for (model, has_same_bits) in [
-        ("tiny-lfm2", true),
-        ("tiny-granitehybrid", true),
-        ("tiny-falconh1", true),
-        ("tiny-qwen3next", false),
+fn chunked_prefill_passes_with_a_recurrent_state_and_is_inconclusive_with_chunks_of_the_delta_rule() {
+    // The delta rule starts a new chunk with each pass, so that another split of the prompt rounds differently.
+    for (model, expected) in [
+        ("tiny-lfm2", Verdict::Pass),
+        ("tiny-granitehybrid", Verdict::Pass),
+        ("tiny-falconh1", Verdict::Pass),
+        ("tiny-qwen3next", Verdict::Inconclusive),
     ] {
         let gguf = format!("{model}-q8_0.gguf");
         let kinds: [(&str, &dyn Numerics); 3] =
@@ -398,8 +398,7 @@ fn a_recurrent_state_has_the_same_bits_in_any_chunked_prefill() {
             for checked in checks {
                 assert_ne!(checked.verdict.unwrap_or(Verdict::Pass), Verdict::Fail, "{model}: {checked:?}");
             }
-            let chunks = verdict(chunks_equal_one_pass, &*loaded.model, numerics);
-            assert!(chunks == Verdict::Pass || !has_same_bits, "{model}: {chunks:?}");
+            assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, numerics), expected, "{model}, {file}");
         }
     }
 }
