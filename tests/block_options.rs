@@ -6,7 +6,7 @@ use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 /// GGUF files of a model that llama.cpp reads.
 const BOTH: &[&str] = &["f32", "q8_0"];
 
-/// A model, its GGUF files, and how many values a dump of it holds.
+/// A model, its GGUF files, and the number of taps in a dump of transformers.
 const MODELS: [(&str, &[&str], usize); 53] = [
     ("tiny-gemma", BOTH, 177),
     ("tiny-seed-oss", BOTH, 177),
