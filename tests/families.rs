@@ -45,7 +45,7 @@ fn kinds(report: &Value) -> Vec<&str> {
 }
 
 /// A model, its GGUF files, and the number of taps in a dump of transformers.
-const MODELS: [(&str, &[&str], usize); 15] = [
+const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-qwen2", &["f32", "f16", "q8_0"], 177),
     ("tiny-mistral", &["f32", "f16", "q8_0"], 177),
     ("tiny-olmo2", &["f32", "q8_0"], 193),
@@ -75,7 +75,7 @@ fn what_is_run_is_what_dumps_and_tolerances_know() {
 
 #[test]
 fn every_format_passes_against_every_dump() {
-    assert_formats_pass(&MODELS);
+    assert_formats_pass(MODELS);
 }
 
 /// Each model, in the format that its dumps were made of, passes against all of them.
@@ -138,7 +138,7 @@ pub type Mistake = (&'static str, &'static str, &'static str);
 /// without the mistake passes.
 #[test]
 fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_found_at_its_tap() {
-    let of_models: [(&str, &[Mistake]); 12] = [
+    let of_models: &[(&str, &[Mistake])] = &[
         (
             "tiny-llama-bias",
             &[
@@ -255,7 +255,7 @@ fn a_wrong_softcap_bias_rope_qk_norm_or_residual_scale_of_an_architecture_is_fou
             ],
         ),
     ];
-    assert_mistakes_named(&of_models);
+    assert_mistakes_named(of_models);
 }
 
 /// Each mistake is named at its tap, and the engine without it passes. One of two is tried.
@@ -455,7 +455,7 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 69] = [
+    let refused: &[(&str, &[&str], Value, &str)] = &[
         ("tiny-hunyuan", &["rope_parameters", "alpha"], json!(0), "'rope_parameters.alpha' is 0"),
         ("tiny-hunyuan", &["mlp_bias"], json!(true), "biases of this architecture are not supported"),
         ("tiny-starcoder", &["scale_attn_weights"], json!(false), "unscaled attention is not supported"),
@@ -577,7 +577,7 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-qwen2", &["rope_parameters", "rope_type"], json!("longrope"), "other RoPE scaling is not"),
     ];
     for (model, key, value, expected) in refused {
-        let folder = with_key(model, key, Some(value));
+        let folder = with_key(model, key, Some(value.clone()));
         let (files, reference) = (text(folder.path()), text(&dump(model, "transformers-f32")));
         Terminal::new().assert_refused(&["run", "--model", &files, "--reference", &reference], expected);
     }
