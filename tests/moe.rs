@@ -320,19 +320,23 @@ fn mixtral_qwen2_moe_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_e
 /// architecture is called.
 #[test]
 fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_architecture() {
+    const EXPERTS: usize = 8;
     const USED: usize = 2;
     let right =
         transformers_of("tiny-glm4moe").with_only(&[Point::FfnNorm, Point::RouterLogits, Point::Experts]);
     let mut wrong = right.clone();
+    let mut has_others = false;
     for (site, array) in wrong.arrays.iter_mut().filter(|(site, _)| site.point == Point::Experts) {
         let logits = &right.arrays[&Site { point: Point::RouterLogits, ..*site }].values;
-        let by_logits = logits.data.chunks(EXPERTS).flat_map(|logits| {
+        for (chosen, logits) in array.values.data.chunks_mut(USED).zip(logits.data.chunks(EXPERTS)) {
             let mut order: Vec<usize> = (0..EXPERTS).collect();
             order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-            order.into_iter().take(USED).map(|expert| expert as f64)
-        });
-        array.values.data = by_logits.collect();
+            let by_logits: Vec<f64> = order[..USED].iter().map(|expert| *expert as f64).collect();
+            has_others |= by_logits.iter().any(|expert| !chosen.contains(expert));
+            chosen.copy_from_slice(&by_logits);
+        }
     }
+    assert!(has_others, "router logits choose the experts of the dump");
     let terminal = Terminal::new();
     for name in ["glm4moe", "glm4_moe", "Glm4MoeForCausalLM"] {
         let [right, wrong] = [("right", &right), ("wrong", &wrong)].map(|(file, dump)| {
@@ -349,9 +353,6 @@ fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_archite
         );
     }
 }
-
-/// Number of experts of the small GLM 4.5.
-const EXPERTS: usize = 8;
 
 fn transformers_of(model: &str) -> Clay {
     Clay::of(&Dump::open(&file(model).join("dumps/transformers-f32.safetensors")).expect("it is sound"))
