@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::{ArrayValues, Dump};
 
-use crate::common::reference_of;
 use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
+use crate::common::{architecture, reference_of};
 use crate::judge::clay::Clay;
 
 /// Model and name of each dump of a correct engine.
@@ -55,7 +55,7 @@ fn root() -> &'static Path {
 
 /// Returns a model's folder, or the name of a shipped model.
 fn model_of(name: &str) -> String {
-    let folder = root().join("tests/data/architectures").join(name).join("hf");
+    let folder = architecture(name).join("hf");
     if folder.is_dir() { folder.display().to_string() } else { name.to_owned() }
 }
 

@@ -4,13 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::architecture;
 use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
-
-fn home(model: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/architectures").join(model)
-}
 
 fn text(path: &Path) -> String {
     path.to_str().expect("a plain path").to_owned()
@@ -32,11 +29,11 @@ fn run(model: &Path, dump: &Path) -> (i32, Value) {
 }
 
 fn dump(model: &str, name: &str) -> PathBuf {
-    home(model).join("dumps").join(format!("{name}.safetensors"))
+    architecture(model).join("dumps").join(format!("{name}.safetensors"))
 }
 
 fn gguf(model: &str, dtype: &str) -> PathBuf {
-    home(model).join(format!("{model}-{dtype}.gguf"))
+    architecture(model).join(format!("{model}-{dtype}.gguf"))
 }
 
 fn kinds(report: &Value) -> Vec<&str> {
@@ -82,7 +79,7 @@ fn every_format_passes_against_every_dump() {
 pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
     for &(model, types, taps) in models {
         let hugging_face = ["f32", "bf16"]
-            .map(|dtype| (home(model).join("hf"), dump(model, &format!("transformers-{dtype}"))));
+            .map(|dtype| (architecture(model).join("hf"), dump(model, &format!("transformers-{dtype}"))));
         let of_gguf =
             types.iter().map(|dtype| (gguf(model, dtype), dump(model, &format!("llama.cpp-{dtype}"))));
         for (files, dump) in hugging_face.into_iter().chain(of_gguf) {
@@ -121,7 +118,8 @@ fn check_thinned(
     is_kept: impl Fn(&str) -> bool,
 ) -> (i32, Value) {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let (files, made) = (text(&home(model).join("hf")), text(&folder.path().join("made.safetensors")));
+    let (files, made) =
+        (text(&architecture(model).join("hf")), text(&folder.path().join("made.safetensors")));
     let mistakes: Vec<&str> = supposed.iter().flat_map(|one| ["--suppose", one]).collect();
     let tokens = "1,393,395,260,394,486,263,305,315,17,200,77";
     let dump = ["dump", "--model", &files, "--tokens", tokens, "--decode", "1", "--out", &made];
@@ -345,7 +343,7 @@ fn a_sliding_window_cause_is_named_by_its_pass() {
     let told = |supposed: &[&str]| {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let (files, made) =
-            (text(&home("tiny-mistral").join("hf")), text(&folder.path().join("made.safetensors")));
+            (text(&architecture("tiny-mistral").join("hf")), text(&folder.path().join("made.safetensors")));
         let dump =
             ["dump", "--model", &files, "--tokens", "1,393,395,260,394", "--decode", "4", "--out", &made];
         assert_eq!(Terminal::new().run(&[&dump[..], supposed].concat()).code, 0);
@@ -363,7 +361,7 @@ fn a_sliding_window_cause_is_named_by_its_pass() {
 }
 
 fn own_window(model: &str) -> u64 {
-    let stated = fs::read_to_string(home(model).join("hf/config.json")).expect("it is there");
+    let stated = fs::read_to_string(architecture(model).join("hf/config.json")).expect("it is there");
     let config: Value = serde_json::from_str(&stated).expect("JSON");
     config["sliding_window"].as_u64().expect("a window")
 }
@@ -416,9 +414,9 @@ fn another_rms_norm_eps_does_not_pass_if_its_norm_is_not_recorded() {
 /// A configuration with another value for a key, or without the key.
 fn with_key(model: &str, key: &[&str], value: Option<Value>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    fs::copy(home(model).join("hf/model.safetensors"), folder.path().join("model.safetensors"))
+    fs::copy(architecture(model).join("hf/model.safetensors"), folder.path().join("model.safetensors"))
         .expect("it is copied");
-    let stated = fs::read_to_string(home(model).join("hf/config.json")).expect("it is there");
+    let stated = fs::read_to_string(architecture(model).join("hf/config.json")).expect("it is there");
     let mut config: Value = serde_json::from_str(&stated).expect("JSON");
     let (last, parents) = key.split_last().expect("a key");
     let object = parents.iter().fold(&mut config, |object, key| &mut object[*key]);
@@ -442,7 +440,7 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
         let tokens = ["--tokens", "1,5,9,12,3,7,44,2,61,18,33,40", "--out", "d.safetensors"];
         let bf16 = ["dump", "--model", &model, "--numerics", "transformers", "--dtype", "bf16"];
         assert_eq!(terminal.run(&[&bf16[..], &tokens].concat()).code, 0);
-        let own = text(&home("tiny-granite").join("hf"));
+        let own = text(&architecture("tiny-granite").join("hf"));
         let (_, report) =
             terminal.json(&["check", "--model", &own, "--candidate", "d.safetensors", "--no-report"]);
         let rows = report["references"][0]["results"].as_array().expect("rows").clone();
@@ -590,8 +588,8 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
 /// 140 tokens: two whole chunks of 64 tokens of the gated delta rule, and a part.
 #[test]
 fn a_prompt_of_several_chunks_passes_and_a_fault_in_its_recurrence_fails() {
-    let dump = text(&home("tiny-qwen3next").join("long/transformers-f32.safetensors"));
-    let model = text(&home("tiny-qwen3next").join("hf"));
+    let dump = text(&architecture("tiny-qwen3next").join("long/transformers-f32.safetensors"));
+    let model = text(&architecture("tiny-qwen3next").join("hf"));
     let check = |more: &[&str]| {
         let options = ["run", "--model", &model, "--reference", &dump, "--no-report"];
         let recorded = ["--checkpoint", "qkv,rope,attn_out"];
@@ -748,19 +746,20 @@ fn header_of(bytes: &[u8]) -> (Value, usize) {
 fn a_norm_that_the_architecture_lacks_is_not_required_and_another_is() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let made = with_taps(|tap| tap != "attn_norm", &dump("tiny-qwen2", "transformers-f32"), folder.path());
-    let (code, report) = run(&home("tiny-qwen2").join("hf"), &made);
+    let (code, report) = run(&architecture("tiny-qwen2").join("hf"), &made);
     let reference = &report["references"][0];
     let skipped = reference["coverage"]["skipped"].to_string();
     assert_eq!(code, 3, "{}", reference["reason"]);
     assert!(skipped.contains("checkpoint norm: no tap in"), "{skipped}");
-    let (code, report) = run(&home("tiny-olmo2").join("hf"), &dump("tiny-olmo2", "transformers-f32"));
+    let (code, report) = run(&architecture("tiny-olmo2").join("hf"), &dump("tiny-olmo2", "transformers-f32"));
     assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
 }
 
 /// llama.cpp computes Mistral as a Llama: the window is not in its files. Of the model that has one its dump is wrong.
 #[test]
 fn a_sliding_window_that_llama_cpp_does_not_know_is_named() {
-    let (code, report) = run(&home("tiny-mistral").join("hf"), &dump("tiny-mistral", "llama.cpp-f32"));
+    let (code, report) =
+        run(&architecture("tiny-mistral").join("hf"), &dump("tiny-mistral", "llama.cpp-f32"));
     assert_eq!((code, kinds(&report)), (1, vec!["mask_window"]), "{}", report["references"][0]["findings"]);
 }
 
@@ -769,8 +768,8 @@ fn a_sliding_window_that_llama_cpp_does_not_know_is_named() {
 fn an_unread_bias_fails_at_its_projection() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let config = folder.path().join("config.json");
-    fs::copy(home("tiny-qwen2").join("hf/config.json"), config).expect("it is copied");
-    let mut bytes = fs::read(home("tiny-qwen2").join("hf/model.safetensors")).expect("it is there");
+    fs::copy(architecture("tiny-qwen2").join("hf/config.json"), config).expect("it is copied");
+    let mut bytes = fs::read(architecture("tiny-qwen2").join("hf/model.safetensors")).expect("it is there");
     let (header, data) = header_of(&bytes);
     let mut changed = 0;
     for (name, tensor) in header.as_object().expect("tensors") {
@@ -793,8 +792,9 @@ fn an_unread_bias_fails_at_its_projection() {
 fn a_file_without_its_sliding_window_size_is_refused_and_one_without_a_window_sees_all() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let weights = folder.path().join("model.safetensors");
-    fs::copy(home("tiny-mistral").join("hf/model.safetensors"), weights).expect("it is copied");
-    let stated = fs::read_to_string(home("tiny-mistral").join("hf/config.json")).expect("it is there");
+    fs::copy(architecture("tiny-mistral").join("hf/model.safetensors"), weights).expect("it is copied");
+    let stated =
+        fs::read_to_string(architecture("tiny-mistral").join("hf/config.json")).expect("it is there");
     let mut config: Value = serde_json::from_str(&stated).expect("JSON");
     let write = |config: &Value| {
         fs::write(folder.path().join("config.json"), config.to_string()).expect("it is written");
