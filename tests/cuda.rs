@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::dump::{ArrayValues, Dump};
+use xcheck::dump::ArrayValues;
 
 use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
@@ -64,7 +64,7 @@ fn data(model: &str, name: &str) -> PathBuf {
 }
 
 fn clay(model: &str, name: &str) -> Clay {
-    Clay::of(&Dump::open(&data(model, name)).expect("it is a sound dump"))
+    Clay::open(&data(model, name))
 }
 
 fn check(model: &str, file: &Path) -> (i32, Value) {

@@ -154,8 +154,11 @@ fn judged(dump: Clay, more: &[&str]) -> (i32, serde_json::Value) {
 }
 
 fn transformers(dump: &str) -> Clay {
-    let path = architecture("tiny-qwen3moe").join(format!("dumps/transformers-{dump}.safetensors"));
-    Clay::of(&Dump::open(&path).expect("it is a sound dump"))
+    transformers_of("tiny-qwen3moe", dump)
+}
+
+fn transformers_of(model: &str, dump: &str) -> Clay {
+    Clay::open(&architecture(model).join(format!("dumps/transformers-{dump}.safetensors")))
 }
 
 /// Another order of sums, and products in a short type: rounding chooses other experts than our engine's run from the tokens on
@@ -321,8 +324,8 @@ fn mixtral_qwen2_moe_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_e
 fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_architecture() {
     const EXPERTS: usize = 8;
     const USED: usize = 2;
-    let right =
-        transformers_of("tiny-glm4moe").with_only(&[Point::FfnNorm, Point::RouterLogits, Point::Experts]);
+    let points = [Point::FfnNorm, Point::RouterLogits, Point::Experts];
+    let right = transformers_of("tiny-glm4moe", "f32").with_only(&points);
     let mut wrong = right.clone();
     let mut has_others = false;
     for (site, array) in wrong.arrays.iter_mut().filter(|(site, _)| site.point == Point::Experts) {
@@ -351,10 +354,4 @@ fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_archite
             "{name}: {told}"
         );
     }
-}
-
-fn transformers_of(model: &str) -> Clay {
-    Clay::of(
-        &Dump::open(&architecture(model).join("dumps/transformers-f32.safetensors")).expect("it is sound"),
-    )
 }
