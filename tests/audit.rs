@@ -5,7 +5,6 @@ use xcheck::align::Selection;
 use xcheck::check::{Mode, Role, Rules, Tolerances};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::cross_check;
-use xcheck::dump::Dump;
 use xcheck::engine::RunInput;
 use xcheck::model::Model;
 use xcheck::numerics::Transformers;
@@ -48,7 +47,7 @@ fn changed() -> Clay {
 fn of_mlx() -> Clay {
     let file = "tests/data/engines/tiny-llama2/mlx-lm-f32.safetensors";
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    Clay::of(&Dump::open(&path).expect("it is a sound dump"))
+    Clay::open(&path)
 }
 
 fn failing(told: &Value) -> Vec<(String, Value, Value)> {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::dump::{ArrayValues, Dump};
+use xcheck::dump::ArrayValues;
 
-use crate::common::reference_of;
 use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
+use crate::common::{architecture, reference_of};
 use crate::judge::clay::Clay;
 
 /// Model and name of each dump of a correct engine.
@@ -55,7 +55,7 @@ fn root() -> &'static Path {
 
 /// Returns a model's folder, or the name of a shipped model.
 fn model_of(name: &str) -> String {
-    let folder = root().join("tests/data/architectures").join(name).join("hf");
+    let folder = architecture(name).join("hf");
     if folder.is_dir() { folder.display().to_string() } else { name.to_owned() }
 }
 
@@ -64,7 +64,7 @@ fn data(model: &str, name: &str) -> PathBuf {
 }
 
 fn clay(model: &str, name: &str) -> Clay {
-    Clay::of(&Dump::open(&data(model, name)).expect("it is a sound dump"))
+    Clay::open(&data(model, name))
 }
 
 fn check(model: &str, file: &Path) -> (i32, Value) {

@@ -1,8 +1,8 @@
 //! Mixtures of experts: which experts a token chooses, in whatever order an engine tells them; what is a tie, and what is not.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::common::architecture;
 use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
 use crate::judge::clay::Clay;
@@ -20,13 +20,10 @@ use xcheck::tensor::Tensor;
 use xcheck::verdict::{Outcome, Verdict};
 use xcheck::weight::Matrix;
 
-fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/architectures").join(name)
-}
-
 /// 12 experts, of which each token chooses 3.
 fn qwen3_moe() -> Decoder<StandardBlock> {
-    let source = FileBytes::open(&file("tiny-qwen3moe/tiny-qwen3moe-f32.gguf")).expect("it is there");
+    let source =
+        FileBytes::open(&architecture("tiny-qwen3moe").join("tiny-qwen3moe-f32.gguf")).expect("it is there");
     Decoder::from_gguf(&Gguf::read(&source).expect("it is sound"), &qwen3_moe::FAMILY).expect("it loads")
 }
 
@@ -149,15 +146,19 @@ fn judged(dump: Clay, more: &[&str]) -> (i32, serde_json::Value) {
     let terminal = Terminal::new();
     let path = terminal.path().join("dump.safetensors");
     dump.save(&path);
-    let (path, model) = (path.display().to_string(), file("tiny-qwen3moe/hf").display().to_string());
+    let (path, model) =
+        (path.display().to_string(), architecture("tiny-qwen3moe").join("hf").display().to_string());
     let words = ["check", "--candidate", &path, "--model", &model, "--no-causes", "--no-report"];
     let (code, report) = terminal.json(&[&words[..], more].concat());
     (code, report["references"][0].clone())
 }
 
 fn transformers(dump: &str) -> Clay {
-    let path = file(&format!("tiny-qwen3moe/dumps/transformers-{dump}.safetensors"));
-    Clay::of(&Dump::open(&path).expect("it is a sound dump"))
+    transformers_of("tiny-qwen3moe", dump)
+}
+
+fn transformers_of(model: &str, dump: &str) -> Clay {
+    Clay::open(&architecture(model).join(format!("dumps/transformers-{dump}.safetensors")))
 }
 
 /// Another order of sums, and products in a short type: rounding chooses other experts than our engine's run from the tokens on
@@ -308,8 +309,9 @@ fn an_expert_that_the_model_does_not_have_is_refused_and_so_is_one_that_is_there
 #[test]
 fn mixtral_qwen2_moe_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_experts() {
     for model in ["tiny-mixtral", "tiny-qwen3moe", "tiny-qwen2moe"] {
-        let dump =
-            |name: &str| file(model).join("dumps").join(name).to_str().expect("a plain path").to_owned();
+        let dump = |name: &str| {
+            architecture(model).join("dumps").join(name).to_str().expect("a plain path").to_owned()
+        };
         let (one, other) = (dump("transformers-f32.safetensors"), dump("llama.cpp-f32.safetensors"));
         let (code, report) = Terminal::new().json(&["compare", &one, &other, "--no-report"]);
         assert_eq!(code, 0, "{model}: {report}");
@@ -320,19 +322,23 @@ fn mixtral_qwen2_moe_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_e
 /// architecture is called.
 #[test]
 fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_architecture() {
+    const EXPERTS: usize = 8;
     const USED: usize = 2;
-    let right =
-        transformers_of("tiny-glm4moe").with_only(&[Point::FfnNorm, Point::RouterLogits, Point::Experts]);
+    let points = [Point::FfnNorm, Point::RouterLogits, Point::Experts];
+    let right = transformers_of("tiny-glm4moe", "f32").with_only(&points);
     let mut wrong = right.clone();
+    let mut has_others = false;
     for (site, array) in wrong.arrays.iter_mut().filter(|(site, _)| site.point == Point::Experts) {
         let logits = &right.arrays[&Site { point: Point::RouterLogits, ..*site }].values;
-        let by_logits = logits.data.chunks(EXPERTS).flat_map(|logits| {
+        for (chosen, logits) in array.values.data.chunks_mut(USED).zip(logits.data.chunks(EXPERTS)) {
             let mut order: Vec<usize> = (0..EXPERTS).collect();
             order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-            order.into_iter().take(USED).map(|expert| expert as f64)
-        });
-        array.values.data = by_logits.collect();
+            let by_logits: Vec<f64> = order[..USED].iter().map(|expert| *expert as f64).collect();
+            has_others |= by_logits.iter().any(|expert| !chosen.contains(expert));
+            chosen.copy_from_slice(&by_logits);
+        }
     }
+    assert!(has_others, "router logits choose the experts of the dump");
     let terminal = Terminal::new();
     for name in ["glm4moe", "glm4_moe", "Glm4MoeForCausalLM"] {
         let [right, wrong] = [("right", &right), ("wrong", &wrong)].map(|(file, dump)| {
@@ -348,11 +354,4 @@ fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_archite
             "{name}: {told}"
         );
     }
-}
-
-/// Number of experts of the small GLM 4.5.
-const EXPERTS: usize = 8;
-
-fn transformers_of(model: &str) -> Clay {
-    Clay::of(&Dump::open(&file(model).join("dumps/transformers-f32.safetensors")).expect("it is sound"))
 }

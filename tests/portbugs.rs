@@ -8,7 +8,6 @@ use std::process::Command;
 use serde_json::{Value, json};
 use xcheck::change::CauseKind;
 use xcheck::checkpoint::Point;
-use xcheck::dump::Dump;
 
 use crate::common::skip::skip;
 use crate::common::terminal::Terminal;
@@ -183,7 +182,7 @@ fn correct_variants_pass_and_fail_with_a_wrong_value() {
     ] {
         let path = Path::new(ROOT).join("tests/data/portbugs").join(format!("{name}.safetensors"));
         assert_eq!(judged(&path, model), (0, String::new()), "{name}");
-        let dump = Clay::of(&Dump::open(&path).expect("it loads"));
+        let dump = Clay::open(&path);
         let site = if point == Point::Logits { of_pass(point, 0) } else { site(point, 0, 0) };
         let wrong = dump.edit(site, |values| values[0] *= 1.02);
         let folder = Terminal::new();

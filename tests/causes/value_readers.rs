@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::common::architecture;
 use crate::common::terminal::Terminal;
 
 /// A model of the test data, with the type that its engine computes in.
@@ -16,7 +17,7 @@ fn judged((model, dtype): Engine, supposed: &[&str]) -> (i32, Value) {
     let at = |folder: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let folders = [
         at("checkpoints").join(model).join("hf"),
-        at("tests/data/architectures").join(model).join("hf"),
+        architecture(model).join("hf"),
         at("tests/data/quantised").join(model),
     ];
     let model = folders.iter().find(|folder| folder.is_dir()).expect("it is in the test data");

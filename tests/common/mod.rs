@@ -10,7 +10,7 @@ pub mod sources;
 pub mod terminal;
 pub mod torch;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use xcheck::align::Selection;
@@ -43,6 +43,11 @@ pub fn gguf(name: &str) -> Gguf {
 pub fn variant(name: &str) -> ModelFiles {
     let variants = shipped_models::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
     variants.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
+}
+
+/// The folder of a model of `tests/data/architectures`.
+pub fn architecture(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/architectures").join(model)
 }
 
 /// The shipped models that transformers and llama.cpp run, too: with dumps of both.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::common::architecture;
 use crate::common::terminal::Terminal;
 
 const TOKENS: &str = "1,5,9,12,3,7";
@@ -35,9 +36,7 @@ fn what_hooks_saved_of_other_architectures_is_judged_by_what_it_is_there() {
         ("tiny-granite", &["attn_norm", "ffn_norm", "final_norm"], &["embed", "logits"]),
     ];
     for (model, held, not_held) in of_models {
-        let files: PathBuf =
-            [env!("CARGO_MANIFEST_DIR"), "tests/data/architectures", model, "hf"].iter().collect();
-        let files = files.display().to_string();
+        let files = architecture(model).join("hf").display().to_string();
         let words = ["check", "--model", &files, "--candidate", &hooked(model), "--tokens", TOKENS];
         let (code, report) = Terminal::new().json(&words);
         assert_eq!(code, 0, "{model}: {report}");
@@ -71,7 +70,7 @@ fn what_vllm_and_sglang_gave_is_judged_and_rope_under_a_layers_name_is_not() {
 fn what_a_moe_router_passes_on_is_judged_and_another_layers_is_not() {
     let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3moe"));
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let model = root.join("tests/data/architectures/tiny-qwen3moe/hf").display().to_string();
+    let model = architecture("tiny-qwen3moe").join("hf").display().to_string();
     let words = ["check", "--model", &model, "--candidate", &file, "--tokens", TOKENS];
     let (code, report) = terminal.json(&words);
     assert_eq!(code, 0, "{report}");

@@ -10,6 +10,7 @@ use serde_json::Value;
 use xcheck::format::Arrays;
 use xcheck::weight::StoredTensor;
 
+use crate::common::architecture;
 use crate::common::terminal::Terminal;
 use crate::common::torch::{Pickle, Storage, archive, row_major};
 
@@ -25,7 +26,7 @@ fn saved(name: &str) -> PathBuf {
 
 /// Judges a file or folder of tiny-mistral's activations: exit code and report.
 fn judged_with(terminal: &Terminal, path: &Path, more: &[&str]) -> (i32, Value) {
-    let model = root("tests/data/architectures/tiny-mistral/hf").display().to_string();
+    let model = architecture("tiny-mistral").join("hf").display().to_string();
     let path = path.display().to_string();
     let words = ["check", "--model", &model, "--candidate", &path, "--tokens", TOKENS, "--no-causes"];
     terminal.json(&[&words[..], more].concat())
@@ -36,7 +37,7 @@ fn judged(path: &Path) -> (i32, Value) {
 }
 
 fn refused(path: &Path, expected: &str) {
-    let model = root("tests/data/architectures/tiny-mistral/hf").display().to_string();
+    let model = architecture("tiny-mistral").join("hf").display().to_string();
     let path = path.display().to_string();
     let words = ["check", "--model", &model, "--candidate", &path, "--tokens", TOKENS];
     Terminal::new().assert_refused(&words, expected);
@@ -392,7 +393,7 @@ fn raw_logits_of_llama_cpps_scripts_are_read() {
 }
 
 fn judged_code(path: &Path) -> i32 {
-    let model = root("tests/data/architectures/tiny-mistral/hf").display().to_string();
+    let model = architecture("tiny-mistral").join("hf").display().to_string();
     let path = path.display().to_string();
     Terminal::new()
         .run(&["check", "--model", &model, "--candidate", &path, "--tokens", TOKENS, "--no-report"])

@@ -1,12 +1,11 @@
 //! Real dumps that were judged wrongly once (`tests/data/cases/README.md`), with the exit codes that are right.
 
-use crate::common::share::one_of;
 use std::path::Path;
 
 use xcheck::checkpoint::Point;
-use xcheck::dump::Dump;
 
 use super::clay::Clay;
+use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 
 /// A dump, its model, and the exit codes that are right.
@@ -53,13 +52,10 @@ fn a_factor_that_all_repeated_tokens_share_fails() {
     );
     let terminal = Terminal::new();
     for (factor, wanted) in [(1.0, 0), (1.0 + 1e-6, 1)] {
-        let dump =
-            Clay::of(&Dump::open(Path::new(&file)).expect("it is sound")).without(&[Point::Logits]).edit_all(
-                |site| site.point == Point::Q && site.layer == Some(0),
-                |values| {
-                    values.data.iter_mut().for_each(|value| *value = f64::from((*value * factor) as f32))
-                },
-            );
+        let dump = Clay::open(Path::new(&file)).without(&[Point::Logits]).edit_all(
+            |site| site.point == Point::Q && site.layer == Some(0),
+            |values| values.data.iter_mut().for_each(|value| *value = f64::from((*value * factor) as f32)),
+        );
         let path = terminal.path().join("dump.safetensors");
         dump.save(&path);
         let path = path.display().to_string();

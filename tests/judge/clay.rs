@@ -29,6 +29,10 @@ pub struct Clay {
 }
 
 impl Clay {
+    pub fn open(path: &Path) -> Self {
+        Self::of(&Dump::open(path).unwrap_or_else(|error| panic!("{error}")))
+    }
+
     pub fn of(dump: &Dump) -> Self {
         let mut manifest = serde_json::to_value(&dump.manifest).expect("it is plain data");
         manifest["tensors"] = json!([]);

@@ -23,7 +23,7 @@ fn sdpa_path() -> String {
 }
 
 fn sdpa() -> Clay {
-    Clay::of(&Dump::open(Path::new(&sdpa_path())).expect("it is sound"))
+    Clay::open(Path::new(&sdpa_path()))
 }
 
 fn eager() -> Dump {

@@ -18,20 +18,20 @@ use xcheck::verdict::{Outcome, Verdict};
 
 use super::clay::Clay;
 use super::scene::{assert_inconclusive, assert_passes, told};
-use crate::common::rules;
+use crate::common::{architecture, rules};
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
 }
 
 fn model() -> LoadedModel {
-    ModelFiles::open(&data("architectures/tiny-phi4/hf")).and_then(|files| files.load()).expect("it loads")
+    ModelFiles::open(&architecture("tiny-phi4").join("hf")).and_then(|files| files.load()).expect("it loads")
 }
 
 /// A dump of `reference-scripts/make/make_longrope_dumps.py`.
 fn real(name: &str) -> Clay {
     let path = data("longrope").join(format!("{name}.safetensors"));
-    Clay::of(&Dump::open(&path).expect("it is sound"))
+    Clay::open(&path)
 }
 
 /// The same, which states a rule.
@@ -123,7 +123,7 @@ fn long_factors_from_the_start_are_neither_right_nor_wrong_unless_the_dump_state
 
 /// tiny-phi4 with long factors that are the short ones, the last of them times this.
 fn nearly_equal(times: f64) -> (tempfile::TempDir, LoadedModel) {
-    let (home, from) = (tempfile::tempdir().expect("a folder"), data("architectures/tiny-phi4/hf"));
+    let (home, from) = (tempfile::tempdir().expect("a folder"), architecture("tiny-phi4").join("hf"));
     fs::copy(from.join("model.safetensors"), home.path().join("model.safetensors")).expect("it is copied");
     let stated = fs::read_to_string(from.join("config.json")).expect("it is there");
     let mut config: Value = serde_json::from_str(&stated).expect("JSON");
@@ -150,7 +150,7 @@ fn values_that_are_alike_under_both_rules_are_inconclusive_unless_the_factors_ar
             engine::run(&*loaded.model, &Transformers::F32, &script, &mut recorder).expect("it runs");
         recorder.finish(transcript.passes, transcript.generated).expect("it is written");
         // Caches would tell by their bits.
-        let clay = Clay::of(&Dump::open(&path).expect("it is sound")).with_only(&[Point::LastLogits]);
+        let clay = Clay::open(&path).with_only(&[Point::LastLogits]);
         let judge =
             |clay: &Clay| judged_of(&loaded, &clay.dump(), Mode::Both, Role::Candidate).expect("it runs");
         let outcome = judge(&clay);
@@ -200,7 +200,6 @@ fn a_run_that_reads_its_tokens_again_is_one_unit() {
     let (loaded, selection) = (model(), Selection::everything());
     let of = |clay: &Clay| units(&*loaded.model, &clay.dump(), xcheck::weight::DType::F32, &selection);
     assert_eq!(of(&real("generate")), [Unit::Whole]);
-    let dump =
-        Dump::open(&data("architectures/tiny-phi4/dumps/transformers-f32.safetensors")).expect("it is sound");
-    assert!(of(&Clay::of(&dump)).len() > 1);
+    let dump = Clay::open(&architecture("tiny-phi4").join("dumps/transformers-f32.safetensors"));
+    assert!(of(&dump).len() > 1);
 }

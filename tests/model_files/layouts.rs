@@ -9,6 +9,7 @@ use xcheck::format::{FileBytes, Gguf, TensorFile};
 use xcheck::model::ModelFiles;
 
 use super::{Cases, assert_close, last_logits, load, read_cases, root, with, write_json};
+use crate::common::architecture;
 use crate::format::builder::FIRST_KEY;
 
 /// Copies a model folder with other keys in its `config.json`; null removes a key.
@@ -161,7 +162,7 @@ fn gguf_metadata_counts_as_in_llama_cpp() {
 
 #[test]
 fn gguf_arrays_of_different_sizes_or_lengths_are_refused() {
-    let llama = root("tests/data/architectures/tiny-llama-bias/tiny-llama-bias-f32.gguf");
+    let llama = architecture("tiny-llama-bias").join("tiny-llama-bias-f32.gguf");
     let key = "llama.attention.head_count_kv";
     let read = Gguf::read(&FileBytes::open(&llama).expect("committed")).expect("it is sound");
     let layers: usize = read.require("llama.block_count").expect("it has it");

@@ -9,6 +9,7 @@ use xcheck::format::{FileBytes, Gguf};
 use xcheck::model::ModelFiles;
 
 use super::{generate, load, root};
+use crate::common::architecture;
 use crate::common::terminal::Terminal;
 
 const STEM: &str = "tiny-qwen3-yarn-q8_0";
@@ -18,7 +19,7 @@ fn part(number: usize) -> String {
 }
 
 fn whole() -> PathBuf {
-    root("tests/data/architectures/tiny-qwen3-yarn").join(format!("{STEM}.gguf"))
+    architecture("tiny-qwen3-yarn").join(format!("{STEM}.gguf"))
 }
 
 /// A copy of the parts, which a test may damage.
