@@ -101,8 +101,11 @@ impl ForwardContext<'_> {
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
-    pub fn rotate(&self, x: &Tensor) -> Tensor {
-        self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
+    pub fn rotate(&self, x: Tensor) -> Tensor {
+        match &self.rope {
+            Some(table) => self.n.rotate(&x, table),
+            None => x,
+        }
     }
 
     /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.
