@@ -1,5 +1,6 @@
 //! What the engine computes, looked at by itself, in one program. Tests that run models are with those of the command.
 
+mod alibi;
 mod attention;
 mod error_map;
 mod kernels;

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QWEN3 = "checkpoints/tiny-qwen3/hf"
 LLAMA = "checkpoints/tiny-llama2/hf"
 BIASED = "tests/data/architectures/tiny-llama-bias/hf"
+CHUNKS = "tests/data/architectures/tiny-llama4-chunks/hf"
 TOKENS = [1, 5, 9, 12, 3, 7, 200, 31]
 # Longer than the original context of tiny-phi4, beyond which llama.cpp computes in its whole context.
 MORE_TOKENS = [*TOKENS, 8, 100, 17, 45]
@@ -60,6 +61,8 @@ CASES = [
      "config": {"use_sliding_window": True, "sliding_window": 4, "layer_types": None, "max_window_layers": 28}},
     {"name": "windows on, but all layers are full", "source": QWEN3,
      "config": {"use_sliding_window": True, "sliding_window": 4}},
+    {"name": "chunks in layers without RoPE", "source": CHUNKS,
+     "config": {"layer_types": ["full_attention", "chunked_attention"]}},
     {"name": "without its head", "source": QWEN3, "config": {}, "wrapper": "base"},
     {"name": "DataParallel", "source": QWEN3, "config": {}, "wrapper": "parallel"},
     {"name": "torch.compile", "source": QWEN3, "config": {}, "wrapper": "compiled"},

@@ -56,7 +56,7 @@ fn configurations_count_as_in_transformers() {
         assert_close(&last_logits(&loaded, &tokens), &case.logits, &case.name);
         compared += 1;
     }
-    assert_eq!(compared, 11);
+    assert_eq!(compared, 12);
 }
 
 /// Injects the fault of each RoPE case: without the keys, the logits are other ones.

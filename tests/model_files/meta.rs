@@ -9,6 +9,9 @@ use serde_json::json;
 
 use super::{json, root, with};
 use crate::common::terminal::Terminal;
+use crate::common::torch;
+use xcheck::format::{FileBytes, TensorFile};
+use xcheck::weight::{DType, StoredTensor};
 
 const DUMP: &str = "tests/data/meta/llama-models-f32.safetensors";
 
@@ -66,9 +69,53 @@ fn meta_files_that_cannot_be_read_are_refused() {
     check(&folder(&terminal, &one[..1])).refused(&["params.json without consolidated.00.pth"]);
     let mixed = [one[0], one[1], ("whole/consolidated.00.pth", "consolidated.01.pth")];
     check(&folder(&terminal, &mixed)).refused(&["parts of different shapes"]);
-    let model = folder(&terminal, &one);
+    // 2^60 rows without columns.
+    let empty = |part| {
+        let name = "layers.0.attention.wq.weight";
+        let tensor = StoredTensor { dtype: DType::F32, shape: vec![1 << 60, 0], data: Vec::new().into() };
+        let list = FileBytes { path: "empty".into(), data: Vec::new().into() };
+        let tensors = TensorFile::joined(&list, vec![(name.to_owned(), tensor)]).expect("one tensor");
+        fs::write(part, torch::checkpoint(&tensors)).expect("written");
+    };
+    for files in [1, 2] {
+        let model = folder(&terminal, &one[..1]);
+        (0..files).for_each(|part| empty(Path::new(&model).join(format!("consolidated.0{part}.pth"))));
+        check(&model).refused(&["attention.wq", "empty"]);
+    }
+}
+
+#[test]
+fn params_of_other_models_are_refused() {
+    let terminal = Terminal::new();
+    let whole = [("whole/params.json", "params.json"), ("whole/consolidated.00.pth", "consolidated.00.pth")];
+    let model = folder(&terminal, &whole);
     let params = Path::new(&model).join("params.json");
-    let quantised = with(json(&params), &json!({"quantization_args": {"group_size": 256}}));
-    fs::write(&params, quantised.to_string()).expect("written");
-    check(&model).refused(&["quantization_args", "without quantisation"]);
+    let sound = json(&params);
+    let changed = |change: &serde_json::Value| {
+        fs::write(&params, with(sound.clone(), change).to_string()).expect("written");
+    };
+    for change in [
+        json!({"vocab_size": -1, "max_seq_len": 2048, "max_batch_size": 32}),
+        json!({"vocab_size": null, "quantization_args": null, "sliding_window": null}),
+    ] {
+        changed(&change);
+        assert_eq!(checked(&terminal, &model), 0, "{change}");
+    }
+    let dump = root(DUMP).display().to_string();
+    for (change, problem) in [
+        (json!({"quantization_args": {"group_size": 256}}), ["quantization_args", "without quantisation"]),
+        (json!({"sliding_window": 4096}), ["sliding_window", "known keys here"]),
+        (json!({"hidden_dim": 64}), ["hidden_dim", "known keys here"]),
+        (json!({"vocab_size": 65}), ["vocab_size", "64, the number of embeddings"]),
+        (json!({"rope_theta": "500000"}), ["rope_theta", "a positive number"]),
+        (json!({"rope_theta": 1e39}), ["rope_theta", "a positive number"]),
+        (json!({"norm_eps": "1e-5"}), ["norm_eps", "a positive number"]),
+        (json!({"use_scaled_rope": 1}), ["use_scaled_rope", "true or false"]),
+        (json!({"n_heads": 0}), ["n_heads", "1 to"]),
+        (json!({"n_kv_heads": "2"}), ["n_kv_heads", "a whole number"]),
+        (json!({"dim": null}), ["dim", "every params.json"]),
+    ] {
+        changed(&change);
+        terminal.run(&["check", "--model", &model, "--candidate", &dump]).refused(&problem);
+    }
 }

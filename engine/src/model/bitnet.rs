@@ -111,8 +111,8 @@ impl DecoderBlock for BitnetBlock {
         let q = t.tap(Q, c.heads(self.q.of(&norm, n)));
         let k = t.tap(K, c.heads(self.k.of(&norm, n)));
         let v = t.tap(V, c.heads(self.v.of(&norm, n)));
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
+        let q = t.tap(QRope, p.rotate(q));
+        let k = t.tap(KRope, p.rotate(k));
         let context = p.attend(&q, k, v, t, state);
         let context = t.tap(AttnSubNorm, n.rms_norm(&context, &self.attn_sub_norm));
         let out = t.tap(AttnOut, self.output.of(&context, n));

@@ -178,15 +178,15 @@ impl Gemma4Block {
         let q = t.tap(Q, heads(n.linear(x, &self.q)));
         let Some(keys) = &self.keys else {
             let q = t.tap(QNorm, n.rms_norm(&q, &self.q_norm));
-            return p.attend_shared(&t.tap(QRope, p.rotate(&q)), t);
+            return p.attend_shared(&t.tap(QRope, p.rotate(q)), t);
         };
         let k = t.tap(K, heads(n.linear(x, &keys.k)));
         let v = t.tap(V, heads(n.linear(x, &keys.v)));
         let q = t.tap(QNorm, n.rms_norm(&q, &self.q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &keys.k_norm));
         let v = t.tap(VNorm, n.rms_norm(&v, &keys.v_norm));
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
+        let q = t.tap(QRope, p.rotate(q));
+        let k = t.tap(KRope, p.rotate(k));
         p.attend_sharing(&q, k, v, keys.are_shared, t, state)
     }
 }

@@ -156,6 +156,16 @@ impl<'f> Config<'f> {
         self.optional(key, |value| value.as_f64().map(|number| number as f32), "a number")
     }
 
+    /// Returns a positive number, if the key exists.
+    ///
+    /// # Errors
+    /// If the value is not a finite number above 0.
+    pub(crate) fn optional_positive(&self, key: &str) -> Result<Option<f32>> {
+        let number = |value: &Value| value.as_f64().map(|number| number as f32);
+        let positive = |value: &Value| number(value).filter(|number| *number > 0.0 && number.is_finite());
+        self.optional(key, positive, "a positive number")
+    }
+
     /// Returns a string.
     ///
     /// # Errors
@@ -282,7 +292,8 @@ impl<'f> Config<'f> {
     }
 
     fn missing(&self, key: &str) -> Error {
-        let hint = "every config.json of this architecture must state this key".to_owned();
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let hint = format!("every {name} of this architecture must state this key");
         KeyError::Missing { file: self.path.to_owned(), key: format!("{}{key}", self.prefix), hint }.into()
     }
 

@@ -92,8 +92,8 @@ impl DecoderBlock for LlamaBlock {
         let q = t.tap(Q, c.heads(self.attn.q(n, &norm)));
         let k = t.tap(K, c.heads(self.attn.k(n, &norm)));
         let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
+        let q = t.tap(QRope, p.rotate(q));
+        let k = t.tap(KRope, p.rotate(k));
         let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, p.add(x, &out));

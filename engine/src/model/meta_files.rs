@@ -6,15 +6,33 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::json::json_of;
+use super::json::{Config, json_of};
+use super::size;
 use crate::error::{Error, Result};
 use crate::format::{EscapedText, FileBytes, FileStore, TensorFile};
 use crate::weight::StoredTensor;
 
 /// Configuration of Meta's files.
 pub(super) const PARAMS: &str = "params.json";
+/// Keys of `params.json`. The shapes of tensors state the feed-forward size, so its factors are not read.
+const KEYS: &[&str] = &[
+    "dim",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    VOCABULARY,
+    "multiple_of",
+    "ffn_dim_multiplier",
+    "norm_eps",
+    "rope_theta",
+    "use_scaled_rope",
+    "max_batch_size",
+    "max_seq_len",
+];
+/// Key of the size of the vocabulary.
+const VOCABULARY: &str = "vocab_size";
 /// Maximum number of parts.
 const MOST_PARTS: usize = 64;
 
@@ -37,6 +55,8 @@ const NORMS: [(&str, &str); 2] =
 pub struct MetaFiles {
     /// `params.json`.
     pub(super) params: FileBytes,
+    /// Sizes and constants in `params.json`.
+    settings: MetaSettings,
     /// `consolidated.00.pth` and so on.
     pub(super) parts: Vec<FileBytes>,
 }
@@ -45,7 +65,7 @@ impl MetaFiles {
     /// Finds the files in a folder; `None` without `params.json`.
     ///
     /// # Errors
-    /// If there are no weights, or a file cannot be opened.
+    /// If there are no weights, a file cannot be opened, or `params.json` states something that is not supported.
     pub(super) fn find(place: &dyn FileStore, folder: &Path) -> Result<Option<Self>> {
         let Some(params) = place.find(&folder.join(PARAMS))? else { return Ok(None) };
         let mut parts = Vec::new();
@@ -60,7 +80,7 @@ impl MetaFiles {
                 folder,
                 "params.json without consolidated.00.pth; get the weights, or name a Hugging Face directory",
             )),
-            false => Ok(Some(Self { params, parts })),
+            false => Ok(Some(Self { settings: MetaSettings::read(&params)?, params, parts })),
         }
     }
 
@@ -69,7 +89,6 @@ impl MetaFiles {
     /// # Errors
     /// If a part is damaged, or parts contradict each other or the configuration.
     pub(super) fn tensors(&self) -> Result<TensorFile> {
-        let sizes = self.sizes()?;
         let mut pieces: BTreeMap<String, Vec<StoredTensor>> = BTreeMap::new();
         for part in &self.parts {
             for (name, stored) in TensorFile::read(part)?.iter().filter(|(name, _)| *name != "rope.freqs") {
@@ -86,17 +105,18 @@ impl MetaFiles {
                 return Err(problem(format!("in {found} of {parts} files; a file of another model?")));
             }
             let unknown = || problem("unknown, expected a tensor of Llama 2 or 3 in Meta's files".to_owned());
-            let (own, axis) = own_name(&name, &pieces, sizes.hidden).ok_or_else(unknown)?;
+            let (own, axis) = own_name(&name, &pieces, self.settings.hidden).ok_or_else(unknown)?;
             let whole = match axis {
                 Some(axis) => joined(&pieces, axis),
                 None => {
                     pieces.first().filter(|first| pieces.iter().all(|piece| are_same(first, piece))).cloned()
                 }
             };
-            let mut whole = whole.ok_or_else(|| problem("parts of different shapes or values".to_owned()))?;
+            let mut whole =
+                whole.ok_or_else(|| problem("empty, or parts of different shapes or values".to_owned()))?;
             let heads = match name.rsplit('.').nth(1) {
-                Some("wq") => Some(sizes.heads),
-                Some("wk") => Some(sizes.kv_heads),
+                Some("wq") => Some(self.settings.heads),
+                Some("wk") => Some(self.settings.kv_heads),
                 _ => None,
             };
             if let Some(heads) = heads {
@@ -112,21 +132,27 @@ impl MetaFiles {
     /// Returns the configuration as transformers' `config.json` states it.
     ///
     /// # Errors
-    /// If `params.json` lacks a size, or states something that is not supported.
+    /// If `params.json` and the embeddings disagree on the size of the vocabulary.
     pub(super) fn config(&self, tensors: &TensorFile) -> Result<FileBytes> {
-        let sizes = self.sizes()?;
+        let MetaSettings { hidden, layers, heads, kv_heads, vocabulary, eps, theta, is_scaled } =
+            self.settings;
         let rows = |name: &str| tensors.get(name).and_then(|stored| stored.shape.first().copied());
-        let theta = sizes.json.get("rope_theta").and_then(Value::as_f64).unwrap_or(10000.0);
-        let is_scaled = sizes.json.get("use_scaled_rope").and_then(Value::as_bool).unwrap_or(false);
+        let words = rows("model.embed_tokens.weight");
+        if let (Some(stated), Some(words)) = (vocabulary, words)
+            && stated != words
+        {
+            let expected = format!("{words}, the number of embeddings");
+            return Err(Error::bad_key(&self.params.path, VOCABULARY, stated, expected));
+        }
         let mut config = json!({
             "model_type": "llama",
-            "hidden_size": sizes.hidden,
-            "num_hidden_layers": sizes.layers,
-            "num_attention_heads": sizes.heads,
-            "num_key_value_heads": sizes.kv_heads,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
             "intermediate_size": rows("model.layers.0.mlp.gate_proj.weight"),
-            "vocab_size": rows("model.embed_tokens.weight"),
-            "rms_norm_eps": sizes.json.get("norm_eps").and_then(Value::as_f64).unwrap_or(1e-5),
+            "vocab_size": words,
+            "rms_norm_eps": eps,
             "rope_theta": theta,
             "hidden_act": "silu",
             "tie_word_embeddings": false,
@@ -142,35 +168,57 @@ impl MetaFiles {
         }
         Ok(FileBytes { path: self.params.path.clone(), data: config.to_string().into_bytes().into() })
     }
-
-    fn sizes(&self) -> Result<MetaSizes> {
-        let json = json_of(&self.params)?;
-        for key in ["quantization_args", "lora_args", "vision_model", "moe", "moe_args"] {
-            if json.get(key).is_some_and(|stated| !stated.is_null()) {
-                let expected = "a dense text model without quantisation; use its Hugging Face directory";
-                return Err(Error::bad_key(&self.params.path, key, "present", expected));
-            }
-        }
-        let size = |key: &str| {
-            let stated = json.get(key).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
-            stated.filter(|&size| size > 0).ok_or_else(|| {
-                let found = json.get(key).map_or("missing".to_owned(), Value::to_string);
-                Error::bad_key(&self.params.path, key, found, "a number above 0")
-            })
-        };
-        let heads = size("n_heads")?;
-        let kv_heads =
-            if json.get("n_kv_heads").is_none_or(Value::is_null) { heads } else { size("n_kv_heads")? };
-        Ok(MetaSizes { hidden: size("dim")?, layers: size("n_layers")?, heads, kv_heads, json })
-    }
 }
 
-struct MetaSizes {
+/// Sizes and constants in `params.json`.
+#[derive(Clone, Copy, Debug)]
+struct MetaSettings {
     hidden: usize,
     layers: usize,
     heads: usize,
     kv_heads: usize,
-    json: Value,
+    vocabulary: Option<usize>,
+    eps: f32,
+    theta: f32,
+    is_scaled: bool,
+}
+
+impl MetaSettings {
+    /// Reads `params.json`.
+    ///
+    /// # Errors
+    /// If it lacks a size, or states something that is not supported.
+    fn read(params: &FileBytes) -> Result<Self> {
+        let json = json_of(params)?;
+        let file = Config::new(&params.path, &json);
+        for key in ["quantization_args", "lora_args", "vision_model", "moe", "moe_args"] {
+            if file.states(key) {
+                let expected = "a dense text model without quantisation; use its Hugging Face directory";
+                return Err(file.bad_key(key, "present", expected));
+            }
+        }
+        file.only_keys(KEYS)?;
+        let [hidden, layers, heads] = ["dim", "n_layers", "n_heads"].map(|key| file.require_usize(key));
+        let (hidden, layers, heads) = (hidden?, layers?, heads?);
+        let kv_heads = file.optional_usize("n_kv_heads")?.unwrap_or(heads);
+        let sizes = [("dim", hidden), ("n_layers", layers), ("n_heads", heads), ("n_kv_heads", kv_heads)];
+        size::check(&params.path, &sizes)?;
+        // Llama 2 states -1: its tokenizer decides.
+        let vocabulary = match file.get(VOCABULARY) {
+            Some(stated) if *stated == json!(-1) => None,
+            _ => file.optional_usize(VOCABULARY)?,
+        };
+        Ok(Self {
+            hidden,
+            layers,
+            heads,
+            kv_heads,
+            vocabulary,
+            eps: file.optional_positive("norm_eps")?.unwrap_or(1e-5),
+            theta: file.optional_positive("rope_theta")?.unwrap_or(10000.0),
+            is_scaled: file.optional_bool("use_scaled_rope")?.unwrap_or(false),
+        })
+    }
 }
 
 /// Returns transformers' name of a tensor, and the axis that parts divide.
@@ -197,11 +245,14 @@ fn are_same(one: &StoredTensor, other: &StoredTensor) -> bool {
     (one.dtype, &one.shape) == (other.dtype, &other.shape) && *one.data == *other.data
 }
 
-/// Joins parts of a matrix along an axis; `None` if their other axis or type differs.
+/// Joins parts of a matrix along an axis; `None` if the matrix is empty, or its parts' shapes or types differ.
 fn joined(pieces: &[StoredTensor], axis: usize) -> Option<StoredTensor> {
     let [first, others @ ..] = pieces else { return None };
     let &[rows, columns] = first.shape.as_slice() else { return None };
-    if !others.iter().all(|piece| (piece.dtype, &piece.shape) == (first.dtype, &first.shape)) {
+    if rows == 0
+        || columns == 0
+        || !others.iter().all(|piece| (piece.dtype, &piece.shape) == (first.dtype, &first.shape))
+    {
         return None;
     }
     if others.is_empty() {
@@ -219,7 +270,7 @@ fn joined(pieces: &[StoredTensor], axis: usize) -> Option<StoredTensor> {
         }
     }
     let mut shape = vec![rows, columns];
-    shape[axis] *= pieces.len();
+    shape[axis] = shape[axis].checked_mul(pieces.len())?;
     Some(StoredTensor { dtype: first.dtype, shape, data: data.into() })
 }
 
@@ -227,7 +278,11 @@ fn joined(pieces: &[StoredTensor], axis: usize) -> Option<StoredTensor> {
 fn halves(stored: &StoredTensor, heads: usize) -> Option<StoredTensor> {
     let &[rows, columns] = stored.shape.as_slice() else { return None };
     let (head, width) = (rows / heads, stored.dtype.bytes_for(columns)?);
-    if head * heads != rows || !head.is_multiple_of(2) || stored.data.len() != rows * width {
+    if head == 0
+        || head * heads != rows
+        || !head.is_multiple_of(2)
+        || Some(stored.data.len()) != rows.checked_mul(width)
+    {
         return None;
     }
     let mut data = Vec::with_capacity(stored.data.len());

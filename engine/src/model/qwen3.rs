@@ -65,8 +65,8 @@ impl DecoderBlock for Qwen3Block {
         let v = t.tap(V, c.heads(self.attn.v(n, &norm)));
         let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
-        let q = t.tap(QRope, p.rotate(&q));
-        let k = t.tap(KRope, p.rotate(&k));
+        let q = t.tap(QRope, p.rotate(q));
+        let k = t.tap(KRope, p.rotate(k));
         let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, self.attn.output(n, &context));
         let h = t.tap(AttnResidual, n.add(x, &out));

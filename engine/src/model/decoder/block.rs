@@ -73,8 +73,6 @@ pub(crate) struct ParallelHalves {
     pub(crate) orders: [ParallelOrder; 2],
     /// True if all models of the architecture have them; else a file states it.
     pub(crate) is_always: bool,
-    /// True for the order of llama.cpp.
-    pub(crate) is_gguf: bool,
 }
 
 /// Order in which a block's input and the outputs of its two halves are added.
@@ -206,7 +204,8 @@ impl AttentionHalf {
             AttentionHalf::Heads(attn) => attn,
         };
         let (n, c) = (p.n, p.c);
-        let x = &p.times(x, |by| by.attention_in);
+        let scaled = p.times(x, |by| by.attention_in);
+        let x = scaled.as_ref().unwrap_or(x);
         let mut q = t.tap(Q, c.heads(attn.projections.q(n, x)));
         let mut k = t.tap(K, c.heads(attn.projections.k(n, x)));
         let v = t.tap(V, c.heads(attn.projections.v(n, x)));
@@ -215,8 +214,8 @@ impl AttentionHalf {
             q = t.tap(QNorm, n.rms_norm(&q, q_norm));
             k = t.tap(KNorm, n.rms_norm(&k, k_norm));
         }
-        q = t.tap(QRope, p.rotate(&q));
-        k = t.tap(KRope, p.rotate(&p.times(&k, |by| by.key)));
+        q = t.tap(QRope, p.rotate(q));
+        k = t.tap(KRope, p.rotate(p.times(&k, |by| by.key).unwrap_or(k)));
         if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
             let positions = p.mask.position..p.mask.position + x.rows();
             q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
@@ -321,8 +320,8 @@ impl DecoderBlock for StandardBlock {
         let mixed = self.mixer.as_ref().map(|layer| layer.forward(input, p, t, state.recurrent(), MixerOut));
         let mut out = attn.forward(input, p, t, state);
         if let Some(mixed) = mixed {
-            let [mixed, attn] =
-                [p.times(&mixed, |by| by.recurrence_out), p.times(&out, |by| by.attention_out)];
+            let mixed = p.times(&mixed, |by| by.recurrence_out).unwrap_or(mixed);
+            let attn = p.times(&out, |by| by.attention_out).unwrap_or(out);
             out = n.add_halves(&mixed, &attn);
         }
         if let Some(norm) = &self.attn_post_norm {
@@ -345,7 +344,7 @@ impl DecoderBlock for StandardBlock {
         if let Some(norm) = &self.ffn_post_norm {
             ffn = t.tap(FfnPostNorm, norm.of(n, &ffn));
         }
-        t.tap(BlockOut, p.add(&h, &p.times(&ffn, |by| by.ffn[1])))
+        t.tap(BlockOut, p.add(&h, &p.times(&ffn, |by| by.ffn[1]).unwrap_or(ffn)))
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {

@@ -28,7 +28,7 @@ pub struct ForwardContext<'m> {
     /// Embeddings of the pass for all layers, `[T, L·P]`.
     pub(super) embeddings: Arc<OnceLock<Tensor>>,
     /// Slopes of ALiBi, `[H]`, for models with it.
-    pub(crate) slopes: Option<Vec<f32>>,
+    pub(crate) slopes: Option<&'m [f32]>,
 }
 
 impl ForwardContext<'_> {
@@ -97,13 +97,15 @@ impl ForwardContext<'_> {
 
     fn attention<'s>(&'s self, sinks: Option<&'s [f32]>) -> Attention<'s> {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
-        let slopes = self.slopes.as_deref();
-        Attention { n: self.n, scale, cap, mask: self.mask, sinks, slopes }
+        Attention { n: self.n, scale, cap, mask: self.mask, sinks, slopes: self.slopes }
     }
 
     /// Rotates queries or keys, `[T, heads, D]`, in layers that rotate.
-    pub fn rotate(&self, x: &Tensor) -> Tensor {
-        self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
+    pub fn rotate(&self, x: Tensor) -> Tensor {
+        match &self.rope {
+            Some(table) => self.n.rotate(&x, table),
+            None => x,
+        }
     }
 
     /// Adds the output of half a block to the residual stream: `[T, d]` twice, to `[T, d]`.

@@ -177,10 +177,7 @@ impl ExpertFiles {
         let is_grouped = !self.may_name_method() || self.names_groups(file)?;
         let count = file.optional_usize("n_group")?.filter(|_| is_grouped).unwrap_or(1);
         let used = file.optional_usize("topk_group")?.unwrap_or(1);
-        let scale = file.optional_f32(SCALE)?.unwrap_or(1.0);
-        if !(scale > 0.0 && scale.is_finite()) {
-            return Err(file.bad_key(SCALE, scale, "a positive number"));
-        }
+        let scale = file.optional_positive(SCALE)?.unwrap_or(1.0);
         Ok(((count > 1).then_some(ExpertGroups { count, used, summed: self.summed }), scale))
     }
 
@@ -381,10 +378,8 @@ fn one_of(file: &Config, keys: &[&str]) -> Result<usize> {
 
 /// Reads the factor and limit of a clamped GLU.
 fn clamped_glu(file: &Config, default: ClampedGlu) -> Result<ClampedGlu> {
-    let number = |key: &str, default: f32| match file.optional_f32(key)?.unwrap_or(default) {
-        number if number > 0.0 && number.is_finite() => Ok(number),
-        number => Err(file.bad_key(key, number, "a positive number")),
-    };
-    let (alpha, limit) = (number("swiglu_alpha", default.alpha)?, number("swiglu_limit", default.limit)?);
-    Ok(ClampedGlu { alpha, limit })
+    Ok(ClampedGlu {
+        alpha: file.optional_positive("swiglu_alpha")?.unwrap_or(default.alpha),
+        limit: file.optional_positive("swiglu_limit")?.unwrap_or(default.limit),
+    })
 }

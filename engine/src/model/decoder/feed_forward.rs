@@ -33,8 +33,8 @@ impl FeedForward {
         let x = normed.as_ref().unwrap_or(x);
         let gate = self.gate.as_ref().map(|gate| t.tap(FfnGate, gate.of(n, x)));
         let up = t.tap(FfnUp, self.up.of(n, x));
-        let act = match &gate {
-            Some(gate) => n.gated(&p.times(gate, |by| by.ffn[0]), &up, activation),
+        let act = match gate {
+            Some(gate) => n.gated(&p.times(&gate, |by| by.ffn[0]).unwrap_or(gate), &up, activation),
             None => n.activation(&up, activation),
         };
         let act = t.tap(FfnAct, act);

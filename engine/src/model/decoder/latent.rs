@@ -123,7 +123,7 @@ impl LatentAttention {
         let q = self.queries(x, sizes, p, t);
         let latent = t.tap(KvLatent, self.kv_a.of(n, x));
         let normed = t.tap(KvLatentNorm, n.rms_norm(&columns(n, &latent, 0, rank), &self.kv_norm));
-        let k_rotated = p.rotate(&columns(n, &latent, rank, rotated).reshaped(&[tokens, 1, rotated]));
+        let k_rotated = p.rotate(columns(n, &latent, rank, rotated).reshaped(&[tokens, 1, rotated]));
         let normed = normed.reshaped(&[tokens, 1, rank]);
         let k = t.tap(KRope, joined(n, &normed, &k_rotated));
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));
@@ -160,7 +160,7 @@ impl LatentAttention {
         };
         let q = t.tap(Q, q.reshaped(&[x.rows(), heads, plain + rotated]));
         let mut q_plain = columns(n, &q, 0, plain);
-        let q_rotated = p.rotate(&columns(n, &q, plain, rotated));
+        let q_rotated = p.rotate(columns(n, &q, plain, rotated));
         if let LatentExpansion::Absorbed([w, _]) = &self.expansion {
             let each = (0..x.rows()).flat_map(|_| (0..heads).map(|head| head as f32)).collect();
             q_plain = n.routed(&q_plain, w, &Tensor::new(&[x.rows(), heads], each));

@@ -14,6 +14,7 @@ use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
+use crate::ops::alibi::slopes;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::RopeScaling;
 use crate::ops::short_convolution::ShortConvolution;
@@ -365,6 +366,7 @@ impl<B: DecoderBlock> Decoder<B> {
         w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self {
             architecture: family.architecture,
+            slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
             config,
             token_embd,
             layer_embeddings,

@@ -71,7 +71,6 @@ use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
-use crate::ops::alibi::slopes;
 use crate::ops::attention::Mask;
 use crate::ops::rope::Rope;
 use crate::tap::Probe;
@@ -116,6 +115,8 @@ pub struct Decoder<B> {
     pub position_embd: Option<Matrix>,
     /// `[d]`
     pub embedding_norm: Option<Norm>,
+    /// Slopes of ALiBi, `[H]`, for models with it.
+    pub(crate) slopes: Option<Vec<f32>>,
 }
 
 impl<B> Decoder<B> {
@@ -132,6 +133,7 @@ impl<B> Decoder<B> {
             output_bias: self.output_bias,
             position_embd: self.position_embd,
             embedding_norm: self.embedding_norm,
+            slopes: self.slopes,
         }
     }
 }
@@ -243,28 +245,33 @@ impl<B: DecoderBlock> Model for Decoder<B> {
             mask: Mask { position: positions.start, window, chunks: self.has_chunks().then_some(0) },
             shared: Mutex::new(None),
             embeddings: embeddings.clone(),
-            slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
+            slopes: self.slopes.as_deref(),
         };
-        let full = seeing(Some(&c.rope), None);
-        let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
-        let unrotated = seeing(None, None);
-        Box::new(DecoderPass { model: self, positions, full, sliding, unrotated })
+        let rotates = (0..c.n_layers).any(|layer| c.rotates(layer));
+        let both = |rope, window| [None, rotates.then_some(rope)].map(|rope| seeing(rope, window));
+        let sliding = c.sliding.as_ref().map(|sliding| both(&sliding.rope, Some(sliding.window)));
+        Box::new(DecoderPass {
+            model: self,
+            positions: positions.clone(),
+            full: both(&c.rope, None),
+            sliding,
+        })
     }
 }
 
-/// A pass of a decoder: data shared by the layers with full attention and by the layers with a window.
+/// A pass of a decoder: data shared by the layers with full attention and by the layers with a window, in each case by those
+/// without RoPE and by those with it.
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
     positions: Range<usize>,
-    full: ForwardContext<'m>,
-    sliding: Option<ForwardContext<'m>>,
-    unrotated: ForwardContext<'m>,
+    full: [ForwardContext<'m>; 2],
+    sliding: Option<[ForwardContext<'m>; 2]>,
 }
 
 impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     /// Returns the tokens' embeddings, scaled if the architecture scales them, with learned positions if it has them.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
-        let ForwardContext { n, c, .. } = self.full;
+        let ForwardContext { n, c, .. } = self.full[0];
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
         let rows = match (c.embed_scale, &self.model.embedding_norm) {
@@ -288,7 +295,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
                 format_args!("the embeddings of layers"),
                 &[("per_layer_model_proj", &per_layer.projection)],
             );
-            self.full.embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
+            self.full[0].embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
         }
         x
     }
@@ -300,14 +307,13 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, state: &mut LayerState) -> Tensor {
         t.enter_layer(layer);
         arrive(format_args!("layer {layer}"), &self.model.layers[layer].matrices());
-        let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
-        let rotated = sliding.unwrap_or(&self.full);
-        let pass = if self.full.c.rotates(layer) { rotated } else { &self.unrotated };
-        self.model.layers[layer].forward(x, pass, t, state)
+        let c = &self.model.config;
+        let passes = self.sliding.as_ref().filter(|_| c.slides(layer)).unwrap_or(&self.full);
+        self.model.layers[layer].forward(x, &passes[usize::from(c.rotates(layer))], t, state)
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
-        let ForwardContext { n, c, .. } = self.full;
+        let ForwardContext { n, c, .. } = self.full[0];
         let model = self.model;
         arrive(format_args!("the head"), &[("output", &model.output)]);
         let x = rows_for_head(x, t);

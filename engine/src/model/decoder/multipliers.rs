@@ -55,11 +55,9 @@ fn numbers<const N: usize>(file: &Config, key: &str) -> Result<[f32; N]> {
 }
 
 impl ForwardContext<'_> {
-    /// Multiplies a value by one of the model's factors, if it has any.
-    pub(crate) fn times(&self, x: &Tensor, of: impl Fn(&BranchMultipliers) -> f32) -> Tensor {
-        match self.c.multipliers.as_ref().map(of).filter(|factor| *factor != 1.0) {
-            Some(factor) => self.n.scale(x, Multiplier::Number(factor)),
-            None => x.clone(),
-        }
+    /// Multiplies a value by one of the model's factors; `None` if the model does not have the factor.
+    pub(crate) fn times(&self, x: &Tensor, of: impl Fn(&BranchMultipliers) -> f32) -> Option<Tensor> {
+        let factor = self.c.multipliers.as_ref().map(of).filter(|factor| *factor != 1.0)?;
+        Some(self.n.scale(x, Multiplier::Number(factor)))
     }
 }

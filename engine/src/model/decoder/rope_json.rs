@@ -73,12 +73,7 @@ fn alpha(parameters: &Config, family: &Family) -> Result<Option<f32>> {
     if !family.rope.may_have_alpha || parameters.optional_str(kind)? != Some("dynamic") {
         return Ok(None);
     }
-    match parameters.optional_f32(KEY)? {
-        Some(alpha) if !(alpha > 0.0 && alpha.is_finite()) => {
-            Err(parameters.bad_key(KEY, alpha, "a positive number"))
-        }
-        alpha => Ok(alpha),
-    }
+    parameters.optional_positive(KEY)
 }
 
 /// Returns the base times `alpha^(D / (D - 2))` for heads of D values.

@@ -119,7 +119,8 @@ impl StateSpaceLayer {
         let (heads, inner, shared) =
             (space.heads(), space.heads() * space.head_dim, space.groups * space.columns);
         let is_single = x.rows() == 1 && !state.is_empty();
-        let projected = t.tap(MixerIn, self.input.of(n, &p.times(x, |by| by.recurrence_in)));
+        let scaled = p.times(x, |by| by.recurrence_in);
+        let projected = t.tap(MixerIn, self.input.of(n, scaled.as_ref().unwrap_or(x)));
         // Gate, x, B, C and steps, each with a factor if the model has factors.
         let widths = [inner, inner, shared, shared, heads];
         let part = |index: usize| {

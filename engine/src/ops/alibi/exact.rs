@@ -2,7 +2,7 @@
 
 use crate::exact::input::InputTensor;
 use crate::exact::value::{K, U};
-use crate::exact::{ExactValue, Float, Operation, Profile, is_given};
+use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::tensor::Tensor;
 
 /// Scores plus each head's slope times the distance from the query to the key.
@@ -18,6 +18,10 @@ pub(crate) struct BiasedScores {
 impl Operation for BiasedScores {
     /// Bounds the roundings of the slope, the bias, the sum, and of a score that a fused kernel adds before it is rounded.
     /// Engines that count positions from the first key add a larger bias.
+    ///
+    /// The slope of head h is a power of up to h + 1 of a base. Such a power has h + 1 times the relative error of its base,
+    /// which is up to `U` in engines that round it to f32, as ours does. All scores of a head share this error, so sigma
+    /// does not contain it.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
         let scores = InputTensor::read(&self.scores, profile);
@@ -31,7 +35,8 @@ impl Operation for BiasedScores {
             let sum = value.abs().max((score.value + slope * key as f64).abs());
             let fused = if profile.results == Float::F32 { 0.0 } else { score.value.abs() };
             let bound = unit * (from_first + sum + fused) + 4.0 * U * from_first;
-            ExactValue { value, ..score }.moved(K * bound, bound)
+            let of_base = (head + 1) as f64 * U * from_first;
+            ExactValue { value, ..score }.moved(K * bound, bound + of_base)
         };
         wanted.iter().map(one).collect()
     }
@@ -43,9 +48,5 @@ impl Operation for BiasedScores {
 
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.scores]
-    }
-
-    fn is_unbiased(&self, _: &Profile) -> bool {
-        is_given(&self.scores)
     }
 }
