@@ -233,7 +233,9 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     if every == Some(0) {
         return Err(file.bad_key(EVERY, 0, "1 or more layers"));
     }
-    let Some(value) = file.get(LISTED) else { return Ok(family.unrotated(every, n_layers, None)) };
+    let is_empty = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);
+    let stated = file.get(LISTED).filter(|value| !(family.may_list_no_layers && is_empty(value)));
+    let Some(value) = stated else { return Ok(family.unrotated(every, n_layers, None)) };
     let rotates = |value: &Value| match value.as_u64() {
         Some(0) => Some(false),
         Some(1) => Some(true),
@@ -250,10 +252,17 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
 fn query_temperature(file: &Config, family: &Family) -> Result<Option<QueryTemperature>> {
     const SWITCH: &str = "attn_temperature_tuning";
     if !family.has_query_temperature {
-        file.only(SWITCH, &[false.into()], "false (temperatures of queries are not supported)")?;
+        file.only(SWITCH, &[false.into(), 0.into()], "false (temperatures of queries are not supported)")?;
         return Ok(None);
     }
-    if file.optional_bool(SWITCH)? == Some(false) {
+    // Official files state 4: transformers takes any number but 0 as true.
+    let is_on = match file.get(SWITCH) {
+        None => true,
+        Some(Value::Bool(is_on)) => *is_on,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Some(other) => return Err(file.bad_key(SWITCH, other, "true, false or a number")),
+    };
+    if !is_on {
         return Ok(None);
     }
     let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);

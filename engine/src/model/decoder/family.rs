@@ -57,6 +57,8 @@ pub struct Family {
     pub(crate) has_window_switch: bool,
     /// Default interval of layers without RoPE.
     pub(crate) unrotated_every: Option<usize>,
+    /// True if transformers takes an empty list of layers with RoPE as absent.
+    pub(crate) may_list_no_layers: bool,
     /// True if the position decides about a temperature of queries in layers without RoPE.
     pub(crate) has_query_temperature: bool,
     /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
