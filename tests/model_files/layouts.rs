@@ -174,3 +174,24 @@ fn gguf_arrays_of_different_sizes_or_lengths_are_refused() {
         assert!(error.to_string().contains(part) && error.to_string().contains(key), "{error}");
     }
 }
+
+/// Each file keeps its own value, and refuses another.
+#[test]
+fn gguf_keys_of_sliding_layers_that_disagree_are_refused() {
+    for (model, key, own) in [
+        ("gemma4", "rope.dimension_count_swa", 8),
+        ("gemma4", "attention.value_length_swa", 8),
+        ("gemma2", "rope.dimension_count_swa", 32),
+    ] {
+        let file = root(&format!("tests/data/architectures/tiny-{model}/tiny-{model}-f32.gguf"));
+        let load = |value: usize| {
+            with_keys(&file, &Map::from_iter([(format!("{model}.{key}"), json!(value))])).load()
+        };
+        load(own).unwrap_or_else(|error| panic!("{error}"));
+        let Err(error) = load(own / 2) else { panic!("{model}.{key} must be refused") };
+        assert!(
+            error.to_string().contains(&format!("{model}.{key}' is {}, expected {own}", own / 2)),
+            "{error}"
+        );
+    }
+}

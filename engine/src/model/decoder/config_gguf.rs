@@ -156,6 +156,11 @@ impl DecoderConfig {
             config.variants = Some(LayerVariants::in_gguf(file, architecture, &mut config)?);
             config.check(path)?;
         }
+        if let Some(sliding) = &config.sliding {
+            let what =
+                "the head size of layers with a sliding window (other rotated widths are not supported)";
+            check_agrees(file, &key("rope.dimension_count_swa"), sliding.rope.width, what)?;
+        }
         Ok(config)
     }
 
@@ -217,21 +222,19 @@ impl DecoderConfig {
                 "the head size of the keys, or the rank of the latents",
             ),
         ];
-        for (name, expected, what) in again {
-            let key = format!("{architecture}.{name}");
-            match file.optional::<usize>(&key)? {
-                Some(found) if found != expected => {
-                    return Err(Error::bad_key(
-                        file.tensors.path(),
-                        &key,
-                        found,
-                        format!("{expected}, {what}"),
-                    ));
-                }
-                _ => {}
-            }
+        again.into_iter().try_for_each(|(name, expected, what)| {
+            check_agrees(file, &format!("{architecture}.{name}"), expected, what)
+        })
+    }
+}
+
+/// Checks that a redundant key, if present, agrees with the value that follows from other keys.
+pub(super) fn check_agrees(file: &Gguf, key: &str, expected: usize, what: &str) -> Result<()> {
+    match file.optional::<usize>(key)? {
+        Some(found) if found != expected => {
+            Err(Error::bad_key(file.tensors.path(), key, found, format!("{expected}, {what}")))
         }
-        Ok(())
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
+use crate::model::decoder::config_gguf::check_agrees;
 use crate::model::decoder::layer_sizes::of_each_layer;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::rope_json::{FULL, rope};
@@ -77,17 +78,10 @@ impl LayerVariants {
         };
         let heads = [true, false].map(|wanted| of_kind(wanted, &kv_heads, "attention.head_count_kv"));
         let [of_sliding, of_full] = heads;
-        let (full, value_length) = (c.head_dim, file.optional::<usize>(&key("attention.value_length_swa"))?);
+        let full = c.head_dim;
         c.head_dim = file.require(&key("attention.key_length_swa"))?;
-        if value_length.is_some_and(|length| length != c.head_dim) {
-            let expected = format!("{}, the head size of the keys", c.head_dim);
-            return Err(Error::bad_key(
-                path,
-                &key("attention.value_length_swa"),
-                value_length.unwrap_or(0),
-                expected,
-            ));
-        }
+        let what = "the head size of the keys";
+        check_agrees(file, &key("attention.value_length_swa"), c.head_dim, what)?;
         c.n_kv_heads = of_sliding?.unwrap_or(c.n_kv_heads);
         if let Some(sliding) = &mut c.sliding {
             sliding.rope.width = c.head_dim;
