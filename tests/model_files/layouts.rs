@@ -161,16 +161,19 @@ fn gguf_metadata_counts_as_in_llama_cpp() {
 
 #[test]
 fn gguf_arrays_of_different_sizes_or_lengths_are_refused() {
-    let llama = root("tests/data/architectures/tiny-llama-bias/tiny-llama-bias-f32.gguf");
-    let key = "llama.attention.head_count_kv";
-    let read = Gguf::read(&FileBytes::open(&llama).expect("committed")).expect("it is sound");
-    let layers: usize = read.require("llama.block_count").expect("it has it");
-    for (value, part) in [
-        (json!((0..layers).map(|layer| 1 << layer.min(1)).collect::<Vec<_>>()), "layers of different sizes"),
-        (json!([2]), "one for each of"),
+    for (model, key, value, part) in [
+        ("llama-bias", "llama.attention.head_count_kv", json!([1, 2]), "layers of different sizes"),
+        ("llama-bias", "llama.attention.head_count_kv", json!([2]), "one for each of 2 layers"),
+        ("nemotronh", "nemotron_h.attention.head_count_kv", json!([0, 0, 2]), "one for each of 4 layers"),
+        ("nemotronh", "nemotron_h.attention.head_count_kv", json!([0, 1, 2, 0]), "or 0 in layers without"),
+        ("nemotronh", "nemotron_h.feed_forward_length", json!([0, 64, 0]), "one for each of 4 layers"),
+        ("nemotronh", "nemotron_h.feed_forward_length", json!([0, 64, 0, 0, 0]), "one for each of 4 layers"),
+        ("lfm2", "lfm2.attention.head_count_kv", json!([0, 2]), "one for each of 3 layers"),
+        ("gemma4", "gemma4.attention.head_count_kv", json!([2]), "one for each of 4 layers"),
     ] {
+        let file = root(&format!("tests/data/architectures/tiny-{model}/tiny-{model}-f32.gguf"));
         let changes = Map::from_iter([(key.to_owned(), value)]);
-        let Err(error) = with_keys(&llama, &changes).load() else { panic!("it must be refused") };
+        let Err(error) = with_keys(&file, &changes).load() else { panic!("{key} must be refused") };
         assert!(error.to_string().contains(part) && error.to_string().contains(key), "{error}");
     }
 }

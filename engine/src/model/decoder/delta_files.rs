@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
+use crate::model::decoder::layer_sizes::GgufLayers;
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::l2_norm::L2Norm;
@@ -61,21 +62,13 @@ fn all_but(every: usize, n_layers: usize) -> Option<Vec<bool>> {
 }
 
 /// Reads the layers with linear attention of a GGUF file: a flag for each layer, or the interval of the other layers.
-pub(super) fn layers_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -> Result<Vec<bool>> {
-    let listed = format!("{architecture}.attention.recurrent_layers");
-    if file.is_array(&listed) {
-        let mut flags: Vec<bool> = file.require(&listed)?;
-        if flags.len() < n_layers {
-            let found = format!("{} entries", flags.len());
-            let expected = format!("one for each of {n_layers} layers");
-            return Err(Error::bad_key(file.tensors.path(), &listed, found, expected));
-        }
-        flags.truncate(n_layers);
+pub(super) fn layers_in_gguf(layers: &GgufLayers) -> Result<Vec<bool>> {
+    if let Some(flags) = layers.listed("attention.recurrent_layers")? {
         return Ok(flags);
     }
-    let key = format!("{architecture}.full_attention_interval");
+    let (file, key) = (layers.file, layers.key("full_attention_interval"));
     let every = file.optional(&key)?.unwrap_or(INTERVAL);
-    all_but(every, n_layers)
+    all_but(every, layers.count)
         .ok_or_else(|| Error::bad_key(file.tensors.path(), &key, every, "1 or more layers"))
 }
 
