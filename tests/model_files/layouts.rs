@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use xcheck::format::{FileBytes, Gguf, TensorFile};
+use xcheck::format::{FileBytes, TensorFile};
 use xcheck::model::ModelFiles;
 
 use super::{Cases, assert_close, last_logits, load, read_cases, root, with, write_json};

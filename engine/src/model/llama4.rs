@@ -37,7 +37,7 @@ pub(crate) const FAMILY: Family = Family {
         is_rounded: true,
         function: ScoreFunction::Sigmoid,
         shared: Some(SharedExpertFiles::Always),
-        dense: DenseFiles::Interleaved,
+        dense: DenseFiles::Interleaved("intermediate_size_mlp"),
         weighs_inputs: true,
         has_input_rows: true,
         ..ExpertFiles::MIXTRAL

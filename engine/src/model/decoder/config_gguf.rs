@@ -4,7 +4,7 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files;
-use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule};
+use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule, all_but};
 use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
@@ -229,12 +229,8 @@ fn sliding_layers(layers: &GgufLayers, defaults: &SlidingDefaults) -> Result<Vec
     if let Some(slides) = layers.listed(PATTERN)? {
         return Ok(slides);
     }
-    let (file, key) = (layers.file, layers.key(PATTERN));
-    let pattern = file.optional(&key)?.or(defaults.full_every);
-    if pattern == Some(0) {
-        return Err(Error::bad_key(file.tensors.path(), &key, 0, "1 or more layers"));
-    }
-    Ok(SlidingWindow::every(pattern, layers.count))
+    let full_every = layers.optional_interval(PATTERN)?.or(defaults.full_every);
+    Ok(all_but(full_every.unwrap_or(0), layers.count))
 }
 
 /// Returns the architecture's name in the file.

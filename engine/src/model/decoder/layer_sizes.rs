@@ -1,10 +1,15 @@
-//! Sizes and flags that a GGUF file states once, or for each layer.
+//! Intervals of layers, and sizes and flags that a GGUF file states once or for each layer.
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::format::gguf::MetadataType;
 use crate::model::decoder::Family;
 use crate::model::size;
+
+/// Returns flags that are false for every n-th layer; true for all layers if `every` is 0.
+pub(super) fn all_but(every: usize, n_layers: usize) -> Vec<bool> {
+    (1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect()
+}
 
 /// Layers of a GGUF file.
 pub(super) struct GgufLayers<'g> {
@@ -62,6 +67,15 @@ impl<'g> GgufLayers<'g> {
         }
         all.truncate(self.count);
         Ok(Some(all))
+    }
+
+    /// Reads an interval of layers.
+    pub(super) fn optional_interval(&self, name: &str) -> Result<Option<usize>> {
+        let key = self.key(name);
+        match self.file.optional(&key)? {
+            Some(0) => Err(Error::bad_key(self.file.tensors.path(), &key, 0, "1 or more layers")),
+            every => Ok(every),
+        }
     }
 
     /// Reads a size of each layer.

@@ -174,23 +174,9 @@ impl RecurrentFiles {
             RecurrentFiles::StateSpace(_) => Ok(vec![true; n_layers]),
             RecurrentFiles::DeltaRule(_) => delta_files::layers(file, n_layers),
             RecurrentFiles::Lfm2 => {
-                const KEY: &str = "full_attn_idxs";
-                let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
-                let mut layers = vec![true; n_layers];
-                for index in listed.as_array().map(Vec::as_slice).unwrap_or_default() {
-                    let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
-                    match index.and_then(|index| layers.get_mut(index)) {
-                        Some(is_recurrent) => *is_recurrent = false,
-                        None => {
-                            let expected = format!("layers from 0 to {}", n_layers.saturating_sub(1));
-                            return Err(file.bad_key(KEY, listed, expected));
-                        }
-                    }
-                }
-                match listed.is_array() {
-                    true => Ok(layers),
-                    false => Err(file.bad_key(KEY, listed, "a list of layers")),
-                }
+                let listed = file.marked_layers("full_attn_idxs", n_layers)?;
+                let full = listed.unwrap_or_else(|| vec![true; n_layers]);
+                Ok(full.into_iter().map(|is_full| !is_full).collect())
             }
         }
     }
