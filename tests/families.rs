@@ -506,6 +506,8 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-qwen2", &["no_rope_layers"], json!([1, 0]), "layers without RoPE are not supported"),
         ("tiny-qwen2", &["rope_parameters", "partial_rotary_factor"], json!(0.5), "partial rotation is not"),
         ("tiny-smollm3", &["no_rope_layers"], json!([1, 0]), "a 0 or 1 for each of 4 layers"),
+        ("tiny-smollm3", &["no_rope_layers"], json!([]), "a 0 or 1 for each of 4 layers"),
+        ("tiny-llama4", &["attn_temperature_tuning"], json!("on"), "true, false or a number"),
         ("tiny-granite", &["logits_scaling"], json!(-1), "a positive number"),
         ("tiny-phi4", &["rope_parameters", "long_factor"], json!([1.0]), "one for each pair"),
         ("tiny-qwen3moe", &["mlp_only_layers"], json!([9]), "layers from 0 to 1"),
@@ -633,6 +635,17 @@ fn a_fused_matrix_without_the_gate_of_attention_is_refused() {
     fs::write(&file, bytes).expect("it is written");
     let (file, reference) = (text(&file), text(&dump("tiny-qwen3next", "llama.cpp-f32")));
     Terminal::new().assert_refused(&["run", "--model", &file, "--reference", &reference], "[192, 32]");
+}
+
+/// Official files of Llama 4 state a number for the switch of the temperature, and an empty list of layers with RoPE.
+#[test]
+fn official_settings_of_llama_4_are_read_as_in_transformers() {
+    let code = |model: &str, key: &str, value: Value| {
+        run(with_key(model, &[key], Some(value)).path(), &dump(model, "transformers-f32")).0
+    };
+    assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(4)), 0);
+    assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(0)), 1);
+    assert_eq!(code("tiny-llama4", "no_rope_layers", json!([])), 0);
 }
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use xcheck::format::{FileBytes, Gguf, TensorFile};
+use xcheck::format::{FileBytes, TensorFile};
 use xcheck::model::ModelFiles;
 
 use super::{Cases, assert_close, last_logits, load, read_cases, root, with, write_json};
@@ -162,16 +162,40 @@ fn gguf_metadata_counts_as_in_llama_cpp() {
 
 #[test]
 fn gguf_arrays_of_different_sizes_or_lengths_are_refused() {
-    let llama = architecture("tiny-llama-bias").join("tiny-llama-bias-f32.gguf");
-    let key = "llama.attention.head_count_kv";
-    let read = Gguf::read(&FileBytes::open(&llama).expect("committed")).expect("it is sound");
-    let layers: usize = read.require("llama.block_count").expect("it has it");
-    for (value, part) in [
-        (json!((0..layers).map(|layer| 1 << layer.min(1)).collect::<Vec<_>>()), "layers of different sizes"),
-        (json!([2]), "one for each of"),
+    for (model, key, value, part) in [
+        ("llama-bias", "llama.attention.head_count_kv", json!([1, 2]), "layers of different sizes"),
+        ("llama-bias", "llama.attention.head_count_kv", json!([2]), "one for each of 2 layers"),
+        ("nemotronh", "nemotron_h.attention.head_count_kv", json!([0, 0, 2]), "one for each of 4 layers"),
+        ("nemotronh", "nemotron_h.attention.head_count_kv", json!([0, 1, 2, 0]), "or 0 in layers without"),
+        ("nemotronh", "nemotron_h.feed_forward_length", json!([0, 64, 0]), "one for each of 4 layers"),
+        ("nemotronh", "nemotron_h.feed_forward_length", json!([0, 64, 0, 0, 0]), "one for each of 4 layers"),
+        ("lfm2", "lfm2.attention.head_count_kv", json!([0, 2]), "one for each of 3 layers"),
+        ("gemma4", "gemma4.attention.head_count_kv", json!([2]), "one for each of 4 layers"),
     ] {
+        let file = architecture(&format!("tiny-{model}")).join(format!("tiny-{model}-f32.gguf"));
         let changes = Map::from_iter([(key.to_owned(), value)]);
-        let Err(error) = with_keys(&llama, &changes).load() else { panic!("it must be refused") };
+        let Err(error) = with_keys(&file, &changes).load() else { panic!("{key} must be refused") };
         assert!(error.to_string().contains(part) && error.to_string().contains(key), "{error}");
+    }
+}
+
+/// Each file keeps its own value, and refuses another.
+#[test]
+fn gguf_keys_of_sliding_layers_that_disagree_are_refused() {
+    for (model, key, own) in [
+        ("gemma4", "rope.dimension_count_swa", 8),
+        ("gemma4", "attention.value_length_swa", 8),
+        ("gemma2", "rope.dimension_count_swa", 32),
+    ] {
+        let file = architecture(&format!("tiny-{model}")).join(format!("tiny-{model}-f32.gguf"));
+        let load = |value: usize| {
+            with_keys(&file, &Map::from_iter([(format!("{model}.{key}"), json!(value))])).load()
+        };
+        load(own).unwrap_or_else(|error| panic!("{error}"));
+        let Err(error) = load(own / 2) else { panic!("{model}.{key} must be refused") };
+        assert!(
+            error.to_string().contains(&format!("{model}.{key}' is {}, expected {own}", own / 2)),
+            "{error}"
+        );
     }
 }

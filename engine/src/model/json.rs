@@ -219,6 +219,33 @@ impl<'f> Config<'f> {
         Ok(self.optional(key, texts, "a list of texts")?.unwrap_or_default())
     }
 
+    /// Returns a flag for each layer that is true if a list of indices names the layer, if the key exists.
+    ///
+    /// # Errors
+    /// If the value is not a list of layers.
+    pub(crate) fn marked_layers(&self, key: &str, n_layers: usize) -> Result<Option<Vec<bool>>> {
+        let marked = |value: &Value| {
+            let mut layers = vec![false; n_layers];
+            for index in value.as_array()? {
+                *layers.get_mut(usize::try_from(index.as_u64()?).ok()?)? = true;
+            }
+            Some(layers)
+        };
+        let last = n_layers.saturating_sub(1);
+        self.optional(key, marked, &format!("a list of layers from 0 to {last}"))
+    }
+
+    /// Returns an interval of layers, if the key exists.
+    ///
+    /// # Errors
+    /// If the value is not a positive whole number.
+    pub(crate) fn optional_interval(&self, key: &str) -> Result<Option<usize>> {
+        match self.optional_usize(key)? {
+            Some(0) => Err(self.bad_key(key, 0, "1 or more layers")),
+            every => Ok(every),
+        }
+    }
+
     /// Returns two positive counts.
     ///
     /// # Errors

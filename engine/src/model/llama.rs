@@ -57,6 +57,7 @@ pub const FAMILY: Family = Family {
     sliding: None,
     has_window_switch: true,
     unrotated_every: None,
+    may_list_no_layers: false,
     has_query_temperature: false,
     has_layer_variants: false,
     rope: RopeExtras::NONE,

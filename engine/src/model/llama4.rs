@@ -22,6 +22,7 @@ pub(crate) const FAMILY: Family = Family {
     rope: RopeExtras { rounding: RopeRounding::Results, ..RopeExtras::NONE },
     shape: BlockShape { qk_norm: QkNorm::AfterRope, ..BlockShape::LLAMA },
     unrotated_every: Some(4),
+    may_list_no_layers: true,
     has_query_temperature: true,
     sliding: Some(SlidingDefaults { full_every: Some(4), chunk: Some(8192), ..SlidingDefaults::ALL }),
     biases: BiasRules {
@@ -36,7 +37,7 @@ pub(crate) const FAMILY: Family = Family {
         is_rounded: true,
         function: ScoreFunction::Sigmoid,
         shared: Some(SharedExpertFiles::Always),
-        dense: DenseFiles::Interleaved,
+        dense: DenseFiles::Interleaved("intermediate_size_mlp"),
         weighs_inputs: true,
         has_input_rows: true,
         ..ExpertFiles::MIXTRAL

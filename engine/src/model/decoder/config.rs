@@ -180,14 +180,6 @@ pub struct SlidingWindow {
     pub layers: Vec<bool>,
 }
 
-impl SlidingWindow {
-    /// Returns all layers except every `pattern`-th, which has full attention.
-    pub(super) fn every(pattern: Option<usize>, n_layers: usize) -> Vec<bool> {
-        let is_full = |layer: usize| pattern.is_some_and(|pattern| layer.is_multiple_of(pattern));
-        (1..=n_layers).map(|layer| !is_full(layer)).collect()
-    }
-}
-
 impl DecoderConfig {
     /// Reshapes `[T, heads · D]` to `[T, heads, D]`.
     pub fn heads(&self, x: Tensor) -> Tensor {

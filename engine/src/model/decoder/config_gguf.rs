@@ -3,12 +3,13 @@
 use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::layer_sizes::{optional_same, per_layer_count, require_same};
+use crate::model::decoder::latent_files;
+use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule, all_but};
+use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
     SlidingDefaults, SlidingRope, SlidingWindow, yarn,
 };
-use crate::model::decoder::{latent_files, recurrent};
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
@@ -23,13 +24,9 @@ impl DecoderConfig {
         let path = file.tensors.path();
         refuse_extensions(file, architecture, family)?;
         let hidden_size = file.require::<usize>(&key("embedding_length"))?;
-        let predicting_layers = match family.predicting {
-            Some([_, name]) => file.optional(&key(name))?.unwrap_or(0),
-            None => 0,
-        };
-        let all_layers: usize = file.require(&key("block_count"))?;
-        let n_layers = all_layers.saturating_sub(predicting_layers);
-        let n_heads = require_same(file, &key("attention.head_count"), n_layers, false)?;
+        let layers = GgufLayers::new(file, architecture, family)?;
+        let n_layers = layers.count;
+        let n_heads = layers.size("attention.head_count", SizeRule::Same)?;
         let latent = match family.is_latent {
             true => Some(latent_files::sizes_in_gguf(file, architecture)?),
             false => None,
@@ -52,29 +49,33 @@ impl DecoderConfig {
             Some(known) if known.are_in_gguf(file, architecture)? => Some(known),
             _ => None,
         };
-        let ffn_key = key(experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]));
-        let ffn_size = match family.shape.has_single_halves {
-            true => recurrent::same_or_zero(file, &ffn_key, "layers of another kind")?,
-            false => require_same(file, &ffn_key, n_layers, family.has_layer_variants)?,
+        let ffn_key = experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]);
+        let [ffn_rule, heads_rule] = match family.has_layer_variants {
+            true => [SizeRule::Free; 2],
+            false => [
+                if family.shape.has_single_halves {
+                    SizeRule::SameOrZero("layers of another kind")
+                } else {
+                    SizeRule::Same
+                },
+                if family.recurrent.is_some() {
+                    SizeRule::SameOrZero("layers without attention")
+                } else {
+                    SizeRule::Same
+                },
+            ],
         };
+        let ffn_size = layers.size(ffn_key, ffn_rule)?;
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
             ffn_size,
             n_layers,
-            predicting_layers,
+            predicting_layers: layers.predicting,
             n_heads,
             n_kv_heads: match latent {
                 Some(_) => n_heads,
-                None if family.recurrent.is_some() => recurrent::same_or_zero(
-                    file,
-                    &key("attention.head_count_kv"),
-                    "layers without attention",
-                )?,
-                None => {
-                    optional_same(file, &key("attention.head_count_kv"), n_layers, family.has_layer_variants)?
-                        .unwrap_or(n_heads)
-                }
+                None => layers.optional_size("attention.head_count_kv", heads_rule)?.unwrap_or(n_heads),
             },
             head_dim,
             latent,
@@ -120,10 +121,13 @@ impl DecoderConfig {
             None => None,
         };
         if let Some(known) = &family.recurrent {
-            config.recurrent = known.in_gguf(file, architecture, n_layers, hidden_size)?;
-            if family.shape.has_single_halves {
-                config.single_halves = Some(recurrent::feed_forward_in_gguf(file, architecture, n_layers)?);
-            }
+            let kinds = family
+                .shape
+                .has_single_halves
+                .then(|| state_space_files::kinds_in_gguf(&layers))
+                .transpose()?;
+            config.recurrent = known.in_gguf(&layers, hidden_size, kinds.as_deref())?;
+            config.single_halves = kinds.as_deref().map(SingleHalf::feed_forward);
         }
         let rotates = family.recurrent.map(|known| known.rotates_in_gguf(file, architecture)).transpose()?;
         config.unrotated = match rotates {
@@ -145,7 +149,7 @@ impl DecoderConfig {
         }
         let slides = |defaults: &&SlidingDefaults| !(defaults.is_off_in_gguf)(n_layers);
         if let Some(defaults) = family.sliding.as_ref().filter(slides) {
-            config.sliding = config.sliding_window(file, architecture, defaults)?;
+            config.sliding = config.sliding_window(&layers, defaults)?;
             if defaults.rotates_alone {
                 config.unrotated = config.full_layers(config.sliding.is_some());
             }
@@ -153,8 +157,13 @@ impl DecoderConfig {
         config.check(path)?;
         config.check_gguf_agrees(file, architecture)?;
         if family.has_layer_variants {
-            config.variants = Some(LayerVariants::in_gguf(file, architecture, &mut config)?);
+            config.variants = Some(LayerVariants::in_gguf(&layers, &mut config)?);
             config.check(path)?;
+        }
+        if let Some(sliding) = &config.sliding {
+            let what =
+                "the head size of layers with a sliding window (other rotated widths are not supported)";
+            check_agrees(file, &key("rope.dimension_count_swa"), sliding.rope.width, what)?;
         }
         Ok(config)
     }
@@ -163,12 +172,10 @@ impl DecoderConfig {
     /// (Gemma 3) are not scaled.
     fn sliding_window(
         &self,
-        file: &Gguf,
-        architecture: &str,
+        layers: &GgufLayers,
         defaults: &SlidingDefaults,
     ) -> Result<Option<SlidingWindow>> {
-        let key = |name: &str| format!("{architecture}.{name}");
-        let window_key = key("attention.sliding_window");
+        let (file, window_key) = (layers.file, layers.key("attention.sliding_window"));
         let stated = file.optional(&window_key)?;
         if defaults.chunk.is_some() && stated == Some(0) {
             let expected =
@@ -177,9 +184,7 @@ impl DecoderConfig {
         }
         // llama.cpp's chunks have a fixed size.
         let Some(window) = defaults.chunk.or(stated.filter(|window| *window > 0)) else { return Ok(None) };
-        let pattern_key = key("attention.sliding_window_pattern");
-        let layers = self.sliding_layers(file, &pattern_key, defaults)?;
-        let stated = file.optional(&key("rope.freq_base_swa"))?;
+        let stated = file.optional(&layers.key("rope.freq_base_swa"))?;
         let rope = match defaults.rope {
             SlidingRope::Shared => Rope { theta: stated.unwrap_or(self.rope.theta), ..self.rope.clone() },
             SlidingRope::Unscaled => Rope { scaling: RopeScaling::None, ..self.rope },
@@ -187,23 +192,8 @@ impl DecoderConfig {
                 Rope { theta: stated.unwrap_or(theta), scaling: RopeScaling::None, ..self.rope }
             }
         };
+        let layers = sliding_layers(layers, defaults)?;
         Ok(Some(SlidingWindow { window, is_chunk: defaults.chunk.is_some(), rope, layers }))
-    }
-
-    /// Reads the sliding layers: a bool for each layer, or the interval of layers with full attention.
-    fn sliding_layers(&self, file: &Gguf, key: &str, defaults: &SlidingDefaults) -> Result<Vec<bool>> {
-        if file.is_array(key) {
-            let slides: Vec<bool> = file.require(key)?;
-            return match slides.len() == self.n_layers {
-                true => Ok(slides),
-                false => Err(per_layer_count(file, key, slides.len(), self.n_layers)),
-            };
-        }
-        let pattern = file.optional(key)?.or(defaults.full_every);
-        if pattern == Some(0) {
-            return Err(Error::bad_key(file.tensors.path(), key, 0, "1 or more layers"));
-        }
-        Ok(SlidingWindow::every(pattern, self.n_layers))
     }
 
     /// Checks that redundant keys agree with the values that follow from other keys.
@@ -217,22 +207,30 @@ impl DecoderConfig {
                 "the head size of the keys, or the rank of the latents",
             ),
         ];
-        for (name, expected, what) in again {
-            let key = format!("{architecture}.{name}");
-            match file.optional::<usize>(&key)? {
-                Some(found) if found != expected => {
-                    return Err(Error::bad_key(
-                        file.tensors.path(),
-                        &key,
-                        found,
-                        format!("{expected}, {what}"),
-                    ));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        again.into_iter().try_for_each(|(name, expected, what)| {
+            check_agrees(file, &format!("{architecture}.{name}"), expected, what)
+        })
     }
+}
+
+/// Checks that a redundant key, if present, agrees with the value that follows from other keys.
+pub(super) fn check_agrees(file: &Gguf, key: &str, expected: usize, what: &str) -> Result<()> {
+    match file.optional::<usize>(key)? {
+        Some(found) if found != expected => {
+            Err(Error::bad_key(file.tensors.path(), key, found, format!("{expected}, {what}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the sliding layers: a bool for each layer, or the interval of layers with full attention.
+fn sliding_layers(layers: &GgufLayers, defaults: &SlidingDefaults) -> Result<Vec<bool>> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    if let Some(slides) = layers.listed(PATTERN)? {
+        return Ok(slides);
+    }
+    let full_every = layers.optional_interval(PATTERN)?.or(defaults.full_every);
+    Ok(all_but(full_every.unwrap_or(0), layers.count))
 }
 
 /// Returns the architecture's name in the file.

@@ -5,10 +5,11 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::latent_files as latent_json;
+use crate::model::decoder::layer_sizes::all_but;
 use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    RecurrentFiles, SlidingDefaults, SlidingRope, SlidingWindow,
+    RecurrentFiles, SlidingRope, SlidingWindow,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
@@ -161,7 +162,10 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
     let layers = match listed {
         Some(listed) => listed,
         None if defaults.chunk.is_some() => (0..config.n_layers).map(|layer| config.rotates(layer)).collect(),
-        None => SlidingWindow::every(sliding_pattern(file, defaults)?, config.n_layers),
+        None => {
+            let full_every = file.optional_interval("sliding_window_pattern")?.or(defaults.full_every);
+            all_but(full_every.unwrap_or(0), config.n_layers)
+        }
     };
     if !layers.contains(&true) {
         return Ok(None);
@@ -176,15 +180,6 @@ fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Res
         SlidingRope::Own { key, theta } => rope(file, family, SLIDING, (key, theta), config.head_dim)?,
     };
     Ok(Some(SlidingWindow { window, is_chunk, rope, layers }))
-}
-
-/// Reads the interval of layers with full attention.
-fn sliding_pattern(file: &Config, defaults: &SlidingDefaults) -> Result<Option<usize>> {
-    const KEY: &str = "sliding_window_pattern";
-    match file.optional_usize(KEY)?.or(defaults.full_every) {
-        Some(0) => Err(file.bad_key(KEY, 0, "1 or more layers")),
-        pattern => Ok(pattern),
-    }
 }
 
 /// Reads the sliding layers from `layer_types`, if present.
@@ -229,11 +224,10 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
         }
         return Ok(Vec::new());
     }
-    let every = file.optional_usize(EVERY)?;
-    if every == Some(0) {
-        return Err(file.bad_key(EVERY, 0, "1 or more layers"));
-    }
-    let Some(value) = file.get(LISTED) else { return Ok(family.unrotated(every, n_layers, None)) };
+    let every = file.optional_interval(EVERY)?;
+    let is_empty = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);
+    let stated = file.get(LISTED).filter(|value| !(family.may_list_no_layers && is_empty(value)));
+    let Some(value) = stated else { return Ok(family.unrotated(every, n_layers, None)) };
     let rotates = |value: &Value| match value.as_u64() {
         Some(0) => Some(false),
         Some(1) => Some(true),
@@ -250,10 +244,17 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
 fn query_temperature(file: &Config, family: &Family) -> Result<Option<QueryTemperature>> {
     const SWITCH: &str = "attn_temperature_tuning";
     if !family.has_query_temperature {
-        file.only(SWITCH, &[false.into()], "false (temperatures of queries are not supported)")?;
+        file.only(SWITCH, &[false.into(), 0.into()], "false (temperatures of queries are not supported)")?;
         return Ok(None);
     }
-    if file.optional_bool(SWITCH)? == Some(false) {
+    // Official files state 4: transformers takes any number but 0 as true.
+    let is_on = match file.get(SWITCH) {
+        None => true,
+        Some(Value::Bool(is_on)) => *is_on,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Some(other) => return Err(file.bad_key(SWITCH, other, "true, false or a number")),
+    };
+    if !is_on {
         return Ok(None);
     }
     let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);

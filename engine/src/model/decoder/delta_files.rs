@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
+use crate::model::decoder::layer_sizes::{GgufLayers, all_but};
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::l2_norm::L2Norm;
@@ -12,7 +13,10 @@ use crate::ops::l2_norm::L2Norm;
 /// Epsilon of the norm of queries and keys in transformers, whatever the file states for other norms.
 const NORM_EPS: f32 = 1e-6;
 
-/// Interval of layers with attention in GGUF files that do not state it.
+/// Key of the interval of layers with attention.
+const FULL_EVERY: &str = "full_attention_interval";
+
+/// Interval of layers with attention in files that do not state it.
 const INTERVAL: usize = 4;
 
 /// Checks the heads.
@@ -50,33 +54,15 @@ pub(super) fn sizes(file: &Config, layout: DeltaLayout) -> Result<DeltaSizes> {
 
 /// Reads the layers with linear attention of a `config.json` that does not list the kinds of layers.
 pub(super) fn layers(file: &Config, n_layers: usize) -> Result<Vec<bool>> {
-    const KEY: &str = "full_attention_interval";
-    let every = file.require_usize(KEY)?;
-    all_but(every, n_layers).ok_or_else(|| file.bad_key(KEY, every, "1 or more layers"))
-}
-
-/// Returns flags that are false for every n-th layer, which has attention; `None` for 0.
-fn all_but(every: usize, n_layers: usize) -> Option<Vec<bool>> {
-    (every > 0).then(|| (1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect())
+    Ok(all_but(file.optional_interval(FULL_EVERY)?.unwrap_or(INTERVAL), n_layers))
 }
 
 /// Reads the layers with linear attention of a GGUF file: a flag for each layer, or the interval of the other layers.
-pub(super) fn layers_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -> Result<Vec<bool>> {
-    let listed = format!("{architecture}.attention.recurrent_layers");
-    if file.is_array(&listed) {
-        let mut flags: Vec<bool> = file.require(&listed)?;
-        if flags.len() < n_layers {
-            let found = format!("{} entries", flags.len());
-            let expected = format!("one for each of {n_layers} layers");
-            return Err(Error::bad_key(file.tensors.path(), &listed, found, expected));
-        }
-        flags.truncate(n_layers);
-        return Ok(flags);
+pub(super) fn layers_in_gguf(layers: &GgufLayers) -> Result<Vec<bool>> {
+    match layers.listed("attention.recurrent_layers")? {
+        Some(flags) => Ok(flags),
+        None => Ok(all_but(layers.optional_interval(FULL_EVERY)?.unwrap_or(INTERVAL), layers.count)),
     }
-    let key = format!("{architecture}.full_attention_interval");
-    let every = file.optional(&key)?.unwrap_or(INTERVAL);
-    all_but(every, n_layers)
-        .ok_or_else(|| Error::bad_key(file.tensors.path(), &key, every, "1 or more layers"))
 }
 
 /// Reads the sizes of a GGUF file. Heads of values are as wide as those of keys.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::format::Gguf;
 use crate::model::decoder::DenseLayers;
+use crate::model::decoder::layer_sizes::all_but;
 use crate::model::json::Config;
 
 /// Keys of the layers without experts in `config.json`.
@@ -18,8 +19,8 @@ pub(crate) enum DenseFiles {
     Listed,
     /// ERNIE's keys of the first and last layer with experts, and their interval.
     Ernie,
-    /// Llama 4's list of layers with experts, or their interval, and a feed-forward size of the other layers.
-    Interleaved,
+    /// Llama 4's list of layers with experts, or their interval, and the key of the feed-forward size of the other layers.
+    Interleaved(&'static str),
 }
 
 impl DenseFiles {
@@ -35,28 +36,30 @@ impl DenseFiles {
             DenseFiles::Never => return Ok(None),
             _ if listed.is_some() => listed.unwrap_or_default(),
             DenseFiles::First(key) => first_layers(file.optional_usize(key)?.unwrap_or(0), n_layers),
-            DenseFiles::Listed => listed_layers(file, n_layers)?,
+            DenseFiles::Listed => {
+                let others = all_but(file.optional_interval(STEP)?.unwrap_or(1), n_layers);
+                let listed = file.marked_layers(LISTED, n_layers)?.unwrap_or_else(|| vec![false; n_layers]);
+                others.into_iter().zip(listed).map(|(is_other, is_listed)| is_other || is_listed).collect()
+            }
             DenseFiles::Ernie => {
-                let (first, every) =
-                    (file.require_usize("moe_layer_start_index")?, file.require_usize("moe_layer_interval")?);
-                if every == 0 {
-                    return Err(file.bad_key("moe_layer_interval", 0, "1 or more layers"));
-                }
+                let first = file.require_usize("moe_layer_start_index")?;
+                let others = all_but(file.optional_interval("moe_layer_interval")?.unwrap_or(1), n_layers);
                 let last = match file.get("moe_layer_end_index").and_then(Value::as_i64) {
                     Some(-1) | None => n_layers,
                     Some(_) => file.require_usize("moe_layer_end_index")?,
                 };
-                let has_experts =
-                    |layer: usize| (first..=last).contains(&layer) && (layer + 1).is_multiple_of(every);
-                (0..n_layers).map(|layer| !has_experts(layer)).collect()
+                let is_dense = |(layer, other)| other || !(first..=last).contains(&layer);
+                others.into_iter().enumerate().map(is_dense).collect()
             }
-            DenseFiles::Interleaved => {
-                let every = file.optional_usize(INTERVAL)?.unwrap_or(1);
-                interleaved_layers(file, every, n_layers)?
-            }
+            DenseFiles::Interleaved(_) => match file.marked_layers("moe_layers", n_layers)? {
+                Some(sparse) => sparse.into_iter().map(|has_experts| !has_experts).collect(),
+                None => all_but(file.optional_interval(INTERVAL)?.unwrap_or(1), n_layers),
+            },
         };
-        let ffn_key =
-            if self == DenseFiles::Interleaved { "intermediate_size_mlp" } else { "intermediate_size" };
+        let ffn_key = match self {
+            DenseFiles::Interleaved(key) => key,
+            _ => "intermediate_size",
+        };
         let ffn_size = || file.require_usize(ffn_key);
         layers.contains(&true).then(|| Ok(DenseLayers { ffn_size: ffn_size()?, layers })).transpose()
     }
@@ -68,16 +71,15 @@ impl DenseFiles {
         architecture: &str,
         n_layers: usize,
     ) -> Result<Option<DenseLayers>> {
-        let first = match self {
-            DenseFiles::Never | DenseFiles::Interleaved => 0,
-            _ => file.optional(&format!("{architecture}.leading_dense_block_count"))?.unwrap_or(0),
-        };
         let layers = match self {
-            DenseFiles::Interleaved => {
-                let every = file.require::<usize>(&format!("{architecture}.{INTERVAL}"))?;
-                (1..=n_layers).map(|layer| every == 0 || !layer.is_multiple_of(every)).collect()
+            DenseFiles::Never => return Ok(None),
+            DenseFiles::Interleaved(_) => {
+                all_but(file.require(&format!("{architecture}.{INTERVAL}"))?, n_layers)
             }
-            _ => first_layers(first, n_layers),
+            _ => {
+                let key = format!("{architecture}.leading_dense_block_count");
+                first_layers(file.optional(&key)?.unwrap_or(0), n_layers)
+            }
         };
         let ffn_size = || file.require(&format!("{architecture}.feed_forward_length"));
         layers.contains(&true).then(|| Ok(DenseLayers { ffn_size: ffn_size()?, layers })).transpose()
@@ -109,51 +111,8 @@ const LISTED: &str = "mlp_only_layers";
 /// Key of the interval of layers with experts.
 const STEP: &str = "decoder_sparse_step";
 
-/// Returns flags that are true for the layers without experts in Qwen's files.
-fn listed_layers(file: &Config, n_layers: usize) -> Result<Vec<bool>> {
-    let every = file.optional_usize(STEP)?.unwrap_or(1);
-    if every == 0 {
-        return Err(file.bad_key(STEP, 0, "1 or more layers"));
-    }
-    let mut layers: Vec<bool> = (1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect();
-    let Some(listed) = file.get(LISTED) else { return Ok(layers) };
-    let indices = listed.as_array().map(Vec::as_slice).unwrap_or_default();
-    for index in indices {
-        match index.as_u64().and_then(|layer| layers.get_mut(usize::try_from(layer).ok()?)) {
-            Some(is_dense) => *is_dense = true,
-            None => return Err(file.bad_key(LISTED, listed, format!("layers from 0 to {}", n_layers - 1))),
-        }
-    }
-    match listed.is_array() {
-        true => Ok(layers),
-        false => Err(file.bad_key(LISTED, listed, "a list of layers")),
-    }
-}
-
 /// Key of the interval of layers with experts in Llama 4's files.
 const INTERVAL: &str = "interleave_moe_layer_step";
-
-/// Returns flags that are true for the layers without experts in Llama 4's files.
-fn interleaved_layers(file: &Config, every: usize, n_layers: usize) -> Result<Vec<bool>> {
-    const LISTED: &str = "moe_layers";
-    let Some(listed) = file.get(LISTED) else {
-        return match every {
-            0 => Err(file.bad_key(INTERVAL, 0, "1 or more layers")),
-            _ => Ok((1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect()),
-        };
-    };
-    let mut layers = vec![true; n_layers];
-    for index in listed.as_array().map(Vec::as_slice).unwrap_or_default() {
-        match index.as_u64().and_then(|layer| layers.get_mut(usize::try_from(layer).ok()?)) {
-            Some(is_dense) => *is_dense = false,
-            None => return Err(file.bad_key(LISTED, listed, format!("layers from 0 to {}", n_layers - 1))),
-        }
-    }
-    match listed.is_array() {
-        true => Ok(layers),
-        false => Err(file.bad_key(LISTED, listed, "a list of layers")),
-    }
-}
 
 /// Returns flags that are true for the first layers.
 fn first_layers(first: usize, n_layers: usize) -> Vec<bool> {

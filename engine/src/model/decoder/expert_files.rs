@@ -238,7 +238,7 @@ impl ExpertFiles {
         if self.dense == DenseFiles::Never {
             none("leading_dense_block_count", &[0], "0 (layers without experts are not supported)")?;
         }
-        if self.dense != DenseFiles::Interleaved {
+        if !matches!(self.dense, DenseFiles::Interleaved(_)) {
             none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
         }
         let usual = self.usual_in_gguf(file, architecture, n_layers);

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::error::Result as ReadResult;
+use crate::model::decoder::layer_sizes::all_but;
 use crate::model::decoder::{BlockShape, DecoderConfig, ExpertFiles, NormKind, RecurrentFiles};
 use crate::model::json::Config;
 use crate::ops::activation::Activation;
@@ -57,6 +58,8 @@ pub struct Family {
     pub(crate) has_window_switch: bool,
     /// Default interval of layers without RoPE.
     pub(crate) unrotated_every: Option<usize>,
+    /// True if transformers takes an empty list of layers with RoPE as absent.
+    pub(crate) may_list_no_layers: bool,
     /// True if the position decides about a temperature of queries in layers without RoPE.
     pub(crate) has_query_temperature: bool,
     /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
@@ -151,11 +154,12 @@ impl Family {
         n_layers: usize,
         listed: Option<Vec<bool>>,
     ) -> Vec<bool> {
-        match (listed, every.or(self.unrotated_every)) {
-            (Some(rotating), _) => rotating.into_iter().map(|rotates| !rotates).collect(),
-            (None, Some(every)) => (1..=n_layers).map(|layer| layer.is_multiple_of(every)).collect(),
+        let rotating = match (listed, every.or(self.unrotated_every)) {
+            (Some(listed), _) => listed,
+            (None, Some(every)) => all_but(every, n_layers),
             (None, None) => Vec::new(),
-        }
+        };
+        rotating.into_iter().map(|rotates| !rotates).collect()
     }
 
     /// Returns the gate's activation function for a GGUF file with that architecture name.

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::Gguf;
-use crate::model::decoder::layer_sizes::of_each_layer;
+use crate::model::decoder::config_gguf::check_agrees;
+use crate::model::decoder::layer_sizes::GgufLayers;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::rope_json::{FULL, rope};
 use crate::model::decoder::{DecoderConfig, Family, LayerWeights};
@@ -57,11 +57,11 @@ impl LayerVariants {
     }
 
     /// Reads the keys of a GGUF file. The head size of the file is that of layers with full attention.
-    pub(super) fn in_gguf(file: &Gguf, architecture: &str, c: &mut DecoderConfig) -> Result<Self> {
-        let key = |name: &str| format!("{architecture}.{name}");
-        let path = file.tensors.path();
-        let kv_heads: Vec<usize> = of_each_layer(file, &key("attention.head_count_kv"), c.n_layers)?;
-        let sizes: Vec<usize> = of_each_layer(file, &key("feed_forward_length"), c.n_layers)?;
+    pub(super) fn in_gguf(layers: &GgufLayers, c: &mut DecoderConfig) -> Result<Self> {
+        let (file, path) = (layers.file, layers.file.tensors.path());
+        let key = |name: &str| layers.key(name);
+        let kv_heads = layers.sizes("attention.head_count_kv")?;
+        let sizes = layers.sizes("feed_forward_length")?;
         let n_sharing = file.optional(&key("attention.shared_kv_layers"))?.unwrap_or(0);
         let slides: Vec<bool> = (0..c.n_layers).map(|layer| c.slides(layer)).collect();
         let of_kind = |wanted: bool, all: &[usize], what: &str| -> Result<Option<usize>> {
@@ -77,17 +77,10 @@ impl LayerVariants {
         };
         let heads = [true, false].map(|wanted| of_kind(wanted, &kv_heads, "attention.head_count_kv"));
         let [of_sliding, of_full] = heads;
-        let (full, value_length) = (c.head_dim, file.optional::<usize>(&key("attention.value_length_swa"))?);
+        let full = c.head_dim;
         c.head_dim = file.require(&key("attention.key_length_swa"))?;
-        if value_length.is_some_and(|length| length != c.head_dim) {
-            let expected = format!("{}, the head size of the keys", c.head_dim);
-            return Err(Error::bad_key(
-                path,
-                &key("attention.value_length_swa"),
-                value_length.unwrap_or(0),
-                expected,
-            ));
-        }
+        let what = "the head size of the keys";
+        check_agrees(file, &key("attention.value_length_swa"), c.head_dim, what)?;
         c.n_kv_heads = of_sliding?.unwrap_or(c.n_kv_heads);
         if let Some(sliding) = &mut c.sliding {
             sliding.rope.width = c.head_dim;

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::cache::RecurrentSizes;
 use crate::model::decoder::delta::{DeltaLayout, DeltaSizes};
+use crate::model::decoder::layer_sizes::GgufLayers;
 use crate::model::decoder::state_space_files::{self, SingleHalf, StateSpaceFiles};
 use crate::model::decoder::{BranchMultipliers, StateSpaceSizes, delta_files};
 use crate::model::json::Config;
@@ -173,65 +174,36 @@ impl RecurrentFiles {
             RecurrentFiles::StateSpace(_) => Ok(vec![true; n_layers]),
             RecurrentFiles::DeltaRule(_) => delta_files::layers(file, n_layers),
             RecurrentFiles::Lfm2 => {
-                const KEY: &str = "full_attn_idxs";
-                let Some(listed) = file.get(KEY) else { return Ok(vec![false; n_layers]) };
-                let mut layers = vec![true; n_layers];
-                for index in listed.as_array().map(Vec::as_slice).unwrap_or_default() {
-                    let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
-                    match index.and_then(|index| layers.get_mut(index)) {
-                        Some(is_recurrent) => *is_recurrent = false,
-                        None => {
-                            let expected = format!("layers from 0 to {}", n_layers.saturating_sub(1));
-                            return Err(file.bad_key(KEY, listed, expected));
-                        }
-                    }
-                }
-                match listed.is_array() {
-                    true => Ok(layers),
-                    false => Err(file.bad_key(KEY, listed, "a list of layers")),
-                }
+                let listed = file.marked_layers("full_attn_idxs", n_layers)?;
+                let full = listed.unwrap_or_else(|| vec![true; n_layers]);
+                Ok(full.into_iter().map(|is_full| !is_full).collect())
             }
         }
     }
 
     /// Reads the recurrent layers of a GGUF file; `None` if it has none. These are the layers without key-value heads or,
-    /// with a delta rule, those that `attention.recurrent_layers` or `full_attention_interval` marks.
+    /// with a delta rule, those that `attention.recurrent_layers` or `full_attention_interval` marks. `kinds` are the kinds
+    /// of layers with one half each.
     pub(super) fn in_gguf(
         self,
-        file: &Gguf,
-        architecture: &str,
-        n_layers: usize,
+        layers: &GgufLayers,
         hidden_size: usize,
+        kinds: Option<&[SingleHalf]>,
     ) -> Result<Option<RecurrentLayers>> {
-        let key = |name: &str| format!("{architecture}.{name}");
-        let kv_heads_key = key("attention.head_count_kv");
-        let kv_heads = by_layer(file, &kv_heads_key)?;
-        let layers = match kv_heads.len() {
-            _ if matches!(self, RecurrentFiles::DeltaRule(_)) => {
-                delta_files::layers_in_gguf(file, architecture, n_layers)?
-            }
-            _ if self == RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH) => {
-                let feed_forward = feed_forward_in_gguf(file, architecture, n_layers)?;
-                let has_heads =
-                    |layer: usize| kv_heads.get(layer).or(kv_heads.first()).is_some_and(|count| *count > 0);
-                (0..n_layers).map(|layer| !feed_forward[layer] && !has_heads(layer)).collect()
-            }
-            _ if self == RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1) => vec![true; n_layers],
-            1 => vec![kv_heads[0] == 0; n_layers],
-            count if count == n_layers => kv_heads.iter().map(|count| *count == 0).collect(),
-            count => {
-                let (found, expected) =
-                    (format!("{count} entries"), format!("one for each of {n_layers} layers"));
-                return Err(Error::bad_key(file.tensors.path(), &kv_heads_key, found, expected));
-            }
+        let (file, architecture) = (layers.file, layers.architecture);
+        let flags: Vec<bool> = match (self, kinds) {
+            (_, Some(kinds)) => kinds.iter().map(|kind| *kind == SingleHalf::Recurrent).collect(),
+            (RecurrentFiles::DeltaRule(_), _) => delta_files::layers_in_gguf(layers)?,
+            (RecurrentFiles::StateSpace(StateSpaceFiles::FalconH1), _) => vec![true; layers.count],
+            _ => layers.sizes("attention.head_count_kv")?.iter().map(|count| *count == 0).collect(),
         };
-        if !layers.contains(&true) {
+        if !flags.contains(&true) {
             return Ok(None);
         }
         let mixer = match self {
             RecurrentFiles::Lfm2 => RecurrentMixer::Convolution {
                 channels: hidden_size,
-                kernel: file.require(&key("shortconv.l_cache"))?,
+                kernel: file.require(&layers.key("shortconv.l_cache"))?,
                 has_bias: false,
             },
             RecurrentFiles::StateSpace(known) => {
@@ -242,39 +214,6 @@ impl RecurrentFiles {
             }
         };
         mixer.check(file.tensors.path())?;
-        Ok(Some(RecurrentLayers { layers, mixer }))
+        Ok(Some(RecurrentLayers { layers: flags, mixer }))
     }
-}
-
-/// Reads a size that a GGUF file states once, or for each layer with 0 in layers of another kind, `zero`.
-pub(super) fn same_or_zero(file: &Gguf, key: &str, zero: &str) -> Result<usize> {
-    let all = by_layer(file, key)?;
-    let size = all.iter().copied().find(|size| *size > 0).unwrap_or(0);
-    match all.iter().find(|other| ![0, size].contains(other)) {
-        None => Ok(size),
-        Some(other) => {
-            let expected = format!("{size}, or 0 in {zero} (other sizes are not supported)");
-            Err(Error::bad_key(file.tensors.path(), key, other, expected))
-        }
-    }
-}
-
-/// Reads the layers of a GGUF file that are a feed-forward block alone: those with a feed-forward size.
-pub(super) fn feed_forward_in_gguf(file: &Gguf, architecture: &str, n_layers: usize) -> Result<Vec<bool>> {
-    let key = format!("{architecture}.feed_forward_length");
-    let sizes = by_layer(file, &key)?;
-    match sizes.len() {
-        1 => Ok(vec![sizes[0] > 0; n_layers]),
-        count if count >= n_layers => Ok(sizes[..n_layers].iter().map(|size| *size > 0).collect()),
-        count => {
-            let (found, expected) =
-                (format!("{count} entries"), format!("one for each of {n_layers} layers"));
-            Err(Error::bad_key(file.tensors.path(), &key, found, expected))
-        }
-    }
-}
-
-/// Reads a size: one for each layer, or a single one for all layers.
-fn by_layer(file: &Gguf, key: &str) -> Result<Vec<usize>> {
-    if file.is_array(key) { file.require(key) } else { Ok(vec![file.require(key)?]) }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::decoder::StateSpaceSizes;
+use crate::model::decoder::layer_sizes::GgufLayers;
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::state_space::StepLimits;
@@ -226,6 +227,24 @@ pub(super) enum SingleHalf {
     Recurrent,
     Attention,
     FeedForward,
+}
+
+impl SingleHalf {
+    /// Returns flags that are true for the layers that are a feed-forward block alone.
+    pub(super) fn feed_forward(kinds: &[Self]) -> Vec<bool> {
+        kinds.iter().map(|kind| *kind == SingleHalf::FeedForward).collect()
+    }
+}
+
+/// Reads the kinds of the layers of a GGUF file: a feed-forward block has a size, and attention has key-value heads.
+pub(super) fn kinds_in_gguf(layers: &GgufLayers) -> Result<Vec<SingleHalf>> {
+    let (sizes, heads) = (layers.sizes("feed_forward_length")?, layers.sizes("attention.head_count_kv")?);
+    let kind = |(size, heads): (usize, usize)| match (size, heads) {
+        (0, 0) => SingleHalf::Recurrent,
+        (0, _) => SingleHalf::Attention,
+        _ => SingleHalf::FeedForward,
+    };
+    Ok(sizes.into_iter().zip(heads).map(kind).collect())
 }
 
 /// Reads the kinds of the layers of a Nemotron-H: `layers_block_type`, or a letter for each layer.
