@@ -137,8 +137,14 @@ class TapForcing:
         return output
 
     def judge_router(self, output: Any, due: list[tuple[TapRow, Place]]) -> None:
-        """Judges the experts that a router has chosen, and their weights."""
+        """Judges the experts that a router has chosen, and their weights; of Llama 4's router the logits."""
         results = output if isinstance(output, (tuple, list)) else ()
+        for row, place in due:
+            if row.tap == "router_logits":
+                self.judge_in_place(row, place, results[1] if len(results) > 1 else None)
+        due = [(row, place) for row, place in due if row.tap != "router_logits"]
+        if not due:
+            return
         chosen = next((part for part in results if isinstance(part, torch.Tensor) and is_whole(part)), None)
         weights = next((part for part in results[1:] if isinstance(part, Tracked)), None)
         if chosen is None or weights is None or weights.shape != chosen.shape:
