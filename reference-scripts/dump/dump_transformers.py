@@ -940,8 +940,8 @@ class Recorder:
         elif hasattr(module, "attn_temperature_tuning"):
             self.keep_tempered(module, query, key, value)
         else:
-            # OPT scales the queries before this.
-            is_scaled = self.config.model_type == "opt"
+            # OPT multiplies the queries by the factor of the scores before this.
+            is_scaled = kwargs.get("scaling") == 1.0 and getattr(module, "scaling", 1.0) != 1.0
             suffix = "_norm" if hasattr(module, "query_layernorm") else ""  # see watch_norms_after_rope
             self.keep(f"q_rope{suffix}", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
             if not getattr(module, "is_kv_shared_layer", False):

@@ -168,8 +168,6 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         found["shared_out"] = Place(f"{path}.shared_mlp", "output")
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
-    if type(block).__name__ == "OPTDecoderLayer":  # attention reads queries that are already scaled
-        del found["q_rope"]
     if any(name.endswith("kv_a_proj_with_mqa") for name in names):  # the taps are latents, attention reads whole heads
         for tap in ("q_rope", "k_rope", "k_cache", "v_cache"):
             del found[tap]
