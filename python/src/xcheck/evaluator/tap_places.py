@@ -168,10 +168,15 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         found["shared_out"] = Place(f"{path}.shared_mlp", "output")
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
-    if any(name.endswith("kv_a_proj_with_mqa") for name in names):  # the taps are latents, attention reads whole heads
+    if has_latents(block):  # the taps are latents, attention reads whole heads
         for tap in ("q_rope", "k_rope", "k_cache", "v_cache"):
             del found[tap]
     return found
+
+
+def has_latents(module: Any) -> bool:
+    """Returns true for multi-head latent attention, whose keys and values are expanded from latents."""
+    return any(name.endswith("kv_a_proj_with_mqa") for name, _ in module.named_modules())
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
