@@ -161,17 +161,24 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
-    if {"block_sparse_moe.experts", "shared_mlp"} <= set(names):  # Granite 4: no module returns their sum
-        for tap in ("ffn_gate", "ffn_up", "ffn_act", "ffn_out"):
-            found.pop(tap, None)
-        found["routed_out"] = Place(f"{path}.block_sparse_moe", "output")
-        found["shared_out"] = Place(f"{path}.shared_mlp", "output")
+    if "shared_mlp.output_linear" in names:
+        found = {tap: place for tap, place in found.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+        found.update(granite_feed_forward(path, "block_sparse_moe.experts" in names))
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     if has_latents(block):  # the taps are latents, attention reads whole heads
         for tap in ("q_rope", "k_rope", "k_cache", "v_cache"):
             del found[tap]
     return found
+
+
+def granite_feed_forward(path: str, has_experts: bool) -> dict[str, Place]:
+    """Returns the places in Granite 4's feed-forward block, next to experts or not: no module returns their sum."""
+    gate_up = Place(f"{path}.shared_mlp.input_linear", "output", None, "beside", "gate_up")
+    act, out = Place(f"{path}.shared_mlp.output_linear", "input"), Place(f"{path}.shared_mlp", "output")
+    if has_experts:
+        return {"routed_out": Place(f"{path}.block_sparse_moe", "output"), "shared_act": act, "shared_out": out}
+    return {"ffn_gate": gate_up, "ffn_up": gate_up, "ffn_act": act, "ffn_out": out}
 
 
 def has_latents(module: Any) -> bool:
