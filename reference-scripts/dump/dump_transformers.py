@@ -12,6 +12,7 @@ import inspect
 import itertools
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -1552,7 +1553,11 @@ OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a w
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=textwrap.fill(f"Families (model_type in config.json): {', '.join(FAMILIES)}", 100),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", required=True, help="model directory or hub id")
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--prompt", help="text, tokenized as the model's tokenizer does by default")
