@@ -540,6 +540,7 @@ NEMOTRON_H = Family(
     },
 )
 
+
 def of_mixture(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
     """The output of Llama 4's feed-forward block. With experts, the second output is the router's logits."""
     return output[0][None] if isinstance(output, tuple) else output
@@ -642,7 +643,6 @@ FAMILIES = {
     "gemma4_text": GEMMA4,
     "gpt2": GPT2,
 }
-
 
 
 def family_of(config: PreTrainedConfig) -> Family:

@@ -45,7 +45,7 @@ def read_config(config: Any) -> Config:
     """Reads transformers' configuration, or `config.json` as a dictionary; of a model that also sees, its text part."""
     if config is None:
         return Config()
-    # transformers refuses the attribute of a size that differs between layers (Gemma 4): this is that of the first kind.
+    # transformers refuses the attribute of a size that differs between layers (Gemma 4): this is the first kind's.
     own = {} if isinstance(config, Mapping) else getattr(config, "__dict__", {})
     get = config.get if isinstance(config, Mapping) else lambda name: own.get(name) or getattr(config, name, None)
 
