@@ -235,8 +235,8 @@ fn a_qk_norm_after_rope_is_found_in_the_rotated_queries() {
         let q = t.tap(Q, p.c.heads(w.attn.q(n, &norm)));
         let k = t.tap(K, p.c.heads(w.attn.k(n, &norm)));
         let v = t.tap(V, p.c.heads(w.attn.v(n, &norm)));
-        let q = t.tap(QRope, n.rms_norm(&p.rotate(&q), &w.attn_q_norm));
-        let k = t.tap(KRope, n.rms_norm(&p.rotate(&k), &w.attn_k_norm));
+        let q = t.tap(QRope, n.rms_norm(&p.rotate(q), &w.attn_q_norm));
+        let k = t.tap(KRope, n.rms_norm(&p.rotate(k), &w.attn_k_norm));
         let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, w.attn.output(n, &context));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &w.attn_post_norm));
@@ -255,7 +255,7 @@ fn a_post_norm_after_the_residual_is_found_there() {
         let v = t.tap(V, p.c.heads(w.attn.v(n, &norm)));
         let q = t.tap(QNorm, n.rms_norm(&q, &w.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &w.attn_k_norm));
-        let (q, k) = (t.tap(QRope, p.rotate(&q)), t.tap(KRope, p.rotate(&k)));
+        let (q, k) = (t.tap(QRope, p.rotate(q)), t.tap(KRope, p.rotate(k)));
         let context = p.attend(&q, k, v, t, state);
         let out = t.tap(AttnOut, w.attn.output(n, &context));
         second_half(w, &t.tap(AttnResidual, n.rms_norm(&n.add(x, &out), &w.attn_post_norm)), p, t)

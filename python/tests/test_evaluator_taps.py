@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -116,6 +118,47 @@ class Judged:
         self.sites.append(site)
         if not message.get("tie") and violations(stored, tensors["exact"], tensors["sigma"]):
             self.wrong.append(site)
+
+
+ARCHITECTURES = Path(__file__).parents[2] / "tests/data/architectures"
+# Taps that no module returns, of any model.
+NOT_PLACED = {
+    *("attn_scores", "attn_gate", "layer_input"),
+    *("kv_latent", "kv_latent_norm", "q_latent", "q_latent_norm", "k_expanded", "v_expanded"),
+    *("expert_scores", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out", "shared_weight"),
+    *("conv_in", "conv_out", "conv_act", "step_size", "recurrent_state"),
+    *("mixer_gate", "beta_logit", "decay_logit", "beta", "decay", "q_unit", "k_unit"),
+}
+WINDOW = {"attn_weights", "k_cache", "v_cache"}  # caches that keep fewer positions than the dump's
+LATENT = {"q_rope", "k_rope", "k_cache", "v_cache"}
+INLINE = LATENT | {"attn_weights"}  # attention that is no function of transformers' interface
+LLAMA4 = {"q_rope", "k_rope", "experts", "expert_weights", "routed_out"}  # norms after RoPE, weights of all experts
+DELTA_RULE = {"q", "attn_context", "recurrent_out"}
+# Taps that are not judged in some layers or passes of a model. Any other tap that has no place fails the test.
+ALSO_NOT_PLACED = {
+    **dict.fromkeys(("cohere2", "exaone4-window", "gemma2", "gemma3-bias", "gptoss"), WINDOW),
+    **dict.fromkeys(("ministral", "mistral", "olmo3"), WINDOW),
+    **dict.fromkeys(("deepseekv2", "deepseekv3", "glm47flash"), LATENT),
+    **dict.fromkeys(("bloom", "bloom-6", "falcon-sequential", "gptj"), INLINE),
+    **dict.fromkeys(("falcon", "falcon-new"), INLINE | {"q", "k", "v"}),  # of groups of heads
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), DELTA_RULE),
+    "falconh1": {"recurrent_out"},  # only inside the module, without a norm after it
+    "gemma4": WINDOW | {"v"},  # projected like keys
+    "granitehybridmoe": {"ffn_out", "shared_gate", "shared_up"},
+    "hunyuan": {"q_rope", "k_rope"},  # attention reads their norms
+    "llama4": LLAMA4,
+    "llama4-chunks": LLAMA4 | WINDOW,
+    "opt": {"q_rope"},  # attention reads scaled queries
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ARCHITECTURES.glob("*")))
+def test_taps_of_each_architecture_are_judged(name):
+    result = Judged(ARCHITECTURES / name / "hf", ARCHITECTURES / name / "dumps/transformers-f32.safetensors")
+    recorded = {tap for tap, _, _ in result.session.dump.taps}
+    expected = NOT_PLACED & recorded | ALSO_NOT_PLACED.get(name.removeprefix("tiny-"), set())
+    assert result.sites and not result.wrong
+    assert {tap for (tap, _, _), _ in result.missing} == expected
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v3", "glm4_moe", "gpt_oss"])

@@ -12,6 +12,7 @@ import make_v2_dumps as made  # noqa: E402
 import xcheck  # noqa: E402
 from reader import Reader  # noqa: E402
 from xcheck import DumpError  # noqa: E402
+from xcheck.hook import rope_pairing  # noqa: E402
 
 MODELS = ["tiny-llama2", "tiny-qwen3", "tiny-gemma3", "tiny-gpt2"]
 
@@ -324,6 +325,29 @@ def test_maps_of_other_families_are_guessed_by_their_names(family, norms, last):
     assert guessed["ffn_out"].endswith(f".*.{last}")
     assert guessed["attn_context"].startswith("input of ")
     assert guessed.unplaced == []
+
+
+@pytest.mark.parametrize(
+    ("family", "pairing"),
+    [
+        ("llama", "half"),
+        ("cohere", "interleaved"),  # rotate_half of its own
+        ("cohere2_moe", "interleaved"),
+        ("gptj", "interleaved"),  # rotate_every_two
+        ("llama4_text", "interleaved"),  # complex numbers
+        ("deepseek_v2", "interleaved"),
+        ("deepseek_v3", "interleaved"),  # neighbours become halves first
+        ("gpt2", None),
+        ("bloom", None),
+    ],
+)
+def test_the_pairs_of_rope_are_found_in_the_models_code(family, pairing):
+    config = transformers.AutoConfig.for_model(family, num_hidden_layers=1, pad_token_id=0)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert rope_pairing(model) == pairing
+    config.rope_interleave = False
+    assert rope_pairing(model) == ("half" if family == "deepseek_v3" else pairing)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -12,6 +12,7 @@ import inspect
 import itertools
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -539,6 +540,7 @@ NEMOTRON_H = Family(
     },
 )
 
+
 def of_mixture(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
     """The output of Llama 4's feed-forward block. With experts, the second output is the router's logits."""
     return output[0][None] if isinstance(output, tuple) else output
@@ -641,7 +643,6 @@ FAMILIES = {
     "gemma4_text": GEMMA4,
     "gpt2": GPT2,
 }
-
 
 
 def family_of(config: PreTrainedConfig) -> Family:
@@ -940,8 +941,8 @@ class Recorder:
         elif hasattr(module, "attn_temperature_tuning"):
             self.keep_tempered(module, query, key, value)
         else:
-            # OPT scales the queries before this.
-            is_scaled = self.config.model_type == "opt"
+            # OPT multiplies the queries by the factor of the scores before this.
+            is_scaled = kwargs.get("scaling") == 1.0 and getattr(module, "scaling", 1.0) != 1.0
             suffix = "_norm" if hasattr(module, "query_layernorm") else ""  # see watch_norms_after_rope
             self.keep(f"q_rope{suffix}", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
             if not getattr(module, "is_kv_shared_layer", False):
@@ -1552,7 +1553,11 @@ OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a w
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=textwrap.fill(f"Families (model_type in config.json): {', '.join(FAMILIES)}", 100),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", required=True, help="model directory or hub id")
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--prompt", help="text, tokenized as the model's tokenizer does by default")

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -240,13 +240,23 @@ def tiled_heads(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dic
     return split_delta_rule(split_fused_experts(made), config)
 
 
+def gate_and_up(name: str, parts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """The two parts of a fused projection; {} in `name` is the place of "gate_proj" or "up_proj"."""
+    kinds = ("gate_proj", "up_proj")
+    return {name.format(kind): np.ascontiguousarray(part) for kind, part in zip(kinds, parts, strict=True)}
+
+
+def renamed(tensors: dict[str, np.ndarray], old: str, new: str) -> dict[str, np.ndarray]:
+    """The tensors with a part of their names replaced."""
+    return {name.replace(old, new): weight for name, weight in tensors.items()}
+
+
 def split_fused_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Experts that transformers keeps in two tensors of three axes."""
     made = {}
     for name, weight in tensors.items():
         if name.endswith("experts.gate_up_proj"):
-            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
-                made[name.replace("gate_up_proj", f"{kind}.weight")] = half
+            made |= gate_and_up(name.replace("gate_up_proj", "{}.weight"), np.split(weight, 2, axis=1))
         else:
             made[f"{name}.weight" if name.endswith("experts.down_proj") else name] = weight
     return made
@@ -278,8 +288,7 @@ def split_delta_rule(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -
 def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gemma3.* keys; that every sixth layer is global, llama.cpp knows by itself."""
     add_sizes(writer, config)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    add_head_size(writer, config)
     writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
     writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
     writer.add_sliding_window(config.sliding_window)
@@ -291,8 +300,7 @@ def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_gemma2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gemma2.* keys; that every second layer is global, llama.cpp knows by itself."""
     add_sizes(writer, config)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    add_head_size(writer, config)
     writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
     writer.add_final_logit_softcapping(config.final_logit_softcapping)
     writer.add_sliding_window(config.sliding_window)
@@ -336,8 +344,7 @@ def add_phi3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_gemma(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gemma.* keys."""
     add_sizes(writer, config)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    add_head_size(writer, config)
 
 
 def add_rotated(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -439,7 +446,7 @@ def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 def name_scalars(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Renames the factors of Gemma 4's layers as weights: `.layer_scalar.weight`."""
-    return {name.replace(".layer_scalar", ".layer_scalar.weight"): of for name, of in tensors.items()}
+    return renamed(tensors, ".layer_scalar", ".layer_scalar.weight")
 
 
 def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -455,17 +462,9 @@ def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 
 def split_scaled_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Llama 4's experts: gate and up are halves of the columns of one tensor, and inputs are its rows."""
-    made = {}
-    for name, weight in tensors.items():
-        if name.endswith("experts.gate_up_proj"):
-            for part, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=2), strict=True):
-                made[f"{name.replace('gate_up_proj', part)}.weight"] = np.ascontiguousarray(half.swapaxes(1, 2))
-        elif name.endswith("experts.down_proj"):
-            made[f"{name}.weight"] = np.ascontiguousarray(weight.swapaxes(1, 2))
-        else:
-            made[name] = weight
-    return made
+    """Llama 4's experts, in two tensors whose rows are inputs."""
+    of_experts = {name: np.ascontiguousarray(of.swapaxes(1, 2)) for name, of in tensors.items() if ".experts." in name}
+    return split_fused_experts(tensors | of_experts)
 
 
 def add_phi(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -500,7 +499,7 @@ def add_hunyuan(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 def unprefixed(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """BLOOM's tensors with the names that llama.cpp's converter maps."""
-    return {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
+    return renamed(tensors, "transformer.", "")
 
 
 def falcon_kv_heads(config: PreTrainedConfig) -> int:
@@ -520,8 +519,7 @@ def falcon_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np
 def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gpt-oss.* keys; that every other layer has a window, llama.cpp knows by itself."""
     add_sizes(writer, config)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    add_head_size(writer, config)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_sliding_window(config.sliding_window)
     writer.add_expert_count(config.num_local_experts)
@@ -538,9 +536,7 @@ def split_clamped_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarra
         stem = name.removesuffix("_bias")
         weight = weight.swapaxes(-1, -2) if kind == "weight" and ".experts." in name else weight
         if stem.endswith("experts.gate_up_proj"):
-            halves = (weight[:, ::2], weight[:, 1::2])
-            for part, half in zip(("gate_proj", "up_proj"), halves, strict=True):
-                made[f"{stem.replace('gate_up_proj', part)}.{kind}"] = np.ascontiguousarray(half)
+            made |= gate_and_up(stem.replace("gate_up_proj", f"{{}}.{kind}"), (weight[:, ::2], weight[:, 1::2]))
         elif stem.endswith("experts.down_proj"):
             made[f"{stem}.{kind}"] = np.ascontiguousarray(weight)
         else:
@@ -628,7 +624,7 @@ def split_latents(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> d
 
 def name_bias(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A correction bias under the name that llama.cpp's converter gives it."""
-    named = {name.replace("e_score_correction_bias", "e_score_correction.bias"): of for name, of in tensors.items()}
+    named = renamed(tensors, "e_score_correction_bias", "e_score_correction.bias")
     return {name: of.reshape(-1) if "e_score" in name else of for name, of in named.items()}
 
 
@@ -648,6 +644,15 @@ def add_lfm2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_shortconv_l_cache(config.conv_L_cache)
 
 
+def add_state_space(writer: gguf.GGUFWriter, heads: int, width: int, *, kernel: int, state: int, groups: int) -> None:
+    """The keys of Mamba-2; `width` is that of all heads."""
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_group_count(groups)
+    writer.add_ssm_inner_size(width)
+    writer.add_ssm_time_step_rank(heads)
+
+
 def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The granitehybrid.* keys. Layers with a state have no key-value heads."""
     kv_heads = [0 if kind == "linear_attention" else config.num_key_value_heads for kind in config.layer_types]
@@ -662,29 +667,25 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
     writer.add_logit_scale(config.logits_scaling)
-    writer.add_ssm_conv_kernel(config.mamba_d_conv)
-    writer.add_ssm_state_size(config.mamba_d_state)
-    writer.add_ssm_group_count(config.mamba_n_groups)
-    writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
-    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    sizes = {"kernel": config.mamba_d_conv, "state": config.mamba_d_state, "groups": config.mamba_n_groups}
+    add_state_space(writer, config.mamba_n_heads, config.mamba_n_heads * config.mamba_d_head, **sizes)
     writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
 
 
 def add_nemotron_h(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The nemotron_h.* keys. A layer is attention if it has key-value heads, a feed-forward block if it has a size, or else
     Mamba-2."""
-    of_kind = lambda kind, size: [size if layer == kind else 0 for layer in config.layers_block_type]
+
+    def of_kind(kind: str, size: int) -> list[int]:
+        return [size if layer == kind else 0 for layer in config.layers_block_type]
+
     writer.add_vocab_size(config.vocab_size)
     add_sizes(writer, config, of_kind("mlp", config.intermediate_size), of_kind("full_attention", config.num_key_value_heads))
-    writer.add_layer_norm_eps(config.layer_norm_epsilon)
     writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
-    writer.add_ssm_conv_kernel(config.conv_kernel)
-    writer.add_ssm_state_size(config.ssm_state_size)
-    writer.add_ssm_group_count(config.n_groups)
-    writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
-    writer.add_ssm_time_step_rank(config.mamba_num_heads)
+    sizes = {"kernel": config.conv_kernel, "state": config.ssm_state_size, "groups": config.n_groups}
+    add_state_space(writer, config.mamba_num_heads, config.mamba_num_heads * config.mamba_head_dim, **sizes)
 
 
 def nemotron_h_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
@@ -700,11 +701,8 @@ def add_falcon_h1(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The falcon-h1.* keys."""
     add_rotated(writer, config)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_ssm_conv_kernel(config.mamba_d_conv)
-    writer.add_ssm_state_size(config.mamba_d_state)
-    writer.add_ssm_group_count(config.mamba_n_groups)
-    writer.add_ssm_inner_size(config.mamba_d_ssm)
-    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    sizes = {"kernel": config.mamba_d_conv, "state": config.mamba_d_state, "groups": config.mamba_n_groups}
+    add_state_space(writer, config.mamba_n_heads, config.mamba_d_ssm, **sizes)
 
 
 def falcon_h1_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
@@ -738,16 +736,32 @@ def state_space_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) 
     return llama_layout(name, convolution_layout(name, weight, config), config)
 
 
+def split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Granite's experts: gate and up are one tensor."""
+    made = {}
+    for name, weight in tensors.items():
+        if "block_sparse_moe.input_linear" in name:
+            stem = name.replace("block_sparse_moe.input_linear", "mlp.experts.{}")
+            made |= gate_and_up(stem, np.split(weight, 2, axis=1))
+        else:
+            made[name.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")] = weight
+    return made
+
+
 def split_shared(tensors: dict[str, np.ndarray], config: PreTrainedConfig) -> dict[str, np.ndarray]:
     """Splits Granite 4's fused gate and up projections, and renames `dt_bias` as llama.cpp does."""
     made, block = {}, "mlp.shared_expert" if config.num_local_experts > 0 else "mlp"
     for name, weight in split_experts(tensors).items():
         if "shared_mlp.input_linear" in name:
-            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2), strict=True):
-                made[name.replace("shared_mlp.input_linear", f"{block}.{kind}")] = half
+            made |= gate_and_up(name.replace("shared_mlp.input_linear", f"{block}.{{}}"), np.split(weight, 2))
         else:
-            made[name.replace("shared_mlp.output_linear", f"{block}.down_proj").replace("mamba.dt_bias", "mamba.dt_proj.bias")] = weight
-    return made
+            made[name.replace("shared_mlp.output_linear", f"{block}.down_proj")] = weight
+    return name_steps(made)
+
+
+def name_steps(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Mamba-2 with the bias of step sizes under llama.cpp's name."""
+    return renamed(tensors, ".dt_bias", ".dt_proj.bias")
 
 
 def convolution_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
@@ -812,7 +826,7 @@ class Family:
     tokenizer_file: str = "tokenizer.model"
     add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
     prefix: str = ""  # of the text model's tensors, where there are others
-    split: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda tensors: tensors  # fused tensors
+    split: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = dict  # fused tensors
     split_by_sizes: Callable[[dict[str, np.ndarray], PreTrainedConfig], dict[str, np.ndarray]] | None = None
 
 
@@ -844,47 +858,36 @@ FAMILIES = {
     "glm": Family(gguf.MODEL_ARCH.CHATGLM, add_rotated),
     "arcee": Family(gguf.MODEL_ARCH.ARCEE, add_rotated, llama_layout),
     "olmoe": Family(gguf.MODEL_ARCH.OLMOE, add_olmoe),
-    "granitemoe": Family(gguf.MODEL_ARCH.GRANITE_MOE, add_granite_moe, llama_layout, split=lambda tensors: split_experts(tensors)),
+    "granitemoe": Family(gguf.MODEL_ARCH.GRANITE_MOE, add_granite_moe, llama_layout, split=split_experts),
     "starcoder2": Family(gguf.MODEL_ARCH.STARCODER2, add_rotated),
     "gpt_neox": Family(gguf.MODEL_ARCH.GPTNEOX, add_parallel, neox_layout),
     "stablelm": Family(gguf.MODEL_ARCH.STABLELM, add_parallel),
     "cohere": Family(gguf.MODEL_ARCH.COMMAND_R, add_cohere),
     "cohere2": Family(gguf.MODEL_ARCH.COHERE2, add_cohere),
     "olmo": Family(gguf.MODEL_ARCH.OLMO, add_olmo, llama_layout),
-    "glm4_moe": Family(gguf.MODEL_ARCH.GLM4_MOE, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
+    "glm4_moe": Family(gguf.MODEL_ARCH.GLM4_MOE, add_deepseek_moe, split=name_bias),
     "deepseek_v3": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, rope_types=("default", "yarn"), split_by_sizes=split_latents),
     "deepseek_v2": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, split_by_sizes=split_latents),
     "glm4_moe_lite": Family(gguf.MODEL_ARCH.DEEPSEEK2, add_deepseek, split_by_sizes=split_latents),
-    "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=lambda tensors: name_bias(tensors)),
-    "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=lambda tensors: name_bias(tensors)),
-    "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=lambda tensors: name_bias(tensors)),
+    "dots1": Family(gguf.MODEL_ARCH.DOTS1, add_deepseek_moe, split=name_bias),
+    "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=name_bias),
+    "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=name_bias),
     "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
     "granitemoehybrid": Family(
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
-    "falcon_h1": Family(
-        gguf.MODEL_ARCH.FALCON_H1, add_falcon_h1, falcon_h1_layout,
-        split=lambda tensors: {
-            name.replace("mamba.dt_bias", "mamba.dt_proj.bias"): of
-            for name, of in tensors.items()
-        },
-    ),  # fmt: skip
-    "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=lambda tensors: name_scalars(tensors)),
-    "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=lambda tensors: split_scaled_experts(tensors)),
-    "nemotron_h": Family(
-        gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (),
-        split=lambda tensors: {name.replace("mixer.dt_bias", "mixer.dt_proj.bias"): of for name, of in tensors.items()},
-    ),  # fmt: skip
+    "falcon_h1": Family(gguf.MODEL_ARCH.FALCON_H1, add_falcon_h1, falcon_h1_layout, split=name_steps),
+    "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=name_scalars),
+    "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=split_scaled_experts),
+    "nemotron_h": Family(gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (), split=name_steps),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
     "falcon": Family(gguf.MODEL_ARCH.FALCON, add_falcon, falcon_layout),
     "hunyuan_v1_dense": Family(gguf.MODEL_ARCH.HUNYUAN_DENSE, add_hunyuan, rope_types=("default", "dynamic")),
     "gpt_bigcode": Family(gguf.MODEL_ARCH.STARCODER, add_starcoder),
-    "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=lambda tensors: unprefixed(tensors)),
-    "gpt_oss": Family(
-        gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=lambda tensors: split_clamped_experts(tensors)
-    ),
+    "bloom": Family(gguf.MODEL_ARCH.BLOOM, add_bloom, neox_layout, split=unprefixed),
+    "gpt_oss": Family(gguf.MODEL_ARCH.GPT_OSS, add_gpt_oss, rope_types=("yarn",), split=split_clamped_experts),
     "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
 }
 
@@ -920,18 +923,6 @@ def stacked_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         else:
             others[name] = weight
     return others | {name: np.stack([each for _, each in sorted(of.items())]) for name, of in parts.items()}
-
-
-def split_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Granite's experts: gate and up are one tensor."""
-    made = {}
-    for name, weight in tensors.items():
-        if "block_sparse_moe.input_linear" in name:
-            for kind, half in zip(("gate_proj", "up_proj"), np.split(weight, 2, axis=1), strict=True):
-                made[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}")] = half
-        else:
-            made[name.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")] = weight
-    return made
 
 
 def add_tensors(

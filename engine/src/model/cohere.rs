@@ -20,9 +20,9 @@ pub(crate) const FAMILY: Family = Family {
     shape: BlockShape {
         parallel: Some(ParallelHalves {
             has_ffn_norm: false,
-            orders: [ParallelOrder::AttentionFirst, ParallelOrder::FeedForwardFirst],
+            order: ParallelOrder::AttentionFirst,
+            gguf_order: ParallelOrder::FeedForwardFirst,
             is_always: true,
-            is_gguf: false,
         }),
         ..BlockShape::LLAMA
     },

@@ -4,9 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::model::decoder::{
-    BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves, ParallelOrder,
-};
+use crate::model::decoder::{BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves};
 use crate::model::json::Config;
 use crate::model::llama;
 use crate::ops::activation::Activation;
@@ -68,12 +66,7 @@ const TWO_NORMS: Family = Family {
     ..FAMILY
 };
 
-const PARALLEL: ParallelHalves = ParallelHalves {
-    has_ffn_norm: false,
-    orders: [ParallelOrder::HalvesTogether; 2],
-    is_always: false,
-    is_gguf: false,
-};
+const PARALLEL: ParallelHalves = ParallelHalves { is_always: false, ..ParallelHalves::ONE_NORM };
 
 /// Key of Falcon-40B's decoder.
 const NEW: &str = "new_decoder_architecture";

@@ -21,9 +21,9 @@ pub(crate) const FAMILY: Family = Family {
         ffn: FfnShape::Plain,
         parallel: Some(ParallelHalves {
             has_ffn_norm: true,
-            orders: [ParallelOrder::HalvesTogether, ParallelOrder::FeedForwardFirst],
+            order: ParallelOrder::HalvesTogether,
+            gguf_order: ParallelOrder::FeedForwardFirst,
             is_always: false,
-            is_gguf: false,
         }),
         ..BlockShape::LLAMA
     },

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, ParallelHalves, ParallelOrder, RopeExtras,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, ParallelHalves, RopeExtras,
 };
 use crate::model::gpt_bigcode::{GPT2_KEYS, GPT2_NAMES, ffn_size};
 use crate::model::json::Config;
@@ -19,16 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     gguf_names: &[],
     model_types: &["gptj"],
     pairing: RopePairing::Interleaved,
-    shape: BlockShape {
-        ffn: FfnShape::Plain,
-        parallel: Some(ParallelHalves {
-            has_ffn_norm: false,
-            orders: [ParallelOrder::HalvesTogether; 2],
-            is_always: true,
-            is_gguf: false,
-        }),
-        ..BlockShape::LLAMA
-    },
+    shape: BlockShape { ffn: FfnShape::Plain, parallel: Some(ParallelHalves::ONE_NORM), ..BlockShape::LLAMA },
     norm: NormKind::Layer,
     json_eps: "layer_norm_epsilon",
     activation: Activation::GeluNew,

@@ -4,8 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves, ParallelOrder,
-    RopeExtras,
+    BiasRule, BiasRules, BlockShape, Family, FfnShape, NormKind, OuterNames, ParallelHalves, RopeExtras,
 };
 use crate::model::llama;
 use crate::ops::activation::Activation;
@@ -18,16 +17,7 @@ pub(crate) const FAMILY: Family = Family {
     gguf_names: &["phi2"],
     model_types: &["phi"],
     gguf_pairing: RopePairing::Half,
-    shape: BlockShape {
-        ffn: FfnShape::Plain,
-        parallel: Some(ParallelHalves {
-            has_ffn_norm: false,
-            orders: [ParallelOrder::HalvesTogether; 2],
-            is_always: true,
-            is_gguf: false,
-        }),
-        ..BlockShape::LLAMA
-    },
+    shape: BlockShape { ffn: FfnShape::Plain, parallel: Some(ParallelHalves::ONE_NORM), ..BlockShape::LLAMA },
     norm: NormKind::Layer,
     json_eps: "layer_norm_eps",
     activation: Activation::GeluNew,

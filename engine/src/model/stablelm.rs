@@ -18,9 +18,9 @@ pub(crate) const FAMILY: Family = Family {
     shape: BlockShape {
         parallel: Some(ParallelHalves {
             has_ffn_norm: false,
-            orders: [ParallelOrder::AttentionFirst; 2],
+            order: ParallelOrder::AttentionFirst,
+            gguf_order: ParallelOrder::AttentionFirst,
             is_always: false,
-            is_gguf: false,
         }),
         ..BlockShape::LLAMA
     },

@@ -21,9 +21,10 @@ Sequences = Union[Name, Iterable[Mapping[str, Any]], Any]
 def gap(rollout: Sequences, trainer: Sequences | None = None, **options: Any) -> GapReport:
     """Says whether the difference between two programs' log-probabilities is rounding, as `xcheck gap` does.
 
-    rollout, trainer: JSONL, Parquet, .npz or .pt by their paths; or sequences, each a dictionary with `tokens` and `logprobs`
-        (None where not scored) and optionally `prompt_length`, `temperature`, `version`, `mask`, `routed_experts`; or a data frame.
-        Without `trainer`, `rollout` has both: name them with `columns=("rollout_logprobs", "trainer_logprobs")`.
+    rollout, trainer: JSONL, Parquet, .npz or .pt by their paths; or sequences, each a dictionary with `tokens` and
+        `logprobs` (None where not scored) and optionally `prompt_length`, `temperature`, `version`, `mask`,
+        `routed_experts`; or a data frame. Without `trainer`, `rollout` has both: name them with
+        `columns=("rollout_logprobs", "trainer_logprobs")`.
     options: further options of `xcheck gap`: dtype="bf16", clip=0.2, model="path/to/model".
     """
     columns = options.pop("columns", None)

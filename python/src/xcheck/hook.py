@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +14,7 @@ from .arrays import NAMES
 from .caches import watched_caches
 from .dump import Dump
 from .errors import DumpError
-from .maps import known_map, read_map
+from .maps import decoder_layers, known_map, read_map
 from .modules import ModuleWatcher, autocast_type, is_causal
 from .watcher import WRAPPED, Watcher, wanted
 
@@ -140,14 +141,25 @@ def found_by_module(model: Any) -> dict[str, Any]:
     }
 
 
-# Models of transformers whose RoPE turns neighbours, not halves of a head, together.
-NEIGHBOURS = (
-    "codegen", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium", "llama4", "llama4_text",
-)  # fmt: skip
-
-
 def rope_pairing(model: Any) -> str | None:
-    """Returns which two values of a head RoPE turns together; None without RoPE."""
-    if getattr(getattr(model, "config", None), "model_type", None) in NEIGHBOURS:
+    """Returns which two values of a head RoPE turns together, found in the model's own code; None without RoPE."""
+    path = decoder_layers(model)
+    layer = model.get_submodule(path)[0] if path else model  # a text model may have a file of its own
+    code, config = inspect.getmodule(type(layer)), getattr(model, "config", None)
+    # DeepSeek V3 reorders neighbours to halves first.
+    reorders = hasattr(code, "apply_rotary_pos_emb_interleave") and getattr(config, "rope_interleave", True)
+    if reorders or rotates_neighbours(code):
         return "interleaved"
     return "half" if any(name.endswith("rotary_emb") for name, _ in model.named_modules()) else None
+
+
+def rotates_neighbours(code: Any) -> bool:
+    """Returns true if the RoPE functions of a transformers file turn values 0 and 1 of a head together."""
+    rotate = getattr(code, "rotate_half", None) or getattr(code, "rotate_every_two", None)
+    if rotate is None:
+        apply = getattr(code, "apply_rotary_emb", None)
+        return "view_as_complex" in getattr(getattr(apply, "__code__", None), "co_names", ())
+    try:
+        return int(rotate(sys.modules["torch"].arange(1, 5).view(1, 1, 1, 4)).flatten()[0]) == -2
+    except Exception:  # a function of another library that needs more than the values
+        return False

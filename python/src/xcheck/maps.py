@@ -180,7 +180,8 @@ def final_norm(model: Any, layers: str) -> str | None:
     """The path of the norm that stands beside the list of layers."""
     parent = layers.rpartition(".")[0]
     owner = model.get_submodule(parent)
-    names = [name for name, child in owner.named_children() if is_norm(name, child) and "emb" not in name]
+    norms = [name for name, child in owner.named_children() if is_norm(name, child)]
+    names = [name for name in norms if not re.search("emb|per_layer", name)]  # norms of embeddings, of all or of layers
     return f"{parent}.{names[-1]}".lstrip(".") if names else None
 
 

@@ -42,6 +42,7 @@ class Tap:
 HEADS, KV_HEADS = ("token", "head", "head_dim"), ("token", "kv_head", "head_dim")
 CACHE, SCORES = ("key", "kv_head", "head_dim"), ("head", "token", "key")
 CHOSEN, OF_EXPERTS = ("token", "chosen"), ("token", "chosen", "ffn")
+IN_EXPERTS = ("token", "chosen", "hidden")
 HIDDEN, FFN, VOCAB = ("token", "hidden"), ("token", "ffn"), ("token", "vocab")
 
 TABLE = (
@@ -98,11 +99,11 @@ TABLE = (
     Tap("expert_scores", LAYER, ("token", "expert"), "scores by which experts are chosen, before groups are left out"),
     Tap("experts", LAYER, CHOSEN, "numbers of the experts that each token has chosen, in any order"),
     Tap("expert_weights", LAYER, CHOSEN, "what their outputs are multiplied with, in the order of `experts`"),
-    Tap("expert_in", LAYER, ("token", "chosen", "hidden"), "inputs of the chosen experts, times their weights (Llama 4)"),
+    Tap("expert_in", LAYER, IN_EXPERTS, "inputs of the chosen experts, times their weights (Llama 4)"),
     Tap("expert_gate", LAYER, OF_EXPERTS, "their gate projections, likewise"),
     Tap("expert_up", LAYER, OF_EXPERTS, "their up projections"),
     Tap("expert_act", LAYER, OF_EXPERTS, "act(gate) * up of each"),
-    Tap("expert_out", LAYER, ("token", "chosen", "hidden"), "their outputs, before their weights"),
+    Tap("expert_out", LAYER, IN_EXPERTS, "their outputs, before their weights"),
     Tap("routed_out", LAYER, HIDDEN, "weighted sum over the chosen experts, before the shared expert is added"),
     Tap("shared_gate", LAYER, FFN, "gate projection of the shared expert, before the activation"),
     Tap("shared_up", LAYER, FFN, "up projection of the shared expert"),

@@ -69,10 +69,22 @@ pub(crate) enum QkNorm {
 pub(crate) struct ParallelHalves {
     /// True if the feed-forward block has a norm of its own; else it reads the norm before attention.
     pub(crate) has_ffn_norm: bool,
-    /// Order of the additions in Hugging Face's and in llama.cpp's code.
-    pub(crate) orders: [ParallelOrder; 2],
+    /// Order of the additions; in a family's constant, that of Hugging Face's code.
+    pub(crate) order: ParallelOrder,
+    /// Order of the additions in llama.cpp's code.
+    pub(crate) gguf_order: ParallelOrder,
     /// True if all models of the architecture have them; else a file states it.
     pub(crate) is_always: bool,
+}
+
+impl ParallelHalves {
+    /// Both halves read one norm, and their outputs are added first.
+    pub(crate) const ONE_NORM: Self = Self {
+        has_ffn_norm: false,
+        order: ParallelOrder::HalvesTogether,
+        gguf_order: ParallelOrder::HalvesTogether,
+        is_always: true,
+    };
 }
 
 /// Order in which a block's input and the outputs of its two halves are added.
@@ -328,11 +340,10 @@ impl DecoderBlock for StandardBlock {
             out = t.tap(AttnPostNorm, norm.of(n, &out));
         }
         if let Some(both) = c.shape.parallel {
-            let order = both.orders[usize::from(both.is_gguf)];
-            let is_first = order == ParallelOrder::AttentionFirst;
+            let is_first = both.order == ParallelOrder::AttentionFirst;
             let h = is_first.then(|| t.tap(AttnResidual, p.add(x, &out)));
             let ffn = ffn.forward(if both.has_ffn_norm { x } else { input }, p, t);
-            let sum = match (h, order) {
+            let sum = match (h, both.order) {
                 (Some(h), _) => p.add(&h, &ffn),
                 (None, ParallelOrder::FeedForwardFirst) => p.add(&p.add(x, &ffn), &out),
                 (None, _) => p.add(x, &n.add_halves(&out, &ffn)),

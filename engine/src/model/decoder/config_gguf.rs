@@ -385,6 +385,6 @@ fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape>
         true => file.require(&format!("{architecture}.use_parallel_residual"))?,
         false => file.tensors.get("blk.0.ffn_norm.weight").is_none(),
     };
-    let both = ParallelHalves { is_gguf: true, ..both };
+    let both = ParallelHalves { order: both.gguf_order, ..both };
     Ok(BlockShape { parallel: is_parallel.then_some(both), ..own })
 }

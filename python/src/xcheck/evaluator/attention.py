@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import torch
@@ -18,12 +18,13 @@ from .tracked import Settings
 
 @dataclass
 class AttentionCall:
-    """One call of an attention function; `weights` is None before it has run."""
+    """One call of an attention function; `scaling` multiplies its scores, `weights` is None before it has run."""
 
     module: Any
     query: torch.Tensor
     key: torch.Tensor
     values: torch.Tensor
+    scaling: float | None = None
     weights: torch.Tensor | None = None
 
     @property
@@ -31,12 +32,18 @@ class AttentionCall:
         """True before the function has run."""
         return self.weights is None
 
+    @property
+    def has_scaled_queries(self) -> bool:
+        """True if the module has multiplied the queries by its factor, in place of the scores (OPT)."""
+        return self.scaling == 1.0 and getattr(self.module, "scaling", 1.0) != 1.0
+
     def value(self, tap: str, tokens: int) -> torch.Tensor | None:
         """Returns the tensor of a tap: [batch, head, token, head_dim], or [batch, head, token, key] of weights."""
         if self.weights is not None:
             return self.weights if tap == "attn_weights" else None
         found = {"k_cache": self.key, "v_cache": self.values}
-        found.update((query, self.query) for query in ("q_rope", "q_scaled", "q_rope_norm"))
+        if not self.has_scaled_queries:
+            found.update((query, self.query) for query in ("q_rope", "q_scaled", "q_rope_norm"))
         return self.key[:, :, -tokens:] if tap in ("k_rope", "k_rope_norm") else found.get(tap)
 
 
@@ -61,10 +68,11 @@ def watched_attention(see: Callable[[AttentionCall], None]) -> Iterator[None]:
         function = found(self, name, default)
 
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
-            see(AttentionCall(module, query, key, value))
+            call = AttentionCall(module, query, key, value, options.get("scaling"))
+            see(call)
             result = function(module, query, key, value, *args, **options)
             if isinstance(result, tuple) and len(result) > 1 and isinstance(result[1], torch.Tensor):
-                see(AttentionCall(module, query, key, value, result[1]))
+                see(replace(call, weights=result[1]))
             return result
 
         return attend

@@ -17,7 +17,7 @@ from .candidate import Dump, Row
 from .constants import UNIT, rounding_sigma
 from .forcing import Forcing
 from .outputs import has_choices, recorded, replaced
-from .tap_places import Place, Places
+from .tap_places import Place, Places, has_latents
 from .tap_results import choice, probabilities, same_experts, weights_of
 from .tap_rows import TapRow
 from .tap_views import View, views
@@ -41,8 +41,8 @@ class TapForcing:
         self.heads = self.places.heads
         declared = dump.manifest.get("layout", {}).get("rope_pairing")
         # Latent attention rotates neighbouring values in a part of each head, in whatever order it returns them.
-        has_latents = any(name.endswith("kv_a_proj_with_mqa") for name, _ in model.named_modules())
-        self.is_interleaved = declared == "interleaved" and rope_pairing(model) != declared and not has_latents
+        is_other = declared == "interleaved" and rope_pairing(model) != declared
+        self.is_interleaved = is_other and not has_latents(model)
         self.rows: dict[tuple[str, str, int], list[tuple[TapRow, Place]]] = defaultdict(list)
         self.left: dict[tuple[str, int | None, int], TapRow] = {}
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
@@ -137,8 +137,14 @@ class TapForcing:
         return output
 
     def judge_router(self, output: Any, due: list[tuple[TapRow, Place]]) -> None:
-        """Judges the experts that a router has chosen, and their weights."""
+        """Judges the experts that a router has chosen, and their weights; of Llama 4's router the logits."""
         results = output if isinstance(output, (tuple, list)) else ()
+        for row, place in due:
+            if row.tap == "router_logits":
+                self.judge_in_place(row, place, results[1] if len(results) > 1 else None)
+        due = [(row, place) for row, place in due if row.tap != "router_logits"]
+        if not due:
+            return
         chosen = next((part for part in results if isinstance(part, torch.Tensor) and is_whole(part)), None)
         weights = next((part for part in results[1:] if isinstance(part, Tracked)), None)
         if chosen is None or weights is None or weights.shape != chosen.shape:

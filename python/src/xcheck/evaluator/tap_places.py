@@ -39,6 +39,16 @@ RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("attn_out", "output", r"(mamba|conv|mixer|linear_attn)\.out_proj"),
     ("mixer_out", "output", r"mamba\.out_proj"),  # in parallel with attention
 )
+MIXER = (  # attention or a feed-forward block as the only half of a layer (Nemotron-H)
+    ("q", "output", r"mixer\.q_proj"),
+    ("k", "output", r"mixer\.k_proj"),
+    ("v", "output", r"mixer\.v_proj"),
+    ("attn_context", "input", r"mixer\.o_proj"),
+    ("attn_out", "output", r"mixer\.o_proj"),
+    ("ffn_up", "output", r"mixer\.up_proj"),
+    ("ffn_act", "input", r"mixer\.down_proj"),
+    ("ffn_out", "output", r"mixer\.down_proj"),
+)
 EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
     ("v_norm", "output", r"self_attn\.v_norm"),
     ("ffn_residual", "input", "per_layer_input_gate"),
@@ -105,10 +115,10 @@ class Places:
         return f"no module has this value; the model has the modules {', '.join(names)}; record outputs of modules"
 
     def only_norm(self) -> str | None:
-        """Returns the only norm next to the layers, whatever its name."""
+        """Returns the only norm next to the layers, whatever its name, with a weight or not."""
         parent = (self.path or "").rpartition(".")[0]
         children = self.model.get_submodule(parent).named_children()
-        names = [name for name, module in children if is_norm(name, module)]
+        names = [name for name, module in children if is_norm(name, module) or "norm" in name]
         return f"{parent}.{names[0]}".lstrip(".") if len(names) == 1 else None
 
     def layer_around(self, module: str) -> str:
@@ -130,6 +140,8 @@ def hybrid_layers(model: Any) -> str | None:
 def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
     """Returns the places of the taps inside a layer."""
     found: dict[str, Place] = {"block_out": Place(path, "output")}
+    # Falcon-H1 has an identity in place of a norm, and does not call it.
+    names = [name for name, module in block.named_modules() if name and type(module).__name__ != "Identity"]
     for tap, words in relative_map(block, heads).items():
         side, _, rest = words.partition(" of ")
         module, *manner = rest.replace(" as ", " ").replace(",", " ").split()
@@ -143,24 +155,35 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
     if gates_attention(block, path, found):
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn
-    names = [name for name, _ in block.named_modules() if name]
-    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *EMBEDDINGS):
+    if "mixer.up_proj" in names and "attn_norm" in found:
+        found["ffn_norm"] = found.pop("attn_norm")
+    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS):
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
-    if {"block_sparse_moe.experts", "shared_mlp"} <= set(names):  # Granite 4: no module returns their sum
-        for tap in ("ffn_gate", "ffn_up", "ffn_act", "ffn_out"):
-            found.pop(tap, None)
-        found["routed_out"] = Place(f"{path}.block_sparse_moe", "output")
-        found["shared_out"] = Place(f"{path}.shared_mlp", "output")
+    if "shared_mlp.output_linear" in names:
+        found = {tap: place for tap, place in found.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
+        found.update(granite_feed_forward(path, "block_sparse_moe.experts" in names))
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
-    if type(block).__name__ == "OPTDecoderLayer":  # attention reads queries that are already scaled
-        del found["q_rope"]
-    if any(name.endswith("kv_a_proj_with_mqa") for name in names):  # the taps are latents, attention reads whole heads
+    if has_latents(block):  # the taps are latents, attention reads whole heads
         for tap in ("q_rope", "k_rope", "k_cache", "v_cache"):
             del found[tap]
     return found
+
+
+def granite_feed_forward(path: str, has_experts: bool) -> dict[str, Place]:
+    """Returns the places in Granite 4's feed-forward block, next to experts or not: no module returns their sum."""
+    gate_up = Place(f"{path}.shared_mlp.input_linear", "output", None, "beside", "gate_up")
+    act, out = Place(f"{path}.shared_mlp.output_linear", "input"), Place(f"{path}.shared_mlp", "output")
+    if has_experts:
+        return {"routed_out": Place(f"{path}.block_sparse_moe", "output"), "shared_act": act, "shared_out": out}
+    return {"ffn_gate": gate_up, "ffn_up": gate_up, "ffn_act": act, "ffn_out": out}
+
+
+def has_latents(module: Any) -> bool:
+    """Returns true for multi-head latent attention, whose keys and values are expanded from latents."""
+    return any(name.endswith("kv_a_proj_with_mqa") for name, _ in module.named_modules())
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
@@ -174,7 +197,7 @@ def after_rope(block: Any, names: list[str]) -> dict[str, str]:
 
 def gates_attention(block: Any, path: str, found: dict[str, Place]) -> bool:
     """Returns true if the projection of queries also makes a gate for each value of attention's output."""
-    if not {"q", "attn_context"} <= found.keys():
+    if not {"q", "attn_context"} <= found.keys() or found["q"].fused is not None:
         return False
     modules = [block.get_submodule(found[tap].module.removeprefix(f"{path}.")) for tap in ("q", "attn_context")]
     shapes = [getattr(getattr(module, "weight", None), "shape", ()) for module in modules]

@@ -90,7 +90,9 @@ class Tracked(torch.Tensor):
         return f"Tracked({self.exact!r}, dtype={self.dtype}, pending={self.errors.pending})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(f"{func} of a tracked tensor outside an evaluation")
 
     def __deepcopy__(self, memo: Any) -> Tracked:
