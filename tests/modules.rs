@@ -437,6 +437,23 @@ fn a_tap_must_be_recorded_in_all_layers_with_the_same_modules() {
 }
 
 #[test]
+fn a_dump_of_llama_cpp_is_judged_if_all_weights_and_the_cache_are_f32() {
+    let outputs = outputs();
+    let stated = |weights: &str, cache: &str| {
+        changed_dump(&outputs, |manifest| {
+            let settings = json!({"weights": weights, "kv_cache": cache});
+            manifest["producer"] = json!({"name": "llama.cpp", "settings": settings});
+        })
+    };
+    let judged = |dump| judge_answer(&dump, answer(&outputs, &modules()), None);
+    assert_eq!(judged(stated("f32", "f32")).unwrap().verdict, Verdict::Pass);
+    for (weights, cache) in [("f32", "f16"), ("q8_0", "f32")] {
+        let error = judged(stated(weights, cache)).unwrap_err();
+        assert!(error.contains(&format!("weights {weights} and kv_cache {cache}")) && error.contains("--kv f32"), "{error}");
+    }
+}
+
+#[test]
 fn errors_of_the_worker_are_reported() {
     let all = outputs();
     let with = |bytes: Vec<u8>| judge_answer(&dump(&all, "f32"), bytes, None).unwrap_err();

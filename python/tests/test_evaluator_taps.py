@@ -14,6 +14,7 @@ from test_evaluator_worker import served  # noqa: E402
 
 import tiny  # noqa: E402
 import xcheck  # noqa: E402
+from xcheck.evaluator.attention import watched_attention  # noqa: E402
 from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
 from xcheck.follow import CACHES  # noqa: E402
@@ -123,15 +124,15 @@ class Judged:
 ARCHITECTURES = Path(__file__).parents[2] / "tests/data/architectures"
 # Taps that no module returns, of any model.
 NOT_PLACED = {
-    *("attn_scores", "attn_gate", "layer_input"),
+    *("attn_gate", "layer_input"),
     *("kv_latent", "kv_latent_norm", "q_latent", "q_latent_norm", "k_expanded", "v_expanded"),
     *("expert_scores", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out", "shared_weight"),
     *("conv_in", "conv_out", "conv_act", "step_size", "recurrent_state"),
     *("mixer_gate", "beta_logit", "decay_logit", "beta", "decay", "q_unit", "k_unit"),
 }
-WINDOW = {"attn_weights", "k_cache", "v_cache"}  # caches that keep fewer positions than the dump's
+WINDOW = {"attn_scores", "attn_weights", "k_cache", "v_cache"}  # caches that keep fewer positions than the dump's
 LATENT = {"q_rope", "k_rope", "k_cache", "v_cache"}
-INLINE = LATENT | {"attn_weights"}  # attention that is no function of transformers' interface
+INLINE = LATENT | {"attn_scores", "attn_weights"}  # attention that is no function of transformers' interface
 LLAMA4 = {"q_rope", "k_rope", "experts", "expert_weights", "routed_out"}  # norms after RoPE, weights of all experts
 DELTA_RULE = {"q", "attn_context", "recurrent_out"}
 # Taps that are not judged in some layers or passes of a model. Any other tap that has no place fails the test.
@@ -200,6 +201,28 @@ def test_a_fault_is_found_at_the_right_tap(models, tmp_path, kind, name):
     result = Judged(models(kind), record(model, tmp_path / "dump.safetensors"))
     assert result.wrong[0] == site
     assert {wrong[:2] for wrong in result.wrong} == {site[:2]} and not result.missing
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.001])
+def test_scores_of_attention_are_judged(models, tmp_path, factor):
+    model, seen = tiny.load(models("glm4_moe")), {}
+
+    def keep(call):
+        if call.is_first:
+            groups = call.query.unflatten(1, (call.key.shape[1], -1))
+            found = torch.einsum("bkgtd,bksd->bkgts", groups, call.key).flatten(1, 2)
+            seen[call.module.layer_idx] = found[0] * call.scaling
+
+    def extra(dump):
+        for layer, scores in seen.items():
+            dump.tap("attn_scores", scores * factor, layer=layer)
+
+    with watched_attention(keep):
+        dump = record(model, tmp_path / "dump.safetensors", extra=extra)
+    result = Judged(models("glm4_moe"), dump)
+    scores = {site for site in result.sites if site[0] == "attn_scores"}
+    assert len(scores) == 3 * len(model.model.layers) and not result.missing
+    assert set(result.wrong) == (set() if factor == 1.0 else scores)
 
 
 def test_a_wrong_value_is_the_input_of_the_next_tap(models, tmp_path):

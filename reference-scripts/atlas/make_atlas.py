@@ -1,7 +1,9 @@
-"""Writes docs/atlas.md and results.json from measured results.
+"""Updates results.json with measured results, and writes docs/atlas.md.
 
 python make_atlas.py RESULTS.jsonl ...
-python make_atlas.py --causes RESULTS.jsonl ...        # only the causes; the rest of results.json is kept
+
+Verdicts of correct runs replace those of the same model and engine. Faults and causes replace all older ones, if the
+files have any. Without files, the page is written again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from summary import ENGINES, count_faults, read_results
+from summary import ENGINES, OTHERS, count_faults, read_results
 
 HERE = Path(__file__).parent
 FAULTY = ("f32 eager", "bf16 eager")
@@ -33,6 +35,12 @@ of a token; such faults are not counted as injected. A fault is not measurable i
 roundings.
 """
 
+OTHER_ENGINES = """Each model ran in f32 on the CPU, with a prompt and one or two decoding steps. Taps were recorded: of mlx-lm by
+`record_mlx_lm.py`, of llama.cpp by `dump_llama_cpp` from an F32 GGUF file that its own converter wrote, with an f32 KV cache.
+For a run that fails, the table has the bound ratio at the first wrong tap, the tap, and the cause that xcheck names.
+`no run` means that the engine or its converter refuses the model. The table has only models that one of the engines runs.
+"""
+
 CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of
 several that explain every value, no cause is named, or only other causes are. {count} models, {absent} of which are not
 in the tables above, were asked, with a limit of 15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights
@@ -41,30 +49,35 @@ that are larger by a thousandth have no cause to name.
 
 
 def main() -> None:
-    only_causes = sys.argv[1] == "--causes"
-    files = [Path(arg) for arg in sys.argv[1 + only_causes :]]
-    models = {name: row for name, row in read_results(files).items() if "correct" in row}
-    if only_causes:
-        results = {**json.loads((HERE / "results.json").read_text()), "causes": causes(models)}
-    else:
-        results = {**summarized(models), "causes": causes(models)}
+    models = {name: row for name, row in read_results(list(map(Path, sys.argv[1:]))).items() if "correct" in row}
+    results = json.loads((HERE / "results.json").read_text())
+    update(results, models)
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
     print(f"{len(models)} models: {HERE / 'results.json'}, {PAGE}")
 
 
-def summarized(models: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns what results.json holds."""
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
-    rows = {}
+def update(results: dict[str, Any], models: dict[str, dict[str, Any]]) -> None:
+    """Puts measured results in place of older ones."""
+    rows = results["models"]
     for name, row in models.items():
-        rows[name] = {"correct": {engine: cell(row["correct"].get(engine)) for engine in ENGINES}}
-        for engine in ("f32 eager", "bf16 eager"):
-            counts = count_faults({name: row}, engine)
-            keys = ("faults", "detected", "exact", "unmeasurable", "error")
-            rows[name][f"faults {engine}"] = {key: counts[key] for key in keys if counts[key]}
-    totals = {engine: dict(count_faults(models, engine)) for engine in ("f32 eager", "bf16 eager")}
-    return {"versions": versions, "totals": totals, "models": rows}
+        cells = rows.setdefault(name, {"correct": {}})["correct"]
+        cells.update({engine: cell(run) for engine, run in row["correct"].items()})
+    results["models"] = dict(sorted(rows.items()))
+    if models:
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        results["versions"] = {**versions, "python": sys.version.split()[0]}
+    if any(faults for row in models.values() for faults in row["faults"].values()):
+        results["totals"] = {engine: dict(count_faults(models, engine)) for engine in FAULTY}
+        for name, row in results["models"].items():
+            row.update({f"faults {engine}": counted(models, name, engine) for engine in FAULTY})
+    results["causes"] = causes(models) or results["causes"]
+
+
+def counted(models: dict[str, dict[str, Any]], name: str, engine: str) -> dict[str, int]:
+    """Returns the counts of a model's faults that are not 0."""
+    counts = count_faults({name: models[name]} if name in models else {}, engine)
+    return {key: counts[key] for key in ("faults", "detected", "exact", "unmeasurable", "error") if counts[key]}
 
 
 def causes(models: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
@@ -78,10 +91,10 @@ def causes(models: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, i
     return found
 
 
-def cell(run: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the verdict of one correct run."""
-    if run is None:
-        return {"verdict": "not run"}
+def cell(run: dict[str, Any]) -> dict[str, Any]:
+    """Returns the verdict of one correct run; that of another engine is complete."""
+    if "verdict" in run:
+        return run
     if run.get("error"):
         error = run["error"]
         return {"verdict": "not supported" if error.startswith("no ") else "error", "why": error[:120]}
@@ -96,17 +109,39 @@ def cell(run: dict[str, Any] | None) -> dict[str, Any]:
 def page(results: dict[str, Any]) -> str:
     versions, models = results["versions"], results["models"]
     lines = [INTRODUCTION, f"Versions: torch {versions['torch']}, transformers {versions['transformers']}, "
-             f"Python {versions['python']}; {len(models)} models.\n", "## Totals\n", *totals(results), "\n## Correct runs\n",
-             f"| model | {' | '.join(ENGINES)} |", f"|---|{'---|' * len(ENGINES)}"]  # fmt: skip
-    for name, row in models.items():
-        lines.append(f"| {name} | " + " | ".join(shown(row["correct"][engine]) for engine in ENGINES) + " |")
+             f"Python {versions['python']}; {len(models)} models.\n", "## Totals\n", *totals(results),
+             "\n## Correct runs\n", *table(models, ENGINES), *other_engines(models)]  # fmt: skip
     lines += ["\n## Injected faults\n", "Detected / located / injected, for eager attention.\n",
               "| model | f32 | bf16 |", "|---|---|---|"]  # fmt: skip
     for name, row in models.items():
-        cells = [row[f"faults {engine}"] for engine in ("f32 eager", "bf16 eager")]
+        cells = [row.get(f"faults {engine}", {}) for engine in FAULTY]
         if any(cells):
             lines.append(f"| {name} | " + " | ".join(map(shown_faults, cells)) + " |")
     return "\n".join([*lines, *cause_lines(results.get("causes", {}), models)]) + "\n"
+
+
+def table(models: dict[str, Any], engines: list[str]) -> list[str]:
+    """Returns a table of correct runs."""
+    lines = [f"| model | {' | '.join(engines)} |", f"|---|{'---|' * len(engines)}"]
+    for name, row in models.items():
+        cells = [shown(row["correct"].get(engine, {"verdict": "–"})) for engine in engines]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def other_engines(models: dict[str, Any]) -> list[str]:
+    """Returns the section of engines other than transformers, and what was found in their runs."""
+    cells = {engine: [row["correct"].get(engine, {}) for row in models.values()] for engine in OTHERS}
+    judged = {
+        name: row for name, row in models.items() if any("version" in row["correct"].get(engine, {}) for engine in OTHERS)
+    }
+    lines = ["\n## Other engines\n", OTHER_ENGINES, "| engine | pass | fail | error |", "|---|---|---|---|"]
+    for engine, found in cells.items():
+        version = next((cell["version"] for cell in found if "version" in cell), "")
+        verdicts = [cell.get("verdict") for cell in found]
+        counts = [str(verdicts.count(kind)) for kind in ("pass", "fail", "error")]
+        lines.append(f"| {engine} {version} | {' | '.join(counts)} |")
+    return [*lines, "", *table(judged, OTHERS), "", (HERE / "findings.md").read_text().rstrip()]
 
 
 def cause_lines(causes: dict[str, dict[str, dict[str, int]]], models: dict[str, Any]) -> list[str]:
@@ -126,7 +161,7 @@ def cause_lines(causes: dict[str, dict[str, dict[str, int]]], models: dict[str, 
 def totals(results: dict[str, Any]) -> list[str]:
     lines = ["| | runs | pass | fail | error |", "|---|---|---|---|---|"]
     for engine in ENGINES:
-        verdicts = [row["correct"][engine]["verdict"] for row in results["models"].values()]
+        verdicts = [row["correct"].get(engine, {}).get("verdict") for row in results["models"].values()]
         judged = [v for v in verdicts if v in ("pass", "fail", "error")]
         numbers = " | ".join(str(judged.count(kind)) for kind in ("pass", "fail", "error"))
         lines.append(f"| correct, {engine} | {len(judged)} | {numbers} |")
@@ -149,10 +184,12 @@ def share(part: int, whole: int) -> str:
 
 def shown(cell: dict[str, Any]) -> str:
     if cell["verdict"] == "fail":
-        return f"**fail** {cell['worst']:g} at `{cell['first']}`"
+        cause = f": {cell['cause'][:90]}" if "cause" in cell else ""
+        return f"**fail** {cell['worst']:g} at `{cell['first']}`{cause}"
     if cell["verdict"] == "error":
         return f"**error**: {cell['why'].splitlines()[0][:70]}"
-    return f"pass {cell['worst']:.2g}" if cell["verdict"] == "pass" else cell["verdict"]
+    missing = f", {cell['missing']} not judged" if cell.get("missing") and "version" in cell else ""
+    return f"pass {cell['worst']:.2g}{missing}" if cell["verdict"] == "pass" else cell["verdict"]
 
 
 def shown_faults(counts: dict[str, int]) -> str:

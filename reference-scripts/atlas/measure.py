@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 import time
 import traceback
@@ -20,13 +21,14 @@ from typing import Any
 import torch
 from faults import Fault, affected, faults_of
 from recorder import Run, run, write_dump
-from run_candidate import decode_steps, load_model, prompt, settings
+from run_candidate import compile_model, decode_steps, load_model, prompt, settings
+from summary import ENGINES
 from tiny_models import quiet
 from worker import Verdict, Worker
 
-ENGINES = [("f32", "eager"), ("f32", "sdpa"), ("bf16", "eager"), ("bf16", "sdpa")]
 ROUNDOFF = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
 MEASURABLE = 20.0
+COMPILE_SECONDS = 60  # of processor time; a longer compilation is given up
 
 
 def main() -> None:
@@ -38,6 +40,7 @@ def main() -> None:
         "--faults", type=int, default=12, help="faults per model in f32, a third as many in bf16; eager attention"
     )
     parser.add_argument("--causes", type=float, default=0.0, help="seconds for the causes of each fault; 0: do not ask")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="default: all of transformers")
     parser.add_argument("--part", default="1/1", help="1/2: every second model, from the first on")
     parser.add_argument("--summary", type=Path, nargs="+")
     args = parser.parse_args()
@@ -53,7 +56,7 @@ def main() -> None:
     for name in (args.only or list(made))[part - 1 :: parts]:
         start = time.time()
         try:
-            result = measure(worker, args.models / name, args.faults, args.causes)
+            result = measure(worker, args.models / name, args.engines, args.faults, args.causes)
         except Exception:  # listed with the reason: the next model is measured all the same
             result = {"model": name, "failed": traceback.format_exc(limit=-3)[-600:]}
         result["seconds"] = round(time.time() - start, 1)
@@ -63,19 +66,18 @@ def main() -> None:
     worker.close()
 
 
-def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dict[str, Any]:
+def measure(worker: Worker, path: Path, engines: list[str], count: int, cause_seconds: float) -> dict[str, Any]:
     """Judges the correct runs and the faults of one model."""
     result: dict[str, Any] = {"model": path.name, "correct": {}, "faults": {}, "unmeasurable": {}}
     plan = planned(path, count) if count else []
-    for dtype, attention in ENGINES:
-        engine = f"{dtype} {attention}"
+    for engine in engines:
+        dtype, attention = engine.split()
         try:
-            model = load_model(path, dtype, attention)
-            recorded = run(model, prompt(model), decode_steps(path) if attention == "eager" else 0)
+            model, recorded = recorded_run(path, dtype, attention)
         except Exception as error:  # transformers cannot run it in this type
             result["correct"][engine] = {"error": f"no run: {type(error).__name__}: {error}"[:200]}
             continue
-        if model.config._attn_implementation != attention:
+        if attention not in ("compiled", model.config._attn_implementation):
             result["correct"][engine] = {"error": f"no {attention} attention"}
             continue
         verdict, _ = judged(worker, path, model, recorded, dtype)
@@ -91,6 +93,25 @@ def measure(worker: Worker, path: Path, count: int, cause_seconds: float) -> dic
                     rows.append(judged_fault(worker, path, model, same[fault.name], changes, dtype, cause_seconds))
             result["faults"][engine], result["unmeasurable"][engine] = rows, dropped
     return result
+
+
+def recorded_run(path: Path, dtype: str, attention: str) -> tuple[Any, Run]:
+    """Runs a correct model: with a kind of attention, or compiled as transformers loads it by default."""
+    if attention != "compiled":
+        model = load_model(path, dtype, attention)
+        return model, run(model, prompt(model), decode_steps(path) if attention == "eager" else 0)
+    model = load_model(path, dtype, "sdpa")
+    compile_model(model)
+    signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
+    try:
+        return model, run(model, prompt(model), 0)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def give_up(*_: Any) -> None:
+    raise TimeoutError(f"not compiled in {COMPILE_SECONDS} s of processor time")
 
 
 def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]]]:

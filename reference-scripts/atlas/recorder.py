@@ -145,7 +145,7 @@ def write_dump(path: Path, model: Any, run: Run, settings: dict[str, str]) -> No
         position += len(part)
     for (module, call, index), value in run.values.items():
         key = f"p{index}/{module}" + (f"@{call}" if call else "")
-        if value.is_complex():
+        if value.dtype not in NAMES:  # complex numbers, and masks
             continue
         rows.append({"module": module, "pass": index, "call": call, "dtype": NAMES[value.dtype],
                      "shape": list(value.shape), "file": key})  # fmt: skip

@@ -30,9 +30,19 @@ def main() -> None:
     args = parser.parse_args()
     quiet()
     model = load_model(args.model, args.dtype, args.attention)
+    steps = decode_steps(args.model)
     if args.compile:
-        model.forward = torch.compile(model.forward)
-    write_dump(args.out, model, run(model, prompt(model), decode_steps(args.model)), settings(model, args.dtype))
+        compile_model(model)
+        steps = 0
+    write_dump(args.out, model, run(model, prompt(model), steps), settings(model, args.dtype))
+
+
+def compile_model(model: Any) -> None:
+    """Compiles the whole model; hooks that exist at the first run become part of the compiled graph."""
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = 4  # a part that needs more runs uncompiled
+    model.forward = torch.compile(model.forward)
+    model.is_compiled = True
 
 
 def load_model(path: Path, dtype: str = "f32", attention: str = "eager") -> Any:
@@ -71,11 +81,13 @@ def decode_steps(path: Path, most: int = DECODE) -> int:
 
 def settings(model: Any, dtype: str) -> dict[str, str]:
     experts = getattr(model.config, "_experts_implementation", None) or "eager"
+    compiled = {"compiled": "torch.compile"} if getattr(model, "is_compiled", False) else {}
     return {
         "dtype": dtype,
         "attention": model.config._attn_implementation,
         "experts": experts,
         "torch": torch.__version__,
+        **compiled,
     }
 
 

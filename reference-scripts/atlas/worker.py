@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from safetensors import safe_open
+from xcheck.evaluator.candidate import open_dump
 
 SIGMAS = 8.0
 PATIENCE = 10  # seconds in which an idle evaluator ends
@@ -21,14 +21,23 @@ HALF_ULP = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0
 
 
 class Violation(NamedTuple):
-    """A site with values that rounding cannot explain."""
+    """A site with values that rounding cannot explain: an output of a module, or a tap of a layer."""
 
-    module: str
-    call: int
+    module: str  # or the tap
+    call: int | None  # of a tap: the layer
     index: int
     ratio: float
     over: int
     count: int
+    is_tap: bool = False
+
+    @property
+    def name(self) -> dict[str, Any]:
+        """The fields of a request that name the site."""
+        if not self.is_tap:
+            return {"module": self.module, "call": self.call, "pass": self.index}
+        layer = {} if self.call is None else {"layer": self.call}
+        return {"tap": self.module, **layer, "pass": self.index}
 
 
 class Verdict(NamedTuple):
@@ -88,9 +97,7 @@ class Worker:
     def judge(self, model: Path, dump: Path, runs: int = 4) -> Verdict:
         """Judges every site of a dump: |candidate - exact| <= 8 sigma + half an ulp of the stored type."""
         request = {"protocol": 1, "request": "evaluate", "model": str(model), "dump": str(dump), "runs": runs}
-        with safe_open(dump, "pt") as file:
-            rows = json.loads(file.metadata()["xcheck"])["tensors"]
-            values = {(r["module"], r.get("call", 0), r["pass"]): file.get_tensor(r["file"]) for r in rows}
+        values = recorded_values(dump)
         sites, worst, worst_module, violations, missing, error, hello, ties = 0, 0.0, "", [], [], None, {}, []
         for message, tensors in self.ask(request):
             kind = message["message"]
@@ -99,24 +106,24 @@ class Worker:
             elif kind == "error":
                 error = f"{message['code']}: {message['text']}"
             elif kind == "missing":
-                missing.append(f"{message['module']}: {message['why']}")
+                missing.append(message["why"] if "tap" in message else f"{message['module']}: {message['why']}")
             elif kind == "site":
                 sites += 1
-                key = (message["module"], message.get("call", 0), message["pass"])
+                name, is_tap = message.get("module") or message["tap"], "tap" in message
+                key = (name, message.get("layer") if is_tap else message.get("call", 0), message["pass"])
                 ratio, over = compared(values[key], tensors["exact"], tensors["sigma"], message["kind"])
                 if over and message.get("tie"):  # another choice between values that rounding can exchange
-                    ties.append(message["module"])
+                    ties.append(name)
                     continue
                 if ratio > worst:
-                    worst, worst_module = ratio, message["module"]
+                    worst, worst_module = ratio, name
                 if over:
-                    violations.append(Violation(*key, ratio, over, values[key].numel()))
+                    violations.append(Violation(*key, ratio, over, values[key].numel(), is_tap))
         return Verdict(sites, worst, worst_module, violations, missing, error, hello, tuple(ties))
 
     def causes(self, violation: Violation, seconds: float) -> list[dict[str, Any]]:
         """Asks for the causes of a violation."""
-        request = {"protocol": 1, "request": "causes", "module": violation.module, "call": violation.call,
-                   "pass": violation.index, "seconds": seconds}  # fmt: skip
+        request = {"protocol": 1, "request": "causes", **violation.name, "seconds": seconds}
         return [message for message, _ in self.ask(request) if message["message"] in ("cause", "error")]
 
     def close(self) -> None:
@@ -127,6 +134,13 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def recorded_values(path: Path) -> dict[tuple[str, int | None, int], torch.Tensor]:
+    """Reads the values of a dump by module, call and pass; those of taps by tap, layer and pass."""
+    dump = open_dump(str(path))
+    modules = {row.site: dump.value(row) for row in dump.rows.values()}
+    return modules | {tap.site: tap.value(dump.read_file) for tap in dump.taps.values() if tap.problem is None}
 
 
 def compared(value: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor, kind: str) -> tuple[float, int]:

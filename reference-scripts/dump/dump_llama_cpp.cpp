@@ -386,6 +386,8 @@ const std::vector<NodeRule> NODE_RULES = {
     {"Kcur_normed", "RMS_NORM", "k_rope_norm"},
     {"ffn_moe_weighted", "MUL", "expert_in"}, // see sources_of
     {"ffn_moe_out_merged", "ADD", "shared_sum"},
+    {"Qcur_pos", "ROPE", "q_rope"}, // Apertus, as is the next
+    {"Kcur_pos", "ROPE", "k_rope"},
     {"Qcur_rope", "ROPE", "q_rope"}, // Jais 2
     {"Kcur_rope", "ROPE", "k_rope"},
     {"Qcur", "CONCAT", "q_rope"}, // latent attention, as are the next two

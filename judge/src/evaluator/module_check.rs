@@ -70,6 +70,34 @@ pub fn check_modules(
     check.outcome(name, causes, facts)
 }
 
+/// Returns the type that the candidate computes in. llama.cpp states none: it computes in f32 if all weights and the KV
+/// cache are f32.
+fn computed_type(dump: &Dump) -> Result<DType> {
+    let producer = &dump.manifest.producer;
+    let is_llama_cpp = producer.name == "llama.cpp" && producer.dtype().is_none();
+    let plain = ["weights", "kv_cache"].iter().all(|key| producer.setting(key) == Some("f32"));
+    if is_llama_cpp && plain {
+        return Ok(DType::F32);
+    }
+    producer.dtype().filter(|dtype| Float::of(*dtype).is_some()).ok_or_else(|| {
+        let stated = |key| producer.setting(key).unwrap_or("nothing");
+        let problem = if is_llama_cpp {
+            format!(
+                "llama.cpp ran with weights {} and kv_cache {}, and torch judges f32 only: convert the model to F32 \
+                 GGUF, and record it with dump_llama_cpp --kv f32",
+                stated("weights"),
+                stated("kv_cache")
+            )
+        } else {
+            format!(
+                "producer.settings.dtype is {}, expected f32, bf16 or f16: state the type that the engine computes in",
+                stated("dtype")
+            )
+        };
+        Error::dump(&dump.path, problem)
+    })
+}
+
 /// The results so far.
 struct ModuleCheck<'d> {
     dump: &'d Dump,
@@ -84,17 +112,7 @@ struct ModuleCheck<'d> {
 
 impl<'d> ModuleCheck<'d> {
     fn new(dump: &'d Dump, rules: ModuleRules<'d>) -> Result<Self> {
-        let computed = dump.manifest.producer.dtype();
-        let computed = computed.filter(|dtype| Float::of(*dtype).is_some()).ok_or_else(|| {
-            let stated = dump.manifest.producer.setting("dtype").unwrap_or("nothing");
-            Error::dump(
-                &dump.path,
-                format!(
-                    "producer.settings.dtype is {stated}, expected f32, bf16 or f16: state the type that the engine \
-                     computes in"
-                ),
-            )
-        })?;
+        let computed = computed_type(dump)?;
         let (facts, rows, missing, seen) = Default::default();
         Ok(Self { dump, rules, computed, facts, rows, missing, seen })
     }

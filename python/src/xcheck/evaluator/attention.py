@@ -25,6 +25,7 @@ class AttentionCall:
     key: torch.Tensor
     values: torch.Tensor
     scaling: float | None = None
+    softcap: float | None = None
     weights: torch.Tensor | None = None
 
     @property
@@ -38,13 +39,23 @@ class AttentionCall:
         return self.scaling == 1.0 and getattr(self.module, "scaling", 1.0) != 1.0
 
     def value(self, tap: str, tokens: int) -> torch.Tensor | None:
-        """Returns the tensor of a tap: [batch, head, token, head_dim], or [batch, head, token, key] of weights."""
+        """Returns the tensor of a tap: [batch, head, token, head_dim]; of scores and weights [batch, head, token, key]."""
         if self.weights is not None:
             return self.weights if tap == "attn_weights" else None
+        if tap == "attn_scores":
+            return self.scores()
         found = {"k_cache": self.key, "v_cache": self.values}
         if not self.has_scaled_queries:
             found.update((query, self.query) for query in ("q_rope", "q_scaled", "q_rope_norm"))
         return self.key[:, :, -tokens:] if tap in ("k_rope", "k_rope_norm") else found.get(tap)
+
+    def scores(self) -> torch.Tensor | None:
+        """Returns the scores before the mask and the softmax: scaled, and limited by the soft cap."""
+        if self.scaling is None or self.query.shape[-1] != self.key.shape[-1]:
+            return None
+        keys = self.key.repeat_interleave(self.query.shape[1] // self.key.shape[1], 1)
+        scores = torch.matmul(self.query, keys.transpose(2, 3)) * self.scaling
+        return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
 
 
 def called_once(model: Any, tokens: list[int], settings: Settings) -> set[str]:
@@ -68,7 +79,7 @@ def watched_attention(see: Callable[[AttentionCall], None]) -> Iterator[None]:
         function = found(self, name, default)
 
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
-            call = AttentionCall(module, query, key, value, options.get("scaling"))
+            call = AttentionCall(module, query, key, value, options.get("scaling"), options.get("softcap"))
             see(call)
             result = function(module, query, key, value, *args, **options)
             if isinstance(result, tuple) and len(result) > 1 and isinstance(result[1], torch.Tensor):

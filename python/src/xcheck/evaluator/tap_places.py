@@ -60,8 +60,9 @@ EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
 CACHE = ("batch", "kv_head", "key", "head_dim")
+SCORES = ("batch", "head", "token", "key")
 ATTENTION = {"q_rope": QUERIES, "k_rope": KEYS, "k_cache": CACHE, "v_cache": CACHE,
-             "attn_weights": ("batch", "head", "token", "key")}  # fmt: skip
+             "attn_scores": SCORES, "attn_weights": SCORES}  # fmt: skip
 LOGITS = ("logits", "last_logits", "argmax", "probs")
 
 
