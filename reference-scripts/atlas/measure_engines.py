@@ -91,19 +91,24 @@ def described(verdict: Verdict, causes: list[dict[str, Any]]) -> dict[str, Any]:
 
 def mlx_lm(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> None:
     """Records a run of mlx-lm."""
-    older = folder / model.name
-    call(sys.executable, HERE.parent / "dump/older_config.py", "--model", model, "--out", older)
-    call(args.python, HERE / "record_mlx_lm.py", older, "--out", dump)
+    call(args.python, HERE / "record_mlx_lm.py", older(model, folder), "--out", dump)
 
 
 def llama_cpp(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> None:
     """Converts a model to F32 GGUF, and records a run of llama.cpp with a KV cache of the same type."""
     gguf = folder / "model.gguf"
     try:
-        convert(args.llama_cpp, model, gguf)
+        convert(args.llama_cpp, older(model, folder), gguf)
     except (Exception, SystemExit) as error:  # the converter knows no such architecture, or not this variant
         raise NoRun(f"converter: {type(error).__name__}: {error}") from error
     call(args.dump, "--model", gguf, "--kv", "f32", "--decode", "1", "--tokens", TOKENS, "--out", dump)
+
+
+def older(model: Path, folder: Path) -> Path:
+    """Returns a copy of the model whose configuration has the keys of transformers 4, too."""
+    copy = folder / model.name
+    call(sys.executable, HERE.parent / "dump/older_config.py", "--model", model, "--out", copy)
+    return copy
 
 
 def call(*command: Any) -> None:

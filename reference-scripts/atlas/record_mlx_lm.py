@@ -86,7 +86,10 @@ class Recorder:
 def norms(modules: dict[str, Any]) -> dict[str, str]:
     """Returns the taps of a layer's norms, by the names of transformers."""
     found = {"input_layernorm": "attn_norm", "operator_norm": "attn_norm", "ffn_norm": "ffn_norm"}
-    if "post_feedforward_layernorm" in modules:
+    if "pre_mlp_layernorm" in modules:
+        found |= {"post_attention_layernorm": "attn_post_norm", "pre_mlp_layernorm": "ffn_norm",
+                  "post_mlp_layernorm": "ffn_post_norm"}  # fmt: skip
+    elif "post_feedforward_layernorm" in modules:
         found |= {"post_attention_layernorm": "attn_post_norm", "pre_feedforward_layernorm": "ffn_norm",
                   "post_feedforward_layernorm": "ffn_post_norm"}  # fmt: skip
     else:
@@ -103,7 +106,8 @@ def main() -> None:
     mx.set_default_device(mx.cpu)
     model, config = load_model(args.model, lazy=False)
     model.set_dtype(DTYPES[args.dtype])
-    inner, cache = model.model, make_prompt_cache(model)
+    inner = next(model[name] for name in ("model", "backbone", "transformer") if name in model)
+    cache = make_prompt_cache(model)
     config = json.loads((args.model / "config.json").read_text())
     producer = {"producer": "mlx-lm", "version": version("mlx-lm"), "settings": {"dtype": args.dtype}}
     with xcheck.Dump(args.out, architecture=config["model_type"], config=config, tokens=PASSES[0], **producer) as dump:
@@ -111,7 +115,7 @@ def main() -> None:
         recorder = Recorder(dump, args.dtype)
         for number, layer in enumerate(model.layers):
             recorder.watch_layer(layer, number)
-        last = next((name for name in ("norm", "final_layernorm", "embedding_norm") if name in inner), None)
+        last = next((name for name in ("norm", "final_layernorm", "embedding_norm", "norm_f") if name in inner), None)
         if last is not None:
             recorder.watch(inner[last], "final_norm")
         for tokens in PASSES:

@@ -40,12 +40,22 @@ def with_older_keys(config: dict) -> dict:
     older = {}
     if "full_attention" in rope:  # Gemma 3: one RoPE of each kind of layer
         older["rope_theta"] = rope["full_attention"]["rope_theta"]
-        older["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-        older["sliding_window_pattern"] = config["_sliding_window_pattern"]
+        older["rope_local_base_freq"] = rope.get("sliding_attention", rope["full_attention"])["rope_theta"]
+        if "_sliding_window_pattern" in config:
+            older["sliding_window_pattern"] = config["_sliding_window_pattern"]
     elif rope:
         older["rope_theta"] = rope["rope_theta"]
         if rope["rope_type"] != "default":
             older["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
+    factor = rope.get("partial_rotary_factor")
+    if factor is not None:
+        older["partial_rotary_factor"] = factor
+    if config["model_type"] in ("gpt_neox", "cohere2"):
+        older |= {"rotary_pct": factor or 1.0, "rotary_emb_base": rope["rope_theta"]}
+    if config["model_type"] == "bamba":
+        older["attn_rotary_emb"] = int(factor * config["hidden_size"] // config["num_attention_heads"])
     if config["model_type"] == "gpt2":
         older["n_ctx"] = config["n_positions"]
+    if config["model_type"] == "deepseek_v3":
+        older |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
     return config | older

@@ -15,6 +15,8 @@ from .modules import call as run
 from .rounding import Evaluation
 from .tracked import Settings
 
+NEARLY = 1e-6  # of sums of weights
+
 
 @dataclass
 class AttentionCall:
@@ -38,10 +40,18 @@ class AttentionCall:
         """True if the module has multiplied the queries by its factor, in place of the scores (OPT)."""
         return self.scaling == 1.0 and getattr(self.module, "scaling", 1.0) != 1.0
 
+    @property
+    def lacks_sinks(self) -> bool:
+        """True if the module multiplies by the share of its attention sinks only after the weights (Granite)."""
+        if self.weights is None or getattr(self.module, "sinks", None) is None:
+            return False
+        exact = getattr(self.weights, "exact", self.weights)
+        return bool(((exact.sum(-1) - 1).abs() < NEARLY).all())
+
     def value(self, tap: str, tokens: int) -> torch.Tensor | None:
         """Returns the tensor of a tap: [batch, head, token, head_dim]; of scores and weights [batch, head, token, key]."""
         if self.weights is not None:
-            return self.weights if tap == "attn_weights" else None
+            return self.weights if tap == "attn_weights" and not self.lacks_sinks else None
         if tap == "attn_scores":
             return self.scores()
         found = {"k_cache": self.key, "v_cache": self.values}

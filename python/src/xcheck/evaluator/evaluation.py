@@ -42,6 +42,7 @@ class Session:
         self.dump: Dump = open_dump(dump_path)
         self.model: Any = None
         self.settings = Settings(max(2, runs))
+        self.settings.is_other_engine = is_other_engine(self.dump.manifest)
         self.ties: Ties  # choices that rounding can decide
         self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
         self.has_taps = bool(self.dump.taps)
@@ -235,7 +236,8 @@ def run_passes(model: Any, dump: Dump, evaluation: Evaluation, forcing: Forcing)
 def has_cache(model: Any, dump: Dump) -> bool:
     """Returns true if the candidate kept a cache, whose type may round the keys and values of a single pass."""
     stated = dump.manifest.get("producer", {}).get("settings", {}).get("kv_cache")
-    return stated is not None and bool(getattr(model.config.get_text_config(), "use_cache", False))
+    takes = "use_cache" in inspect.signature(model.forward).parameters  # an encoder has none
+    return stated is not None and takes and bool(getattr(model.config.get_text_config(), "use_cache", False))
 
 
 def with_present_keys(inputs: dict[str, torch.Tensor], keys: int) -> dict[str, torch.Tensor]:

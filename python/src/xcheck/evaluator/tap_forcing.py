@@ -19,6 +19,7 @@ from .forcing import Forcing
 from .outputs import has_choices, recorded, replaced
 from .tap_places import Place, Places, has_latents
 from .tap_results import choice, probabilities, same_experts, weights_of
+from .tap_rounding import gelu_from_a_table
 from .tap_rows import TapRow
 from .tap_views import View, views
 from .ties import unknown_choice
@@ -41,7 +42,7 @@ class TapForcing:
         self.heads = self.places.heads
         declared = dump.manifest.get("layout", {}).get("rope_pairing")
         # Latent attention rotates neighbouring values in a part of each head, in whatever order it returns them.
-        is_other = declared == "interleaved" and rope_pairing(model) != declared
+        is_other = declared == "interleaved" and rope_pairing(model) == "half"
         self.is_interleaved = is_other and not has_latents(model)
         self.rows: dict[tuple[str, str, int], list[tuple[TapRow, Place]]] = defaultdict(list)
         self.left: dict[tuple[str, int | None, int], TapRow] = {}
@@ -61,6 +62,7 @@ class TapForcing:
 
     def __enter__(self) -> TapForcing:
         self.place()
+        self.handles.enter_context(gelu_from_a_table(self.model, self.dump.manifest))
         modules = dict(self.model.named_modules())
         for path, side in {(path, side) for path, side, _ in self.rows}:
             module = modules[path]
@@ -69,12 +71,23 @@ class TapForcing:
             if side in ("output", "logits"):
                 self.keep(module.register_forward_hook(self.leaving(path, side), with_kwargs=True))
         if any(side == "attention" for _, side, _ in self.rows):
-            self.forcing.paused = True
-            once = called_once(self.model, self.dump.passes[0], self.forcing.evaluation.settings)
-            self.forcing.paused = False
+            once = self.called_once()
             names = {id(modules[path]): path for path in once}
             self.handles.enter_context(watched_attention(lambda call: self.attending(names, call)))
         return self
+
+    def called_once(self) -> set[str]:
+        """Returns the modules that call attention once in a pass. Refuses taps of layers that run several times."""
+        calls: list[None] = []
+        count = self.model.get_submodule(f"{self.places.path}.0").register_forward_hook(lambda *_: calls.append(None))
+        self.forcing.paused = True
+        once = called_once(self.model, self.dump.passes[0], self.forcing.evaluation.settings)
+        self.forcing.paused = False
+        count.remove()
+        if len(calls) > 1:
+            why = f"the model runs its layers {len(calls)} times in a pass; record outputs of modules"
+            self.refuse([row for row in self.left.values() if row.layer is not None or row.tap == "embed"], why)
+        return once
 
     def __exit__(self, *error: object) -> None:
         self.handles.close()

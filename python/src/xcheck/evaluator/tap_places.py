@@ -30,7 +30,13 @@ MIXTURE = (
     ("shared_logit", "output", FEED_FORWARD + r"\.shared_expert_gate"),
     ("ffn_out", "output", FEED_FORWARD),
 )
-LATENT = (("q", "output", r"(self_attn|attention)\.q_b_proj"),)  # queries of multi-head latent attention
+LATENT = (  # multi-head latent attention
+    ("q", "output", r"(self_attn|attention)\.q_b_proj"),
+    ("q_latent", "output", r"(self_attn|attention)\.q_a_proj"),
+    ("q_latent_norm", "output", r"(self_attn|attention)\.q_a_layernorm"),
+    ("kv_latent", "output", r"(self_attn|attention)\.kv_a_proj_with_mqa"),
+    ("kv_latent_norm", "output", r"(self_attn|attention)\.kv_a_layernorm"),
+)
 RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("mixer_in", "output", r"(mamba|conv|mixer)\.in_proj"),
     ("conv_gated", "input", r"conv\.out_proj"),
@@ -153,6 +159,10 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
             )
         else:
             found[tap] = Place(f"{path}.{module}", side, tuple(manner) or None)
+    if has_latents(block):  # one projection of them is no fused one
+        found = {tap: place for tap, place in found.items() if place.fused != "qkv"}
+    if any(getattr(module, "clip_qkv", None) is not None for module in block.modules()):
+        found = {tap: place for tap, place in found.items() if tap not in FUSED["qkv"]}  # taps are limited, outputs are not
     if gates_attention(block, path, found):
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn

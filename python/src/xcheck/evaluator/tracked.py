@@ -14,6 +14,7 @@ class Settings:
 
     def __init__(self, samples: int, seed: int = 0):
         self.samples = samples
+        self.is_other_engine = False  # True if the candidate's library functions are not torch's
         self.generator = torch.Generator().manual_seed(seed)
 
     def noise(self, like: torch.Tensor) -> torch.Tensor:
