@@ -2,14 +2,15 @@
 
 python make_atlas.py RESULTS.jsonl ...
 
-Verdicts of correct runs replace those of the same model and engine. Faults and causes replace all older ones, if the
-files have any. Without files, the page is written again.
+Results replace those of the same model and engine; causes replace all older ones, if the files have any. Without files,
+the page is written again.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +68,21 @@ def update(results: dict[str, Any], models: dict[str, dict[str, Any]]) -> None:
     if models:
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         results["versions"] = {**versions, "python": sys.version.split()[0]}
-    if any(faults for row in models.values() for faults in row["faults"].values()):
-        results["totals"] = {engine: dict(count_faults(models, engine)) for engine in FAULTY}
-        for name, row in results["models"].items():
-            row.update({f"faults {engine}": counted(models, name, engine) for engine in FAULTY})
+    for name, row in models.items():
+        for engine in row["faults"]:
+            old, new = rows[name].get(f"faults {engine}", {}), counted({name: row}, engine)
+            totals = Counter(results["totals"][engine])
+            totals.subtract(old)
+            results["totals"][engine] = dict(totals + Counter(new))
+            rows[name][f"faults {engine}"] = new
     results["causes"] = causes(models) or results["causes"]
 
 
-def counted(models: dict[str, dict[str, Any]], name: str, engine: str) -> dict[str, int]:
-    """Returns the counts of a model's faults that are not 0."""
-    counts = count_faults({name: models[name]} if name in models else {}, engine)
-    return {key: counts[key] for key in ("faults", "detected", "exact", "unmeasurable", "error") if counts[key]}
+def counted(models: dict[str, dict[str, Any]], engine: str) -> dict[str, int]:
+    """Returns the counts of faults that are not 0."""
+    counts = count_faults(models, engine)
+    keys = ("faults", "detected", "exact", "undetermined", "unmeasurable", "error")
+    return {key: counts[key] for key in keys if counts[key]}
 
 
 def causes(models: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:

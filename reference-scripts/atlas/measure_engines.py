@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from convert_gguf import convert
+from run_candidate import decode_steps
 from tiny_models import quiet
 from worker import Verdict, Worker
 from xcheck.evaluator.candidate import open_dump
@@ -101,7 +102,8 @@ def llama_cpp(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -
         convert(args.llama_cpp, older(model, folder), gguf)
     except (Exception, SystemExit) as error:  # the converter knows no such architecture, or not this variant
         raise NoRun(f"converter: {type(error).__name__}: {error}") from error
-    call(args.dump, "--model", gguf, "--kv", "f32", "--decode", "1", "--tokens", TOKENS, "--out", dump)
+    steps = decode_steps(model)
+    call(args.dump, "--model", gguf, "--kv", "f32", "--decode", steps, "--tokens", TOKENS, "--out", dump)
 
 
 def older(model: Path, folder: Path) -> Path:
