@@ -357,6 +357,17 @@ def test_pairs_of_rope_may_be_neighbours(models, tmp_path):
     assert ("q", 0, 0) in Judged(models("llama"), other).wrong
 
 
+def test_a_model_without_a_head_has_no_logits(models, tmp_path):
+    tiny.load(models("llama")).model.save_pretrained(tmp_path / "base")
+    with xcheck.Dump(tmp_path / "dump.safetensors", producer="engine", architecture="llama", tokens=PASSES[0],
+                     settings={"dtype": "f32"}) as dump:  # fmt: skip
+        dump.forced()
+        with dump.forward(PASSES[0]):
+            dump.tap("last_logits", torch.arange(96.0))
+    result = Judged(tmp_path / "base", tmp_path / "dump.safetensors")
+    assert not result.sites and "the model returns no logits" in result.missing[0][1]
+
+
 def test_a_model_without_rope_has_no_pairs(models, tmp_path):
     model = tiny.load(models("gpt2"))
     assert rope_pairing(model) is None

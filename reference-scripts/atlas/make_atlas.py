@@ -28,7 +28,7 @@ Use this page to see for which architectures the torch evaluator was measured, a
 [reference-scripts/atlas](../reference-scripts/atlas/README.md), which has the commands to repeat the measurement.
 
 Each row is a tiny model with seeded random weights, made from the architecture's own config class. xcheck judges a
-correct run of transformers for each type and kind of attention. The table shows `pass` or the first site that rounding
+correct run of transformers for each type and kind of attention, and compiled with `torch.compile`. The table shows `pass` or the first site that rounding
 cannot explain, and the largest bound ratio of all sites, which is below 1 for a correct engine. A faulty run has one
 injected fault. A fault is detected if any site exceeds its bound, and located if the first such site is a module that
 the fault changes. A fault is undetermined if its values depend on a choice that rounding can decide, such as the experts
@@ -40,12 +40,14 @@ OTHER_ENGINES = """Each model ran in f32 on the CPU, with a prompt and one or tw
 `record_mlx_lm.py`, of llama.cpp by `dump_llama_cpp` from an F32 GGUF file that its own converter wrote, with an f32 KV cache.
 For a run that fails, the table has the bound ratio at the first wrong tap, the tap, and the cause that xcheck names.
 `no run` means that the engine or its converter refuses the model. The table has only models that one of the engines runs.
+Values that are not judged are recorded taps that no module of transformers returns; with them, the verdict of
+`xcheck check` is inconclusive in place of a pass.
 """
 
 CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of
-several that explain every value, no cause is named, or only other causes are. {count} models, {absent} of which are not
-in the tables above, were asked, with a limit of 15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights
-that are larger by a thousandth have no cause to name.
+several that explain every value, no cause is named, or only other causes are. {count} models were asked, with a limit of
+15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights that are larger by a thousandth have no cause
+to name.
 """
 
 
@@ -122,7 +124,7 @@ def page(results: dict[str, Any]) -> str:
         cells = [row.get(f"faults {engine}", {}) for engine in FAULTY]
         if any(cells):
             lines.append(f"| {name} | " + " | ".join(map(shown_faults, cells)) + " |")
-    return "\n".join([*lines, *cause_lines(results.get("causes", {}), models)]) + "\n"
+    return "\n".join([*lines, *cause_lines(results.get("causes", {}))]) + "\n"
 
 
 def table(models: dict[str, Any], engines: list[str]) -> list[str]:
@@ -149,13 +151,13 @@ def other_engines(models: dict[str, Any]) -> list[str]:
     return [*lines, "", *table(judged, OTHERS), "", (HERE / "findings.md").read_text().rstrip()]
 
 
-def cause_lines(causes: dict[str, dict[str, dict[str, int]]], models: dict[str, Any]) -> list[str]:
+def cause_lines(causes: dict[str, dict[str, dict[str, int]]]) -> list[str]:
     """Returns the section of causes."""
     if not causes:
         return []
     rows = [("all", {engine: {kind: sum(row.get(engine, {}).get(kind, 0) for row in causes.values()) for kind in KINDS}
                      for engine in FAULTY}), *causes.items()]  # fmt: skip
-    introduction = CAUSES.format(count=len(causes), absent=len(causes.keys() - models))
+    introduction = CAUSES.format(count=len(causes))
     lines = ["\n## Causes\n", introduction, "| model | f32 | bf16 |", "|---|---|---|"]
     for name, row in rows:
         cells = [" / ".join(str(row[engine][kind]) for kind in KINDS) if engine in row else "–" for engine in FAULTY]

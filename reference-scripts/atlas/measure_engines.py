@@ -20,6 +20,7 @@ from typing import Any
 
 from convert_gguf import convert
 from run_candidate import decode_steps
+from sizes import TOWERS
 from tiny_models import quiet
 from worker import Verdict, Worker
 from xcheck.evaluator.candidate import open_dump
@@ -97,6 +98,8 @@ def mlx_lm(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> N
 
 def llama_cpp(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> None:
     """Converts a model to F32 GGUF, and records a run of llama.cpp with a KV cache of the same type."""
+    if model.name in TOWERS:
+        raise NoRun("an encoder, and dump_llama_cpp decodes")
     gguf = folder / "model.gguf"
     try:
         convert(args.llama_cpp, older(model, folder), gguf)

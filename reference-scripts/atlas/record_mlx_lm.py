@@ -38,7 +38,8 @@ ATTENTION = {
 FEED_FORWARD = {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_out",
                 "w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_out",
                 "c_fc": "ffn_up", "c_proj": "ffn_out", "fc1": "ffn_up", "fc2": "ffn_out"}  # fmt: skip
-BEFORE = {"attn_out": "attn_context", "ffn_out": "ffn_act"}  # inputs
+RECURRENT = {"in_proj": "mixer_in", "norm": "recurrent_norm", "out_proj": "attn_out"}
+BEFORE = {"attn_out": "attn_context", "ffn_out": "ffn_act", "recurrent_norm": "recurrent_out"}  # inputs
 
 
 class Recorder:
@@ -74,9 +75,12 @@ class Recorder:
             self.watch(modules[name], tap, number)
         for name, module in modules.items():
             parent, _, last = name.rpartition(".")
-            taps = ATTENTION if parent == "self_attn" else FEED_FORWARD if parent in ("mlp", "feed_forward") else {}
+            is_recurrent = parent in ("mamba", "mixer") and f"{parent}.norm" in modules
+            taps = {"self_attn": ATTENTION, "mlp": FEED_FORWARD, "feed_forward": FEED_FORWARD}.get(parent, {})
+            taps = RECURRENT if is_recurrent else taps
             if last in taps:
-                self.watch(module, taps[last], number, BEFORE.get(taps[last]))
+                given = None if is_recurrent and last == "out_proj" else BEFORE.get(taps[last])
+                self.watch(module, taps[last], number, given)
         whole = next((name for name in ("mlp", "feed_forward", "block_sparse_moe") if name in modules), None)
         if whole and not any(f"{whole}.{name}" in modules for name in ("down_proj", "w2", "c_proj", "fc2")):
             self.watch(modules[whole], "ffn_out", number)

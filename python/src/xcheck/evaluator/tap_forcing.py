@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from transformers.utils import ModelOutput
 
 from xcheck.hook import rope_pairing
 
@@ -122,7 +123,8 @@ class TapForcing:
             if not due:
                 return None
             if side == "logits":
-                self.judge_logits(recorded(output), [row for row, _ in due])
+                logits = output.get("logits") if isinstance(output, ModelOutput) else recorded(output)
+                self.judge_logits(logits, [row for row, _ in due])
                 return None
             return self.judge_output(path, module, args, kwargs, output, due)
 
