@@ -449,7 +449,10 @@ fn a_dump_of_llama_cpp_is_judged_if_all_weights_and_the_cache_are_f32() {
     assert_eq!(judged(stated("f32", "f32")).unwrap().verdict, Verdict::Pass);
     for (weights, cache) in [("f32", "f16"), ("q8_0", "f32")] {
         let error = judged(stated(weights, cache)).unwrap_err();
-        assert!(error.contains(&format!("weights {weights} and kv_cache {cache}")) && error.contains("--kv f32"), "{error}");
+        assert!(
+            error.contains(&format!("weights {weights} and kv_cache {cache}")) && error.contains("--kv f32"),
+            "{error}"
+        );
     }
 }
 

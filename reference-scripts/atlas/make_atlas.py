@@ -37,7 +37,8 @@ roundings.
 """
 
 OTHER_ENGINES = """Each model ran in f32 on the CPU, with a prompt and one or two decoding steps. Taps were recorded: of mlx-lm by
-`record_mlx_lm.py`, of llama.cpp by `dump_llama_cpp` from an F32 GGUF file that its own converter wrote, with an f32 KV cache.
+`record_mlx_lm.py`, of llama.cpp by `dump_llama_cpp` from an F32 GGUF file that its own converter wrote, with an f32 KV cache,
+of vLLM by `dump_vllm.py` from models with heads of 32 values.
 For a run that fails, the table has the bound ratio at the first wrong tap, the tap, and the cause that xcheck names.
 `no run` means that the engine or its converter refuses the model. The table has only models that one of the engines runs.
 Values that are not judged are recorded taps that no module of transformers returns; with them, the verdict of

@@ -2,8 +2,9 @@
 
     python measure_engines.py mlx-lm --models DIR --out RESULTS.jsonl --python VENV/bin/python
     python measure_engines.py llama.cpp --models DIR --out RESULTS.jsonl --llama-cpp SOURCE --dump VENV/bin/dump_llama_cpp
+    python measure_engines.py vllm --models DIR --out RESULTS.jsonl --python VENV/bin/python
 
-VENV has ../requirements-mlx.txt, or is made by ../dump/build_dump_llama_cpp.sh. SOURCE is vendor/llama.cpp of the source
+VENV has ../requirements-mlx.txt, is made by ../dump/build_dump_llama_cpp.sh, or has vLLM (../engines/vllm). SOURCE is vendor/llama.cpp of the source
 distribution of llama-cpp-python. The results are lines for make_atlas.py.
 """
 
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--models", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--python", type=Path, help="Python with mlx-lm")
+    parser.add_argument("--python", type=Path, help="Python with mlx-lm or vLLM")
     parser.add_argument("--llama-cpp", type=Path, help="sources of llama.cpp, with its converter")
     parser.add_argument("--dump", type=Path, help="the program dump_llama_cpp")
     args = parser.parse_args()
@@ -116,6 +117,12 @@ def older(model: Path, folder: Path) -> Path:
     return copy
 
 
+def vllm(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> None:
+    """Records a run of vLLM, whose attention on the CPU needs heads of 32 values or more."""
+    script = HERE.parent / "engines/vllm/dump_vllm.py"
+    call(args.python, script, "--model", older(model, folder), "--tokens", TOKENS, "--out", dump)
+
+
 def call(*command: Any) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=LIMIT)
     if done.returncode:
@@ -123,7 +130,7 @@ def call(*command: Any) -> None:
         raise NoRun(next((line for line in reversed(lines) if ERROR.match(line)), lines[-1]))
 
 
-ENGINES = {"mlx-lm": mlx_lm, "llama.cpp": llama_cpp}
+ENGINES = {"mlx-lm": mlx_lm, "llama.cpp": llama_cpp, "vllm": vllm}
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """Makes tiny seeded models of every transformers architecture with a causal language model, and of some encoders.
 
-    python tiny_models.py --out DIR [--only NAME ...]
+    python tiny_models.py --out DIR [--only NAME ...] [--head-dim 32]
 
 Each model becomes a directory DIR/NAME with config.json and model.safetensors. DIR/models.json lists the models made,
 the ones that failed and why, and the versions used.
@@ -34,7 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--only", nargs="*", help="names of models; default: all")
+    parser.add_argument("--head-dim", type=int, default=SIZES["head_dim"], help="width of a head")
     args = parser.parse_args()
+    SIZES["head_dim"] = args.head_dim
     quiet()
     made: dict[str, Any] = {}
     failed: dict[str, str] = {}

@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::engine::ScriptFile;
 use super::environment::PythonEnvironment;
-use super::process::begin_log;
+use super::process::{begin_log, reason_of_end};
 use super::reference_folder::ReferenceFolder;
 use super::watched_output::{WatchedOutput, WatchedProcess};
 use crate::error::{Error, ReferenceError, Result};
@@ -144,14 +144,14 @@ impl EvaluatorProcess {
         Ok((Self { process, log, limit }, input, output))
     }
 
-    /// Returns true if the worker has ended with an error. A worker that ends closes its output a moment earlier.
-    fn has_failed(&self) -> bool {
+    /// Returns the status of a worker that has ended with an error. A worker that ends closes its output a moment earlier.
+    fn failed_status(&self) -> Option<ExitStatus> {
         let began = Instant::now();
         loop {
             match self.process.with(Child::try_wait) {
                 Ok(None) if began.elapsed() < END => thread::sleep(END / 50),
-                Ok(Some(status)) => return !status.success(),
-                _ => return false,
+                Ok(Some(status)) if !status.success() => return Some(status),
+                _ => return None,
             }
         }
     }
@@ -165,13 +165,16 @@ impl EvaluatorProcess {
                 "nothing was judged; if the model only loads slowly, raise --evaluator-timeout",
             );
         }
-        if !self.has_failed() {
+        let Some(status) = self.failed_status() else {
             return error;
-        }
+        };
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let said =
-            text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it wrote no message");
-        self.failure(said, "nothing was judged")
+        let last_line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+        let advice = match status.code() {
+            Some(_) => "nothing was judged",
+            None => "nothing was judged; a system that runs out of memory kills programs",
+        };
+        self.failure(&reason_of_end(status, last_line), advice)
     }
 
     fn failure(&self, said: &str, advice: &str) -> Error {

@@ -20,6 +20,15 @@ pub(super) struct ProcessTask<'t> {
     pub(crate) log: &'t Path,
 }
 
+/// Returns the reason for the end of a program: its last line, and the signal that has killed it.
+pub(super) fn reason_of_end(status: ExitStatus, last_line: &str) -> String {
+    match (last_line, status.code()) {
+        ("", _) => status.to_string(),
+        (line, Some(_)) => line.to_owned(),
+        (line, None) => format!("{status}, after: {line}"),
+    }
+}
+
 impl ProcessTask<'_> {
     /// Runs the program to its end.
     ///
@@ -51,12 +60,7 @@ impl ProcessTask<'_> {
     }
 
     fn failed(&self, status: ExitStatus, reason: &str) -> Error {
-        let said = match (reason, status.code()) {
-            ("", _) => status.to_string(),
-            (reason, Some(_)) => reason.to_owned(),
-            (reason, None) => format!("{status}, after: {reason}"),
-        };
-        self.refuse(said)
+        self.refuse(reason_of_end(status, reason))
     }
 }
 

@@ -45,6 +45,17 @@ fn a_worker_that_dies_is_an_error_with_its_last_words() {
 }
 
 #[test]
+fn a_killed_worker_is_an_error_that_names_the_signal() {
+    let finished = check(&machine().with("FAKE", "worker-killed"), &["--yes"]);
+    assert_eq!((finished.code, finished.stdout.as_str()), (2, ""));
+    assert!(
+        finished.stderr.contains("signal: 9") && finished.stderr.contains("out of memory"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
 fn a_worker_that_reports_nothing_is_ended_with_one_message() {
     let started = Instant::now();
     let finished =

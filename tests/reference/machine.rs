@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::common::finished::Finished;
 
 /// Python, its venv and pip, uv, bash and llama.cpp's program. `FAKE` says how it fails: `pip-fails`, `pip-hangs`,
-/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `worker-dies`, `worker-hangs`; `FAKE_DUMP` is what it writes, `FAKE_ANSWERS` the folder
+/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `worker-dies`, `worker-killed`, `worker-hangs`; `FAKE_DUMP` is what it writes, `FAKE_ANSWERS` the folder
 /// with the evaluator's answer to each request, `FAKE_MISSING` what it lacks, and
 /// `FAKE_MEANWHILE` where somebody else writes while it works.
 const PROGRAM: &str = r#"#!/bin/sh
@@ -44,6 +44,7 @@ evaluate() {
     while read -r request; do
         echo "$request" >> "$FAKE_LOG"
         [ "$FAKE" != worker-dies ] || { echo "MemoryError: 3 GB" >&2; exit 1; }
+        [ "$FAKE" != worker-killed ] || kill -9 $$
         [ "$FAKE" != worker-hangs ] || { head -c 100 "$FAKE_ANSWERS/evaluate.bin"; exec sleep 60; }
         kind=${request#*'"request":"'}; cat "$FAKE_ANSWERS/${kind%%'"'*}.bin"
     done
