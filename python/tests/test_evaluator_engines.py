@@ -120,3 +120,23 @@ def test_weights_without_the_share_of_attention_sinks_are_not_judged():
     module.sinks = torch.zeros(2)
     assert call.value("attn_weights", 3) is None
     assert AttentionCall(module, weights, weights, weights, weights=weights / 2).value("attn_weights", 3) is not None
+
+
+@pytest.mark.parametrize("setting, passes", [({"torch_compile": "on"}, True), ({}, False)])
+def test_a_compiled_model_goes_on_with_values_before_they_are_rounded(models, tmp_path, setting, passes):
+    """A fused kernel normalises a sum in f32, and records the sum in bf16."""
+    model = tiny.load(models("gpt2"), torch.bfloat16).transformer
+    ids = torch.tensor([PASSES[0]])
+    with torch.no_grad():
+        total = (model.wte(ids).float() + model.wpe(torch.arange(len(PASSES[0]))).float()).squeeze(0) + 0.5
+        norm = model.h[0].ln_1.float()(total).bfloat16()
+    with xcheck.Dump(tmp_path / "dump.safetensors", producer="transformers", architecture="gpt2", tokens=PASSES[0],
+                     settings={"dtype": "bf16", **setting}) as dump:  # fmt: skip
+        dump.forced()
+        with dump.forward(PASSES[0]):
+            dump.module("transformer.drop", total.bfloat16()[None])
+            dump.module("transformer.h.0.ln_1", norm[None])
+    session = Session(str(models("gpt2")), str(tmp_path / "dump.safetensors"), 4)
+    session.load()
+    session.run(lambda message, tensors: None)
+    assert (("transformer.h.0.ln_1", 0, 0) not in session.wrong) == passes

@@ -28,9 +28,9 @@ Use this page to see for which architectures the torch evaluator was measured, a
 [reference-scripts/atlas](../reference-scripts/atlas/README.md), which has the commands to repeat the measurement.
 
 Each row is a tiny model with seeded random weights, made from the architecture's own config class. xcheck judges a
-correct run of transformers for each type and kind of attention, and compiled with `torch.compile`. The table shows `pass` or the first site that rounding
-cannot explain, and the largest bound ratio of all sites, which is below 1 for a correct engine. A faulty run has one
-injected fault. A fault is detected if any site exceeds its bound, and located if the first such site is a module that
+correct run of transformers for each type and kind of attention, and compiled with `torch.compile`. The table shows
+`pass` or the first site that rounding cannot explain, and the largest bound ratio of all sites, which is below 1 for a
+correct engine. A faulty run has one injected fault. A fault is detected if any site exceeds its bound, and located if the first such site is a module that
 the fault changes. A fault is undetermined if its values depend on a choice that rounding can decide, such as the experts
 of a token; such faults are not counted as injected. A fault is not measurable if it changes values by less than 20
 roundings.

@@ -81,7 +81,7 @@ def decode_steps(path: Path, most: int = DECODE) -> int:
 
 def settings(model: Any, dtype: str) -> dict[str, str]:
     experts = getattr(model.config, "_experts_implementation", None) or "eager"
-    compiled = {"compiled": "torch.compile"} if getattr(model, "is_compiled", False) else {}
+    compiled = {"torch_compile": "on"} if getattr(model, "is_compiled", False) else {}
     return {
         "dtype": dtype,
         "attention": model.config._attn_implementation,

@@ -352,6 +352,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"model.embed_tokens", "GET_ROWS", "embed"}, // LFM2, Qwen3-Next
     {"model.input_embed", "GET_ROWS", "embed"},  // Qwen 3.5
     {"inp_scaled", "SCALE", "embed"}, // Gemma
+    {"inp_embd_scaled", "SCALE", "embed"}, // AFMoE
     {"embd", "SCALE", "embed"},       // Granite, as is the next
     {"inp_embd", "SCALE", "embed"},
     {"inp_norm", "ADD", "embed"},     // BLOOM: after the norm of embeddings

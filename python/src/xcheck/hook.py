@@ -41,6 +41,7 @@ def hook(
     options: as of `Dump`; what can be found in the model (producer, architecture, heads, ...) need not be said.
     """
     inner = without_adapters(model)
+    is_compiled = any(hasattr(part, WRAPPED) or getattr(part, "_compiled_call_impl", None) for part in model.modules())
     if map is not None and modules:
         raise DumpError("map= names taps, and modules= paths of modules: give one of the two")
     places = None if modules else map if map is not None or is_chain(inner) else known_map(inner)
@@ -53,6 +54,8 @@ def hook(
             dump = stack.enter_context(Dump(out, **{"cut_fused": True, **found_in(inner), **options}))
             watcher = Watcher(dump, inner, only, also, outer=model)
             watcher.ports = [port for port in read_map(places) if wanted(port.tap, only, also)]
+        if is_compiled:
+            dump.setting("torch_compile", "on")
         with ExitStack() as handles:
             for handle in watcher.attach():
                 handles.callback(handle.remove)

@@ -24,7 +24,7 @@ from .modules import call, described, layers
 from .rounding import Evaluation
 from .sigma import sigma_of
 from .tap_forcing import OnMissing, OnTap, TapForcing
-from .tap_rounding import is_other_engine, with_another_rounding
+from .tap_rounding import is_compiled, is_other_engine, with_another_rounding
 from .tap_rows import TapRow
 from .ties import Choice, Ties
 from .tracked import Settings, Tracked
@@ -138,7 +138,8 @@ class Session:
         if not value.is_floating_point():
             return torch.zeros(value.shape, dtype=torch.float64)
         sigma = sigma_of(value, stored)
-        if self.has_taps and is_other_engine(self.dump.manifest):
+        manifest = self.dump.manifest
+        if is_compiled(manifest) or (self.has_taps and is_other_engine(manifest)):
             exact = value.exact if isinstance(value, Tracked) else value.double()
             sigma = with_another_rounding(sigma, exact, value.dtype)
         return sigma

@@ -15,7 +15,12 @@ SAME_CODE = ("transformers", "torch")  # producers whose operations are those th
 
 
 def is_other_engine(manifest: dict[str, Any]) -> bool:
-    return manifest.get("producer", {}).get("name") not in SAME_CODE
+    return manifest.get("producer", {}).get("name") not in SAME_CODE or is_compiled(manifest)
+
+
+def is_compiled(manifest: dict[str, Any]) -> bool:
+    """Returns true for a compiled model, whose fused kernels go on with values before they are rounded."""
+    return manifest.get("producer", {}).get("settings", {}).get("torch_compile") == "on"
 
 
 def with_another_rounding(sigma: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
