@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::rounding::nearest_whole;
+use super::nearest_whole;
 
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -70,6 +70,7 @@ pub use self::activation_codes::{
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
 pub(crate) use self::product::Product;
+pub(crate) use self::rounding::nearest_whole;
 pub use self::weight_rounding::WeightRounding;
 pub(crate) use self::weight_rounding::{CodeType, largest_of, round_float};
 use crate::parallel;
