@@ -251,6 +251,56 @@ def change_buffers(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[
     return build
 
 
+def with_attributes(suffix: str, **values: object) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model in which every module of this name has other attributes, such as another method."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for name, module in model.named_modules():
+            if name.split(".")[-1] == suffix:
+                for attribute, value in values.items():
+                    setattr(module, attribute, value)
+        return model
+
+    return build
+
+
+def swap_streams(tiny: TinyModel) -> PreTrainedModel:
+    """AltUp's prediction with its coefficients transposed."""
+    model = new_model(tiny)
+    streams = model.config.altup_num_inputs
+    for layer in model.model.layers:
+        weight = layer.altup.prediction_coefs.weight
+        weight.copy_(weight.unflatten(0, (streams, streams)).transpose(0, 1).flatten(0, 1).clone())
+    return model
+
+
+def copy_embeddings(tiny: TinyModel) -> PreTrainedModel:
+    """Copies of the embeddings in all of AltUp's streams."""
+    model = new_model(tiny)
+    for projection in model.model.altup_projections:
+        projection.forward = lambda x: x
+    return model
+
+
+def sparse_by_sample(mlp: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Sparse gates by the standard deviation of a sample."""
+
+    def topk(gate: Tensor) -> Tensor:
+        quantile = torch.distributions.normal.Normal(0, 1).icdf(torch.tensor(mlp.activation_sparsity))
+        return nn.functional.relu(gate - gate.mean(-1, keepdim=True) - gate.std(-1, keepdim=True) * quantile)
+
+    return topk
+
+
+def use_sample_deviation(tiny: TinyModel) -> PreTrainedModel:
+    """The model with such gates in its sparse layers."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        layer.mlp._gaussian_topk = sparse_by_sample(layer.mlp)
+    return model
+
+
 def rotate_whole_heads(config: PreTrainedConfig) -> None:
     """Full layers that rotate all pairs of a head."""
     config.rope_parameters["full_attention"]["partial_rotary_factor"] = 1.0
