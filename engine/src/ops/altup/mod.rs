@@ -18,8 +18,8 @@ pub(crate) fn mixed(streams: &Tensor, coefs: &Tensor, round: impl Fn(f32) -> f32
         let (streams, coefs) = (streams.row(row), coefs.row(row));
         for (at, out) in out.iter_mut().enumerate() {
             let coefs = &coefs[at / d * count..][..count];
-            let terms = coefs.iter().enumerate().map(|(part, coef)| (streams[part * d + at % d], coef));
-            *out = round(terms.fold(0.0, |sum: f32, (x, coef)| x.mul_add(*coef, sum)));
+            let terms = coefs.iter().enumerate().map(|(part, coef)| streams[part * d + at % d] * coef);
+            *out = round(terms.sum());
         }
     })
 }

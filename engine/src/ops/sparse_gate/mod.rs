@@ -16,7 +16,16 @@ pub struct GateSparsity {
     pub(crate) is_of_sample: bool,
 }
 
+/// Quantile of 0.95 in llama.cpp, a constant of its code.
+const LLAMA_CPP_QUANTILE: f32 = 1.644_853_4;
+
 impl GateSparsity {
+    /// Returns the sparsity as llama.cpp computes it: a quantile of 0.95 is its constant, whatever the last digits in the file.
+    pub(crate) fn in_llama_cpp(self) -> Self {
+        let is_it = (self.quantile / LLAMA_CPP_QUANTILE - 1.0).abs() <= 4.0 * f32::EPSILON;
+        Self { quantile: if is_it { LLAMA_CPP_QUANTILE } else { self.quantile }, ..self }
+    }
+
     /// Returns the sparsity that leaves the share `1 - probability`; `None` for a probability that is not between 0 and 1.
     pub(crate) fn of(probability: f32) -> Option<Self> {
         // As in torch: the argument of the inverse error function is f32.
