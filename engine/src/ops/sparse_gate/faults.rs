@@ -1,6 +1,6 @@
 //! Changes of a sparse gate: missing, another deviation, and values above the threshold that keep their size.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
@@ -10,14 +10,15 @@ use crate::tensor::Tensor;
 
 const WORDS: [&str; 5] = ["none", "relu", "sample", "population", "kept"];
 
-/// Sparsities of ports.
-const USUAL: [f64; 3] = [0.95, 0.9, 0.5];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::ActivationSparsity,
     keys: Some(["activation_sparsity_pattern", "activation_sparsity_scale"]),
     at: &[Point::FfnSparse],
     takes: "0.9|none|relu|sample|population|kept",
+    own: |at| {
+        let own = at.stage().map(|op: &SparseGating| share(op.sparsity.quantile.into()));
+        own.map_or(ChangeValue::Nothing, ChangeValue::Number)
+    },
     compute: |at, value| match (value.number(), value.as_word()) {
         (Some(probability), _) => {
             let SparseGating { gate, sparsity } = at.stage()?;
@@ -26,9 +27,29 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         }
         (None, word) => by_word(at, word?),
     },
-    usual: |_| WORDS.map(ChangeValue::word).into_iter().chain(USUAL.map(ChangeValue::Number)).collect(),
+    read,
+    usual: |_| WORDS.map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];
+
+/// Returns the share of normally distributed values below a quantile, in the digits that configurations have.
+fn share(quantile: f64) -> f64 {
+    rounded_to(3, (1.0 + libm::erf(quantile * std::f64::consts::FRAC_1_SQRT_2)) / 2.0)
+}
+
+/// Estimates the share of zeros from the threshold of the row with the largest value.
+fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
+    let Some(SparseGating { gate, sparsity }) = at.stage() else { return Vec::new() };
+    let largest = theirs.iter().enumerate().filter(|(_, y)| y.is_finite()).max_by(|a, b| a.1.total_cmp(b.1));
+    let Some((flat, &above)) = largest.filter(|(_, above)| **above > 0.0) else { return Vec::new() };
+    let width = gate.row_len();
+    let row = gate.row(flat / width);
+    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+    let squares = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+    let deviation = (squares / f64::from(sparsity.divisor(width))).sqrt();
+    let threshold = f64::from(row[flat % width]) - above;
+    vec![ChangeValue::Number(share((threshold - mean) / deviation))]
+}
 
 fn by_word(at: &SiteContext, word: &str) -> Option<Tensor> {
     let SparseGating { gate, sparsity } = at.stage()?;
