@@ -106,7 +106,11 @@ impl DecoderConfig {
             _ => unrotated(file, n_layers, family)?,
         };
         config.embed_scale = (family.embed_scale)(&config);
-        config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
+        config.attn_scale = match (family.attn_scale)(&config) {
+            // Gemma 3n and Gemma 4 ignore `query_pre_attn_scalar`, which old files state.
+            default if family.has_layer_variants => default,
+            default => attn_scale(file, default)?,
+        };
         if latent.is_some() {
             config.attn_scale = latent_json::scale(file, head_dim)?;
         }
