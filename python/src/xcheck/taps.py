@@ -48,7 +48,7 @@ HIDDEN, FFN, VOCAB = ("token", "hidden"), ("token", "ffn"), ("token", "vocab")
 TABLE = (
     Tap("embed", PASS, HIDDEN, "what enters layer 0: embeddings, after any scale"),
     Tap("altup_projected", PASS, HIDDEN, "projections of the embeddings to AltUp's other streams (Gemma 3n)"),
-    Tap("altup_streams", PASS, HIDDEN, "AltUp's streams that layer 0 reads, side by side: the embeddings, and the projections with their magnitude"),
+    Tap("altup_streams", PASS, HIDDEN, "AltUp's streams that layer 0 reads, side by side"),
     Tap("predict_router", LAYER, HIDDEN, "AltUp's router of the predictions, after tanh"),
     Tap("predict_coefs", LAYER, HIDDEN, "coefficients of the predictions of AltUp's streams"),
     Tap("altup_predicted", LAYER, HIDDEN, "predictions of AltUp's streams, side by side"),
