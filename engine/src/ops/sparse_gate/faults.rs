@@ -16,7 +16,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     at: &[Point::FfnSparse],
     takes: "0.9|none|relu|sample|population|kept",
     own: |at| {
-        let own = at.stage().map(|op: &SparseGating| share(op.sparsity.quantile.into()));
+        let own = at.stage().map(|op: &SparseGating| rounded_to(3, share(op.sparsity.quantile.into())));
         own.map_or(ChangeValue::Nothing, ChangeValue::Number)
     },
     compute: |at, value| match (value.number(), value.as_word()) {
@@ -32,23 +32,28 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Returns the share of normally distributed values below a quantile, in the digits that configurations have.
+/// Returns the share of normally distributed values below a quantile.
 fn share(quantile: f64) -> f64 {
-    rounded_to(3, (1.0 + libm::erf(quantile * std::f64::consts::FRAC_1_SQRT_2)) / 2.0)
+    (1.0 + libm::erf(quantile * std::f64::consts::FRAC_1_SQRT_2)) / 2.0
 }
 
-/// Estimates the share of zeros from the threshold of the row with the largest value.
+/// Estimates the share of zeros from the thresholds of all rows, in the digits that configurations have. The smallest value
+/// above a threshold has the smallest rounding error.
 fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(SparseGating { gate, sparsity }) = at.stage() else { return Vec::new() };
-    let largest = theirs.iter().enumerate().filter(|(_, y)| y.is_finite()).max_by(|a, b| a.1.total_cmp(b.1));
-    let Some((flat, &above)) = largest.filter(|(_, above)| **above > 0.0) else { return Vec::new() };
     let width = gate.row_len();
-    let row = gate.row(flat / width);
-    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
-    let squares = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
-    let deviation = (squares / f64::from(sparsity.divisor(width))).sqrt();
-    let threshold = f64::from(row[flat % width]) - above;
-    vec![ChangeValue::Number(share((threshold - mean) / deviation))]
+    let quantile = |(row, theirs): (usize, &[f64])| {
+        let above = theirs.iter().enumerate().filter(|(_, above)| **above > 0.0);
+        let (at, above) = above.min_by(|a, b| a.1.total_cmp(b.1))?;
+        let row = gate.row(row);
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+        let squares = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+        let deviation = (squares / f64::from(sparsity.divisor(width))).sqrt();
+        Some((f64::from(row[at]) - above - mean) / deviation)
+    };
+    let quantiles: Vec<f64> = theirs.chunks_exact(width).enumerate().filter_map(quantile).collect();
+    let average = quantiles.iter().sum::<f64>() / quantiles.len() as f64;
+    [3, 2].map(|digits| ChangeValue::Number(rounded_to(digits, share(average)))).into()
 }
 
 fn by_word(at: &SiteContext, word: &str) -> Option<Tensor> {
