@@ -1,6 +1,8 @@
 //! Architectures that are settings of one block: all their formats pass against every dump that real engines made of them, and
 //! mistakes of ports are named where they happen.
 
+use crate::common::architecture;
+use crate::common::terminal::Terminal;
 use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 
 /// GGUF files of a model that llama.cpp reads.
@@ -53,6 +55,8 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-gemma3n", BOTH, 385),
+    ("tiny-gemma3n-shared", &[], 669),
     ("tiny-gemma4", BOTH, 465),
     ("tiny-llama4", BOTH, 437),
     ("tiny-llama4-chunks", &[], 229),
@@ -62,6 +66,60 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-nemotronh", BOTH, 185),
     ("tiny-falconh1", BOTH, 249),
 ];
+
+/// Mistakes of AltUp, the low-rank residual and sparse gates.
+const GEMMA3N: &[Mistake] = &[
+    ("altup_router@predict_router=unbounded", "altup_router", "predict_router"),
+    ("altup_router@correct_router=unscaled", "altup_router", "correct_router"),
+    ("altup_router@predict_router=unnormed", "altup_router", "predict_router"),
+    ("altup_prediction=transposed", "altup_prediction", "altup_predicted"),
+    ("altup_prediction=alone", "altup_prediction", "altup_predicted"),
+    ("altup_correction=without-one", "altup_correction", "altup_corrected"),
+    ("altup_correction=absolute", "altup_correction", "altup_corrected"),
+    ("altup_scale=none", "altup_scale", "altup_active"),
+    ("altup_magnitude@altup_streams=none", "altup_magnitude", "altup_streams"),
+    ("altup_magnitude@altup_mean=first", "altup_magnitude", "altup_mean"),
+    ("layer_streams=all", "layer_streams", "block_out"),
+    ("low_rank_residual@laurel_out=alone", "low_rank_residual", "laurel_out"),
+    ("low_rank_residual=unscaled", "low_rank_residual", "laurel_residual"),
+    ("low_rank_residual=missing", "low_rank_residual", "laurel_residual"),
+    ("activation_sparsity=none", "activation_sparsity", "ffn_sparse"),
+    ("activation_sparsity=sample", "activation_sparsity", "ffn_sparse"),
+    ("activation_sparsity=kept", "activation_sparsity", "ffn_sparse"),
+    ("activation_sparsity=0.93", "activation_sparsity", "ffn_sparse"),
+];
+
+/// Mistakes of streams of which the second is active, and of layers that share keys.
+const GEMMA3N_SHARED: &[Mistake] = &[
+    ("altup_prediction=none", "altup_prediction", "altup_predicted"),
+    ("altup_correction=none", "altup_correction", "altup_corrected"),
+    ("altup_magnitude@altup_streams=copies", "altup_magnitude", "altup_streams"),
+    ("altup_magnitude@altup_mean=sum", "altup_magnitude", "altup_mean"),
+    ("layer_streams=none", "layer_streams", "block_out"),
+    ("low_rank_residual=halved", "low_rank_residual", "laurel_residual"),
+    ("activation_sparsity=relu", "activation_sparsity", "ffn_sparse"),
+    ("norm_missing@laurel_norm", "norm_missing", "laurel_norm"),
+    ("attn_scale=0.25", "attn_scale", "attn_scores"),
+];
+
+/// llama.cpp computes Gemma 3n's sparse gates with the standard deviation of a sample.
+#[test]
+fn the_sample_deviation_of_llama_cpp_in_sparse_gates_of_gemma_3n_is_named_against_the_hugging_face_model() {
+    let folder = architecture("tiny-gemma3n");
+    let dump = folder.join("dumps/llama.cpp-f32.safetensors");
+    let check = |model: &str, more: &[&str]| {
+        let (model, dump) = (folder.join(model), dump.to_str().expect("a plain path"));
+        let model = model.to_str().expect("a plain path");
+        Terminal::new()
+            .json(&[&["check", "--model", model, "--candidate", dump, "--no-report"][..], more].concat())
+    };
+    let (code, report) = check("hf", &[]);
+    let findings = report["references"][0]["findings"].as_array().expect("findings");
+    let kinds: Vec<_> = findings.iter().map(|finding| finding["kind"].as_str()).collect();
+    assert_eq!((code, kinds), (1, vec![Some("activation_sparsity")]));
+    assert_eq!(check("hf", &["--suppose", "activation_sparsity=sample"]).0, 0);
+    assert_eq!(check("tiny-gemma3n-f32.gguf", &[]).0, 0);
+}
 
 #[test]
 fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
@@ -465,6 +523,8 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("residual_scale=1", "residual_scale", "attn_residual"),
             ],
         ),
+        ("tiny-gemma3n", GEMMA3N),
+        ("tiny-gemma3n-shared", GEMMA3N_SHARED),
         (
             "tiny-gemma4",
             &[

@@ -455,6 +455,20 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
     let refused: &[(&str, &[&str], Value, &str)] = &[
         ("tiny-hunyuan", &["rope_parameters", "alpha"], json!(0), "'rope_parameters.alpha' is 0"),
+        ("tiny-gemma3n", &["altup_active_idx"], json!(4), "'altup_active_idx' is 4, expected less than 4"),
+        ("tiny-gemma3n", &["altup_num_inputs"], json!(1), "'altup_num_inputs' is 1, expected 2 to 64"),
+        ("tiny-gemma3n", &["laurel_rank"], json!(0), "'laurel_rank' is 0"),
+        (
+            "tiny-gemma3n",
+            &["activation_sparsity_pattern"],
+            json!([0.95, 1.0]),
+            "a share below 1 for each of 2",
+        ),
+        ("tiny-gemma3n", &["activation_sparsity_pattern"], json!([0.95]), "a share below 1 for each of 2"),
+        ("tiny-gemma3n", &["intermediate_size"], json!([64, 32]), "one size for all layers"),
+        ("tiny-gemma3n", &["vocab_size_per_layer_input"], json!(0), "'vocab_size_per_layer_input' is 0"),
+        ("tiny-gemma3n", &["num_kv_shared_layers"], json!(2), "'num_kv_shared_layers' is 2"),
+        ("tiny-gemma3n-shared", &["num_kv_shared_layers"], json!(3), "each kind of layer that shares keys"),
         ("tiny-hunyuan", &["mlp_bias"], json!(true), "biases of this architecture are not supported"),
         ("tiny-starcoder", &["scale_attn_weights"], json!(false), "unscaled attention is not supported"),
         ("tiny-starcoder", &["add_cross_attention"], json!(true), "cross attention is not supported"),
@@ -646,6 +660,21 @@ fn official_settings_of_llama_4_are_read_as_in_transformers() {
     assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(4)), 0);
     assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(0)), 1);
     assert_eq!(code("tiny-llama4", "no_rope_layers", json!([])), 0);
+}
+
+/// Official files of Gemma 3n state a factor of queries that transformers ignores, and the text model's settings in a part.
+#[test]
+fn official_settings_of_gemma_3n_are_read_as_in_transformers() {
+    let dump = dump("tiny-gemma3n-shared", "transformers-f32");
+    let folder = with_key("tiny-gemma3n-shared", &["query_pre_attn_scalar"], Some(json!(256)));
+    assert_eq!(run(folder.path(), &dump).0, 0);
+    let file = folder.path().join("config.json");
+    let stated = fs::read_to_string(&file).expect("it is there");
+    fs::write(&file, format!(r#"{{"model_type": "gemma3n", "text_config": {stated}}}"#))
+        .expect("it is written");
+    assert_eq!(run(folder.path(), &dump).0, 0);
+    let other = with_key("tiny-gemma3n-shared", &["altup_active_idx"], Some(json!(0)));
+    assert_eq!(run(other.path(), &dump).0, 1);
 }
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.

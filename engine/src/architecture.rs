@@ -28,6 +28,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ),
     ("gemma2", &["Gemma2ForCausalLM"]),
     ("gemma3", &["gemma3_text", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"]),
+    ("gemma3n", &["gemma3n_text", "Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"]),
     ("gemma4", &["gemma4_text", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"]),
     ("olmo2", &["Olmo2ForCausalLM", "olmo3", "Olmo3ForCausalLM"]),
     ("smollm3", &["SmolLM3ForCausalLM"]),

@@ -127,6 +127,7 @@ NOT_PLACED = {
     *("kv_latent", "kv_latent_norm", "q_latent", "q_latent_norm", "k_expanded", "v_expanded"),
     *("expert_scores", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out", "shared_weight"),
     *("conv_in", "conv_out", "conv_act", "step_size", "recurrent_state"),
+    *("altup_projected", "altup_predicted", "altup_corrected", "altup_unembedded"),
     *("mixer_gate", "beta_logit", "decay_logit", "beta", "decay", "q_unit", "k_unit"),
 }
 WINDOW = {"attn_weights", "k_cache", "v_cache"}  # caches that keep fewer positions than the dump's
@@ -143,6 +144,7 @@ ALSO_NOT_PLACED = {
     **dict.fromkeys(("falcon", "falcon-new"), INLINE | {"q", "k", "v"}),  # of groups of heads
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), DELTA_RULE),
     "falconh1": {"recurrent_out"},  # only inside the module, without a norm after it
+    **dict.fromkeys(("gemma3n", "gemma3n-shared"), WINDOW | {"attn_residual", "ffn_residual"}),  # sums inside the layer
     "gemma4": WINDOW | {"v"},  # projected like keys
     "granitehybridmoe": {"ffn_out", "shared_gate", "shared_up"},
     "hunyuan": {"q_rope", "k_rope"},  # attention reads their norms

@@ -226,15 +226,15 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
+    "predict_router", "predict_coefs", "altup_predicted", "attn_norm", "laurel_low", "laurel_high", "laurel_norm", "laurel_out", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
     "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm", "v_norm",
     "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
     "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm", "mixer_out",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "laurel_residual", "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
     "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
-    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
-    "ffn_residual", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
+    "ffn_gate", "ffn_sparse", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
+    "ffn_residual", "correct_router", "correct_coefs", "altup_corrected", "altup_active", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
 };
 
 // Those that every architecture has: a missing one is worth a warning.
@@ -311,6 +311,14 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"inp_gate", "layer_gate"}, // Gemma 4, as are the next two
     {"proj", "layer_out"},
     {"post_norm", "layer_post_norm"},
+    {"altup_proj", "altup_projected"}, // Gemma 3n, as are the next eight
+    {"altup_unembd_proj", "altup_unembedded"},
+    {"altup_predict_coef", "predict_coefs"},
+    {"altup_correct_coef", "correct_coefs"},
+    {"altup_correct_scale", "altup_active"},
+    {"laurel_l", "laurel_low"},
+    {"laurel_r", "laurel_high"},
+    {"laurel_post_norm", "laurel_norm"},
     {"output_norm", "final_norm"},
     {"token_embd_norm", "final_norm"}, // LFM2
 };
@@ -319,6 +327,8 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
 const std::map<std::string, std::string> INPUT_TAPS = {
     {"shortconv.out_proj", "conv_gated"},
     {"ssm_out", "recurrent_norm"},
+    {"altup_predict_coef", "predict_router"}, // Gemma 3n, as is the next
+    {"altup_correct_coef", "correct_router"},
 };
 
 // How three ggml axes (0 is the fastest) become a tap's axes, slowest first. `cells` is the one that runs over
@@ -333,6 +343,7 @@ constexpr Layout SCORES = {{2, 1, 0}, 0};  // [S, T, H] -> H,T,S
 constexpr Layout KEYS   = {{1, 2, 0}, 1};  // [D, S, Hkv] -> S,Hkv,D
 constexpr Layout HEADS  = {{1, 2, 0}, -1}; // [D, T, H]
 constexpr Layout VALUES = {{0, 2, 1}, 0};  // [S, D, Hkv] -> S,Hkv,D
+constexpr Layout STREAMS = {{1, 2, 0}, -1}; // [d, T, n] -> T,n,d
 constexpr Layout WINDOW = {{2, 0, 1}, -1}; // [k - 1 + T, C] -> k-1+T,C
 
 // The other nodes, by name and operation: one name can stand for several nodes. `operand` is which source of the
@@ -424,6 +435,15 @@ const std::vector<NodeRule> NODE_RULES = {
     {"pe_in", "ADD", "ffn_residual"},
     {"Vcur_normed", "RMS_NORM", "v_norm"},
     {"nemotron_h_block_out", "ADD", "block_out"},
+    {"inp_stacked", "CONCAT", "altup_streams", STREAMS}, // Gemma 3n, as are the next eight
+    {"predictions", "ADD", "altup_predicted", STREAMS},
+    {"laurel_out", "ADD", "laurel_out"},
+    {"attn_gated", "ADD", "attn_residual"},
+    {"attn_laurel", "SCALE", "laurel_residual"},
+    {"attn_ffw_laurel_gated", "ADD", "ffn_residual"},
+    {"corrected", "ADD", "altup_corrected", STREAMS},
+    {"l_out", "CONCAT", "block_out", STREAMS},
+    {"unembd_merged", "SCALE", "altup_mean"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
     {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
     {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
@@ -569,7 +589,8 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
         const Name name = weight_name(operand);
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
-        sources.push_back({name.layer, norm_after_rope(tap->second, node), node, ROWS});
+        const bool is_of_streams = name.base == "altup_proj" || name.base == "altup_unembd_proj";
+        sources.push_back({name.layer, norm_after_rope(tap->second, node), node, is_of_streams ? STREAMS : ROWS});
         const auto input = INPUT_TAPS.find(name.base);
         if (input != INPUT_TAPS.end()) sources.push_back({name.layer, input->second, node->src[1], ROWS});
         if (node->op == GGML_OP_SSM_CONV) sources.push_back({name.layer, "conv_in", node->src[0], WINDOW});
@@ -634,6 +655,19 @@ std::vector<Source> embedding_sources(const ggml_tensor * node) {
     return {{gate[0].layer, "layer_act", node, ROWS}, {gate[0].layer, "layer_input", node->src[1], ROWS}};
 }
 
+// Unnamed nodes of Gemma 3n's feed-forward block: the gate's largest values minus a threshold, and the product after the
+// activation.
+std::vector<Source> sparse_sources(const ggml_tensor * node) {
+    if (node->op == GGML_OP_MUL && node->src[1]->op == GGML_OP_UNARY) {
+        const std::vector<Source> up = weight_sources(node->src[0]);
+        if (!up.empty() && up[0].tap == "ffn_up") return {{up[0].layer, "ffn_act", node, ROWS}};
+    }
+    if (node->op != GGML_OP_UNARY || node->src[0]->op != GGML_OP_SUB) return {};
+    const std::vector<Source> gate = weight_sources(node->src[0]->src[0]);
+    if (gate.empty() || gate[0].tap != "ffn_gate") return {};
+    return {{gate[0].layer, "ffn_sparse", node, ROWS}};
+}
+
 // Unnamed nodes of Mamba-2: the convolution after its activation, and the recurrent state after the pass.
 std::vector<Source> state_space_sources(const ggml_tensor * node) {
     if (node->op == GGML_OP_SSM_SCAN) return {{weight_name(node->src[3]).layer, "recurrent_state", node, ROWS}};
@@ -645,7 +679,7 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
     std::vector<Source> sources = weight_sources(node);
-    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node)}) {
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node), sparse_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());
     }
     std::vector<Source> named = node_sources(node);
@@ -1147,11 +1181,11 @@ void add_pass(std::vector<Tensor> & tensors, int index, const Pass & pass, const
     const auto add_recorded = [&](const char * tap) {
         if (outside.count(tap)) add(tap, outside.at(tap).shape, outside.at(tap).data);
     };
-    add_recorded("embed");
+    for (const char * tap : {"embed", "altup_projected", "altup_streams"}) add_recorded(tap);
     for (const auto & [layer, layer_taps] : taps) {
         if (layer >= 0) add_layer(tensors, index, layer, layer_taps);
     }
-    add_recorded("final_norm");
+    for (const char * tap : {"altup_unembedded", "altup_mean", "final_norm"}) add_recorded(tap);
     add("logits", {rows, vocab}, pass.logits);
     add("last_logits", {vocab}, pass.last_logits());
     add("argmax", {}, std::vector<uint32_t>{static_cast<uint32_t>(pass.greedy())});

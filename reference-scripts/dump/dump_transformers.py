@@ -580,6 +580,23 @@ GEMMA4 = replace(
     has_dense_layers=True,
 )
 
+# AltUp keeps several streams: `record_streams` keeps the values that no module shows.
+GEMMA3N = replace(
+    GEMMA4,
+    taps={tap: port for tap, port in GEMMA4.taps.items() if tap not in ("attn_residual", "ffn_residual")}
+    | {
+        "predict_router": input_of("altup.prediction_coefs"),
+        "predict_coefs": output_of("altup.prediction_coefs"),
+        "laurel_low": output_of("laurel.linear_left"),
+        "laurel_high": output_of("laurel.linear_right"),
+        "laurel_norm": output_of("laurel.post_laurel_norm"),
+        "laurel_out": output_of("laurel"),
+        "laurel_residual": input_of("pre_feedforward_layernorm"),
+        "correct_router": input_of("altup.correction_coefs"),
+        "correct_coefs": output_of("altup.correction_coefs"),
+    },
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -641,6 +658,7 @@ FAMILIES = {
     "bitnet": BITNET,
     "llama4_text": LLAMA4,
     "gemma4_text": GEMMA4,
+    "gemma3n_text": GEMMA3N,
     "gpt2": GPT2,
 }
 
@@ -977,7 +995,8 @@ class Recorder:
         if getattr(attention, "v_proj", True) is None:
             hook_port(self, block, "v", layer, output_of("self_attn.k_proj"))
         if block.hidden_size_per_layer_input:
-            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
+            place = 2 if hasattr(block, "altup") else 1
+            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[place]))
 
     def watch_norms_after_rope(self, attention: nn.Module, layer: int) -> None:
         """Records the inputs of norms after RoPE: one norm for queries, then keys, or two of batch x heads x T x D (Hunyuan)."""
@@ -1182,6 +1201,64 @@ def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
     block.forward = forward
 
 
+def side_by_side(streams: Tensor) -> Tensor:
+    """AltUp's streams, n x batch x T x d, as the parts of a row: batch x T x n·d."""
+    return streams.movedim(0, 2).flatten(2)
+
+
+def record_streams(recorder: Recorder, block: nn.Module, layer: int) -> None:
+    """Records AltUp's streams, the sum after attention, and the sparse gate of one of Gemma 3n's layers."""
+    altup, own, attended = block.altup, block.forward, []
+    predict, correct = altup.predict, altup.correct
+    block.post_attention_layernorm.register_forward_hook(lambda _, args, output: attended.append(output))
+
+    def keep_prediction(streams: Tensor) -> Tensor:
+        predicted = predict(streams)
+        recorder.keep("altup_predicted", layer, side_by_side(predicted))
+        return predicted
+
+    def keep_correction(predicted: Tensor, activated: Tensor) -> Tensor:
+        recorder.keep("ffn_residual", layer, activated)
+        corrected = correct(predicted, activated)
+        recorder.keep("altup_corrected", layer, side_by_side(corrected))
+        return corrected
+
+    def forward(*args: object, **rest: object) -> Tensor:
+        attended.clear()
+        with Sums() as seen:
+            result = own(*args, **rest)
+        (total,) = [total for (_, added, *_), total in seen.calls if added is attended[0]]
+        recorder.keep("attn_residual", layer, total)
+        return result
+
+    altup.predict, altup.correct, block.forward = keep_prediction, keep_correction, forward
+    if block.mlp.activation_sparsity > 0:
+        hook_port(recorder, block, "ffn_sparse", layer, input_of("mlp.act_fn"))
+    if block.config.altup_correct_scale:
+        hook_port(recorder, block, "altup_active", layer, input_of("per_layer_input_gate"))
+
+
+def record_projected_streams(recorder: Recorder, text: nn.Module) -> None:
+    """Records what enters and leaves AltUp's streams: their projections, the input of layer 0, and their mean."""
+
+    def keep(tap: str, projections: nn.ModuleList) -> None:
+        parts = []
+
+        def collect(_: nn.Module, args: tuple, output: Tensor) -> None:
+            parts.append(output)
+            if len(parts) == len(projections):
+                recorder.keep(tap, None, torch.cat(parts, dim=-1))
+                parts.clear()
+
+        for projection in projections:
+            projection.register_forward_hook(collect)
+
+    keep("altup_projected", text.altup_projections)
+    keep("altup_unembedded", text.altup_unembed_projections)
+    text.layers[0].register_forward_pre_hook(lambda _, args: recorder.keep("altup_streams", None, side_by_side(args[0])))
+    text.norm.register_forward_pre_hook(lambda _, args: recorder.keep("altup_mean", None, args[0]))
+
+
 def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
@@ -1196,8 +1273,9 @@ def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) ->
 
 def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
     """Records every tap of one decoder layer, its input too if it is the first."""
+    has_streams = hasattr(block, "altup")
     if layer == 0:
-        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
+        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0][0] if has_streams else args[0]))
     modules = dict(block.named_modules())
     has_others = family.has_dense_layers or family.recurrent is not None
     mixer = getattr(block, "mamba", None) or getattr(block, "mixer", None)
@@ -1228,6 +1306,10 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         record_experts(recorder, mixture, layer)
         if hasattr(block, "shared_mlp"):
             record_shared_sum(recorder, block, layer)
+    if has_streams:
+        record_streams(recorder, block, layer)
+        block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, side_by_side(output)))
+        return
     block.register_forward_hook(
         lambda _, args, output: recorder.keep("block_out", layer, output[0] if isinstance(output, tuple) else output)
     )
@@ -1242,6 +1324,8 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)
+    if hasattr(block, "altup"):
+        record_projected_streams(recorder, model.model)
     final_norm = model.get_submodule(family.final_norm)
     final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output))
     AttentionInterface.register(RECORDING, recorder.attention)

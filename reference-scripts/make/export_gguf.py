@@ -17,6 +17,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import torch
 from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
@@ -33,6 +34,7 @@ MATRIX_TYPES = {
 
 # Tensors of two axes that are no matrices to multiply by.
 F32_TENSORS = ("position_embd.weight",)
+F32_PARTS = ("altup", "laurel", "per_layer_model_proj")  # as llama.cpp's quantisation leaves them
 F32_ENDINGS = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_norm.weight", "ssm_a", "ssm_d")
 
 
@@ -442,6 +444,33 @@ def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     turned = int(rope["full_attention"]["partial_rotary_factor"] * full.head_dim // 2)
     factors = np.array([1.0] * turned + [1e30] * (full.head_dim // 2 - turned), dtype=np.float32)
     writer.add_tensor("rope_freqs.weight", factors)
+
+
+def add_gemma3n(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma3n.* keys. llama.cpp has the numbers of streams, sparse layers and layers with keys as constants."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_altup_active_idx(config.altup_active_idx)
+    writer.add_altup_num_inputs(config.altup_num_inputs)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    normal = torch.distributions.normal.Normal(0, 1)
+    writer.add_activation_sparsity_scale([normal.icdf(torch.tensor(part)).item() for part in config.activation_sparsity_pattern])
+
+
+def stack_streams(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The projections to and from AltUp's streams as two tensors of three axes, and the factors of streams as weights."""
+    tensors = renamed(tensors, ".correct_output_scale", ".correct_output_scale.weight")
+    for name in ("model.altup_projections", "model.altup_unembed_projections"):
+        parts = sorted(part for part in tensors if part.startswith(f"{name}."))
+        tensors[f"{name}.weight"] = np.stack([tensors.pop(part) for part in parts])
+    return tensors
 
 
 def name_scalars(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -877,6 +906,7 @@ FAMILIES = {
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
     "falcon_h1": Family(gguf.MODEL_ARCH.FALCON_H1, add_falcon_h1, falcon_h1_layout, split=name_steps),
+    "gemma3n_text": Family(gguf.MODEL_ARCH.GEMMA3N, add_gemma3n, split=stack_streams),
     "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=name_scalars),
     "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=split_scaled_experts),
     "nemotron_h": Family(gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (), split=name_steps),
@@ -944,6 +974,7 @@ def add_tensors(
             weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
         is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and gguf_name not in F32_TENSORS and not gguf_name.endswith(F32_ENDINGS) and not is_router
+        is_matrix = is_matrix and not any(part in gguf_name for part in F32_PARTS)
         is_other = matrix_type is GGMLQuantizationType.MXFP4 and weight.ndim < 3
         tensor_type = GGMLQuantizationType.Q8_0 if is_other else matrix_type
         tensor_type = tensor_type if is_matrix else GGMLQuantizationType.F32

@@ -35,6 +35,8 @@ from transformers import (
     GPTJForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
     GemmaConfig,
@@ -100,6 +102,7 @@ from transformers import (
 )
 
 from tiny_mistakes import (
+    copy_embeddings,
     cut_gates_at_middle,
     drop_attention_gate,
     drop_biases,
@@ -126,10 +129,13 @@ from tiny_mistakes import (
     softmax,
     swap_gate_and_up,
     swap_pairing,
+    swap_streams,
+    use_sample_deviation,
     weigh_by_all,
     weigh_by_softmax,
     weigh_outputs,
     weight_change,
+    with_attributes,
     without_modules,
 )
 from tiny_model import Effect, TinyModel, save_as_in_memory
@@ -163,9 +169,10 @@ CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
 def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
-    """The first of these sizes that the configuration has; for Gemma 4, the size in the first kind of layers."""
+    """The first of these sizes that the configuration has; of layers that differ (Gemma 4) or are listed, the first one's."""
     config = SimpleNamespace(**vars(config)) if config.model_type == "gemma4_text" else config
-    return next(getattr(config, key) for key in keys if hasattr(config, key))
+    found = next(getattr(config, key) for key in keys if hasattr(config, key))
+    return found[0] if isinstance(found, list) else found
 
 
 def tiny(
@@ -206,6 +213,26 @@ def shows(wrong, least: float = 0.2, first_row: int = 1) -> Effect:
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+GEMMA3N = {
+    "head_dim": 8,
+    "sliding_window": 5,
+    "rope_parameters": {"sliding_attention": ROPE, "full_attention": {"rope_type": "default", "rope_theta": 1e2}},
+}
+GEMMA3N_GAINS = {
+    "q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "norm": 4.0, "modality_router": 32.0, "prediction_coefs": 0.5, "correction_coefs": 0.5
+}  # fmt: skip
+GEMMA3N_EFFECTS = {
+    "no AltUp predictions": shows(weight_change("prediction_coefs.weight", torch.zeros_like)),
+    "AltUp predictions with transposed coefficients": shows(swap_streams),
+    "AltUp corrections without a router": shows(weight_change("correction_coefs.weight", torch.zeros_like)),
+    "copies of the embeddings as streams": shows(copy_embeddings),
+    "no low-rank residual": shows(weight_change("post_laurel_norm.weight", torch.zeros_like)),
+    "gates that are not sparse": shows(with_attributes("mlp", activation_sparsity=0.0)),
+    "no embeddings of layers": shows(weight_change("per_layer_projection.weight", torch.zeros_like)),
+    "no norm of values": shows(without_modules("v_norm")),
+    "scores divided by the root of the head size": shows(scale_scores(lambda attention: attention.head_dim**-0.5)),
+    "no cap of logits": shows(setting_change(final_logit_softcapping=1e9)),
+}
 FALCON = {"query_key_value": 1.25, "word_embeddings": 3.0}
 FALCON_SIZES = {
     "num_key_value_heads": UNSTATED,
@@ -924,6 +951,56 @@ MODELS = {
                 "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
             },
         },
+    ),
+    "tiny-gemma3n": tiny(
+        "Gemma 3n's architecture with the sizes that llama.cpp has as constants: 4 AltUp streams, a low-rank residual of rank 64,\nembeddings of 256 values for "
+        "each layer, the largest 5 % of the gates of both layers, a window of 5 positions in layer 0,\nlogits capped at 30,",
+        Gemma3nForCausalLM,
+        Gemma3nTextConfig,
+        43,
+        GEMMA3N_EFFECTS
+        | {
+            "sparse gates by the standard deviation of a sample": shows(use_sample_deviation, 0.02),
+            "no scale of the stream before its gate": shows(weight_change("correct_output_scale", torch.ones_like)),
+            "no window": shows(drop_window, 0.2, 5),
+        },
+        gains=GEMMA3N_GAINS,
+        settings=GEMMA3N | {
+            "altup_num_inputs": 4,
+            "laurel_rank": 64,
+            "hidden_size_per_layer_input": 256,
+            "vocab_size_per_layer_input": 512,
+            "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "activation_sparsity_pattern": [0.95, 0.95],
+        },
+    ),
+    "tiny-gemma3n-shared": tiny(
+        "Gemma 3n's architecture, 3 AltUp streams of which the second is active and not scaled, a low-rank residual of rank 8, embeddings of\n8 values "
+        "for each layer and the first 384 tokens, three sparse layers of which one has a negative threshold, layers 2 and 3 with\nthe keys of layers 0 and 1, "
+        "a window of 5 positions in layers 0 and 2, logits capped at 30,",
+        Gemma3nForCausalLM,
+        Gemma3nTextConfig,
+        44,
+        GEMMA3N_EFFECTS
+        | {
+            "embeddings of layers without those of tokens": shows(weight_change("embed_tokens_per_layer.weight", torch.zeros_like)),
+            "no window": shows(drop_window, 0.2, 5),
+        },
+        gains=GEMMA3N_GAINS,
+        settings=GEMMA3N | {
+            "num_hidden_layers": 4,
+            "altup_num_inputs": 3,
+            "altup_active_idx": 1,
+            "altup_correct_scale": False,
+            "laurel_rank": 8,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 384,
+            "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "activation_sparsity_pattern": [0.9, 0.3, 0.0, 0.5],
+        },
+        types=(),
     ),
     "tiny-llama4": tiny(
         "Llama 4's architecture, norms of each query and key head after RoPE of neighbours, no RoPE in layer 3, 4 experts in layers\n1 and 3 of which each "

@@ -208,6 +208,47 @@ def weigh_by_softmax(mixture: nn.Module) -> None:
     mixture.router.forward = forward
 
 
+def with_attributes(suffix: str, **values: object) -> Mistake:
+    """Gives every module of this name other attributes."""
+
+    @model_change
+    def build(model: PreTrainedModel) -> None:
+        for name, module in model.named_modules():
+            if name.split(".")[-1] == suffix:
+                for attribute, value in values.items():
+                    setattr(module, attribute, value)
+
+    return build
+
+
+@model_change
+def swap_streams(model: PreTrainedModel) -> None:
+    """AltUp's predictions with transposed coefficients."""
+    streams = model.config.altup_num_inputs
+    for layer in model.model.layers:
+        weight = layer.altup.prediction_coefs.weight
+        weight.copy_(weight.unflatten(0, (streams, streams)).transpose(0, 1).flatten(0, 1).clone())
+
+
+@model_change
+def copy_embeddings(model: PreTrainedModel) -> None:
+    """Copies of the embeddings in all of AltUp's streams."""
+    for projection in model.model.altup_projections:
+        projection.forward = lambda x: x
+
+
+@model_change
+def use_sample_deviation(model: PreTrainedModel) -> None:
+    """Sparse gates by the standard deviation of a sample."""
+
+    def topk(mlp: nn.Module, gate: Tensor) -> Tensor:
+        quantile = torch.distributions.normal.Normal(0, 1).icdf(torch.tensor(mlp.activation_sparsity))
+        return nn.functional.relu(gate - gate.mean(-1, keepdim=True) - gate.std(-1, keepdim=True) * quantile)
+
+    for layer in model.model.layers:
+        layer.mlp._gaussian_topk = partial(topk, layer.mlp)
+
+
 @config_change
 def rotate_whole_heads(config: PreTrainedConfig) -> None:
     """Full layers that rotate all pairs of a head."""

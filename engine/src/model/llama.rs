@@ -60,6 +60,7 @@ pub const FAMILY: Family = Family {
     may_list_no_layers: false,
     has_query_temperature: false,
     has_layer_variants: false,
+    has_streams: false,
     rope: RopeExtras::NONE,
     config_defaults: || json!({"rms_norm_eps": 1e-6}),
     experts: None,

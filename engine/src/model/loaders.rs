@@ -11,6 +11,7 @@ use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, Family, StandardBlock};
 use crate::model::dequantisation::Dequantisation;
 use crate::model::gemma3::Gemma3Block;
+use crate::model::gemma3n::Gemma3nBlock;
 use crate::model::gemma4::Gemma4Block;
 use crate::model::gpt2::Gpt2;
 use crate::model::json::{Config, json_of};
@@ -21,7 +22,7 @@ use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{
     Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe,
+    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma3n, gemma4, glm, glm4, glm4_moe,
     glm4_moe_lite, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium,
     hunyuan_dense, jais2, lfm2, llama, llama4, minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo,
     olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss,
@@ -67,6 +68,7 @@ const LOADERS: &[Loader] = &[
     standard(&qwen3_5::MOE_FAMILY),
     standard(&gemma2::FAMILY),
     decoder::<Gemma3Block>(&gemma3::FAMILY),
+    decoder::<Gemma3nBlock>(&gemma3n::FAMILY),
     decoder::<Gemma4Block>(&gemma4::FAMILY),
     OLMO2,
     standard(&olmo3::FAMILY),

@@ -22,6 +22,7 @@ mod files;
 pub(crate) mod gemma;
 pub(crate) mod gemma2;
 pub mod gemma3;
+pub(crate) mod gemma3n;
 pub(crate) mod gemma4;
 pub(crate) mod glm;
 pub(crate) mod glm4;

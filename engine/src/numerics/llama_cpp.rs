@@ -26,6 +26,7 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::StepRule;
 use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
@@ -235,6 +236,10 @@ impl Numerics for LlamaCpp {
 
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
         rates.of(a, ggml_softplus)
+    }
+
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        sparsity.in_llama_cpp().of_gate(gate)
     }
 
     fn step_sizes(&self, dt: &Tensor, rule: &StepRule, _: bool) -> Tensor {

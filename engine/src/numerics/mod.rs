@@ -40,6 +40,7 @@ use crate::kernels::elementwise::per_column;
 use crate::kernels::softplus::softplus;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::alibi;
+use crate::ops::altup;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
@@ -54,6 +55,7 @@ use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::parallel;
 use crate::quant::ActivationCodes;
@@ -302,6 +304,26 @@ pub trait Numerics: Send + Sync {
     /// Multiplies each row by its factors: `[T, ...]` and `[T]`, or `[T, d]` and `[T, k]` to `[T, k, d]`.
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         row_factor::scaled(x, factors, |product| product)
+    }
+
+    /// Mixes the parts of each row: `[T, n·d]` and coefficients `[T, n·n]` to `[T, n·d]`.
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        altup::mixed(streams, coefs, |sum| sum)
+    }
+
+    /// Gives the parts of each row, `[T, k·d]`, the magnitude of the row of `like`, `[T, d]`.
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        altup::matched(x, like, altup::root_of_sum, |x| x)
+    }
+
+    /// Computes the mean of the `count` parts of each row: `[T, n·d]` to `[T, d]`.
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        altup::mean(streams, count, |sum, count| sum * (1.0 / count))
+    }
+
+    /// Computes the part of each value of a gate above the row's threshold: `[T, F]` to `[T, F]`.
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        sparsity.of_gate(gate)
     }
 
     /// Multiplies queries by the temperature of their position: `[T, H, D]`.

@@ -29,6 +29,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{StateSpace, StepRule};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -407,6 +408,25 @@ impl Numerics for PerturbedResults<'_> {
 
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         self.result(self.rounded(self.numerics.row_scaled(x, factors), 1.0))
+    }
+
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        self.result(self.summed(self.numerics.mix_streams(streams, coefs), coefs.row_len().isqrt()))
+    }
+
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        let roundings = (like.row_len() as f64 / 3.0).sqrt() + 4.0;
+        self.result(self.rounded(self.numerics.match_magnitude(x, like), K * roundings))
+    }
+
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        self.result(self.summed(self.numerics.mean_of_streams(streams, count), count))
+    }
+
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        // The threshold has the error of a sum over the row, and values at the threshold lose their leading digits.
+        let moved = self.moved(gate.clone(), |_, rms| 4.0 * K * U * rms);
+        self.result(self.numerics.sparse_gate(&moved, sparsity))
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -14,6 +14,7 @@ use crate::kernels::softplus::softplus;
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::alibi;
+use crate::ops::altup;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::DeltaTokens;
@@ -26,6 +27,7 @@ use crate::ops::row_factor;
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
@@ -267,6 +269,38 @@ impl Numerics for Transformers {
 
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         row_factor::scaled(x, factors, |product| self.round(product))
+    }
+
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        altup::mixed(streams, coefs, |sum| self.round(sum))
+    }
+
+    /// Rounds squares, their mean, and its root.
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        let magnitude = |x: &[f32], least: f32| {
+            let sum: f64 = x.iter().map(|x| f64::from(self.round(x * x))).sum();
+            let mean = self.round((sum / x.len() as f64) as f32);
+            self.round(mean.max(self.round(least)).sqrt())
+        };
+        altup::matched(x, like, magnitude, |x| self.round(x))
+    }
+
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        altup::mean(streams, count, |sum, count| self.round(sum / count))
+    }
+
+    /// Rounds each step. In `f32`, the deviation is computed in one operation with sums in `f64`.
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        let quantile = self.round(sparsity.quantile);
+        Tensor::from_rows(gate.rows(), gate.row_len(), |row, out| {
+            let x = gate.row(row);
+            let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
+            let squares: f64 = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum();
+            let deviation = (squares / f64::from(sparsity.divisor(x.len()))).sqrt() as f32;
+            let distance = self.round(self.round(deviation) * quantile);
+            let threshold = self.round(self.round(mean as f32) + distance);
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = self.round(x - threshold).max(0.0));
+        })
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -1,11 +1,12 @@
 //! Sizes and constants of a decoder, and their checks.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::{
     BlockShape, BranchMultipliers, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers,
-    RecurrentMixer,
+    RecurrentMixer, StreamSettings,
 };
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
@@ -88,6 +89,8 @@ pub struct DecoderConfig {
     pub(crate) multipliers: Option<BranchMultipliers>,
     /// Differences between layers, if there are any.
     pub(crate) variants: Option<LayerVariants>,
+    /// Settings of several residual streams, if there are several.
+    pub(crate) streams: Option<StreamSettings>,
     /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
     /// are attention, or what replaces it, alone.
     pub(crate) single_halves: Option<Vec<bool>>,
@@ -224,6 +227,12 @@ impl DecoderConfig {
                 dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
             }
         }
+    }
+
+    /// Returns the layers that read keys and values of earlier layers.
+    pub(super) fn sharing_layers(&self) -> Range<usize> {
+        let sharing = self.variants.as_ref().map_or(0, |variants| variants.n_sharing);
+        self.n_layers.saturating_sub(sharing)..self.n_layers
     }
 
     /// Returns the operation of a recurrent layer in place of attention; `None` for a layer with attention.

@@ -8,7 +8,7 @@ use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule, all_but};
 use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    SlidingDefaults, SlidingRope, SlidingWindow, yarn,
+    SlidingDefaults, SlidingRope, SlidingWindow, StreamSettings, yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
@@ -100,6 +100,7 @@ impl DecoderConfig {
             unrotated: Vec::new(),
             query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
             variants: None,
+            streams: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
             shape: shape(file, architecture, family)?,
@@ -156,8 +157,11 @@ impl DecoderConfig {
         }
         config.check(path)?;
         config.check_gguf_agrees(file, architecture)?;
+        if family.has_streams {
+            config.streams = Some(StreamSettings::in_gguf(&layers)?);
+        }
         if family.has_layer_variants {
-            config.variants = Some(LayerVariants::in_gguf(&layers, &mut config)?);
+            config.variants = Some(LayerVariants::in_gguf(&layers, &mut config, family)?);
             config.check(path)?;
         }
         if let Some(sliding) = &config.sliding {

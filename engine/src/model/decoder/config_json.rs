@@ -9,7 +9,7 @@ use crate::model::decoder::layer_sizes::all_but;
 use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    RecurrentFiles, SlidingRope, SlidingWindow,
+    RecurrentFiles, SlidingRope, SlidingWindow, StreamSettings,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
@@ -77,6 +77,7 @@ impl DecoderConfig {
             unrotated: Vec::new(),
             query_temperature: query_temperature(file, family)?,
             variants: None,
+            streams: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: activation(file, family)?,
             shape: shape(file, family)?,
@@ -105,7 +106,11 @@ impl DecoderConfig {
             _ => unrotated(file, n_layers, family)?,
         };
         config.embed_scale = (family.embed_scale)(&config);
-        config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
+        config.attn_scale = match (family.attn_scale)(&config) {
+            // Gemma 3n and Gemma 4 ignore `query_pre_attn_scalar`, which old files state.
+            default if family.has_layer_variants => default,
+            default => attn_scale(file, default)?,
+        };
         if latent.is_some() {
             config.attn_scale = latent_json::scale(file, head_dim)?;
         }
@@ -120,6 +125,9 @@ impl DecoderConfig {
         config.sliding = sliding_window(file, &config, family)?;
         if family.sliding.as_ref().is_some_and(|sliding| sliding.rotates_alone) {
             config.unrotated = config.full_layers(!file.is_null("sliding_window"));
+        }
+        if family.has_streams {
+            config.streams = Some(StreamSettings::in_json(file, n_layers)?);
         }
         if family.has_layer_variants {
             config.variants = Some(LayerVariants::in_json(file, &mut config, family)?);

@@ -64,6 +64,8 @@ pub struct Family {
     pub(crate) has_query_temperature: bool,
     /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
     pub(crate) has_layer_variants: bool,
+    /// True if it has several residual streams (AltUp).
+    pub(crate) has_streams: bool,
     /// RoPE variants in its files in addition to Llama's.
     pub(crate) rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.

@@ -31,6 +31,7 @@ mod shared_expert;
 mod short_conv;
 mod state_space;
 mod state_space_files;
+pub(crate) mod streams;
 mod yarn;
 
 pub use block::StandardBlock;
@@ -59,6 +60,8 @@ pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 pub(crate) use state_space_files::StateSpaceFiles;
+pub use streams::StreamProjections;
+pub(crate) use streams::StreamSettings;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -103,6 +106,8 @@ pub struct Decoder<B> {
     pub token_embd: Matrix,
     /// Embeddings for each layer, if there are any.
     pub layer_embeddings: Option<LayerEmbeddings>,
+    /// Projections of the embeddings to several residual streams, and of these streams, if there are several.
+    pub streams: Option<StreamProjections>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
@@ -128,6 +133,7 @@ impl<B> Decoder<B> {
             config: self.config,
             token_embd: self.token_embd,
             layer_embeddings: self.layer_embeddings,
+            streams: self.streams,
             output_norm: self.output_norm,
             output: self.output,
             output_bias: self.output_bias,
@@ -167,7 +173,8 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         });
         let positions = self.position_embd.iter().map(|table| ("position_embd", table));
         let own = [("token_embd", &self.token_embd), ("output", &self.output)];
-        own.into_iter().chain(positions).chain(per_layer).collect()
+        let streams = self.streams.iter().flat_map(StreamProjections::matrices);
+        own.into_iter().chain(positions).chain(per_layer).chain(streams).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -290,6 +297,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
             },
         );
         if let Some(per_layer) = &self.model.layer_embeddings {
+            let tokens = &per_layer.rows_of(tokens);
             arrive_rows(&per_layer.table, tokens);
             arrive(
                 format_args!("the embeddings of layers"),
@@ -297,7 +305,13 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
             );
             self.full[0].embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
         }
-        x
+        match &self.model.streams {
+            Some(streams) => {
+                arrive(format_args!("the residual streams"), &streams.matrices().collect::<Vec<_>>());
+                streams.begin(x, n, t)
+            }
+            None => x,
+        }
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -316,6 +330,8 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let ForwardContext { n, c, .. } = self.full[0];
         let model = self.model;
         arrive(format_args!("the head"), &[("output", &model.output)]);
+        // llama.cpp projects the streams of all tokens.
+        let x = model.streams.as_ref().map_or(x.clone(), |streams| streams.end(&x, n, t));
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
         let bias = model.output_bias.as_deref();

@@ -57,6 +57,19 @@ EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
     ("layer_out", "output", "per_layer_projection"),
     ("layer_post_norm", "output", "post_per_layer_input_norm"),
 )
+STREAMS = (  # AltUp, low-rank residuals and sparse gates (Gemma 3n)
+    ("predict_router", "input", r"altup\.prediction_coefs"),
+    ("predict_coefs", "output", r"altup\.prediction_coefs"),
+    ("correct_router", "input", r"altup\.correction_coefs"),
+    ("correct_coefs", "output", r"altup\.correction_coefs"),
+    ("laurel_low", "output", r"laurel\.linear_left"),
+    ("laurel_high", "output", r"laurel\.linear_right"),
+    ("laurel_norm", "output", r"laurel\.post_laurel_norm"),
+    ("laurel_out", "output", "laurel"),
+    ("laurel_residual", "input", "pre_feedforward_layernorm"),
+    ("ffn_sparse", "input", r"mlp\.act_fn"),
+    ("altup_active", "input", "per_layer_input_gate"),
+)
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
 CACHE = ("batch", "kv_head", "key", "head_dim")
@@ -106,6 +119,15 @@ class Places:
     def outside(self, tap: str) -> Place | str:
         """Returns the place of a tap that exists once in a pass."""
         assert self.path is not None
+        parent, _, _ = self.path.rpartition(".")
+        if hasattr(self.model.get_submodule(parent), "altup_projections"):
+            streams = {
+                "embed": Place(f"{parent}.embed_tokens".lstrip("."), "output"),
+                "altup_streams": Place(f"{self.path}.0", "input"),
+                "altup_mean": Place(f"{parent}.norm".lstrip("."), "input"),
+            }
+            if tap in streams:
+                return streams[tap]
         if tap == "embed":
             return Place(f"{self.path}.0", "input")
         norm = (final_norm(self.model, self.path) or self.only_norm()) if tap == "final_norm" else None
@@ -157,13 +179,16 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         del found["q"]  # heads of queries and gates in turn
     if "mixer.up_proj" in names and "attn_norm" in found:
         found["ffn_norm"] = found.pop("attn_norm")
-    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS):
+    others = (*MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS, *(STREAMS if "altup" in names else ()))
+    for tap, side, pattern in others:
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
     if "shared_mlp.output_linear" in names:
         found = {tap: place for tap, place in found.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
         found.update(granite_feed_forward(path, "block_sparse_moe.experts" in names))
+    if "altup" in names:  # modules between which Gemma 4 has them read other values
+        found = {tap: place for tap, place in found.items() if tap not in ("attn_residual", "ffn_residual")}
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     if has_latents(block):  # the taps are latents, attention reads whole heads

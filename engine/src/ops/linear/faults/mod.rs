@@ -32,6 +32,10 @@ use crate::weight::{DType, Matrix, StoredTensor};
 /// Taps of products with a weight matrix, and of the embedding table.
 const MATRICES: &[Point] = &[
     Point::Embed,
+    Point::PredictCoefs,
+    Point::CorrectCoefs,
+    Point::LaurelLow,
+    Point::LaurelHigh,
     Point::MixerIn,
     Point::ConvIn,
     Point::MixerGate,

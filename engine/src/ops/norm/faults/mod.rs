@@ -21,6 +21,7 @@ pub(crate) const NORMS: &[Point] = &[
     Point::KNorm,
     Point::VNorm,
     Point::LayerPostNorm,
+    Point::LaurelNorm,
     Point::QRopeNorm,
     Point::KRopeNorm,
     Point::AttnSubNorm,
