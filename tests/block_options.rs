@@ -29,6 +29,7 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-cohere2", BOTH, 297),
     ("tiny-olmo", BOTH, 177),
     ("tiny-ministral", &[], 177),
+    ("tiny-ministral3", BOTH, 185),
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
     ("tiny-phi2", BOTH, 153),
@@ -57,6 +58,7 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-llama4", BOTH, 437),
     ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
+    ("tiny-lfm2moe", BOTH, 253),
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
     ("tiny-nemotronh", BOTH, 185),
@@ -223,6 +225,15 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("mask_window=6", "mask_window", "attn_weights"),
                 ("rope_theta=1000000", "rope_theta", "q_rope"),
                 ("attn_scale=0.5", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-ministral3",
+            &[
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-one", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
             ],
         ),
         (
@@ -449,6 +460,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("conv_gate@conv_in=swapped", "conv_gate", "conv_in"),
                 ("conv_gate@conv_gated=none", "conv_gate", "conv_gated"),
                 ("norm_missing@q_norm", "norm_missing", "q_norm"),
+            ],
+        ),
+        (
+            "tiny-lfm2moe",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_scores=softmax", "expert_scores", "expert_scores"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
             ],
         ),
         (

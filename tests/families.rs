@@ -508,6 +508,14 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-smollm3", &["no_rope_layers"], json!([1, 0]), "a 0 or 1 for each of 4 layers"),
         ("tiny-smollm3", &["no_rope_layers"], json!([]), "a 0 or 1 for each of 4 layers"),
         ("tiny-llama4", &["attn_temperature_tuning"], json!("on"), "true, false or a number"),
+        ("tiny-ministral3", &["rope_parameters", "rope_type"], json!("default"), "RoPE with YaRN"),
+        (
+            "tiny-ministral3",
+            &["rope_parameters", "llama_4_scaling_beta"],
+            Value::Null,
+            "'rope_parameters.llama_4_scaling_beta' is missing",
+        ),
+        ("tiny-lfm2moe", &["num_experts_per_tok"], json!(9), "1 to 8, the number of experts"),
         ("tiny-granite", &["logits_scaling"], json!(-1), "a positive number"),
         ("tiny-phi4", &["rope_parameters", "long_factor"], json!([1.0]), "one for each pair"),
         ("tiny-qwen3moe", &["mlp_only_layers"], json!([9]), "layers from 0 to 1"),
@@ -646,6 +654,22 @@ fn official_settings_of_llama_4_are_read_as_in_transformers() {
     assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(4)), 0);
     assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(0)), 1);
     assert_eq!(code("tiny-llama4", "no_rope_layers", json!([])), 0);
+}
+
+/// Text models of Mistral and of Ministral 3 are parts of multimodal models with one name.
+#[test]
+fn the_text_part_of_mistral_3_is_that_of_its_own_model_type() {
+    let judged = |model: &str, kind: &str| {
+        let folder = with_key(model, &["model_type"], Some(json!(kind)));
+        let file = folder.path().join("config.json");
+        let text = fs::read_to_string(&file).expect("it is there");
+        let whole = format!(r#"{{"model_type": "mistral3", "text_config": {text}}}"#);
+        fs::write(&file, whole).expect("it is written");
+        run(folder.path(), &dump(model, "transformers-f32")).0
+    };
+    assert_eq!(judged("tiny-ministral3", "ministral3"), 0);
+    assert_eq!(judged("tiny-ministral3", "mistral"), 1);
+    assert_eq!(judged("tiny-mistral", "mistral"), 0);
 }
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.

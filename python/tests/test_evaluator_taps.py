@@ -147,6 +147,7 @@ ALSO_NOT_PLACED = {
     "granitehybridmoe": {"ffn_out", "shared_gate", "shared_up"},
     "hunyuan": {"q_rope", "k_rope"},  # attention reads their norms
     "llama4": LLAMA4,
+    "ministral3": {"q_rope"},  # attention reads queries times their temperature
     "llama4-chunks": LLAMA4 | WINDOW,
     "opt": {"q_rope"},  # attention reads scaled queries
 }

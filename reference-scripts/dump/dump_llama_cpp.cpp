@@ -618,11 +618,12 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
-// Queries times a factor for each token (Llama 4), which have the name of all queries.
+// Queries times a factor for each token (Llama 4, Ministral 3), which may have the name of all queries.
 std::vector<Source> temperature_sources(const ggml_tensor * node) {
     const Name name = node_name(node);
     const bool has_factors = node->op == GGML_OP_MUL && ggml_nelements(node->src[1]) == node->ne[2];
-    if (name.base != "Qcur" || !has_factors) return {};
+    const bool are_queries = name.base == "Qcur" || name.base == "Qcur_attn_temp_scaled";
+    if (!are_queries || !has_factors) return {};
     return {{name.layer, "q_scaled", node, ROWS}};
 }
 

@@ -473,6 +473,8 @@ LFM2 = replace(
         "attn_out": output_of("conv.out_proj"),
     },
 )
+# Some layers have no experts.
+LFM2_MOE = replace(LFM2, taps=LFM2.taps | {"ffn_out": output_of("feed_forward")}, has_dense_layers=True)
 # A mixture of experts beside a feed-forward block that every token uses.
 GRANITE_HYBRID_MOE = {
     "routed_out": output_of("block_sparse_moe"),
@@ -621,7 +623,9 @@ FAMILIES = {
     "hunyuan_v1_dense": LLAMA,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
+    "ministral3": LLAMA,
     "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "granitemoehybrid": GRANITE_HYBRID,
     "nemotron_h": NEMOTRON_H,
     "falcon_h1": FALCON_H1,
@@ -898,6 +902,12 @@ class LinearAttention:
         return call
 
 
+def has_temperature(attention: nn.Module) -> bool:
+    """True if attention multiplies rotated queries by a temperature (Ministral 3)."""
+    rope = getattr(getattr(attention, "config", None), "rope_parameters", None) or {}
+    return "llama_4_scaling_beta" in rope
+
+
 def neighbours_again(x: Tensor, width: int) -> Tensor:
     """The last `width` values of each head in the order in which RoPE read them: its pairs are neighbours."""
     if width == 0:
@@ -944,7 +954,8 @@ class Recorder:
             # OPT multiplies the queries by the factor of the scores before this.
             is_scaled = kwargs.get("scaling") == 1.0 and getattr(module, "scaling", 1.0) != 1.0
             suffix = "_norm" if hasattr(module, "query_layernorm") else ""  # see watch_norms_after_rope
-            self.keep(f"q_rope{suffix}", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
+            queries = "q_scaled" if has_temperature(module) else f"q_rope{suffix}"  # see watch_rotation
+            self.keep(queries, layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
             if not getattr(module, "is_kv_shared_layer", False):
                 self.keep(f"k_rope{suffix}", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
@@ -978,6 +989,26 @@ class Recorder:
             hook_port(self, block, "v", layer, output_of("self_attn.k_proj"))
         if block.hidden_size_per_layer_input:
             block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
+
+    def watch_rotation(self, attention: nn.Module, layer: int) -> None:
+        """Records the rotated queries of Ministral 3, which are then multiplied by a temperature."""
+        own, code = attention.forward, inspect.getmodule(type(attention))
+
+        def forward(*args: object, **kwargs: object) -> object:
+            rotate = code.apply_rotary_pos_emb
+
+            def keep(*rotated: Tensor, **rest: object) -> tuple[Tensor, Tensor]:
+                query, key = rotate(*rotated, **rest)
+                self.keep("q_rope", layer, query.transpose(1, 2))
+                return query, key
+
+            code.apply_rotary_pos_emb = keep
+            try:
+                return own(*args, **kwargs)
+            finally:
+                code.apply_rotary_pos_emb = rotate
+
+        attention.forward = forward
 
     def watch_norms_after_rope(self, attention: nn.Module, layer: int) -> None:
         """Records the inputs of norms after RoPE: one norm for queries, then keys, or two of batch x heads x T x D (Hunyuan)."""
@@ -1136,7 +1167,7 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
 
     named = [*mixture.named_parameters(), *mixture.named_buffers()]
     has_groups = (getattr(recorder.config, "n_group", None) or 1) > 1
-    if has_groups or any(name.endswith("e_score_correction_bias") for name, _ in named):
+    if has_groups or any(name.endswith(("e_score_correction_bias", "expert_bias")) for name, _ in named):
         router.forward = score
     router.register_forward_hook(route)
     experts.forward = forward
@@ -1221,9 +1252,13 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_variants(block, layer)
     if hasattr(block, "self_attn"):
         recorder.watch_norms_after_rope(block.self_attn, layer)
+        if has_temperature(block.self_attn):
+            recorder.watch_rotation(block.self_attn, layer)
     if "feed_forward.router" in modules:
         record_weighed_inputs(recorder, block.feed_forward, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
+    if "feed_forward.gate" in modules:
+        mixture = block.feed_forward
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
         if hasattr(block, "shared_mlp"):

@@ -148,6 +148,17 @@ def add_yarn(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
 
 
+def add_ministral3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The mistral3.* keys."""
+    add_llama(writer, config)
+    add_yarn(writer, config)
+    rope = config.rope_parameters
+    writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+
+
 def add_qwen3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3.* keys."""
     add_sizes(writer, config)
@@ -644,6 +655,27 @@ def add_lfm2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_shortconv_l_cache(config.conv_L_cache)
 
 
+def add_lfm2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The lfm2moe.* keys. Layers with a convolution have no key-value heads."""
+    writer.add_vocab_size(config.vocab_size)
+    kv_heads = [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types]
+    add_sizes(writer, config, kv_heads=kv_heads)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_leading_dense_block_count(config.num_dense_layers)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def name_lfm2_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """LFM2's experts and their correction bias under the names that llama.cpp's converter gives them."""
+    named = renamed(tensors, "feed_forward.expert_bias", "feed_forward.expert_bias.bias")
+    return {name.removeprefix("model.") if ".experts." in name else name: weight for name, weight in named.items()}
+
+
 def add_state_space(writer: gguf.GGUFWriter, heads: int, width: int, *, kernel: int, state: int, groups: int) -> None:
     """The keys of Mamba-2; `width` is that of all heads."""
     writer.add_ssm_conv_kernel(kernel)
@@ -835,6 +867,7 @@ FAMILIES = {
     "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
     "mistral": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout),
     "mixtral": Family(gguf.MODEL_ARCH.LLAMA, add_mixtral, llama_layout),
+    "ministral3": Family(gguf.MODEL_ARCH.MISTRAL3, add_ministral3, llama_layout, rope_types=("yarn",)),
     "qwen2": Family(gguf.MODEL_ARCH.QWEN2, add_qwen2),
     "qwen2_moe": Family(gguf.MODEL_ARCH.QWEN2MOE, add_qwen2_moe),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
@@ -873,6 +906,7 @@ FAMILIES = {
     "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=name_bias),
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=name_bias),
     "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
+    "lfm2_moe": Family(gguf.MODEL_ARCH.LFM2MOE, add_lfm2_moe, convolution_layout, split=name_lfm2_experts),
     "granitemoehybrid": Family(
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),

@@ -61,10 +61,14 @@ from transformers import (
     Jais2ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     MiniMaxM2Config,
     MiniMaxM2ForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     NemotronConfig,
@@ -539,6 +543,29 @@ MODELS = {
             "tie_word_embeddings": False,
         },
     ),
+    "tiny-lfm2moe": tiny(
+        "LFM2's architecture with experts, gated convolutions over 3 positions in layers 0 and 2, attention with norms of each query\nand key head in layer 1, "
+        "8 experts in layers 1 and 2 of which each token chooses 2 by sigmoids and a correction bias,",
+        Lfm2MoeForCausalLM,
+        Lfm2MoeConfig,
+        16,
+        {
+            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+            "no correction bias": shows(misroute(biased=False), 0.1, 3),
+            "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+            "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
+            "the kernels in the opposite order": shows(changed_weights("conv.conv.weight", lambda w: w.flip(-1))),
+        },
+        gains={"q_layernorm": 1.35, "k_layernorm": 1.35, "conv": 1.5, "experts": 2.0},
+        settings={
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 32,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention", "conv"],
+        },
+    ),
     "tiny-granitehybrid": tiny(
         "Granite 4's architecture without experts, Mamba-2 in layers 0 and 2 (8 heads of 8 values with 40 columns, convolutions\nover 4 positions), "
         "attention without RoPE in layer 1, embeddings times 12, scores times 0.3, both halves of a block\ntimes 0.22, logits divided by 3,",
@@ -605,6 +632,34 @@ MODELS = {
             "residual_multiplier": 0.22,
             "logits_scaling": 3.0,
             "tie_word_embeddings": False,
+        },
+    ),
+    "tiny-ministral3": tiny(
+        "Ministral 3's architecture, YaRN (factor 4, original context 4) and a temperature of queries that grows every 4 positions,",
+        Ministral3ForCausalLM,
+        Ministral3Config,
+        0,
+        {
+            "no temperature": shows(configured(scale_rope(llama_4_scaling_beta=0.0)), 0.1, 4),
+            "a temperature that grows one position earlier": shows(
+                replaced(get_llama_4_attn_scale=lambda own: lambda at, *rest: own(at + 1, *rest)), 0.05, 11
+            ),
+            "no YaRN": shows(configured(scale_rope(rope_type="default")), 0.1, 2),
+            "RoPE of neighbours": shows(swap_pairing()),
+        },
+        settings={
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 4,
+                "beta_fast": 4.0,
+                "beta_slow": 0.01,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+            },
         },
     ),
     "tiny-jais2": tiny(

@@ -149,7 +149,8 @@ def route(mixture: nn.Module, config: PreTrainedConfig, wrong: dict[str, object]
     scores = step["scores"](logits)
     statics = getattr(gate, "moe_statics", gate)
     bias = getattr(statics, "e_score_correction_bias", None)
-    bias = getattr(mixture, "e_score_correction_bias", torch.zeros(1)) if bias is None else bias.flatten()
+    beside = getattr(mixture, "expert_bias", getattr(mixture, "e_score_correction_bias", torch.zeros(1)))
+    bias = beside if bias is None else bias.flatten()
     biased = scores + bias if step["biased"] else scores
     allowed = biased
     if (count := getattr(config, "n_group", None) or 1) > 1 and step["summed"]:
@@ -175,8 +176,9 @@ def misroute(**wrong: object) -> Callable[[TinyModel], PreTrainedModel]:
     def build(tiny: TinyModel) -> PreTrainedModel:
         model = new_model(tiny)
         for layer in model.model.layers:
-            if hasattr(layer.mlp, "experts"):
-                layer.mlp.gate.forward = partial(route, layer.mlp, model.config, wrong)
+            mixture = getattr(layer, "mlp", None) or layer.feed_forward
+            if hasattr(mixture, "experts"):
+                mixture.gate.forward = partial(route, mixture, model.config, wrong)
         return model
 
     return build

@@ -58,7 +58,7 @@ pub const FAMILY: Family = Family {
     has_window_switch: true,
     unrotated_every: None,
     may_list_no_layers: false,
-    has_query_temperature: false,
+    query_temperature: None,
     has_layer_variants: false,
     rope: RopeExtras::NONE,
     config_defaults: || json!({"rms_norm_eps": 1e-6}),

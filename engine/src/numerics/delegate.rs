@@ -82,6 +82,10 @@ macro_rules! delegate {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);
     };
     (@row_scaled $inner:tt) => { delegate!(@row_scaled $inner (x: &Tensor, factors: &Tensor) -> Tensor); };
+    (@tempered $inner:tt) => {
+        delegate!(@tempered $inner
+            (q: &Tensor, temperature: &crate::ops::row_factor::QueryTemperature, positions: std::ops::Range<usize>) -> Tensor);
+    };
     (@short_convolution $inner:tt) => {
         delegate!(@short_convolution $inner (x: &Tensor, conv: &crate::ops::short_convolution::ShortConvolution) -> Tensor);
     };

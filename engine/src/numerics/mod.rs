@@ -265,7 +265,8 @@ pub trait Numerics: Send + Sync {
         let weights = experts::of_chosen(&self.scores_of_logits(logits, routing.function), chosen);
         routing.scaled(match routing.is_normalised {
             true => experts::normalised(weights, |row| {
-                ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum()
+                let sum: f32 = ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum();
+                sum + routing.added
             }),
             false => weights,
         })

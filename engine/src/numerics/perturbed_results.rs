@@ -27,6 +27,7 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::row_factor::QueryTemperature;
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::state_space::{StateSpace, StepRule};
@@ -382,7 +383,8 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
-        self.softmaxed(DType::F32, self.numerics.expert_scores(logits, routing))
+        let short = if routing.rounds_scores { self.activation_type() } else { DType::F32 };
+        self.softmaxed(short, self.numerics.expert_scores(logits, routing))
     }
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
@@ -407,6 +409,10 @@ impl Numerics for PerturbedResults<'_> {
 
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         self.result(self.rounded(self.numerics.row_scaled(x, factors), 1.0))
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        self.result(self.rounded(self.numerics.tempered(q, temperature, positions), 1.0))
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

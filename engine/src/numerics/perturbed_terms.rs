@@ -111,6 +111,6 @@ impl Numerics for PerturbedTerms<'_> {
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
         layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, activation, gated,
-        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, shared_weights, add_shared, row_scaled, tempered, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

@@ -22,7 +22,7 @@ use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
-use crate::ops::row_factor;
+use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
@@ -242,6 +242,9 @@ impl Numerics for Transformers {
     /// A bias beside a router of rounded logits is rounded like a weight.
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
         let scores = self.scores_of_logits(logits, routing.function);
+        if routing.rounds_scores {
+            return routing.biased(self.rounded(scores));
+        }
         match routing.precision {
             RouterPrecision::Activations => {
                 ExpertRouting { bias: self.rounded_row(&routing.bias), ..routing.clone() }.biased(scores)
@@ -250,8 +253,16 @@ impl Numerics for Transformers {
         }
     }
 
-    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards.
+    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards, or if each
+    /// step is rounded.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
+        if routing.rounds_scores {
+            let scores = self.rounded(self.scores_of_logits(logits, routing.function));
+            let scores = experts::of_chosen(&scores, chosen);
+            let sum = |row: &[f32]| self.round(self.round(row.iter().sum()) + routing.added);
+            let weights = if routing.is_normalised { experts::normalised(scores, sum) } else { scores };
+            return self.rounded(routing.scaled(self.rounded(weights)));
+        }
         let weights = F32.expert_weights(logits, chosen, routing);
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
@@ -267,6 +278,11 @@ impl Numerics for Transformers {
 
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         row_factor::scaled(x, factors, |product| self.round(product))
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        let factors = temperature.factors(positions);
+        self.row_scaled(q, &if temperature.is_rounded { self.rounded(factors) } else { factors })
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -69,7 +69,7 @@ TABLE = (
     Tap("v_norm", LAYER, KV_HEADS, "values after a norm of each head, which has no weight (Gemma 4)"),
     Tap("q_rope", LAYER, HEADS, "queries after RoPE; without RoPE equal to `q`"),
     Tap("k_rope", LAYER, KV_HEADS, "this pass's keys after RoPE; without RoPE equal to `k`"),
-    Tap("q_scaled", LAYER, HEADS, "queries times the temperature of their position (Llama 4)"),
+    Tap("q_scaled", LAYER, HEADS, "queries times the temperature of their position (Llama 4, Ministral 3)"),
     Tap("q_rope_norm", LAYER, HEADS, "queries after RoPE and a norm of each head (Llama 4, Hunyuan)"),
     Tap("k_rope_norm", LAYER, KV_HEADS, "keys, likewise"),
     Tap("k_cache", LAYER, CACHE, "the keys that attention reads, of every position so far"),

@@ -228,7 +228,8 @@ impl AttentionHalf {
         }
         q = t.tap(QRope, p.rotate(q));
         k = t.tap(KRope, p.rotate(p.times(&k, |by| by.key).unwrap_or(k)));
-        if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
+        if let Some(temperature) = c.query_temperature.filter(|one| one.is_of_all_layers || p.rope.is_none())
+        {
             let positions = p.mask.position..p.mask.position + x.rows();
             q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
         }

@@ -64,7 +64,7 @@ pub struct DecoderConfig {
     pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
-    /// Temperature of queries in layers without RoPE, if they have one.
+    /// Temperature of queries, if they have one.
     pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,

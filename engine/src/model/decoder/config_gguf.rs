@@ -8,13 +8,12 @@ use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule, all_but};
 use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    SlidingDefaults, SlidingRope, SlidingWindow, yarn,
+    SlidingDefaults, SlidingRope, SlidingWindow, TemperatureFiles, yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
-use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads the metadata of a GGUF file. Its keys begin with the architecture's name in the file.
@@ -98,7 +97,7 @@ impl DecoderConfig {
             sliding: None,
             positions: family.positions,
             unrotated: Vec::new(),
-            query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
+            query_temperature: None,
             variants: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
@@ -116,6 +115,10 @@ impl DecoderConfig {
             has_adapter: false,
         };
         config.check(path)?;
+        config.query_temperature = match family.query_temperature {
+            Some(known) => known.in_gguf(file, architecture, &config.rope)?,
+            None => None,
+        };
         config.dense = match &experts {
             Some(known) => known.dense.in_gguf(file, architecture, n_layers)?,
             None => None,
@@ -329,8 +332,12 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         ("attention.temperature_scale", "temperatures of queries are not supported"),
     ];
     let is_stated = |name: &str| {
-        let is_of_experts = name == "expert_count" && family.experts.is_some();
-        is_of_experts || family.stated.iter().any(|stated| stated.gguf == name)
+        let is_known = match name {
+            "expert_count" => family.experts.is_some(),
+            "attention.temperature_scale" => family.query_temperature == Some(TemperatureFiles::Ministral3),
+            _ => false,
+        };
+        is_known || family.stated.iter().any(|stated| stated.gguf == name)
     };
     let windows =
         family.recurrent.map(|_| ("attention.sliding_window", "windows in such models are not supported"));

@@ -26,6 +26,10 @@ pub(crate) struct ExpertFiles {
     pub(crate) has_plain_sigmoid: bool,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub(crate) is_rounded: bool,
+    /// True if they round scores and the sum of the weights, too.
+    pub(crate) rounds_scores: bool,
+    /// Number that transformers adds to the sum of the weights.
+    pub(crate) added: f32,
     /// Function that gives scores.
     pub(crate) function: ScoreFunction,
     /// Function that gives scores in GGUF files that do not state it; `None` if llama.cpp knows no other than `function`.
@@ -75,6 +79,8 @@ impl ExpertFiles {
         shared: None,
         has_plain_sigmoid: false,
         is_rounded: false,
+        rounds_scores: false,
+        added: 0.0,
         function: ScoreFunction::Softmax,
         gguf_function: None,
         precision: RouterPrecision::Activations,
@@ -159,11 +165,13 @@ impl ExpertFiles {
             function: self.function_in_json(file)?,
             groups,
             scale,
+            added: self.added,
             ..settings.routing
         };
+        let has_bias = self.has_bias && file.optional_bool("use_expert_bias")?.unwrap_or(true);
         let clamped = self.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
         let count = one_of(file, &COUNT)?;
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped, ..settings })
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped, has_bias, ..settings })
     }
 
     /// Reads the groups of experts and the factor of their weights.
@@ -290,11 +298,13 @@ impl ExpertFiles {
             is_normalised: false,
             is_of_chosen: self.is_of_chosen,
             is_rounded: self.is_rounded,
+            rounds_scores: self.rounds_scores,
             precision: self.precision,
             function: self.function,
             bias: Vec::new(),
             groups: None,
             scale: 1.0,
+            added: 0.0,
         };
         ExpertsConfig {
             count: 0,

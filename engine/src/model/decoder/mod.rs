@@ -31,6 +31,7 @@ mod shared_expert;
 mod short_conv;
 mod state_space;
 mod state_space_files;
+mod temperature_files;
 mod yarn;
 
 pub use block::StandardBlock;
@@ -59,6 +60,7 @@ pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 pub(crate) use state_space_files::StateSpaceFiles;
+pub use temperature_files::TemperatureFiles;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};

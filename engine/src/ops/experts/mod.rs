@@ -25,6 +25,8 @@ pub struct ExpertRouting {
     pub(crate) groups: Option<ExpertGroups>,
     /// Factor of the weights after they are divided by their sum.
     pub(crate) scale: f32,
+    /// Number that is added to the sum before weights are divided by it.
+    pub(crate) added: f32,
     /// True if the weights are divided by their sum.
     pub(crate) is_normalised: bool,
     /// True if the function reads the logits of the chosen experts alone, and logits decide the choice. The values of a
@@ -32,6 +34,8 @@ pub struct ExpertRouting {
     pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
     pub(crate) is_rounded: bool,
+    /// True if they round scores, before the bias is added, and the sum of the weights, too.
+    pub(crate) rounds_scores: bool,
 }
 
 /// Function of a router's logits that gives each expert's score.

@@ -187,11 +187,13 @@ def has_latents(module: Any) -> bool:
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
-    """Returns the taps that attention reads in Llama 4 and Hunyuan, by the tap that it reads in other models."""
+    """Returns the taps that attention reads in Llama 4, Ministral 3 and Hunyuan, by the tap that it reads in other models."""
     if any(name.endswith((".qk_norm", ".query_layernorm")) for name in names):
         return {"q_rope": "q_rope_norm", "k_rope": "k_rope_norm"}
     attention = getattr(block, "self_attn", None)
-    is_scaled = getattr(attention, "attn_temperature_tuning", False) and not getattr(attention, "use_rope", True)
+    rope = getattr(getattr(attention, "config", None), "rope_parameters", None) or {}
+    is_of_llama4 = getattr(attention, "attn_temperature_tuning", False) and not getattr(attention, "use_rope", True)
+    is_scaled = is_of_llama4 or "llama_4_scaling_beta" in rope
     return {"q_rope": "q_scaled"} if is_scaled else {}
 
 
