@@ -55,6 +55,7 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
     ("tiny-gemma4", BOTH, 465),
+    ("tiny-gemma4moe", BOTH, 321),
     ("tiny-llama4", BOTH, 437),
     ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
@@ -62,6 +63,8 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
     ("tiny-nemotronh", BOTH, 185),
+    ("tiny-nemotronhmoe", BOTH, 233),
+    ("tiny-nemotronhlatent", BOTH, 185),
     ("tiny-falconh1", BOTH, 249),
 ];
 
@@ -499,6 +502,18 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             ],
         ),
         (
+            "tiny-gemma4moe",
+            &[
+                ("norm_missing@router_norm", "norm_missing", "router_norm"),
+                ("router_scale=none", "router_scale", "router_norm"),
+                ("norm_weights@router_norm=none", "norm_weights", "router_norm"),
+                ("norm_missing@expert_norm", "norm_missing", "expert_norm"),
+                ("norm_missing@routed_post_norm", "norm_missing", "routed_post_norm"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
             "tiny-llama4",
             &[
                 ("norm_missing@q_rope_norm", "norm_missing", "q_rope_norm"),
@@ -540,6 +555,25 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
                 ("conv_bias=none", "conv_bias", "conv_out"),
                 ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronhmoe",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_groups=none", "expert_groups", "experts"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("activation@expert_act=relu", "activation", "expert_act"),
+                ("activation@shared_act=relu", "activation", "shared_act"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronhlatent",
+            &[
+                ("expert_weights@routed_latent=unweighted", "expert_weights", "routed_latent"),
+                ("expert_weights@expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
             ],
         ),
         (

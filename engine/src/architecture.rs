@@ -84,7 +84,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("lfm2moe", &["lfm2_moe", "Lfm2MoeForCausalLM"]),
     ("falcon-h1", &["falcon_h1", "FalconH1ForCausalLM"]),
     ("llama4", &["llama4_text", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"]),
-    ("nemotron_h", &["NemotronHForCausalLM"]),
+    ("nemotron_h", &["nemotron_h_moe", "NemotronHForCausalLM"]),
     ("gpt2", &["GPT2LMHeadModel"]),
     ("bitnet", &["BitNetForCausalLM"]),
 ];

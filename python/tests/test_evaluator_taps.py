@@ -143,7 +143,7 @@ ALSO_NOT_PLACED = {
     **dict.fromkeys(("falcon", "falcon-new"), INLINE | {"q", "k", "v"}),  # of groups of heads
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), DELTA_RULE),
     "falconh1": {"recurrent_out"},  # only inside the module, without a norm after it
-    "gemma4": WINDOW | {"v"},  # projected like keys
+    **dict.fromkeys(("gemma4", "gemma4moe"), WINDOW | {"v"}),  # projected like keys
     "granitehybridmoe": {"ffn_out", "shared_gate", "shared_up"},
     "hunyuan": {"q_rope", "k_rope"},  # attention reads their norms
     "llama4": LLAMA4,

@@ -519,7 +519,7 @@ FALCON_H1 = replace(
         "mixer_out": output_of("mamba.out_proj"),
     },
 )
-# Each layer has one half, a `mixer`: Mamba-2, attention or a feed-forward block. All have a norm of the same name.
+# Each layer has one half, a `mixer`: Mamba-2, attention, a feed-forward block or experts. All have a norm of the same name.
 NEMOTRON_H = Family(
     layers="model.layers",
     final_norm="model.norm_f",
@@ -533,6 +533,10 @@ NEMOTRON_H = Family(
         "ffn_up": output_of("mixer.up_proj"),
         "ffn_act": input_of("mixer.down_proj"),
         "ffn_out": output_of("mixer.down_proj"),
+        "routed_out": Port("mixer.fc2_latent_proj", flat=True),  # without latents, what passes through
+        "shared_up": output_of("mixer.shared_experts.up_proj"),
+        "shared_act": input_of("mixer.shared_experts.down_proj"),
+        "shared_out": output_of("mixer.shared_experts.down_proj"),
     },
     rope=None,
     recurrent={
@@ -580,6 +584,31 @@ GEMMA4 = replace(
         "layer_post_norm": output_of("post_per_layer_input_norm"),
     },
     has_dense_layers=True,
+)
+
+# Experts with compressed inputs.
+NEMOTRON_H_LATENT = replace(
+    NEMOTRON_H,
+    taps=NEMOTRON_H.taps
+    | {"expert_latent": Port("mixer.fc1_latent_proj", flat=True), "routed_latent": Port("mixer.experts", flat=True)},
+)
+# Experts next to the feed-forward block; both branches and the router read the stream, through norms of their own.
+GEMMA4_MOE = replace(
+    GEMMA4,
+    taps={tap: port for tap, port in GEMMA4.taps.items() if tap not in ("ffn_gate", "ffn_up", "ffn_act")}
+    | {
+        "router_norm": Port("router.proj", is_input=True, flat=True),
+        "router_logits": Port("router.proj", flat=True),
+        "expert_norm": Port("pre_feedforward_layernorm_2", flat=True),
+        "routed_out": Port("experts", flat=True),
+        "routed_post_norm": output_of("post_feedforward_layernorm_2"),
+        "shared_gate": output_of("mlp.gate_proj"),
+        "shared_up": output_of("mlp.up_proj"),
+        "shared_act": input_of("mlp.down_proj"),
+        "shared_out": output_of("mlp.down_proj"),
+        "shared_post_norm": output_of("post_feedforward_layernorm_1"),
+        "ffn_out": input_of("post_feedforward_layernorm"),
+    },
 )
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
@@ -661,6 +690,10 @@ def family_of(config: PreTrainedConfig) -> Family:
     if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
         kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
         return replace(family, taps=kept | GRANITE_HYBRID_MOE)
+    if config.model_type == "gemma4_text" and config.enable_moe_block:
+        return GEMMA4_MOE
+    if config.model_type == "nemotron_h" and config.moe_latent_size is not None:
+        return NEMOTRON_H_LATENT
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -792,8 +825,11 @@ class LinearResults(Calls):
     functions = (nn.functional.linear,)
 
     def parts(self) -> Iterator[dict[str, Tensor]]:
-        """What each expert computed, by tap."""
+        """What each expert computed, by tap. Experts without a gate have as many projected as activated values."""
         for (_, gate_up), ((act, *_), out) in zip(self.calls[::2], self.calls[1::2], strict=True):
+            if gate_up.shape == act.shape:
+                yield {"expert_up": gate_up, "expert_act": act, "expert_out": out}
+                continue
             gate, up = gate_up.chunk(2, dim=-1)
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
@@ -1142,7 +1178,8 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
 
     def route(module: nn.Module, args: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
         for tap, value in zip(("router_logits", "expert_weights", "experts"), output, strict=True):
-            recorder.keep(tap, layer, value[None])
+            if not (tap == "router_logits" and hasattr(module, "proj")):  # Gemma 4 returns their softmax
+                recorder.keep(tap, layer, value[None])
 
     def forward(hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         with ClampedExperts(experts) if hasattr(experts, "limit") else LinearResults() as seen:
@@ -1232,7 +1269,8 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     modules = dict(block.named_modules())
     has_others = family.has_dense_layers or family.recurrent is not None
     mixer = getattr(block, "mamba", None) or getattr(block, "mixer", None)
-    other_norm = {"attn_norm" if "mixer.up_proj" in modules else "ffn_norm"} if hasattr(block, "mixer") else set()
+    is_feed_forward = "mixer.up_proj" in modules or "mixer.experts" in modules
+    other_norm = {"attn_norm" if is_feed_forward else "ffn_norm"} if hasattr(block, "mixer") else set()
     for tap, port in [*family.taps.items(), *(family.recurrent or {}).items()]:
         if tap not in other_norm and (not has_others or port.module in modules):
             hook_port(recorder, block, tap, layer, port)
@@ -1259,6 +1297,11 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
     if "feed_forward.gate" in modules:
         mixture = block.feed_forward
+    if "mixer.experts" in modules:
+        mixture = block.mixer
+        hook_port(recorder, block, "ffn_out", layer, output_of("mixer"))
+    if "router.proj" in modules:
+        mixture = block
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
         if hasattr(block, "shared_mlp"):
@@ -1536,7 +1579,7 @@ def first_line(error: Exception) -> str:
 
 def has_experts(config: PreTrainedConfig) -> bool:
     """Whether its layers choose experts."""
-    return getattr(config, "num_experts_per_tok", None) is not None
+    return any(getattr(config, key, None) is not None for key in ("num_experts_per_tok", "top_k_experts"))
 
 
 def token_list(text: str) -> list[int]:

@@ -120,6 +120,7 @@ from tiny_mistakes import (
     drop_sinks,
     drop_unweighted_expert,
     drop_window,
+    enlarge_router_inputs,
     exchanged,
     given,
     leave_out,
@@ -257,6 +258,18 @@ DELTA_RULE = {
 QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
 # Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
 TILED = [*range(64), *(64 + 16 * head + row for head in (0, 2, 1, 3) for row in range(16))]
+
+# Mamba-2 with 2 groups of heads, and steps of 0.2 or more.
+NEMOTRON_H = {
+    "head_dim": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "conv_kernel": 4,
+    "time_step_min": 0.2,
+    "rope_parameters": None,
+}
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
 LATENT = {
@@ -911,15 +924,58 @@ MODELS = {
         },
         gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
         settings={
+            **NEMOTRON_H,
             "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
-            "head_dim": 8,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 8,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "conv_kernel": 4,
-            "time_step_min": 0.2,
-            "rope_parameters": None,
+        },
+    ),
+    "tiny-nemotronhmoe": tiny(
+        "Nemotron-H's architecture with experts, layers of one half each: Mamba-2 in layer 0, attention without RoPE in layer 2, 8 experts\nwith squared ReLU and without a gate in "
+        "layers 1 and 3, of which each token chooses 2 from one of 2 groups by sigmoids and a\ncorrection bias, weights times 2.5, a shared expert,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        7,
+        {
+            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+            "no correction bias": shows(misroute(biased=False), 0.1, 3),
+            "experts from all groups": shows(misroute(summed=0), 0.1, 3),
+            "no factor of the weights": shows(misroute(scale=1.0), 0.1),
+            "no shared expert": shows(drop_shared_experts),
+            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            **NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
+    "tiny-nemotronhlatent": tiny(
+        "Nemotron-H's architecture with experts whose inputs are compressed to 32 values: attention without RoPE in layer 0, Mamba-2 in\nlayer 1, 4 experts with squared ReLU and "
+        "without a gate in layer 2, of which each token chooses 2, a shared expert,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        4,
+        {
+            "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
+            "no shared expert": shows(drop_shared_experts, 0.1),
+            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            **NEMOTRON_H,
+            "hidden_size": 64,
+            "layers_block_type": ["full_attention", "linear_attention", "moe"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 32,
+            "moe_latent_size": 32,
         },
     ),
     "tiny-gptoss": tiny(
@@ -987,6 +1043,43 @@ MODELS = {
             "sliding_window": 5,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
             "final_logit_softcapping": 20.0,
+            "rope_parameters": {
+                "sliding_attention": ROPE,
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
+            },
+        },
+    ),
+    "tiny-gemma4moe": tiny(
+        "Gemma 4's architecture with experts, 4 of which each token chooses 2, next to a feed-forward block; heads of 16 values and one\nkey-value head in layer 1, where RoPE "
+        "turns 2 pairs, a window of 5 positions in layer 0, no embeddings of layers,",
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        0,
+        {
+            "no factors of experts": shows(changed_weights("per_expert_scale", torch.ones_like), 0.1),
+            "a router without its weights": shows(changed_weights("router.scale", torch.ones_like), 0.05),
+            "a router whose inputs are not divided by √32": shows(enlarge_router_inputs, 0.1),
+            "no norm after experts": shows(without_modules("post_feedforward_layernorm_2"), 0.1),
+            "the norms before both branches exchanged": shows(
+                exchanged("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 0.1
+            ),
+        },
+        gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "norm": 4.0, "proj": 10.0},
+        settings={
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 512,
+            "final_logit_softcapping": 20.0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
             "rope_parameters": {
                 "sliding_attention": ROPE,
                 "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},

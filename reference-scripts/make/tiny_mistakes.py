@@ -170,13 +170,19 @@ def softmax(logits: Tensor) -> Tensor:
     return logits.softmax(-1)
 
 
+def mixture_of(layer: nn.Module) -> nn.Module:
+    """The part of a layer that may be a mixture of experts."""
+    parts = (getattr(layer, name, None) for name in ("mlp", "feed_forward", "mixer"))
+    return next(part for part in parts if part is not None)
+
+
 def misroute(**wrong: object) -> Callable[[TinyModel], PreTrainedModel]:
     """The model whose routers have other scores, another bias, other groups or another factor."""
 
     def build(tiny: TinyModel) -> PreTrainedModel:
         model = new_model(tiny)
         for layer in model.model.layers:
-            mixture = getattr(layer, "mlp", None) or layer.feed_forward
+            mixture = mixture_of(layer)
             if hasattr(mixture, "experts"):
                 mixture.gate.forward = partial(route, mixture, model.config, wrong)
         return model
@@ -188,8 +194,9 @@ def drop_shared_experts(tiny: TinyModel) -> PreTrainedModel:
     """The model without its shared experts, which have no weight."""
     model = new_model(tiny)
     for layer in model.model.layers:
-        if hasattr(layer.mlp, "shared_experts"):
-            layer.mlp.shared_experts.down_proj.weight.zero_()
+        mixture = mixture_of(layer)
+        if hasattr(mixture, "shared_experts"):
+            mixture.shared_experts.down_proj.weight.zero_()
     return model
 
 
@@ -238,6 +245,14 @@ def swap_halves_of_experts(mixture: nn.Module) -> None:
     """The up projections of all experts in place of their gates, and the reverse."""
     both = mixture.experts.gate_up_proj
     both.copy_(both.roll(both.shape[2] // 2, dims=2))
+
+
+def enlarge_router_inputs(tiny: TinyModel) -> PreTrainedModel:
+    """Routers of Gemma 4 whose inputs are not divided by the root of the hidden size."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        layer.router.scalar_root_size = 1.0
+    return model
 
 
 def change_buffers(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:

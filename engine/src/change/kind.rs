@@ -132,6 +132,7 @@ kinds! {
     }
     Residuals {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+        RouterScale "router_scale" "the factor of a router's normed input, 1/√d: missing, inverted or applied twice";
         LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
         ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     }

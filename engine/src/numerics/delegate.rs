@@ -76,7 +76,7 @@ macro_rules! delegate {
     (@routed $inner:tt) => {
         delegate!(@routed $inner (x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor);
     };
-    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor); };
+    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor); };
     (@shared_weights $inner:tt) => { delegate!(@shared_weights $inner (logits: &Tensor) -> Tensor); };
     (@add_shared $inner:tt) => {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);

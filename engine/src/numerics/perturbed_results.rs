@@ -393,8 +393,8 @@ impl Numerics for PerturbedResults<'_> {
         self.rounded_by(weights, self.roundings.experts)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let mixed = self.summed(self.numerics.mix(outputs, weights, scores), weights.row_len());
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let mixed = self.summed(self.numerics.mix(outputs, weights, scores, is_whole), weights.row_len());
         self.result(self.rounded_by(mixed, self.roundings.experts))
     }
 

@@ -86,8 +86,8 @@ impl Numerics for PerturbedTerms<'_> {
         self.moved(product(&x), &x, w.cols, product)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let product = |outputs: &_| self.numerics.mix(outputs, weights, scores);
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let product = |outputs: &_| self.numerics.mix(outputs, weights, scores, is_whole);
         self.moved(product(outputs), outputs, weights.row_len(), product)
     }
 

@@ -263,13 +263,17 @@ impl Numerics for Transformers {
             let weights = if routing.is_normalised { experts::normalised(scores, sum) } else { scores };
             return self.rounded(routing.scaled(self.rounded(weights)));
         }
-        let weights = F32.expert_weights(logits, chosen, routing);
+        let scales = self.rounded_row(&routing.scales);
+        let weights = F32.expert_weights(logits, chosen, &ExpertRouting { scales, ..routing.clone() });
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
 
     /// Adds the outputs expert by expert, in index order.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, |x| self.round(x))
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let mixed = |round: &(dyn Fn(f32) -> f32 + Sync)| {
+            experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, round)
+        };
+        if is_whole { self.rounded(mixed(&|x| x)) } else { mixed(&|x| self.round(x)) }
     }
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {

@@ -50,7 +50,7 @@ impl DecoderConfig {
         };
         let ffn_key = experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]);
         let [ffn_rule, heads_rule] = match family.has_layer_variants {
-            true => [SizeRule::Free; 2],
+            true => [if experts.is_some() { SizeRule::Same } else { SizeRule::Free }, SizeRule::Free],
             false => [
                 if family.shape.has_single_halves {
                     SizeRule::SameOrZero("layers of another kind")
@@ -105,9 +105,7 @@ impl DecoderConfig {
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
             linear_class: None,
-            experts: experts
-                .map(|known| known.in_gguf(file, architecture, (n_layers, ffn_size)))
-                .transpose()?,
+            experts: experts.map(|known| known.in_gguf(&layers, ffn_size)).transpose()?,
             dense: None,
             recurrent: None,
             single_halves: None,

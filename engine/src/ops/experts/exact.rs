@@ -58,7 +58,12 @@ impl Operation for ExpertWeights {
                     if is_normalised { self.routing.divided_by_sum(scores, profile) } else { scores }
                 }
             };
-            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale, used);
+            let one = |&flat: &usize| {
+                let expert = self.chosen.row(token)[flat % used] as usize;
+                let each =
+                    self.routing.scales.get(expert).map_or(1.0, |&by| profile.weights.round(by.into()));
+                scaled(weights[flat % used], f64::from(self.routing.scale) * each, used)
+            };
             flats.iter().map(one).collect::<Vec<_>>()
         };
         by_row(wanted, used).flat_map(of_token).collect()
@@ -119,7 +124,7 @@ impl Operation for BiasedWeights {
             let all: Vec<ExactValue> = (first..first + used).map(|flat| scores.get(flat)).collect();
             let weights =
                 if self.routing.is_normalised { self.routing.divided_by_sum(all, profile) } else { all };
-            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale, used);
+            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale.into(), used);
             flats.iter().map(one).collect::<Vec<_>>()
         };
         by_row(wanted, used).flat_map(of_token).collect()
@@ -135,10 +140,10 @@ impl Operation for BiasedWeights {
 }
 
 /// Multiplies a weight by the scaling factor of the routing. `used` terms were added in its divisor.
-fn scaled(weight: ExactValue, scale: f32, used: usize) -> ExactValue {
-    let weight = weight.through(weight.value * f64::from(scale), f64::from(scale));
+fn scaled(weight: ExactValue, scale: f64, used: usize) -> ExactValue {
+    let weight = weight.through(weight.value * scale, scale);
     let size = U * weight.value.abs();
-    weight.moved(2.0 * K * size, (used as f64 + 5.0) * size)
+    weight.moved(2.0 * K * size, (used as f64 + 6.0) * size)
 }
 
 impl ExpertRouting {
@@ -346,6 +351,8 @@ pub(crate) struct ExpertMixture {
     pub(crate) weights: Tensor,
     /// Scores in the choice, which decide the order of the sum: `[T, k]`
     pub(crate) scores: Tensor,
+    /// True if the architecture's authors round the sum only. Other engines may round products and partial sums.
+    pub(crate) is_whole: bool,
 }
 
 impl Operation for ExpertMixture {
@@ -358,13 +365,16 @@ impl Operation for ExpertMixture {
             let product = |slot: usize| {
                 let (weight, output) =
                     (weights.get(token * used + slot), outputs.get((token * used + slot) * width + column));
-                weight.times(output).rounded(profile.weighted)
+                weight.times(output)
             };
-            let terms: Vec<ExactValue> = (0..used).map(product).collect();
-            match profile.mixed {
+            let whole: Vec<ExactValue> = (0..used).map(product).collect();
+            let terms: Vec<ExactValue> = whole.iter().map(|term| term.rounded(profile.weighted)).collect();
+            let mixed = match profile.mixed {
                 Float::F32 => sum(&terms),
                 short => sum_in(short, &terms),
-            }
+            };
+            let is_rounded = [profile.weighted, profile.mixed] != [Float::F32; 2];
+            if self.is_whole && is_rounded { mixed.or(sum(&whole)) } else { mixed }
         };
         wanted.iter().map(one).collect()
     }

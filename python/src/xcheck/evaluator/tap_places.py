@@ -14,7 +14,7 @@ from xcheck.taps import FUSED, TAPS
 from .modules import layers
 
 # Modules with several results, by the names that transformers gives them. Places are relative to a decoder layer.
-FEED_FORWARD = r"(mlp|feed_forward|block_sparse_moe|moe)"
+FEED_FORWARD = r"(mlp|feed_forward|block_sparse_moe|moe|mixer)"
 SHARED = FEED_FORWARD + r"\.(shared_experts?|shared_mlp)"
 ROUTER = FEED_FORWARD + r"\.gate|(mlp|block_sparse_moe|moe)\.router"
 MIXTURE = (
@@ -29,6 +29,11 @@ MIXTURE = (
     ("shared_out", "output", SHARED),
     ("shared_logit", "output", FEED_FORWARD + r"\.shared_expert_gate"),
     ("ffn_out", "output", FEED_FORWARD),
+)
+COMPRESSED = (  # experts with compressed inputs (Nemotron-H)
+    ("expert_latent", "output", r"mixer\.fc1_latent_proj"),
+    ("routed_latent", "output", r"mixer\.experts"),
+    ("routed_out", "output", r"mixer\.fc2_latent_proj"),
 )
 LATENT = (("q", "output", r"(self_attn|attention)\.q_b_proj"),)  # queries of multi-head latent attention
 RECURRENT = (  # layers with a convolution or a recurrence in place of attention
@@ -56,6 +61,17 @@ EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
     ("layer_act", "input", "per_layer_projection"),
     ("layer_out", "output", "per_layer_projection"),
     ("layer_post_norm", "output", "post_per_layer_input_norm"),
+)
+BRANCHES = (  # experts and a feed-forward block that read the stream through norms of their own (Gemma 4)
+    ("router_norm", "input", "router.proj"),
+    ("router_logits", "output", "router.proj"),
+    ("expert_weights", "second output", "router"),
+    ("experts", "third output", "router"),
+    ("expert_norm", "output", "pre_feedforward_layernorm_2"),
+    ("routed_out", "output", "experts"),
+    ("routed_post_norm", "output", "post_feedforward_layernorm_2"),
+    ("shared_post_norm", "output", "post_feedforward_layernorm_1"),
+    ("ffn_out", "input", "post_feedforward_layernorm"),
 )
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
@@ -155,9 +171,11 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
     if gates_attention(block, path, found):
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn
-    if "mixer.up_proj" in names and "attn_norm" in found:
+    if {"mixer.up_proj", "mixer.experts"} & set(names) and "attn_norm" in found:
         found["ffn_norm"] = found.pop("attn_norm")
-    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS):
+    if "router.proj" in names:
+        found = beside_experts(path, found)
+    for tap, side, pattern in (*COMPRESSED, *MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS):
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
@@ -170,6 +188,13 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
         for tap in ("q_rope", "k_rope", "k_cache", "v_cache"):
             del found[tap]
     return found
+
+
+def beside_experts(path: str, found: dict[str, Place]) -> dict[str, Place]:
+    """Returns the places in Gemma 4's layers, whose feed-forward block is a shared expert next to the others."""
+    parts = {f"ffn_{part}": f"shared_{part}" for part in ("gate", "up", "act", "out")}
+    own = {parts.get(tap, tap): place for tap, place in found.items()}
+    return {**own, **{tap: Place(f"{path}.{module}", side) for tap, side, module in BRANCHES}}
 
 
 def granite_feed_forward(path: str, has_experts: bool) -> dict[str, Place]:
