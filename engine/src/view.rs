@@ -103,13 +103,14 @@ impl From<&View<'_>> for Tensor {
 }
 
 impl View<'static> {
-    /// Creates a view of a stored array, little-endian. `None` if `bytes` has another number of elements, or the
-    /// elements are no plain numbers that `f64` represents exactly.
+    /// Creates a view of a stored array, little-endian. `None` if `bytes` has another number of elements, the elements
+    /// are no plain numbers that `f64` represents exactly, or the strides of an empty array overflow.
     pub fn stored(shape: &[usize], dtype: DType, bytes: impl Into<LazyBytes>) -> Option<Self> {
         let bytes = bytes.into();
         is_exact(dtype, &bytes).then_some(())?;
         let elements = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length))?;
         (elements.checked_mul(dtype.block_bytes())? == bytes.len()).then_some(())?;
+        shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length.max(1)))?;
         Some(Self::new(shape, dtype, ArrayBytes::Shared(bytes)))
     }
 

@@ -39,57 +39,34 @@ dump_tinygrad() { # MODEL DIRECTORY INPUT...
 }
 
 make_dumps() { # MODEL
-    local input dtypes dtype tinygrad_model=
+    local input dtypes dtype weights cache tinygrad_model=
+    if [[ ! -d $checkpoints/$1/hf ]]; then
+        echo "error: no folder $checkpoints/$1/hf; make_tiny_models.py makes it" >&2
+        exit 2
+    fi
+    input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3) # the input that make_tiny_models.py checks
+    dtypes=(f32 bf16)
     case $1 in
-        tiny-llama2)
-            input=(--prompt "Once upon a time, there was" --decode 4)
-            dtypes=(f32 bf16)
-            ;;
-        tiny-qwen3 | tiny-llama3 | tiny-gemma3) # the input that make_tiny_models.py checks
-            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32 bf16 f16)
-            ;;
-        tiny-qwen2 | tiny-mistral)
-            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32 bf16)
-            ;;
-        tiny-gemma2 | tiny-gemma3-bias | tiny-granite | tiny-llama-bias | tiny-llama-yarn | tiny-mixtral | tiny-olmo2 | tiny-phi4 | tiny-qwen2moe | tiny-qwen3-bias | tiny-qwen3-yarn | tiny-qwen3moe | tiny-smollm3)
-            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32 bf16)
-            ;;
-        tiny-arcee | tiny-cohere | tiny-cohere2 | tiny-ernie45 | tiny-exaone4 | tiny-exaone4-window | tiny-gemma | tiny-glm | tiny-glm4 | tiny-gptneox | tiny-gptneox-sequential | tiny-granitemoe | tiny-helium | tiny-olmo | tiny-olmo3 | tiny-olmoe | tiny-seed-oss | tiny-stablelm | tiny-stablelm-parallel | tiny-starcoder2 | tiny-gptoss | tiny-glm4moe | tiny-qwen3moe-dense | tiny-qwen3next | tiny-qwen35 | tiny-qwen35moe | tiny-deepseekv2 | tiny-deepseekv3 | tiny-glm47flash | tiny-dots1 | tiny-minimaxm2 | tiny-ernie45moe | tiny-jais2 | tiny-granitehybrid | tiny-granitehybridmoe | tiny-lfm2 | tiny-llama4 | tiny-llama4-chunks | tiny-gemma4 | tiny-gemma4moe | tiny-nemotronhmoe | tiny-nemotronhlatent | tiny-ministral | tiny-ministral3 | tiny-lfm2moe | tiny-nemotron | tiny-nemotronh | tiny-phi2 | tiny-falcon | tiny-falcon-new | tiny-falcon-sequential | tiny-opt | tiny-bloom | tiny-bloom-6 | tiny-starcoder | tiny-gptj | tiny-hunyuan | tiny-falconh1)
-            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32 bf16)
-            ;;
-        tiny-gemma3-vision)
-            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32 bf16)
-            ;;
+        tiny-llama2) input=(--prompt "Once upon a time, there was" --decode 4) ;;
+        tiny-qwen3 | tiny-llama3 | tiny-gemma3) dtypes+=(f16) ;;
         tiny-gpt2)
             input=(--prompt "Once, Mia's fox said 7 times" --decode 3)
-            dtypes=(f32 bf16 f16)
+            dtypes+=(f16)
             tinygrad_model=pt # what tinygrad's own example reads
-            ;;
-        *)
-            echo "error: no model '$1'" >&2
-            exit 2
             ;;
     esac
     for dtype in "${dtypes[@]}"; do
         dump_transformers "$1" "$dtype" "${input[@]}"
     done
     # An f32 cache beside f32 weights, so that nothing at all is rounded to f16; elsewhere llama.cpp's default.
-    # An architecture's files that llama.cpp does not read are not there.
-    if [[ -e $checkpoints/$1/$1-f32.gguf ]]; then
-        dump_llama_cpp "$1" f32 f32 "${input[@]}"
-        dump_llama_cpp "$1" q8_0 f16 "${input[@]}"
-    fi
-    if [[ -e $checkpoints/$1/$1-f16.gguf ]]; then
-        dump_llama_cpp "$1" f16 f16 "${input[@]}"
-    fi
-    if [[ -e $checkpoints/$1/$1-mxfp4.gguf ]]; then
-        dump_llama_cpp "$1" mxfp4 f16 "${input[@]}"
-    fi
+    # Models that llama.cpp does not read have no GGUF files.
+    for weights in f32 f16 q8_0 mxfp4; do
+        cache=f16
+        [[ $weights == f32 ]] && cache=f32
+        if [[ -e $checkpoints/$1/$1-$weights.gguf ]]; then
+            dump_llama_cpp "$1" "$weights" "$cache" "${input[@]}"
+        fi
+    done
     if [[ -n $tinygrad_model ]]; then
         dump_tinygrad "$1" "$tinygrad_model" "${input[@]}"
     fi

@@ -104,45 +104,37 @@ from transformers import (
 )
 
 from tiny_mistakes import (
-    change_buffers,
-    change_mixture,
-    change_scaled_mixture,
-    changed_weights,
-    configured,
     cut_gates_at_middle,
     drop_attention_gate,
     drop_biases,
     drop_embedding_scale,
     drop_global_scaling,
     drop_norm_offset,
-    drop_shared_experts,
+    drop_shared_expert,
     drop_shared_weight,
-    drop_sinks,
-    drop_unweighted_expert,
     drop_window,
     enlarge_router_inputs,
     exchanged,
     given,
-    leave_out,
     misroute,
+    move_experts,
     norm_each_head,
     norm_keeping_mean,
-    normalised,
+    read_first_group,
     replaced,
+    rope_change,
     rotate_full_layers,
     rotate_whole_heads,
     scale_of_latents,
-    scale_rope,
     scale_scores,
+    setting_change,
     softmax,
-    swap_fused_gate,
-    swap_halves_of_experts,
-    swap_groups,
+    swap_gate_and_up,
     swap_pairing,
     weigh_by_all,
     weigh_by_softmax,
     weigh_outputs,
-    window_everywhere,
+    weight_change,
     without_modules,
 )
 from tiny_model import Effect, TinyModel, save_as_in_memory
@@ -218,17 +210,6 @@ def shows(wrong, least: float = 0.2, first_row: int = 1) -> Effect:
     return Effect("", wrong, first_row, least)
 
 
-def granite_experts(tiny: TinyModel) -> PreTrainedModel:
-    """Each expert in the place of the next."""
-    from tiny_model import new_model
-
-    model = new_model(tiny)
-    for layer in model.model.layers:
-        for weights in layer.block_sparse_moe.experts.parameters():
-            weights.copy_(weights.roll(1, dims=0))
-    return model
-
-
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 FALCON = {"query_key_value": 1.25, "word_embeddings": 3.0}
 FALCON_SIZES = {
@@ -254,6 +235,12 @@ DELTA_RULE = {
     "linear_value_head_dim": 16,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
+}
+SHARED_MOE = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
 }
 QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
 # Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
@@ -289,7 +276,7 @@ MODELS = {
         {
             "norms that multiply by their weight": shows(drop_norm_offset),
             "embeddings that are not multiplied": shows(drop_embedding_scale),
-            "SiLU": shows(configured(leave_out(hidden_act="silu")), 0.05),
+            "SiLU": shows(setting_change(hidden_act="silu"), 0.05),
         },
         gains={**QK, "embed_tokens": 1.0, "norm": 3.0},
         settings={"head_dim": 16},
@@ -310,9 +297,9 @@ MODELS = {
         Olmo3Config,
         2,
         {
-            "no window": shows(configured(drop_window), 0.2, 5),
+            "no window": shows(drop_window, 0.2, 5),
             "norms of each head": shows(norm_each_head),
-            "no YaRN in layer 1": shows(configured(drop_global_scaling), 0.1),
+            "no YaRN in layer 1": shows(drop_global_scaling, 0.1),
         },
         gains=QK_NORM,
         settings={
@@ -357,7 +344,7 @@ MODELS = {
         9,
         {
             "RoPE in layer 1": shows(rotate_full_layers),
-            "no window": shows(configured(drop_window), 0.2, 5),
+            "no window": shows(drop_window, 0.2, 5),
         },
         gains=QK_NORM,
         settings={"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
@@ -370,9 +357,9 @@ MODELS = {
         Glm4Config,
         0,
         {
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
             "RoPE of halves": shows(swap_pairing(0.5)),
-            "gate and up exchanged": shows(swap_fused_gate),
+            "gate and up exchanged": shows(swap_gate_and_up(axis=0)),
             "no norm after attention": shows(without_modules("post_self_attn_layernorm")),
         },
         settings={"head_dim": 16, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
@@ -384,9 +371,9 @@ MODELS = {
         GlmConfig,
         9,
         {
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
             "RoPE of halves": shows(swap_pairing(0.5)),
-            "gate and up exchanged": shows(swap_fused_gate),
+            "gate and up exchanged": shows(swap_gate_and_up(axis=0)),
         },
         settings={"head_dim": 8, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
     ),
@@ -404,7 +391,7 @@ MODELS = {
         ArceeForCausalLM,
         ArceeConfig,
         2,
-        {"ReLU": shows(configured(leave_out(hidden_act="relu")))},
+        {"ReLU": shows(setting_change(hidden_act="relu"))},
     ),
     "tiny-olmoe": tiny(
         "OLMoE's architecture, all queries normed together and all keys, 8 experts of which each token chooses 3, whose weights\nare not "
@@ -414,7 +401,7 @@ MODELS = {
         6,
         {
             "norms of each head": shows(norm_each_head),
-            "weights divided by their sum": shows(configured(leave_out(norm_topk_prob=True))),
+            "weights divided by their sum": shows(setting_change(norm_topk_prob=True)),
         },
         gains={**QK_NORM, "experts": 2.0},
         settings={"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32, "num_key_value_heads": 4},
@@ -426,9 +413,9 @@ MODELS = {
         GraniteMoeConfig,
         17,
         {
-            "no factor of embeddings": shows(configured(leave_out(embedding_multiplier=1.0))),
-            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
-            "each expert in the place of the next": shows(granite_experts),
+            "no factor of embeddings": shows(setting_change(embedding_multiplier=1.0)),
+            "no residual multiplier": shows(setting_change(residual_multiplier=1.0)),
+            "each expert in the place of the next": shows(move_experts),
         },
         gains={"q_proj": 1.2, "k_proj": 1.2, "embed_tokens": 5.0, "o_proj": 60.0, "experts": 12.0},
         settings={
@@ -449,7 +436,7 @@ MODELS = {
         0,
         {
             "no biases": shows(drop_biases),
-            "a norm that keeps the mean": shows(normalised(norm_keeping_mean)),
+            "a norm that keeps the mean": shows(norm_keeping_mean),
         },
     ),
     "tiny-gptneox": tiny(
@@ -459,8 +446,8 @@ MODELS = {
         GPTNeoXConfig,
         1,
         {
-            "halves one after the other": shows(configured(leave_out(use_parallel_residual=False))),
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "halves one after the other": shows(setting_change(use_parallel_residual=False)),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
             "no biases": shows(drop_biases),
         },
         gains={"query_key_value": 1.25, "embed_in": 3.0, "embed_out": 4.0},
@@ -472,9 +459,9 @@ MODELS = {
         StableLmConfig,
         0,
         {
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
             "no biases": shows(drop_biases),
-            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+            "a norm that keeps the mean": shows(norm_keeping_mean, 0.1),
         },
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "use_qkv_bias": True},
     ),
@@ -483,7 +470,7 @@ MODELS = {
         GPTNeoXForCausalLM,
         GPTNeoXConfig,
         0,
-        {"both halves read the input": shows(configured(leave_out(use_parallel_residual=True)))},
+        {"both halves read the input": shows(setting_change(use_parallel_residual=True))},
         gains={"query_key_value": 1.25, "embed_in": 3.0, "embed_out": 4.0},
         settings={
             "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
@@ -496,7 +483,7 @@ MODELS = {
         StableLmForCausalLM,
         StableLmConfig,
         5,
-        {"RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)))},
+        {"RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0))},
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "use_parallel_residual": True},
     ),
     "tiny-cohere": tiny(
@@ -507,7 +494,7 @@ MODELS = {
         1,
         {
             "RoPE of halves": shows(swap_pairing()),
-            "logits that are not scaled": shows(configured(leave_out(logit_scale=1.0))),
+            "logits that are not scaled": shows(setting_change(logit_scale=1.0)),
         },
         settings={"logit_scale": 0.3},
     ),
@@ -519,7 +506,7 @@ MODELS = {
         120,
         {
             "RoPE in layer 3": shows(rotate_full_layers),
-            "no window": shows(configured(drop_window), 0.2, 5),
+            "no window": shows(drop_window, 0.2, 5),
             "RoPE of halves": shows(swap_pairing()),
         },
         settings={"logit_scale": 0.3, "sliding_window": 5, "num_hidden_layers": 4, "intermediate_size": 32},
@@ -529,7 +516,7 @@ MODELS = {
         MinistralForCausalLM,
         MinistralConfig,
         0,
-        {"no window": shows(configured(drop_window), 0.2, 5), "a window in both layers": shows(window_everywhere, 0.1, 5)},
+        {"no window": shows(drop_window, 0.2, 5), "a window in both layers": shows(setting_change(layer_types=["sliding_attention"] * 2), 0.1, 5)},
         settings={"head_dim": 16, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
         types=(),
     ),
@@ -540,11 +527,11 @@ MODELS = {
         Lfm2Config,
         6,
         {
-            "the kernels in the opposite order": shows(changed_weights("conv.conv.weight", lambda w: w.flip(-1))),
+            "the kernels in the opposite order": shows(weight_change("conv.conv.weight", lambda w: w.flip(-1))),
             "the two gates exchanged": shows(
-                changed_weights("conv.in_proj.weight", lambda w: torch.cat([w.chunk(3)[part] for part in (1, 0, 2)]))
+                weight_change("conv.in_proj.weight", lambda w: torch.cat([w.chunk(3)[part] for part in (1, 0, 2)]))
             ),
-            "no earlier inputs": shows(changed_weights("conv.conv.weight", lambda w: w * (torch.arange(3) == 2))),
+            "no earlier inputs": shows(weight_change("conv.conv.weight", lambda w: w * (torch.arange(3) == 2))),
             "no norms of queries and keys": shows(without_modules("q_layernorm", "k_layernorm"), 0.1),
         },
         gains={"q_layernorm": 1.35, "k_layernorm": 1.35, "conv": 1.5},
@@ -567,7 +554,7 @@ MODELS = {
             "no correction bias": shows(misroute(biased=False), 0.1, 3),
             "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
             "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
-            "the kernels in the opposite order": shows(changed_weights("conv.conv.weight", lambda w: w.flip(-1))),
+            "the kernels in the opposite order": shows(weight_change("conv.conv.weight", lambda w: w.flip(-1))),
         },
         gains={"q_layernorm": 1.35, "k_layernorm": 1.35, "conv": 1.5, "experts": 2.0},
         settings={
@@ -586,11 +573,11 @@ MODELS = {
         GraniteMoeHybridConfig,
         14,
         {
-            "no state decay": shows(changed_weights("A_log", lambda w: w - 100), 0.1),
-            "no skip connection": shows(changed_weights("mamba.D", torch.zeros_like), 0.1),
-            "no bias of steps": shows(changed_weights("dt_bias", torch.zeros_like), 0.1),
-            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
-            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
+            "no state decay": shows(weight_change("A_log", lambda w: w - 100), 0.1),
+            "no skip connection": shows(weight_change("mamba.D", torch.zeros_like), 0.1),
+            "no bias of steps": shows(weight_change("dt_bias", torch.zeros_like), 0.1),
+            "the kernels in the opposite order": shows(weight_change("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no residual multiplier": shows(setting_change(residual_multiplier=1.0)),
         },
         gains={"q_proj": 1.3, "k_proj": 1.3, "lm_head": 12.0, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 12.0},
         settings={
@@ -618,11 +605,11 @@ MODELS = {
         GraniteMoeHybridConfig,
         5,
         {
-            "all heads in one group": shows(swap_groups, 0.1),
-            "steps without limits": shows(configured(leave_out(time_step_limit=(0.0, float("inf")))), 0.1),
-            "no feed-forward block beside the experts": shows(changed_weights("shared_mlp.output_linear.weight", torch.zeros_like)),
-            "each expert in the place of the next": shows(granite_experts),
-            "no residual multiplier": shows(configured(leave_out(residual_multiplier=1.0))),
+            "all heads in one group": shows(read_first_group, 0.1),
+            "steps without limits": shows(setting_change(time_step_limit=(0.0, float("inf"))), 0.1),
+            "no feed-forward block beside the experts": shows(weight_change("shared_mlp.output_linear.weight", torch.zeros_like)),
+            "each expert in the place of the next": shows(move_experts),
+            "no residual multiplier": shows(setting_change(residual_multiplier=1.0)),
         },
         gains={
             "q_proj": 1.3, "k_proj": 1.3, "lm_head": 12.0, "embed_tokens": 5.0, "o_proj": 20.0, "out_proj": 20.0, "output_linear": 30.0,
@@ -653,11 +640,11 @@ MODELS = {
         Ministral3Config,
         0,
         {
-            "no temperature": shows(configured(scale_rope(llama_4_scaling_beta=0.0)), 0.1, 4),
+            "no temperature": shows(rope_change(llama_4_scaling_beta=0.0), 0.1, 4),
             "a temperature that grows one position earlier": shows(
                 replaced(get_llama_4_attn_scale=lambda own: lambda at, *rest: own(at + 1, *rest)), 0.05, 11
             ),
-            "no YaRN": shows(configured(scale_rope(rope_type="default")), 0.1, 2),
+            "no YaRN": shows(rope_change(rope_type="default"), 0.1, 2),
             "RoPE of neighbours": shows(swap_pairing()),
         },
         settings={
@@ -681,9 +668,9 @@ MODELS = {
         Jais2Config,
         2,
         {
-            "ReLU": shows(configured(leave_out(hidden_act="relu"))),
+            "ReLU": shows(setting_change(hidden_act="relu")),
             "no biases": shows(drop_biases),
-            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+            "a norm that keeps the mean": shows(norm_keeping_mean, 0.1),
         },
     ),
     "tiny-nemotron": tiny(
@@ -693,8 +680,8 @@ MODELS = {
         0,
         {
             "norms that multiply by their weight": shows(drop_norm_offset),
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
-            "ReLU": shows(configured(leave_out(hidden_act="relu"))),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
+            "ReLU": shows(setting_change(hidden_act="relu")),
         },
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}},
         norm_shift=1.0,
@@ -706,12 +693,12 @@ MODELS = {
         FalconH1Config,
         2,
         {
-            "all heads in one group": shows(swap_groups, 0.1),
-            "no factor of keys": shows(configured(leave_out(key_multiplier=1.0)), 0.1),
-            "no factors of projections to the recurrence": shows(configured(leave_out(ssm_multipliers=[1.0] * 5)), 0.1),
-            "no factor of Mamba-2's output": shows(configured(leave_out(ssm_out_multiplier=1.0)), 0.1),
-            "no factors of the feed-forward block": shows(configured(leave_out(mlp_multipliers=[1.0, 1.0])), 0.1),
-            "no factor of attention's input": shows(configured(leave_out(attention_in_multiplier=1.0)), 0.1),
+            "all heads in one group": shows(read_first_group, 0.1),
+            "no factor of keys": shows(setting_change(key_multiplier=1.0), 0.1),
+            "no factors of projections to the recurrence": shows(setting_change(ssm_multipliers=[1.0] * 5), 0.1),
+            "no factor of Mamba-2's output": shows(setting_change(ssm_out_multiplier=1.0), 0.1),
+            "no factors of the feed-forward block": shows(setting_change(mlp_multipliers=[1.0, 1.0]), 0.1),
+            "no factor of attention's input": shows(setting_change(attention_in_multiplier=1.0), 0.1),
         },
         settings={
             "mamba_d_ssm": 64,
@@ -738,10 +725,10 @@ MODELS = {
         PhiConfig,
         0,
         {
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
             "no biases": shows(drop_biases),
-            "no bias of the logits": shows(changed_weights("lm_head.bias", torch.zeros_like)),
-            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+            "no bias of the logits": shows(weight_change("lm_head.bias", torch.zeros_like)),
+            "a norm that keeps the mean": shows(norm_keeping_mean, 0.1),
         },
         settings={"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "num_key_value_heads": 4},
     ),
@@ -752,9 +739,9 @@ MODELS = {
         FalconConfig,
         27,
         {
-            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
-            "SiLU": shows(configured(leave_out(activation="silu"))),
-            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+            "another base of RoPE": shows(rope_change(rope_theta=100.0)),
+            "SiLU": shows(setting_change(activation="silu")),
+            "a norm that keeps the mean": shows(norm_keeping_mean, 0.1),
         },
         gains=FALCON,
         settings={**FALCON_SIZES, "tie_word_embeddings": False},
@@ -766,10 +753,10 @@ MODELS = {
         FalconConfig,
         10,
         {
-            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "another base of RoPE": shows(rope_change(rope_theta=100.0)),
             "the two norms exchanged": shows(exchanged("ln_attn", "ln_mlp")),
             "queries, keys and values one after another": shows(
-                changed_weights("query_key_value.weight", lambda w: w.unflatten(0, (-1, 2, 8)).transpose(0, 1).flatten(0, 2))
+                weight_change("query_key_value.weight", lambda w: w.unflatten(0, (-1, 2, 8)).transpose(0, 1).flatten(0, 2))
             ),
         },
         gains=FALCON,
@@ -782,7 +769,7 @@ MODELS = {
         FalconConfig,
         11,
         {
-            "another base of RoPE": shows(configured(scale_rope(rope_theta=100.0))),
+            "another base of RoPE": shows(rope_change(rope_theta=100.0)),
             "the two norms exchanged": shows(exchanged("input_layernorm", "post_attention_layernorm")),
         },
         gains=FALCON,
@@ -797,11 +784,11 @@ MODELS = {
         9,
         {
             "rows of positions without the offset": shows(
-                changed_weights("embed_positions.weight", lambda w: w.roll(2, dims=0))
+                weight_change("embed_positions.weight", lambda w: w.roll(2, dims=0))
             ),
-            "no positions": shows(changed_weights("embed_positions.weight", torch.zeros_like)),
+            "no positions": shows(weight_change("embed_positions.weight", torch.zeros_like)),
             "no biases": shows(drop_biases),
-            "GELU": shows(configured(leave_out(activation_function="gelu")), 0.05),
+            "GELU": shows(setting_change(activation_function="gelu"), 0.05),
         },
         gains={**QK, "embed_positions": 3.0},
         settings={
@@ -870,10 +857,10 @@ MODELS = {
         GPTBigCodeConfig,
         22,
         {
-            "positions that begin with 1": shows(changed_weights("wpe.weight", lambda w: w.roll(-1, dims=0))),
+            "positions that begin with 1": shows(weight_change("wpe.weight", lambda w: w.roll(-1, dims=0))),
             "no biases": shows(drop_biases),
-            "ReLU": shows(configured(leave_out(activation_function="relu")), 0.05),
-            "a norm that keeps the mean": shows(normalised(norm_keeping_mean), 0.1),
+            "ReLU": shows(setting_change(activation_function="relu"), 0.05),
+            "a norm that keeps the mean": shows(norm_keeping_mean, 0.1),
         },
         gains={"c_attn": 1.3, "wte": 3.0, "wpe": 2.0},
         settings={**GPT2_SIZES, "n_positions": 128},
@@ -886,8 +873,8 @@ MODELS = {
         9,
         {
             "RoPE of halves": shows(swap_pairing(0.5)),
-            "RoPE of whole heads": shows(configured(leave_out(rotary_dim=8))),
-            "no bias of the logits": shows(changed_weights("lm_head.bias", torch.zeros_like)),
+            "RoPE of whole heads": shows(setting_change(rotary_dim=8)),
+            "no bias of the logits": shows(weight_change("lm_head.bias", torch.zeros_like)),
         },
         gains={**QK, "wte": 3.0},
         settings={**GPT2_SIZES, "rotary_dim": 4},
@@ -900,7 +887,7 @@ MODELS = {
         2,
         {
             "no norms of queries and keys": shows(without_modules("query_layernorm", "key_layernorm"), 0.1),
-            "a base that is not stretched": shows(configured(scale_rope(rope_type="default")), 0.1),
+            "a base that is not stretched": shows(rope_change(rope_type="default"), 0.1),
             "RoPE of neighbours": shows(swap_pairing()),
         },
         gains={"query_layernorm": 1.35, "key_layernorm": 1.35},
@@ -916,11 +903,11 @@ MODELS = {
         NemotronHConfig,
         3,
         {
-            "all heads in one group": shows(swap_groups, 0.1),
-            "no minimum of steps": shows(configured(leave_out(time_step_min=1e-4)), 0.1),
-            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
-            "the kernels in the opposite order": shows(changed_weights("conv1d.weight", lambda w: w.flip(-1)), 0.1),
-            "no skip connection": shows(changed_weights("mixer.D", torch.zeros_like), 0.1),
+            "all heads in one group": shows(read_first_group, 0.1),
+            "no minimum of steps": shows(setting_change(time_step_min=1e-4), 0.1),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
+            "the kernels in the opposite order": shows(weight_change("conv1d.weight", lambda w: w.flip(-1)), 0.1),
+            "no skip connection": shows(weight_change("mixer.D", torch.zeros_like), 0.1),
         },
         gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
         settings={
@@ -939,8 +926,8 @@ MODELS = {
             "no correction bias": shows(misroute(biased=False), 0.1, 3),
             "experts from all groups": shows(misroute(summed=0), 0.1, 3),
             "no factor of the weights": shows(misroute(scale=1.0), 0.1),
-            "no shared expert": shows(drop_shared_experts),
-            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+            "no shared expert": shows(drop_shared_expert),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
         },
         gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
         settings={
@@ -963,8 +950,8 @@ MODELS = {
         4,
         {
             "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
-            "no shared expert": shows(drop_shared_experts, 0.1),
-            "ReLU": shows(configured(leave_out(mlp_hidden_act="relu")), 0.1),
+            "no shared expert": shows(drop_shared_expert, 0.1),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
         },
         gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
         settings={
@@ -985,9 +972,9 @@ MODELS = {
         GptOssConfig,
         2,
         {
-            "no sinks": shows(drop_sinks),
-            "no window": shows(configured(drop_window), 0.2, 5),
-            "a limit of 2 in the GLU": shows(configured(leave_out(swiglu_limit=2.0)), 0.05),
+            "no sinks": shows(weight_change("sinks", lambda w: torch.full_like(w, -1e4))),
+            "no window": shows(drop_window, 0.2, 5),
+            "a limit of 2 in the GLU": shows(setting_change(swiglu_limit=2.0), 0.05),
             "weights of a softmax over all experts": shows(weigh_by_all),
             "no biases": shows(drop_biases),
         },
@@ -1020,13 +1007,13 @@ MODELS = {
         37,
         {
             "no norm of values": shows(without_modules("v_norm")),
-            "no embeddings of layers": shows(changed_weights("per_layer_projection.weight", torch.zeros_like)),
-            "embeddings of layers without those of tokens": shows(changed_weights("embed_tokens_per_layer.weight", torch.zeros_like)),
-            "outputs of layers that are not scaled": shows(change_buffers("layer_scalar", torch.ones_like)),
+            "no embeddings of layers": shows(weight_change("per_layer_projection.weight", torch.zeros_like)),
+            "embeddings of layers without those of tokens": shows(weight_change("embed_tokens_per_layer.weight", torch.zeros_like)),
+            "outputs of layers that are not scaled": shows(weight_change("layer_scalar", torch.ones_like)),
             "scores divided by the root of the head size": shows(scale_scores(lambda attention: attention.head_dim**-0.5)),
-            "RoPE of whole heads in layers with full attention": shows(configured(rotate_whole_heads)),
-            "no window": shows(configured(drop_window), 0.2, 5),
-            "no cap of logits": shows(configured(leave_out(final_logit_softcapping=None))),
+            "RoPE of whole heads in layers with full attention": shows(rotate_whole_heads),
+            "no window": shows(drop_window, 0.2, 5),
+            "no cap of logits": shows(setting_change(final_logit_softcapping=None)),
         },
         gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "embed_tokens_per_layer": 2.0, "norm": 4.0},
         settings={
@@ -1056,8 +1043,8 @@ MODELS = {
         Gemma4TextConfig,
         0,
         {
-            "no factors of experts": shows(changed_weights("per_expert_scale", torch.ones_like), 0.1),
-            "a router without its weights": shows(changed_weights("router.scale", torch.ones_like), 0.05),
+            "no factors of experts": shows(weight_change("per_expert_scale", torch.ones_like), 0.1),
+            "a router without its weights": shows(weight_change("router.scale", torch.ones_like), 0.05),
             "a router whose inputs are not divided by √32": shows(enlarge_router_inputs, 0.1),
             "no norm after experts": shows(without_modules("post_feedforward_layernorm_2"), 0.1),
             "the norms before both branches exchanged": shows(
@@ -1093,13 +1080,13 @@ MODELS = {
         Llama4TextConfig,
         1,
         {
-            "no norms of queries and keys": shows(configured(leave_out(use_qk_norm=False))),
+            "no norms of queries and keys": shows(setting_change(use_qk_norm=False)),
             "RoPE of halves": shows(swap_pairing()),
-            "RoPE in layer 3": shows(configured(leave_out(no_rope_layers=[1, 1, 1, 1]))),
-            "weights that multiply the outputs of experts": shows(change_scaled_mixture(weigh_outputs), 0.1),
-            "softmax in place of sigmoids": shows(change_scaled_mixture(weigh_by_softmax), 0.1),
-            "no shared expert": shows(change_scaled_mixture(drop_unweighted_expert)),
-            "gate and up of experts exchanged": shows(change_scaled_mixture(swap_halves_of_experts), 0.1),
+            "RoPE in layer 3": shows(setting_change(no_rope_layers=[1, 1, 1, 1])),
+            "weights that multiply the outputs of experts": shows(weigh_outputs, 0.1),
+            "softmax in place of sigmoids": shows(weigh_by_softmax, 0.1),
+            "no shared expert": shows(drop_shared_expert),
+            "gate and up of experts exchanged": shows(swap_gate_and_up(axis=2), 0.1),
         },
         gains={"q_proj": 1.75, "k_proj": 1.75, "experts": 2.0, "router": 2.0},
         settings={
@@ -1119,10 +1106,10 @@ MODELS = {
         Llama4TextConfig,
         7,
         {
-            "no chunks": shows(configured(leave_out(attention_chunk_size=512)), 0.2, 5),
-            "no temperature": shows(configured(leave_out(attn_temperature_tuning=False)), 0.1, 3),
-            "a temperature that grows every 2 positions": shows(configured(leave_out(floor_scale=2)), 0.05, 3),
-            "weights that multiply the outputs of experts": shows(change_scaled_mixture(weigh_outputs), 0.1),
+            "no chunks": shows(setting_change(attention_chunk_size=512), 0.2, 5),
+            "no temperature": shows(setting_change(attn_temperature_tuning=False), 0.1, 3),
+            "a temperature that grows every 2 positions": shows(setting_change(floor_scale=2), 0.05, 3),
+            "weights that multiply the outputs of experts": shows(weigh_outputs, 0.1),
         },
         gains={"q_proj": 1.5, "k_proj": 1.5, "experts": 2.0, "router": 2.0},
         settings={
@@ -1150,8 +1137,8 @@ MODELS = {
             "no correction bias": shows(misroute(biased=False), 0.1, 3),
             "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
             "no factor of the weights": shows(misroute(scale=1.0)),
-            "no shared expert": shows(drop_shared_experts),
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0))),
+            "no shared expert": shows(drop_shared_expert),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
         },
         gains={**QK_NORM, "experts": 2.0},
         settings={
@@ -1248,7 +1235,7 @@ MODELS = {
         0,
         {
             "no norms of queries and keys": shows(without_modules("q_norm", "k_norm"), 0.1),
-            "RoPE with another base": shows(configured(scale_rope(rope_theta=100.0)), 0.1),
+            "RoPE with another base": shows(rope_change(rope_theta=100.0), 0.1),
         },
         gains={**QK_NORM, "experts": 2.0},
         settings={
@@ -1300,7 +1287,7 @@ MODELS = {
         {
             "a scale of the latents' width": shows(scale_scores(scale_of_latents), 0.1),
             "no factor of scores": shows(scale_scores(lambda _: (0.1 * math.log(4) + 1) ** -2), 0.1),
-            "RoPE of halves": shows(configured(leave_out(rope_interleave=False))),
+            "RoPE of halves": shows(setting_change(rope_interleave=False)),
             "no norm of latents": shows(without_modules("kv_a_layernorm"), 0.1),
             "no norm of compressed queries": shows(without_modules("q_a_layernorm"), 0.1),
             "no factor of the weights": shows(misroute(scale=1.0)),
@@ -1335,9 +1322,9 @@ MODELS = {
         0,
         {
             "a scale of the latents' width": shows(scale_scores(scale_of_latents), 0.1),
-            "RoPE of halves": shows(configured(leave_out(rope_interleave=False))),
+            "RoPE of halves": shows(setting_change(rope_interleave=False)),
             "no norm of latents": shows(without_modules("kv_a_layernorm"), 0.1),
-            "no shared expert": shows(drop_shared_experts),
+            "no shared expert": shows(drop_shared_expert),
         },
         gains={"kv_b_proj": 1.5, "q_b_proj": 1.2, "experts": 2.0},
         settings={
@@ -1360,20 +1347,17 @@ MODELS = {
         {
             "norms that multiply by their weight": shows(drop_norm_offset),
             "no output gate": shows(drop_attention_gate),
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0), 0.1),
             "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
             "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
             "β = 1": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
             "`in_proj_ba` split in the middle instead of per key head": shows(cut_gates_at_middle),
-            "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
+            "no weight of the shared expert": shows(drop_shared_weight),
         },
         gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
         settings={
             **DELTA_RULE,
-            "num_experts": 8,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 32,
+            **SHARED_MOE,
             "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
         },
         norm_shift=1.0,
@@ -1388,10 +1372,10 @@ MODELS = {
         {
             "norms that multiply by their weight": shows(drop_norm_offset),
             "no output gate": shows(drop_attention_gate),
-            "RoPE of whole heads": shows(configured(scale_rope(partial_rotary_factor=1.0)), 0.1),
+            "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0), 0.1),
             "no L2 norm of queries and keys": shows(replaced(l2norm=lambda _: lambda x, **_: x)),
             "no decay": shows(replaced(torch_chunk_gated_delta_rule=given(g=torch.zeros_like))),
-            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+            "value heads in llama.cpp's order": shows(weight_change("in_proj_qkv.weight", lambda w: w[TILED])),
         },
         gains={**QK_NORM, "out_proj": 2.0},
         settings=QWEN35,
@@ -1407,18 +1391,12 @@ MODELS = {
         {
             "no output gate": shows(drop_attention_gate),
             "β = 1": shows(replaced(torch_chunk_gated_delta_rule=given(beta=torch.ones_like))),
-            "value heads in llama.cpp's order": shows(changed_weights("in_proj_qkv.weight", lambda w: w[TILED])),
+            "value heads in llama.cpp's order": shows(weight_change("in_proj_qkv.weight", lambda w: w[TILED])),
             "weights that are not divided by their sum": shows(weigh_by_all),
-            "no weight of the shared expert": shows(change_mixture(drop_shared_weight)),
+            "no weight of the shared expert": shows(drop_shared_weight),
         },
         gains={**QK_NORM, "experts": 2.0, "out_proj": 2.0},
-        settings={
-            **QWEN35,
-            "num_experts": 8,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 32,
-        },
+        settings={**QWEN35, **SHARED_MOE},
         norm_shift=1.0,
         save=save_as_in_memory,
     ),
@@ -1427,6 +1405,6 @@ MODELS = {
         OlmoForCausalLM,
         OlmoConfig,
         2,
-        {"RoPE of neighbours": shows(swap_pairing()), "a base of 100": shows(configured(scale_rope(rope_theta=100.0)))},
+        {"RoPE of neighbours": shows(swap_pairing()), "a base of 100": shows(rope_change(rope_theta=100.0))},
     ),
 }

@@ -11,9 +11,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from tiny_model import TinyModel, new_model
 
+Mistake = Callable[[TinyModel], PreTrainedModel]
 
-def configured(change: Callable[[PreTrainedConfig], None]) -> Callable[[TinyModel], PreTrainedModel]:
-    """The model with its text configuration changed."""
+
+def config_change(change: Callable[[PreTrainedConfig], None]) -> Mistake:
+    """Builds the model with its text configuration changed."""
 
     def build(tiny: TinyModel) -> PreTrainedModel:
         config = deepcopy(tiny.config)
@@ -23,123 +25,129 @@ def configured(change: Callable[[PreTrainedConfig], None]) -> Callable[[TinyMode
     return build
 
 
-def normalised(norm: Callable[[nn.LayerNorm, Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
-    """The model with `norm` in place of every LayerNorm."""
+def setting_change(**settings: object) -> Mistake:
+    """Changes settings of the configuration."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
-        for module in model.modules():
-            if isinstance(module, nn.LayerNorm):
-                module.forward = partial(norm, module)
-        return model
+    @config_change
+    def change(config: PreTrainedConfig) -> None:
+        for key, value in settings.items():
+            setattr(config, key, value)
 
-    return build
+    return change
 
 
-def drop_rope_scaling(config: PreTrainedConfig) -> None:
-    """RoPE without its scaling."""
-    config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
+def rope_change(**settings: object) -> Mistake:
+    """Changes settings of RoPE."""
 
-
-def scale_rope(**settings: object) -> Callable[[PreTrainedConfig], None]:
-    """RoPE with other numbers of its scaling."""
-
+    @config_change
     def change(config: PreTrainedConfig) -> None:
         config.rope_parameters.update(settings)
 
     return change
 
 
-def drop_biases(tiny: TinyModel) -> PreTrainedModel:
-    """The model without its biases."""
-    model = new_model(tiny)
-    for name, parameter in model.named_parameters():
-        if name.endswith((".bias", "_bias")):
-            parameter.zero_()
-    return model
-
-
-def changed_weights(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
-    """The model with every weight of this name changed."""
+def model_change(change: Callable[[PreTrainedModel], None]) -> Mistake:
+    """Builds the model, then changes it."""
 
     def build(tiny: TinyModel) -> PreTrainedModel:
         model = new_model(tiny)
-        for name, parameter in model.named_parameters():
-            if name.endswith(suffix):
-                parameter.copy_(change(parameter))
+        change(model)
         return model
 
     return build
 
 
-def exchanged(one: str, other: str) -> Callable[[TinyModel], PreTrainedModel]:
+def mixture_of(layer: nn.Module) -> nn.Module:
+    """The part of a layer that may be a mixture of experts."""
+    parts = (getattr(layer, name, None) for name in ("mlp", "feed_forward", "mixer"))
+    return next(part for part in parts if part is not None)
+
+
+def mixture_change(change: Callable[[nn.Module], None]) -> Mistake:
+    """Changes every mixture of experts."""
+
+    @model_change
+    def build(model: PreTrainedModel) -> None:
+        for layer in model.model.layers:
+            block = mixture_of(layer)
+            if hasattr(block, "experts"):
+                change(block)
+
+    return build
+
+
+def norm_change(norm: Callable[[nn.LayerNorm, Tensor], Tensor]) -> Mistake:
+    """Replaces every LayerNorm."""
+
+    @model_change
+    def build(model: PreTrainedModel) -> None:
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.forward = partial(norm, module)
+
+    return build
+
+
+def weight_change(suffixes: str | tuple[str, ...], change: Callable[[Tensor], Tensor]) -> Mistake:
+    """Changes the weights and buffers whose names end with one of the suffixes."""
+
+    @model_change
+    def build(model: PreTrainedModel) -> None:
+        for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if name.endswith(suffixes):
+                weight.copy_(change(weight))
+
+    return build
+
+
+drop_biases = weight_change((".bias", "_bias"), torch.zeros_like)
+drop_shared_expert = weight_change(("shared_expert.down_proj.weight", "shared_experts.down_proj.weight"), torch.zeros_like)
+# Each expert in the place of the next, which the router does not know.
+move_experts = weight_change(("experts.gate_up_proj", "experts.down_proj"), lambda w: w.roll(1, dims=0))
+
+
+def swap_gate_and_up(axis: int) -> Mistake:
+    """Exchanges gate and up projections, the halves of one weight along `axis`."""
+    return weight_change(("gate_up_proj", "gate_up_proj.weight"), lambda w: w.roll(w.shape[axis] // 2, dims=axis))
+
+
+@config_change
+def drop_rope_scaling(config: PreTrainedConfig) -> None:
+    """RoPE without its scaling."""
+    config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
+
+
+def exchanged(one: str, other: str) -> Mistake:
     """The model with two modules of each layer exchanged."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
+    @model_change
+    def build(model: PreTrainedModel) -> None:
         for module in model.modules():
             if hasattr(module, one) and hasattr(module, other):
                 first, second = getattr(module, one), getattr(module, other)
                 setattr(module, one, second)
                 setattr(module, other, first)
-        return model
 
     return build
 
 
-def swap_gate_and_up(tiny: TinyModel) -> PreTrainedModel:
-    """The up projections of all experts in the place of their gates, and the other way round."""
-    model = new_model(tiny)
-    for layer in model.model.layers:
-        both = layer.mlp.experts.gate_up_proj
-        both.copy_(both.roll(both.shape[1] // 2, dims=1))
-    return model
-
-
-def move_experts(tiny: TinyModel) -> PreTrainedModel:
-    """Each expert in the place of the next, where the router does not know of it."""
-    model = new_model(tiny)
-    for layer in model.model.layers:
-        for weights in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
-            weights.copy_(weights.roll(1, dims=0))
-    return model
-
-
-def change_mixture(change: Callable[[nn.Module], None]) -> Callable[[TinyModel], PreTrainedModel]:
-    """The model with every mixture changed."""
-
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
-        for layer in model.model.layers:
-            change(layer.mlp)
-        return model
-
-    return build
-
-
-def drop_shared(mixture: nn.Module) -> None:
-    """No shared expert."""
-    mixture.shared_expert.down_proj.weight.zero_()
-
-
+@mixture_change
 def drop_shared_weight(mixture: nn.Module) -> None:
     """The shared expert without its weight: a gate whose sigmoid is 1."""
     mixture.shared_expert_gate.forward = lambda x: x.new_full((*x.shape[:-1], 1), 1e4)
 
 
-def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:
+@mixture_change
+def weigh_by_all(mixture: nn.Module) -> None:
     """Softmax over all experts, of which the chosen are not divided by their sum."""
+    router = mixture.gate if hasattr(mixture, "gate") else mixture.router
 
-    def route(router: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight, getattr(router, "bias", None))
         weights, chosen = logits.float().softmax(-1).topk(router.top_k, dim=-1)
         return logits, weights, chosen
 
-    model = new_model(tiny)
-    for layer in model.model.layers:
-        router = layer.mlp.gate if hasattr(layer.mlp, "gate") else layer.mlp.router
-        router.forward = partial(route, router)
-    return model
+    router.forward = forward
 
 
 def route(mixture: nn.Module, config: PreTrainedConfig, wrong: dict[str, object], x: Tensor, *_: Tensor) -> tuple:
@@ -170,49 +178,20 @@ def softmax(logits: Tensor) -> Tensor:
     return logits.softmax(-1)
 
 
-def mixture_of(layer: nn.Module) -> nn.Module:
-    """The part of a layer that may be a mixture of experts."""
-    parts = (getattr(layer, name, None) for name in ("mlp", "feed_forward", "mixer"))
-    return next(part for part in parts if part is not None)
-
-
-def misroute(**wrong: object) -> Callable[[TinyModel], PreTrainedModel]:
+def misroute(**wrong: object) -> Mistake:
     """The model whose routers have other scores, another bias, other groups or another factor."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
+    @model_change
+    def build(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
             mixture = mixture_of(layer)
             if hasattr(mixture, "experts"):
                 mixture.gate.forward = partial(route, mixture, model.config, wrong)
-        return model
 
     return build
 
 
-def drop_shared_experts(tiny: TinyModel) -> PreTrainedModel:
-    """The model without its shared experts, which have no weight."""
-    model = new_model(tiny)
-    for layer in model.model.layers:
-        mixture = mixture_of(layer)
-        if hasattr(mixture, "shared_experts"):
-            mixture.shared_experts.down_proj.weight.zero_()
-    return model
-
-
-def change_scaled_mixture(change: Callable[[nn.Module], None]) -> Callable[[TinyModel], PreTrainedModel]:
-    """The Llama 4 model with every mixture changed."""
-
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
-        for layer in model.model.layers:
-            if hasattr(layer.feed_forward, "experts"):
-                change(layer.feed_forward)
-        return model
-
-    return build
-
-
+@mixture_change
 def weigh_outputs(mixture: nn.Module) -> None:
     """Weights that multiply the experts' outputs instead of their inputs."""
 
@@ -225,6 +204,7 @@ def weigh_outputs(mixture: nn.Module) -> None:
     mixture.forward = forward
 
 
+@mixture_change
 def weigh_by_softmax(mixture: nn.Module) -> None:
     """Softmax over all experts in place of sigmoids."""
 
@@ -236,51 +216,26 @@ def weigh_by_softmax(mixture: nn.Module) -> None:
     mixture.router.forward = forward
 
 
-def drop_unweighted_expert(mixture: nn.Module) -> None:
-    """No shared expert."""
-    mixture.shared_expert.down_proj.weight.zero_()
-
-
-def swap_halves_of_experts(mixture: nn.Module) -> None:
-    """The up projections of all experts in place of their gates, and the reverse."""
-    both = mixture.experts.gate_up_proj
-    both.copy_(both.roll(both.shape[2] // 2, dims=2))
-
-
-def enlarge_router_inputs(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def enlarge_router_inputs(model: PreTrainedModel) -> None:
     """Routers of Gemma 4 whose inputs are not divided by the root of the hidden size."""
-    model = new_model(tiny)
     for layer in model.model.layers:
         layer.router.scalar_root_size = 1.0
-    return model
 
 
-def change_buffers(suffix: str, change: Callable[[Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
-    """The model with every buffer of this name changed."""
-
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
-        for name, buffer in model.named_buffers():
-            if name.endswith(suffix):
-                buffer.copy_(change(buffer))
-        return model
-
-    return build
-
-
+@config_change
 def rotate_whole_heads(config: PreTrainedConfig) -> None:
     """Full layers that rotate all pairs of a head."""
     config.rope_parameters["full_attention"]["partial_rotary_factor"] = 1.0
 
 
-def scale_scores(factor: Callable[[nn.Module], float]) -> Callable[[TinyModel], PreTrainedModel]:
+def scale_scores(factor: Callable[[nn.Module], float]) -> Mistake:
     """The model with another factor of q·k, in terms of its own."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
+    @model_change
+    def build(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
             layer.self_attn.scaling *= factor(layer.self_attn)
-        return model
 
     return build
 
@@ -290,7 +245,8 @@ def scale_of_latents(attention: nn.Module) -> float:
     return (attention.qk_head_dim / (attention.kv_lora_rank + attention.qk_rope_head_dim)) ** 0.5
 
 
-def norm_each_head(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def norm_each_head(model: PreTrainedModel) -> None:
     """Queries and keys normalised by the statistics of each head, not of all."""
 
     def of_heads(norm: nn.Module, x: Tensor) -> Tensor:
@@ -298,28 +254,18 @@ def norm_each_head(tiny: TinyModel) -> PreTrainedModel:
         normed = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + norm.variance_epsilon)
         return normed.flatten(-2) * norm.weight
 
-    model = new_model(tiny)
     for layer in model.model.layers:
         for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
             norm.forward = partial(of_heads, norm)
-    return model
 
 
-def leave_out(**settings: object) -> Callable[[PreTrainedConfig], None]:
-    """Other numbers than the configuration has."""
-
-    def change(config: PreTrainedConfig) -> None:
-        for key, value in settings.items():
-            setattr(config, key, value)
-
-    return change
-
-
+@config_change
 def use_short_factors(config: PreTrainedConfig) -> None:
     """LongRoPE's factors of short texts for all."""
     config.rope_parameters["long_factor"] = config.rope_parameters["short_factor"]
 
 
+@config_change
 def rotate_all(config: PreTrainedConfig) -> None:
     """All values of a head turned, the second half by angles of the first."""
     rope = config.rope_parameters
@@ -327,16 +273,19 @@ def rotate_all(config: PreTrainedConfig) -> None:
     rope["short_factor"], rope["long_factor"] = rope["short_factor"] * 2, rope["long_factor"] * 2
 
 
+@config_change
 def drop_window(config: PreTrainedConfig) -> None:
     """Local layers that see every position."""
     config.sliding_window = config.max_position_embeddings
 
 
+@config_change
 def widen_window(config: PreTrainedConfig) -> None:
     """A window that is one position too wide."""
     config.sliding_window += 1
 
 
+@config_change
 def swap_rope_bases(config: PreTrainedConfig) -> None:
     """Local layers with the global layers' RoPE, and the other way round."""
     rope = config.rope_parameters
@@ -346,50 +295,48 @@ def swap_rope_bases(config: PreTrainedConfig) -> None:
     }
 
 
+@config_change
 def drop_global_scaling(config: PreTrainedConfig) -> None:
     """Global layers without RoPE's scaling."""
     config.rope_parameters["full_attention"] = {"rope_type": "default", "rope_theta": 1e6}
 
 
+@config_change
 def scale_local_layers(config: PreTrainedConfig) -> None:
     """Local layers with the scaling of the global ones."""
     config.rope_parameters["sliding_attention"] = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4}
 
 
-def use_exact_gelu(config: PreTrainedConfig) -> None:
-    """GELU by the error function instead of by tanh."""
-    config.activation_function = "gelu"
-
-
+@norm_change
 def norm_keeping_mean(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     """RMSNorm where LayerNorm belongs."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
 
 
+@norm_change
 def norm_of_sample_variance(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     """LayerNorm that divides the squares' sum by n - 1."""
     variance, mean = torch.var_mean(x, dim=-1, correction=1, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
 
 
-def without_modules(*names: str) -> Callable[[TinyModel], PreTrainedModel]:
+def without_modules(*names: str) -> Mistake:
     """The model without the modules that have one of these names: their inputs pass through."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
+    @model_change
+    def build(model: PreTrainedModel) -> None:
         for name, module in model.named_modules():
             if name.split(".")[-1] in names:
                 module.forward = lambda x: x
-        return model
 
     return build
 
 
-def swap_pairing(rotated: float = 1.0) -> Callable[[TinyModel], PreTrainedModel]:
+def swap_pairing(rotated: float = 1.0) -> Mistake:
     """RoPE of neighbours where halves belong, or the other way round, in the `rotated` part of each head."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
+    @model_change
+    def build(model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         width = int(size * rotated)
@@ -398,23 +345,13 @@ def swap_pairing(rotated: float = 1.0) -> Callable[[TinyModel], PreTrainedModel]
             if name.split(".")[-2] in ("q_proj", "k_proj"):
                 heads = parameter.unflatten(0, (-1, size))
                 parameter.copy_(heads[:, order].flatten(0, 1))
-        return model
 
     return build
 
 
-def swap_fused_gate(tiny: TinyModel) -> PreTrainedModel:
-    """The halves of a fused gate and up projection exchanged."""
-    model = new_model(tiny)
-    for name, parameter in model.named_parameters():
-        if name.split(".")[-2] == "gate_up_proj":
-            parameter.copy_(parameter.roll(parameter.shape[0] // 2, dims=0))
-    return model
-
-
-def swap_groups(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def read_first_group(model: PreTrainedModel) -> None:
     """Mamba-2 whose heads all read B and C of the first group."""
-    model = new_model(tiny)
     for module in model.modules():
         if hasattr(module, "ssm_state_size"):
             inner, size, groups = module.intermediate_size, module.ssm_state_size, module.n_groups
@@ -423,23 +360,21 @@ def swap_groups(tiny: TinyModel) -> PreTrainedModel:
                 weight.copy_(weight[rows])
             projection = module.in_proj.weight
             projection[inner : inner + len(rows)] = projection[inner : inner + len(rows)][rows]
-    return model
 
 
-def drop_norm_offset(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def drop_norm_offset(model: PreTrainedModel) -> None:
     """Norms that multiply by their weight, not by 1 + weight."""
-    model = new_model(tiny)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1 and name.endswith("weight") and not name.endswith("linear_attn.norm.weight"):
             parameter.sub_(1)
-    return model
 
 
-def replaced(**functions: Callable[[Callable], Callable]) -> Callable[[TinyModel], PreTrainedModel]:
+def replaced(**functions: Callable[[Callable], Callable]) -> Mistake:
     """The model that calls other functions of its file: each is made of the function that it replaces."""
 
-    def build(tiny: TinyModel) -> PreTrainedModel:
-        model = new_model(tiny)
+    @model_change
+    def build(model: PreTrainedModel) -> None:
         code, forward = inspect.getmodule(type(model)), model.forward
 
         def run(*args: object, **settings: object) -> object:
@@ -453,7 +388,6 @@ def replaced(**functions: Callable[[Callable], Callable]) -> Callable[[TinyModel
                     setattr(code, name, function)
 
         model.forward = run
-        return model
 
     return build
 
@@ -470,9 +404,9 @@ def given(**changes: Callable[[Tensor], Tensor]) -> Callable[[Callable], Callabl
     return change
 
 
-def drop_attention_gate(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def drop_attention_gate(model: PreTrainedModel) -> None:
     """Removes the output gate of attention: 1 instead of the sigmoid."""
-    model = new_model(tiny)
     for layer in model.model.layers:
         if hasattr(layer, "self_attn"):
             project, width = layer.self_attn.q_proj.forward, layer.self_attn.head_dim
@@ -483,48 +417,29 @@ def drop_attention_gate(tiny: TinyModel) -> PreTrainedModel:
                 return heads.flatten(-2)
 
             layer.self_attn.q_proj.forward = without_gate
-    return model
 
 
-def cut_gates_at_middle(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def cut_gates_at_middle(model: PreTrainedModel) -> None:
     """Splits `in_proj_ba` into beta and decay in the middle instead of per key head."""
-    model = new_model(tiny)
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             weight = layer.linear_attn.in_proj_ba.weight
             heads = weight.unflatten(0, (2, layer.linear_attn.num_k_heads, -1))
             weight.copy_(heads.swapaxes(0, 1).flatten(0, 2))
-    return model
 
 
-def drop_embedding_scale(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def drop_embedding_scale(model: PreTrainedModel) -> None:
     """Embeddings that are not multiplied."""
-    model = new_model(tiny)
     embeddings = model.get_input_embeddings()
     embeddings.forward = lambda ids: nn.functional.embedding(ids, embeddings.weight)
-    return model
 
 
-def rotate_full_layers(tiny: TinyModel) -> PreTrainedModel:
+@model_change
+def rotate_full_layers(model: PreTrainedModel) -> None:
     """Layers with full attention that rotate, as those with a window do."""
-    model = new_model(tiny)
     for layer in model.model.layers:
         attention = layer.self_attn
         if attention.sliding_window is None or not getattr(attention, "is_sliding", True):
             attention.is_sliding, attention.sliding_window = True, model.config.max_position_embeddings
-    return model
-
-
-def drop_sinks(tiny: TinyModel) -> PreTrainedModel:
-    """The model whose softmax has no sinks."""
-    model = new_model(tiny)
-    for layer in model.model.layers:
-        layer.self_attn.sinks.fill_(-1e4)
-    return model
-
-
-def window_everywhere(tiny: TinyModel) -> PreTrainedModel:
-    """The window of some layers in all."""
-    config = deepcopy(tiny.config)
-    config.layer_types = ["sliding_attention"] * config.num_hidden_layers
-    return new_model(tiny, config)

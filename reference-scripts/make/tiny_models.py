@@ -37,26 +37,22 @@ from transformers import (
 
 from tiny_layouts import save_as_hub_gemma3, save_gpt2
 from tiny_mistakes import (
-    change_mixture,
-    configured,
     drop_biases,
     drop_global_scaling,
     drop_rope_scaling,
-    drop_shared,
+    drop_shared_expert,
     drop_shared_weight,
     drop_window,
-    leave_out,
     move_experts,
     norm_each_head,
     norm_keeping_mean,
     norm_of_sample_variance,
-    normalised,
+    rope_change,
     rotate_all,
     scale_local_layers,
-    scale_rope,
+    setting_change,
     swap_gate_and_up,
     swap_rope_bases,
-    use_exact_gelu,
     use_short_factors,
     weigh_by_all,
     widen_window,
@@ -211,18 +207,18 @@ stretched by 1.14), RMSNorm epsilon 1e-6, the embedding matrix used as output ma
             Effect(
                 note=""" Every row of logits but the first would differ in some logit, without
 the scaling of RoPE by {effect:.2f} or more,""",
-                wrong=configured(drop_rope_scaling),
+                wrong=drop_rope_scaling,
                 least=0.1,
             ),
-            Effect(note=" with a factor of 8 by {effect:.2f},", wrong=configured(scale_rope(factor=8.0)), least=0.05),
+            Effect(note=" with a factor of 8 by {effect:.2f},", wrong=rope_change(factor=8.0), least=0.05),
             Effect(
                 note=" without the stretching\nby {effect:.2f},",
-                wrong=configured(scale_rope(attention_factor=1.0)),
+                wrong=rope_change(attention_factor=1.0),
                 least=0.1,
             ),
             Effect(
                 note=" and from the fifth row on with the whole context as the original one by {effect:.2f}.",
-                wrong=configured(scale_rope(original_max_position_embeddings=512)),
+                wrong=rope_change(original_max_position_embeddings=512),
                 first_row=4,
                 least=0.1,
             ),
@@ -262,19 +258,19 @@ epsilon 1e-5, untied output matrix. llama.cpp does not read these settings of a 
             Effect(
                 note=""" Every row of logits from the fifth on would differ in some logit, with the default betas by
 {effect:.2f} or more,""",
-                wrong=configured(scale_rope(beta_fast=32.0, beta_slow=1.0)),
+                wrong=rope_change(beta_fast=32.0, beta_slow=1.0),
                 first_row=4,
                 least=0.1,
             ),
             Effect(
                 note=" with a rounded ramp by {effect:.2f},",
-                wrong=configured(scale_rope(truncate=True)),
+                wrong=rope_change(truncate=True),
                 first_row=4,
                 least=0.05,
             ),
             Effect(
                 note=" with the paper's stretching\nby {effect:.2f}.",
-                wrong=configured(scale_rope(mscale=None)),
+                wrong=rope_change(mscale=None),
                 first_row=4,
                 least=0.02,
             ),
@@ -335,12 +331,12 @@ output matrix. In its GGUF files it is a Llama, which llama.cpp computes without
             Effect(
                 note=""" Without the window, the rows of logits from the seventh on would
 differ by {effect:.2f} or more in some logit;""",
-                wrong=configured(drop_window),
+                wrong=drop_window,
                 first_row=6,
             ),
             Effect(
                 note=""" were it one token wider, by {effect:.2f}.""",
-                wrong=configured(widen_window),
+                wrong=widen_window,
                 first_row=6,
                 least=0.2,
             ),
@@ -370,16 +366,16 @@ embedding matrix used as output matrix too. In its GGUF files it is a Llama with
             Effect(
                 note=""" Every row of logits but the first would differ in some logit, with one expert of a token
 by {effect:.2f} or more,""",
-                wrong=configured(leave_out(num_experts_per_tok=1)),
+                wrong=setting_change(num_experts_per_tok=1),
                 least=0.2,
             ),
             Effect(
                 note=" with three by {effect:.2f},",
-                wrong=configured(leave_out(num_experts_per_tok=3)),
+                wrong=setting_change(num_experts_per_tok=3),
                 least=0.2,
             ),
             Effect(note=" with weights that are not divided by their sum by {effect:.2f},", wrong=weigh_by_all, least=0.2),
-            Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up, least=0.2),
+            Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up(axis=1), least=0.2),
             Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
         ),
     ),
@@ -411,13 +407,13 @@ vocabulary 512, context 512, RoPE base 1000000, RMSNorm epsilon 1e-6, untied out
             Effect(
                 note=""" Every row of logits but the first would differ in some logit, without the shared
 expert by {effect:.2f} or more,""",
-                wrong=change_mixture(drop_shared),
+                wrong=drop_shared_expert,
                 least=0.5,
             ),
-            Effect(note=" without its weight by {effect:.2f},", wrong=change_mixture(drop_shared_weight), least=0.2),
+            Effect(note=" without its weight by {effect:.2f},", wrong=drop_shared_weight, least=0.2),
             Effect(
                 note=" with weights that are divided by their sum\nby {effect:.2f},",
-                wrong=configured(leave_out(norm_topk_prob=True)),
+                wrong=setting_change(norm_topk_prob=True),
                 least=0.2,
             ),
             Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
@@ -451,20 +447,20 @@ each token chooses 3, whose weights are divided by their sum, vocabulary 512, co
             Effect(
                 note=""" Every row of logits but the first would differ in some logit, with two experts of a token
 by {effect:.2f} or more,""",
-                wrong=configured(leave_out(num_experts_per_tok=2)),
+                wrong=setting_change(num_experts_per_tok=2),
                 least=0.2,
             ),
             Effect(
                 note=" with four by {effect:.2f},",
-                wrong=configured(leave_out(num_experts_per_tok=4)),
+                wrong=setting_change(num_experts_per_tok=4),
                 least=0.2,
             ),
             Effect(
                 note=" with weights that are not divided by their sum by {effect:.2f},",
-                wrong=configured(leave_out(norm_topk_prob=False)),
+                wrong=setting_change(norm_topk_prob=False),
                 least=0.2,
             ),
-            Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up, least=0.2),
+            Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up(axis=1), least=0.2),
             Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
         ),
     ),
@@ -526,16 +522,16 @@ epsilon 1e-6, the embedding matrix used as output matrix too.""",
                 note="""
 
 Without the cap of scores, every row of logits but the first would differ by {effect:.2f} or more in some logit,""",
-                wrong=configured(leave_out(attn_logit_softcapping=None)),
+                wrong=setting_change(attn_logit_softcapping=None),
                 least=0.1,
             ),
             Effect(
                 note=" without the cap of\nlogits by {effect:.2f},",
-                wrong=configured(leave_out(final_logit_softcapping=None)),
+                wrong=setting_change(final_logit_softcapping=None),
             ),
             Effect(
                 note=" without the window every row from the sixth on by {effect:.2f}.",
-                wrong=configured(drop_window),
+                wrong=drop_window,
                 first_row=5,
                 least=0.1,
             ),
@@ -563,7 +559,7 @@ heads of 16 that share 2 key-value heads, feed-forward size 64, vocabulary 512, 
             Effect(
                 note=""" If the last layer rotated too, every row of logits but the first would
 differ by {effect:.2f} or more in some logit.""",
-                wrong=configured(leave_out(no_rope_layers=[1, 1, 1, 1])),
+                wrong=setting_change(no_rope_layers=[1, 1, 1, 1]),
             ),
         ),
     ),
@@ -593,15 +589,15 @@ context 512, RoPE base 10000, RMSNorm epsilon 1e-5, the embedding matrix used as
             Effect(
                 note=""" Every row of logits would differ in some logit, without the factor of embeddings by
 {effect:.2f} or more,""",
-                wrong=configured(leave_out(embedding_multiplier=1.0)),
+                wrong=setting_change(embedding_multiplier=1.0),
             ),
             Effect(
                 note=" of scores (all rows but the first) by {effect:.2f},",
-                wrong=configured(leave_out(attention_multiplier=0.25)),
+                wrong=setting_change(attention_multiplier=0.25),
                 least=0.1,
             ),
-            Effect(note=" of the halves by {effect:.2f},", wrong=configured(leave_out(residual_multiplier=1.0))),
-            Effect(note=" of logits by {effect:.2f}.", wrong=configured(leave_out(logits_scaling=1.0))),
+            Effect(note=" of the halves by {effect:.2f},", wrong=setting_change(residual_multiplier=1.0)),
+            Effect(note=" of logits by {effect:.2f}.", wrong=setting_change(logits_scaling=1.0)),
         ),
     ),
     "tiny-phi4": TinyModel(
@@ -635,10 +631,10 @@ epsilon 1e-5, the embedding matrix used as output matrix too.""",
             Effect(
                 note=""" With the factors of short texts, every row of logits but the first would
 differ by {effect:.2f} or more in some logit,""",
-                wrong=configured(use_short_factors),
+                wrong=use_short_factors,
                 least=0.1,
             ),
-            Effect(note=" if all of a head rotated by {effect:.2f}.", wrong=configured(rotate_all), least=0.2),
+            Effect(note=" if all of a head rotated by {effect:.2f}.", wrong=rotate_all, least=0.2),
         ),
     ),
     "tiny-llama3": TinyModel(
@@ -672,7 +668,7 @@ has its weights in two shards.""",
                 note=""" Without the scaling of RoPE, every row of logits but the first
 would differ by {effect:.2f} or more in some logit. In the GGUF files the scaling is the tensor `rope_freqs.weight`, as
 llama.cpp's own converter writes it.""",
-                wrong=configured(drop_rope_scaling),
+                wrong=drop_rope_scaling,
             ),
         ),
         save=partial(save_hf, shard_size="750KB"),
@@ -712,17 +708,17 @@ output matrix too.""",
                 note="""
 
 Without the window, every row of logits from the sixth on would differ by {effect:.2f} or more in some logit,""",
-                wrong=configured(drop_window),
+                wrong=drop_window,
                 first_row=5,
             ),
             Effect(
                 note=" with a window of 6\nby {effect:.2f},",
-                wrong=configured(widen_window),
+                wrong=widen_window,
                 first_row=5,
             ),
             Effect(
                 note=" and with the two RoPE bases swapped every row from the fifth on by {effect:.2f}.",
-                wrong=configured(swap_rope_bases),
+                wrong=swap_rope_bases,
                 first_row=4,
             ),
         ),
@@ -751,18 +747,18 @@ GPT-2's architecture at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 1
 
 Without the subtraction of the mean in LayerNorm every row of logits would differ by {effect:.2f} or more in some
 logit,""",
-                wrong=normalised(norm_keeping_mean),
+                wrong=norm_keeping_mean,
                 first_row=0,
             ),
             Effect(
                 note=" with a variance over n - 1 by {effect:.3f},",
-                wrong=normalised(norm_of_sample_variance),
+                wrong=norm_of_sample_variance,
                 first_row=0,
                 least=0.02,
             ),
             Effect(
                 note=" with GELU by the error function by {effect:.4f}.",
-                wrong=configured(use_exact_gelu),
+                wrong=setting_change(activation_function="gelu"),
                 first_row=0,
                 least=0.0005,
             ),
@@ -832,16 +828,16 @@ Names and `config.json` are those of the hub's files, from transformers 4.x: `la
 
 Without the scaling of RoPE in layer 5, every row of logits from the third on would differ by {effect:.2f} or more in
 some logit,""",
-                wrong=configured(drop_global_scaling),
+                wrong=drop_global_scaling,
                 first_row=2,
             ),
             Effect(
                 note=" with the scaling in the other layers too every row but the first by {effect:.2f},",
-                wrong=configured(scale_local_layers),
+                wrong=scale_local_layers,
             ),
             Effect(
                 note=" without\nthe window every row from the sixth on by {effect:.2f}.",
-                wrong=configured(drop_window),
+                wrong=drop_window,
                 first_row=5,
             ),
         ),

@@ -141,7 +141,8 @@ impl MetaFiles {
         if let (Some(stated), Some(words)) = (vocabulary, words)
             && stated != words
         {
-            let expected = format!("{words}, the number of embeddings");
+            let expected =
+                format!("{words}, the number of embeddings; are all consolidated.*.pth parts there?");
             return Err(Error::bad_key(&self.params.path, VOCABULARY, stated, expected));
         }
         let mut config = json!({
