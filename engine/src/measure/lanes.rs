@@ -64,14 +64,15 @@ impl<'p> PairSlices<'p> {
         }
     }
 
+    // Arrays are built without `map`, which is not inlined here.
     #[inline(always)]
     pub(crate) fn at(self, at: usize) -> [f64; 2] {
         match self {
-            Self::F16(candidate, reference) => [candidate, reference].map(|side| half(side[at]).into()),
-            Self::BF16(candidate, reference) => [candidate, reference].map(|side| brain(side[at]).into()),
-            Self::F32(candidate, reference) => [candidate, reference].map(|side| single(side[at])),
+            Self::F16(candidate, reference) => [half(candidate[at]).into(), half(reference[at]).into()],
+            Self::BF16(candidate, reference) => [brain(candidate[at]).into(), brain(reference[at]).into()],
+            Self::F32(candidate, reference) => [single(candidate[at]), single(reference[at])],
             Self::F64(candidate, reference) => {
-                [candidate, reference].map(|side| f64::from_le_bytes(side[at]))
+                [f64::from_le_bytes(candidate[at]), f64::from_le_bytes(reference[at])]
             }
         }
     }
@@ -176,19 +177,29 @@ trait PairAccumulator {
 fn gathered<L: PairAccumulator>(pairs: PairSlices, storage: Option<[Spacing; 2]>, lanes: L) -> L {
     match pairs {
         PairSlices::F16(candidate, reference) => match_target! {
-            "x86_64+f16c" => meet(candidate, reference, |eight| halves(eight).map(f64::from), storage, lanes),
-            _ => meet(candidate, reference, |eight| eight.map(|one| half(one).into()), storage, lanes),
+            "x86_64+f16c" => meet(candidate, reference, |eight| each(halves(eight), f64::from), storage, lanes),
+            _ => meet(candidate, reference, |eight| each(eight, |one| half(one).into()), storage, lanes),
         },
         PairSlices::BF16(candidate, reference) => {
-            meet(candidate, reference, |eight| eight.map(|one| brain(one).into()), storage, lanes)
+            meet(candidate, reference, |eight| each(eight, |one| brain(one).into()), storage, lanes)
         }
         PairSlices::F32(candidate, reference) => {
-            meet(candidate, reference, |eight| eight.map(single), storage, lanes)
+            meet(candidate, reference, |eight| each(eight, single), storage, lanes)
         }
         PairSlices::F64(candidate, reference) => {
-            meet(candidate, reference, |eight| eight.map(f64::from_le_bytes), storage, lanes)
+            meet(candidate, reference, |eight| each(eight, f64::from_le_bytes), storage, lanes)
         }
     }
+}
+
+/// Widens eight stored numbers. `array::map` is not inlined into functions for other instructions.
+#[inline(always)]
+fn each<S: Copy>(eight: [S; LANES], widen: impl Fn(S) -> f64) -> [f64; LANES] {
+    let mut wide = [0.0; LANES];
+    for (wide, stored) in wide.iter_mut().zip(eight) {
+        *wide = widen(stored);
+    }
+    wide
 }
 
 #[inline(always)]

@@ -3,6 +3,8 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use super::rounding::nearest_whole;
+
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -100,8 +102,9 @@ impl ScaleType {
 /// normal number, and `largest` the largest number.
 pub fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
     let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
-    let step = 2f32.powi(exponent.max(least) - bits);
-    ((value / step).round_ties_even() * step).clamp(-largest, largest)
+    // A power of two.
+    let step = f32::from_bits(((exponent.max(least) - bits + 127) as u32) << 23);
+    (nearest_whole((value / step).into()) as f32 * step).clamp(-largest, largest)
 }
 
 impl ActivationCodes {
@@ -145,7 +148,7 @@ impl ActivationCodes {
     pub fn nearest(&self, quotient: f64, (least, most): (f32, f32)) -> f64 {
         let quotient = self.quotients.round_wide(quotient);
         match self.codes {
-            ActivationCodeType::Int8 => quotient.round_ties_even().clamp(least.into(), most.into()),
+            ActivationCodeType::Int8 => nearest_whole(quotient).clamp(least.into(), most.into()),
             ActivationCodeType::F8E4m3 => f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8))
                 .clamp(least.into(), most.into()),
         }

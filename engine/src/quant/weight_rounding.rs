@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::rounding::nearest_whole;
 use super::{decode_row, k_quant_search, quantise_row, round_to_eighth};
 use crate::weight::DType;
 
@@ -37,7 +38,7 @@ impl CodeType {
 
     fn round(self, x: f32) -> f32 {
         match self {
-            CodeType::Int8 => x.round_ties_even(),
+            CodeType::Int8 => nearest_whole(x.into()) as f32,
             CodeType::E4m3 => round_float(DType::F8_E4M3, x),
         }
     }

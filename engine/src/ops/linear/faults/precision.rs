@@ -5,9 +5,8 @@ use crate::checkpoint::Point;
 use crate::exact::Float;
 use crate::numerics::Numerics;
 use crate::ops::embedding::exact::EmbeddingLookup;
-use crate::ops::linear::faults::weight::encoded;
 use crate::ops::linear::faults::{IN_LAYERS, MATRICES, input, multiplied, own, with};
-use crate::quant::{CodeType, WeightRounding, decode_matrix_row, largest_of};
+use crate::quant::{CodeType, WeightRounding, decode_matrix_row, largest_of, quantise_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -98,13 +97,16 @@ fn rounded(w: &Matrix, rounding: WeightRounding) -> Option<Matrix> {
 }
 
 fn rounded_by(w: &Matrix, rounding: WeightRounding, largest: f32) -> Option<Matrix> {
-    let own = Float::of(w.dtype).filter(|_| applies_to(rounding, w))?;
-    let mut data = Vec::new();
+    let is_plain = matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !is_plain || !applies_to(rounding, w) {
+        return None;
+    }
+    let mut data = vec![0; w.dtype.bytes_for(w.cols * w.rows)?];
     let mut row = vec![0.0; w.cols];
-    for index in 0..w.rows {
+    for (index, stored) in data.chunks_mut(w.dtype.bytes_for(w.cols)?).enumerate() {
         decode_matrix_row(w, index, &mut row);
         rounding.round(&mut row, largest);
-        row.iter().for_each(|&x| data.extend(encoded(own, x.into())));
+        quantise_row(w.dtype, &row, stored);
     }
     w.with_elements(data)
 }
