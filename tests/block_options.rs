@@ -31,6 +31,7 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-cohere2", BOTH, 297),
     ("tiny-olmo", BOTH, 177),
     ("tiny-ministral", &[], 177),
+    ("tiny-ministral3", BOTH, 185),
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
     ("tiny-phi2", BOTH, 153),
@@ -58,12 +59,16 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-gemma3n", BOTH, 385),
     ("tiny-gemma3n-shared", &[], 669),
     ("tiny-gemma4", BOTH, 465),
+    ("tiny-gemma4moe", BOTH, 321),
     ("tiny-llama4", BOTH, 437),
     ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
+    ("tiny-lfm2moe", BOTH, 253),
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
     ("tiny-nemotronh", BOTH, 185),
+    ("tiny-nemotronhmoe", BOTH, 233),
+    ("tiny-nemotronhlatent", BOTH, 185),
     ("tiny-falconh1", BOTH, 249),
 ];
 
@@ -281,6 +286,15 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("mask_window=6", "mask_window", "attn_weights"),
                 ("rope_theta=1000000", "rope_theta", "q_rope"),
                 ("attn_scale=0.5", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-ministral3",
+            &[
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-one", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
             ],
         ),
         (
@@ -510,6 +524,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             ],
         ),
         (
+            "tiny-lfm2moe",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_scores=softmax", "expert_scores", "expert_scores"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
+            ],
+        ),
+        (
             "tiny-granitehybrid",
             &[
                 ("conv_kernel=reversed", "conv_kernel", "conv_out"),
@@ -534,6 +559,18 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("layer_scale@block_out=none", "layer_scale", "block_out"),
                 ("activation@layer_act=silu", "activation", "layer_act"),
                 ("rope_theta@q_rope=1000", "rope_theta", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-gemma4moe",
+            &[
+                ("norm_missing@router_norm", "norm_missing", "router_norm"),
+                ("router_scale=none", "router_scale", "router_norm"),
+                ("norm_weights@router_norm=none", "norm_weights", "router_norm"),
+                ("norm_missing@expert_norm", "norm_missing", "expert_norm"),
+                ("norm_missing@routed_post_norm", "norm_missing", "routed_post_norm"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
             ],
         ),
         (
@@ -578,6 +615,25 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
                 ("conv_bias=none", "conv_bias", "conv_out"),
                 ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronhmoe",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_groups=none", "expert_groups", "experts"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("activation@expert_act=relu", "activation", "expert_act"),
+                ("activation@shared_act=relu", "activation", "shared_act"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronhlatent",
+            &[
+                ("expert_weights@routed_latent=unweighted", "expert_weights", "routed_latent"),
+                ("expert_weights@expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
             ],
         ),
         (

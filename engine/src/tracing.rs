@@ -337,10 +337,10 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.routed(x, w, chosen), stage)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let stage =
-            ExpertMixture { outputs: outputs.clone(), weights: weights.clone(), scores: scores.clone() };
-        self.by(self.numerics.mix(outputs, weights, scores), stage)
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let [outputs, weights, scores] = [outputs, weights, scores].map(Tensor::clone);
+        let made = self.numerics.mix(&outputs, &weights, &scores, is_whole);
+        self.by(made, ExpertMixture { outputs, weights, scores, is_whole })
     }
 
     fn shared_weights(&self, logits: &Tensor) -> Tensor {

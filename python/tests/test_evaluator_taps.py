@@ -145,10 +145,11 @@ ALSO_NOT_PLACED = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), DELTA_RULE),
     "falconh1": {"recurrent_out"},  # only inside the module, without a norm after it
     **dict.fromkeys(("gemma3n", "gemma3n-shared"), WINDOW | {"attn_residual", "ffn_residual"}),  # sums inside the layer
-    "gemma4": WINDOW | {"v"},  # projected like keys
+    **dict.fromkeys(("gemma4", "gemma4moe"), WINDOW | {"v"}),  # projected like keys
     "granitehybridmoe": {"ffn_out", "shared_gate", "shared_up"},
     "hunyuan": {"q_rope", "k_rope"},  # attention reads their norms
     "llama4": LLAMA4,
+    "ministral3": {"q_rope"},  # attention reads queries times their temperature
     "llama4-chunks": LLAMA4 | WINDOW,
     "opt": {"q_rope"},  # attention reads scaled queries
 }

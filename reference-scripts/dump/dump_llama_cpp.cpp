@@ -231,8 +231,8 @@ const std::vector<std::string> LAYER_TAPS = {
     "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
     "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm", "mixer_out",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "laurel_residual", "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
-    "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
+    "laurel_residual", "ffn_norm", "router_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_norm", "expert_latent", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "routed_latent", "routed_out", "routed_post_norm", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_post_norm", "shared_logit", "shared_weight",
     "ffn_gate", "ffn_sparse", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
     "ffn_residual", "correct_router", "correct_coefs", "altup_corrected", "altup_active", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
 };
@@ -301,6 +301,11 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_gate_exps", "expert_gate"},
     {"ffn_up_exps", "expert_up"},
     {"ffn_down_exps", "expert_out"},
+    {"ffn_latent_down", "expert_latent"}, // Nemotron-H, as is the next
+    {"ffn_latent_up", "routed_out"},
+    {"pre_ffw_norm_2", "expert_norm"}, // Gemma 4, as are the next two
+    {"post_ffw_norm_2", "routed_post_norm"},
+    {"post_ffw_norm_1", "shared_post_norm"},
     {"ffn_gate_shexp", "shared_gate"},
     {"ffn_up_shexp", "shared_up"},
     {"ffn_down_shexp", "shared_out"},
@@ -434,7 +439,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"l_out", "MUL", "block_out"}, // Gemma 4, as are the next two
     {"pe_in", "ADD", "ffn_residual"},
     {"Vcur_normed", "RMS_NORM", "v_norm"},
-    {"nemotron_h_block_out", "ADD", "block_out"},
+    {"nemotron_h_block_out", "ADD", "single_out"}, // see Recorder::name_single_half
     {"inp_stacked", "CONCAT", "altup_streams", STREAMS}, // Gemma 3n, as are the next eight
     {"predictions", "ADD", "altup_predicted", STREAMS},
     {"laurel_out", "ADD", "laurel_out"},
@@ -456,8 +461,13 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_swiglu_oai", "GLU", "expert_act"},
     {"ffn_moe_swiglu", "GLU", "expert_act"},
     {"ffn_moe_gate_par", "MUL", "expert_act"},
-    {"ffn_moe_out", "ADD", "ffn_out"},
-    {"ffn_moe_out", "CONT", "ffn_out"},
+    {"ffn_moe_relu_sqr", "SQR", "expert_act"}, // Nemotron-H
+    {"ffn_moe_geglu", "GLU", "expert_act"},    // Gemma 4, as are the next three
+    {"ffn_moe_gate", "VIEW", "expert_gate"},
+    {"ffn_moe_up", "VIEW", "expert_up"},
+    {"ffn_moe_combined", "ADD", "shared_sum"},
+    {"ffn_moe_out", "ADD", "mixed_out"}, // see Recorder::name_mixed, as is the next
+    {"ffn_moe_out", "CONT", "mixed_out"},
     // With a shared expert: see Recorder::name_shared.
     {"ffn_shexp_gate", "DIV", "shared_weight"},
     {"shared_expert_gate_sigmoid", "UNARY", "shared_weight"},
@@ -587,6 +597,10 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
     for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
         if (!operand) continue;
         const Name name = weight_name(operand);
+        // Factors of experts and of the router's input (Gemma 4).
+        const bool is_scale = std::strstr(operand->name, ".scale");
+        if (is_scale && name.base == "ffn_gate_inp") sources.push_back({name.layer, "router_norm", node, ROWS});
+        if (is_scale && (name.base == "ffn_gate_inp" || name.base == "ffn_down_exps")) continue;
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
         const bool is_of_streams = name.base == "altup_proj" || name.base == "altup_unembd_proj";
@@ -639,11 +653,12 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
-// Queries times a factor for each token (Llama 4), which have the name of all queries.
+// Queries times a factor for each token (Llama 4, Ministral 3), which may have the name of all queries.
 std::vector<Source> temperature_sources(const ggml_tensor * node) {
     const Name name = node_name(node);
     const bool has_factors = node->op == GGML_OP_MUL && ggml_nelements(node->src[1]) == node->ne[2];
-    if (name.base != "Qcur" || !has_factors) return {};
+    const bool are_queries = name.base == "Qcur" || name.base == "Qcur_attn_temp_scaled";
+    if (!are_queries || !has_factors) return {};
     return {{name.layer, "q_scaled", node, ROWS}};
 }
 
@@ -705,10 +720,11 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             name_mixer(taps);
+            name_mixed(taps);
             copy_missing_rope(taps);
             name_two_norms(taps);
             name_ffn_norm(taps);
-            name_single_norm(taps);
+            name_single_half(taps);
             name_shared(taps);
             split_gate_and_up(taps);
             copy_missing_values(taps);
@@ -833,8 +849,27 @@ class Recorder {
         taps.erase("attn_post_norm");
     }
 
-    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention.
-    static void name_single_norm(Taps & taps) {
+    // A feed-forward block next to experts (Gemma 4) is a shared expert. Its nodes have the names of a block's.
+    static void name_mixed(Taps & taps) {
+        if (!taps.count("mixed_out")) return;
+        if (taps.count("ffn_gate")) {
+            for (const char * part : {"gate", "up", "act", "out"}) {
+                taps[std::string("shared_") + part] = std::move(taps[std::string("ffn_") + part]);
+                taps.erase(std::string("ffn_") + part);
+            }
+        }
+        taps["ffn_out"] = std::move(taps["mixed_out"]);
+        taps.erase("mixed_out");
+    }
+
+    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention. The sum of
+    // its experts and their shared expert has the name of a layer's output.
+    static void name_single_half(Taps & taps) {
+        if (taps.count("single_out")) {
+            if (taps.count("block_out")) taps["shared_sum"] = std::move(taps["block_out"]);
+            taps["block_out"] = std::move(taps["single_out"]);
+            taps.erase("single_out");
+        }
         if (taps.count("attn_out") || taps.count("ffn_norm") || !taps.count("ffn_out") || !taps.count("attn_norm")) return;
         taps["ffn_norm"] = std::move(taps["attn_norm"]);
         taps.erase("attn_norm");
@@ -859,9 +894,9 @@ class Recorder {
     // The shared expert's activation has the name of a block's, and its sum with the others comes after theirs.
     static void name_shared(Taps & taps) {
         if (taps.count("shared_out") && taps.count("shared_sum")) {
-            taps["routed_out"] = std::move(taps["ffn_out"]);
+            taps[taps.count("routed_out") ? "routed_latent" : "routed_out"] = std::move(taps["ffn_out"]);
             taps["ffn_out"] = std::move(taps["shared_sum"]);
-            taps["shared_act"] = std::move(taps["ffn_act"]);
+            if (taps.count("ffn_act")) taps["shared_act"] = std::move(taps["ffn_act"]);
             taps.erase("ffn_act");
             for (const char * tap : {"shared_logit", "shared_weight"}) {
                 if (taps.count(tap)) taps[tap].shape.resize(1);

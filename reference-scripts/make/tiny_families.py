@@ -63,10 +63,14 @@ from transformers import (
     Jais2ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     MiniMaxM2Config,
     MiniMaxM2ForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     NemotronConfig,
@@ -112,6 +116,7 @@ from tiny_mistakes import (
     drop_shared_expert,
     drop_shared_weight,
     drop_window,
+    enlarge_router_inputs,
     exchanged,
     given,
     misroute,
@@ -267,6 +272,18 @@ SHARED_MOE = {
 QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
 # Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
 TILED = [*range(64), *(64 + 16 * head + row for head in (0, 2, 1, 3) for row in range(16))]
+
+# Mamba-2 with 2 groups of heads, and steps of 0.2 or more.
+NEMOTRON_H = {
+    "head_dim": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "conv_kernel": 4,
+    "time_step_min": 0.2,
+    "rope_parameters": None,
+}
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
 LATENT = {
@@ -553,6 +570,29 @@ MODELS = {
             "tie_word_embeddings": False,
         },
     ),
+    "tiny-lfm2moe": tiny(
+        "LFM2's architecture with experts, gated convolutions over 3 positions in layers 0 and 2, attention with norms of each query\nand key head in layer 1, "
+        "8 experts in layers 1 and 2 of which each token chooses 2 by sigmoids and a correction bias,",
+        Lfm2MoeForCausalLM,
+        Lfm2MoeConfig,
+        16,
+        {
+            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+            "no correction bias": shows(misroute(biased=False), 0.1, 3),
+            "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+            "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
+            "the kernels in the opposite order": shows(weight_change("conv.conv.weight", lambda w: w.flip(-1))),
+        },
+        gains={"q_layernorm": 1.35, "k_layernorm": 1.35, "conv": 1.5, "experts": 2.0},
+        settings={
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 32,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention", "conv"],
+        },
+    ),
     "tiny-granitehybrid": tiny(
         "Granite 4's architecture without experts, Mamba-2 in layers 0 and 2 (8 heads of 8 values with 40 columns, convolutions\nover 4 positions), "
         "attention without RoPE in layer 1, embeddings times 12, scores times 0.3, both halves of a block\ntimes 0.22, logits divided by 3,",
@@ -619,6 +659,34 @@ MODELS = {
             "residual_multiplier": 0.22,
             "logits_scaling": 3.0,
             "tie_word_embeddings": False,
+        },
+    ),
+    "tiny-ministral3": tiny(
+        "Ministral 3's architecture, YaRN (factor 4, original context 4) and a temperature of queries that grows every 4 positions,",
+        Ministral3ForCausalLM,
+        Ministral3Config,
+        0,
+        {
+            "no temperature": shows(rope_change(llama_4_scaling_beta=0.0), 0.1, 4),
+            "a temperature that grows one position earlier": shows(
+                replaced(get_llama_4_attn_scale=lambda own: lambda at, *rest: own(at + 1, *rest)), 0.05, 11
+            ),
+            "no YaRN": shows(rope_change(rope_type="default"), 0.1, 2),
+            "RoPE of neighbours": shows(swap_pairing()),
+        },
+        settings={
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 4,
+                "beta_fast": 4.0,
+                "beta_slow": 0.01,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+            },
         },
     ),
     "tiny-jais2": tiny(
@@ -870,15 +938,58 @@ MODELS = {
         },
         gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
         settings={
+            **NEMOTRON_H,
             "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
-            "head_dim": 8,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 8,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "conv_kernel": 4,
-            "time_step_min": 0.2,
-            "rope_parameters": None,
+        },
+    ),
+    "tiny-nemotronhmoe": tiny(
+        "Nemotron-H's architecture with experts, layers of one half each: Mamba-2 in layer 0, attention without RoPE in layer 2, 8 experts\nwith squared ReLU and without a gate in "
+        "layers 1 and 3, of which each token chooses 2 from one of 2 groups by sigmoids and a\ncorrection bias, weights times 2.5, a shared expert,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        7,
+        {
+            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+            "no correction bias": shows(misroute(biased=False), 0.1, 3),
+            "experts from all groups": shows(misroute(summed=0), 0.1, 3),
+            "no factor of the weights": shows(misroute(scale=1.0), 0.1),
+            "no shared expert": shows(drop_shared_expert),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            **NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
+    "tiny-nemotronhlatent": tiny(
+        "Nemotron-H's architecture with experts whose inputs are compressed to 32 values: attention without RoPE in layer 0, Mamba-2 in\nlayer 1, 4 experts with squared ReLU and "
+        "without a gate in layer 2, of which each token chooses 2, a shared expert,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        4,
+        {
+            "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
+            "no shared expert": shows(drop_shared_expert, 0.1),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            **NEMOTRON_H,
+            "hidden_size": 64,
+            "layers_block_type": ["full_attention", "linear_attention", "moe"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 32,
+            "moe_latent_size": 32,
         },
     ),
     "tiny-gptoss": tiny(
@@ -1001,6 +1112,43 @@ MODELS = {
             "activation_sparsity_pattern": [0.9, 0.3, 0.0, 0.5],
         },
         types=(),
+    ),
+    "tiny-gemma4moe": tiny(
+        "Gemma 4's architecture with experts, 4 of which each token chooses 2, next to a feed-forward block; heads of 16 values and one\nkey-value head in layer 1, where RoPE "
+        "turns 2 pairs, a window of 5 positions in layer 0, no embeddings of layers,",
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        0,
+        {
+            "no factors of experts": shows(weight_change("per_expert_scale", torch.ones_like), 0.1),
+            "a router without its weights": shows(weight_change("router.scale", torch.ones_like), 0.05),
+            "a router whose inputs are not divided by √32": shows(enlarge_router_inputs, 0.1),
+            "no norm after experts": shows(without_modules("post_feedforward_layernorm_2"), 0.1),
+            "the norms before both branches exchanged": shows(
+                exchanged("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 0.1
+            ),
+        },
+        gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "norm": 4.0, "proj": 10.0},
+        settings={
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 512,
+            "final_logit_softcapping": 20.0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": ROPE,
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
+            },
+        },
     ),
     "tiny-llama4": tiny(
         "Llama 4's architecture, norms of each query and key head after RoPE of neighbours, no RoPE in layer 3, 4 experts in layers\n1 and 3 of which each "

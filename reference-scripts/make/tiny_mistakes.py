@@ -57,13 +57,19 @@ def model_change(change: Callable[[PreTrainedModel], None]) -> Mistake:
     return build
 
 
+def mixture_of(layer: nn.Module) -> nn.Module:
+    """The part of a layer that may be a mixture of experts."""
+    parts = (getattr(layer, name, None) for name in ("mlp", "feed_forward", "mixer"))
+    return next(part for part in parts if part is not None)
+
+
 def mixture_change(change: Callable[[nn.Module], None]) -> Mistake:
     """Changes every mixture of experts."""
 
     @model_change
     def build(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
-            block = layer.mlp if hasattr(layer, "mlp") else layer.feed_forward
+            block = mixture_of(layer)
             if hasattr(block, "experts"):
                 change(block)
 
@@ -151,7 +157,8 @@ def route(mixture: nn.Module, config: PreTrainedConfig, wrong: dict[str, object]
     scores = step["scores"](logits)
     statics = getattr(gate, "moe_statics", gate)
     bias = getattr(statics, "e_score_correction_bias", None)
-    bias = getattr(mixture, "e_score_correction_bias", torch.zeros(1)) if bias is None else bias.flatten()
+    beside = getattr(mixture, "expert_bias", getattr(mixture, "e_score_correction_bias", torch.zeros(1)))
+    bias = beside if bias is None else bias.flatten()
     biased = scores + bias if step["biased"] else scores
     allowed = biased
     if (count := getattr(config, "n_group", None) or 1) > 1 and step["summed"]:
@@ -177,8 +184,9 @@ def misroute(**wrong: object) -> Mistake:
     @model_change
     def build(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
-            if hasattr(layer.mlp, "experts"):
-                layer.mlp.gate.forward = partial(route, layer.mlp, model.config, wrong)
+            mixture = mixture_of(layer)
+            if hasattr(mixture, "experts"):
+                mixture.gate.forward = partial(route, mixture, model.config, wrong)
 
     return build
 
@@ -247,6 +255,13 @@ def use_sample_deviation(model: PreTrainedModel) -> None:
 
     for layer in model.model.layers:
         layer.mlp._gaussian_topk = partial(topk, layer.mlp)
+
+
+@model_change
+def enlarge_router_inputs(model: PreTrainedModel) -> None:
+    """Routers of Gemma 4 whose inputs are not divided by the root of the hidden size."""
+    for layer in model.model.layers:
+        layer.router.scalar_root_size = 1.0
 
 
 @config_change

@@ -133,6 +133,7 @@ kinds! {
     }
     Residuals {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+        RouterScale "router_scale" "the factor of a router's normed input, 1/√d: missing, inverted or applied twice";
         LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
         LowRankResidual "low_rank_residual" "a learned low-rank residual (LAuReL): missing, without its input, or another factor of its sum with the stream";
         AltupRouter "altup_router" "the router of AltUp: without its norm, the factor of its inputs, or tanh";

@@ -289,20 +289,26 @@ points! {
     LaurelOut    "laurel_out"     AttnOut  Layer [Token, Hidden]            "learned low-rank residual with its input added" <- [&[LaurelNorm], &[AttnNorm]];
     LaurelResidual "laurel_residual" AttnOut  Layer [Token, Hidden]            "the residual stream plus the low-rank residual, divided by √2" <- [&[AttnResidual], &[LaurelOut]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[LaurelResidual, AttnResidual, BlockOut, Embed]];
-    RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
+    RouterNorm   "router_norm"    FfnOut   Layer [Token, Hidden]           "input of the router after its own norm and factors" <- [&[AttnResidual]];
+    RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[RouterNorm, FfnNorm, AttnResidual]];
     ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
     Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[ExpertScores, RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
+    ExpertNorm   "expert_norm"    FfnOut   Layer [Token, Hidden]           "output of the norm before experts, if they have a norm of their own" <- [&[AttnResidual]];
+    ExpertLatent "expert_latent"  FfnOut   Layer [Token, Hidden]           "compressed inputs of experts" <- [&[FfnNorm]];
     ExpertIn     "expert_in"      FfnOut   Layer [Token, Chosen, Hidden]   "inputs of the chosen experts, times their weights" <- [&[FfnNorm, AttnResidual], &[ExpertWeights]];
-    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
-    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
-    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts" <- [&[ExpertGate], &[ExpertUp]];
+    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[ExpertIn, ExpertLatent, ExpertNorm, FfnNorm, AttnResidual], &[Experts]];
+    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[ExpertIn, ExpertLatent, ExpertNorm, FfnNorm, AttnResidual], &[Experts]];
+    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts, or act(up) without a gate" <- [&[ExpertGate, ExpertUp], &[ExpertUp]];
     ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "outputs of the chosen experts after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
-    RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[ExpertOut], &[ExpertWeights]];
+    RoutedLatent "routed_latent"  FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before it is expanded" <- [&[ExpertOut], &[ExpertWeights]];
+    RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[RoutedLatent, ExpertOut], &[RoutedLatent, ExpertWeights]];
+    RoutedPostNorm "routed_post_norm" FfnOut Layer [Token, Hidden]         "norm of the weighted sum over the chosen experts" <- [&[RoutedOut]];
     SharedGate   "shared_gate"    FfnOut   Layer [Token, Ffn]              "gate projection of the shared expert, before the activation" <- [&[FfnNorm, AttnResidual]];
     SharedUp     "shared_up"      FfnOut   Layer [Token, Ffn]              "up projection of the shared expert" <- [&[FfnNorm, AttnResidual]];
-    SharedAct    "shared_act"     FfnOut   Layer [Token, Ffn]              "act(gate) · up of the shared expert" <- [&[SharedGate], &[SharedUp]];
+    SharedAct    "shared_act"     FfnOut   Layer [Token, Ffn]              "act(gate) · up of the shared expert, or act(up) without a gate" <- [&[SharedGate, SharedUp], &[SharedUp]];
     SharedOut    "shared_out"     FfnOut   Layer [Token, Hidden]           "output of the shared expert after the down projection, before its weight" <- [&[SharedAct]];
+    SharedPostNorm "shared_post_norm" FfnOut Layer [Token, Hidden]         "norm of the shared expert's output" <- [&[SharedOut]];
     SharedLogit  "shared_logit"   FfnOut   Layer [Token]                   "logit of the shared expert's weight" <- [&[FfnNorm, AttnResidual]];
     SharedWeight "shared_weight"  FfnOut   Layer [Token]                   "weight of the shared expert, after the sigmoid" <- [&[SharedLogit]];
     FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnNorm, AttnResidual]];
@@ -310,7 +316,7 @@ points! {
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnSparse, FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
-    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedPostNorm, RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedPostNorm, SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
     FfnResidual  "ffn_residual"   BlockOut Layer [Token, Hidden]           "the residual stream after the feed-forward block was added, before the layer's embeddings" <- [&[FfnPostNorm], &[LaurelResidual, AttnResidual]];
     CorrectRouter "correct_router" BlockOut Layer [Token, Hidden]            "AltUp's router of the corrections, after tanh" <- [&[FfnResidual]];
@@ -381,17 +387,19 @@ impl Point {
     pub fn is_of_products(self) -> bool {
         use Point::{
             AltupProjected, AltupUnembedded, AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit,
-            ConvAct, ConvGated, ConvIn, ConvOut, CorrectCoefs, DecayLogit, ExpertAct, ExpertGate, ExpertOut,
-            ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K, KExpanded, KvLatent, LastLogits, LaurelHigh,
-            LaurelLow, LayerGate, LayerOut, Logits, MixerGate, MixerIn, MixerOut, PredictCoefs, Q, QLatent,
-            RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp, SharedWeight,
-            V, VExpanded,
+            ConvAct, ConvGated, ConvIn, ConvOut, CorrectCoefs, DecayLogit, ExpertAct, ExpertGate,
+            ExpertLatent, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K, KExpanded, KvLatent,
+            LastLogits, LaurelHigh, LaurelLow, LayerGate, LayerOut, Logits, MixerGate, MixerIn, MixerOut,
+            PredictCoefs, Q, QLatent, RoutedLatent, RoutedOut, RouterLogits, SharedAct, SharedGate,
+            SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
-        let is_of_experts = matches!(self, RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
-        let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
-            || matches!(self, SharedLogit | SharedWeight);
+        let is_of_experts =
+            matches!(self, RouterLogits | ExpertLatent | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
+        let is_of_shared =
+            matches!(self, RoutedLatent | RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
+                || matches!(self, SharedLogit | SharedWeight);
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
         let is_of_convolutions = matches!(self, MixerIn | MixerOut | ConvIn | ConvOut | ConvAct | ConvGated);
         let is_of_linear_attention = matches!(self, MixerGate | BetaLogit | Beta | DecayLogit);
@@ -429,7 +437,7 @@ impl Point {
 
     /// Returns true if only mixture-of-experts models have the tap.
     pub fn is_of_experts(self) -> bool {
-        (Point::RouterLogits..=Point::SharedWeight).contains(&self)
+        (Point::RouterNorm..=Point::SharedWeight).contains(&self)
     }
 
     /// Returns true if only mixtures with a shared expert have the tap.

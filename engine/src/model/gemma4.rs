@@ -1,5 +1,6 @@
-//! Gemma 4 (Gemma team, 2026), the text model without experts: Gemma 3's block with larger heads in layers with full attention,
-//! norms of values, last layers that read the keys and values of earlier ones, and embeddings for each layer.
+//! Gemma 4 (Gemma team, 2026), the text model: Gemma 3's block with larger heads in layers with full attention, norms of values,
+//! last layers that read the keys and values of earlier ones, embeddings for each layer, and experts next to the feed-forward
+//! block.
 
 use serde_json::{Value, json};
 
@@ -7,8 +8,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::{
-    BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, NumberKey,
-    SlidingDefaults, SlidingRope,
+    BiasRules, DecoderBlock, DecoderConfig, ExpertFiles, ExpertPresence, Family, FeedForwardHalf,
+    ForwardContext, LayerWeights, NumberKey, SharedExpertFiles, SlidingDefaults, SlidingRope,
 };
 use crate::model::gemma3;
 use crate::ops::attention::AttentionScale;
@@ -25,7 +26,7 @@ pub(crate) struct Gemma4Block {
     attn_norm: RmsNorm,
     attn: SharingAttention,
     attn_post_norm: RmsNorm,
-    ffn: FeedForward,
+    ffn: FeedForwardHalf,
     ffn_post_norm: RmsNorm,
     /// Gate of the layer's embeddings.
     embedding: Option<EmbeddingGate>,
@@ -87,6 +88,14 @@ pub(crate) const FAMILY: Family = Family {
         ..SlidingDefaults::ALL
     }),
     biases: BiasRules::NONE,
+    experts: Some(ExpertFiles {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        // The block next to the experts, which every token uses.
+        shared: Some(SharedExpertFiles::Unweighted(["intermediate_size", "feed_forward_length"])),
+        presence: ExpertPresence::Switched("enable_moe_block"),
+        has_branch_norms: true,
+        ..ExpertFiles::MIXTRAL
+    }),
     config_defaults,
     layer_names: &[
         ("post_attention_norm", "post_attention_layernorm"),
@@ -96,6 +105,25 @@ pub(crate) const FAMILY: Family = Family {
         ("proj", "per_layer_projection"),
         ("post_norm", "post_per_layer_input_norm"),
         ("layer_output_scale", "layer_scalar="),
+        ("ffn_gate_shexp", "mlp.gate_proj"),
+        ("ffn_up_shexp", "mlp.up_proj"),
+        ("ffn_down_shexp", "mlp.down_proj"),
+        ("ffn_gate_inp", "router.proj"),
+        ("router_scale", "router.scale="),
+        ("expert_scales", "router.per_expert_scale="),
+        ("ffn_gate_exps", "experts.gate_up_proj="),
+        ("ffn_up_exps", "experts.gate_up_proj="),
+        ("ffn_down_exps", "experts.down_proj="),
+        ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+        ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+        ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+    ],
+    gguf_layer_names: &[
+        ("ffn_gate_shexp", "ffn_gate"),
+        ("ffn_up_shexp", "ffn_up"),
+        ("ffn_down_shexp", "ffn_down"),
+        ("router_scale", "ffn_gate_inp.scale="),
+        ("expert_scales", "ffn_down_exps.scale="),
     ],
     ..gemma3::FAMILY
 };
@@ -108,7 +136,7 @@ impl DecoderBlock for Gemma4Block {
             attn_norm: w.norm("attn_norm", d)?,
             attn: SharingAttention::load(c, w)?,
             attn_post_norm: w.norm("post_attention_norm", d)?,
-            ffn: FeedForward::load(c, w)?,
+            ffn: FeedForwardHalf::load(c, w)?,
             ffn_post_norm: w.norm("post_ffw_norm", d)?,
             embedding: EmbeddingGate::load(c, w)?,
             scale: w.optional_number("layer_output_scale")?,

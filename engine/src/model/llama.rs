@@ -58,7 +58,7 @@ pub const FAMILY: Family = Family {
     has_window_switch: true,
     unrotated_every: None,
     may_list_no_layers: false,
-    has_query_temperature: false,
+    query_temperature: None,
     has_layer_variants: false,
     has_streams: false,
     rope: RopeExtras::NONE,

@@ -47,6 +47,7 @@ mod loaders;
 mod longrope;
 mod meta_files;
 pub(crate) mod minimax_m2;
+pub(crate) mod ministral3;
 pub(crate) mod mistral;
 pub(crate) mod mixtral;
 pub(crate) mod nemotron;

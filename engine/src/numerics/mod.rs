@@ -265,12 +265,14 @@ pub trait Numerics: Send + Sync {
     /// Computes the weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         let weights = experts::of_chosen(&self.scores_of_logits(logits, routing.function), chosen);
-        routing.scaled(match routing.is_normalised {
+        let weights = routing.scaled(match routing.is_normalised {
             true => experts::normalised(weights, |row| {
-                ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum()
+                let sum: f32 = ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum();
+                sum + routing.added
             }),
             false => weights,
-        })
+        });
+        routing.scaled_each(weights, chosen)
     }
 
     /// Computes [`Numerics::linear`] for the rows that chose one expert.
@@ -286,8 +288,9 @@ pub trait Numerics: Send + Sync {
     }
 
     /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` and the chosen experts' scores,
-    /// `[T, k]`, to `[T, d]`.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+    /// `[T, k]`, to `[T, d]`. `is_whole` for sums that the architecture's authors round at the end only.
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        _ = is_whole;
         experts::mixed(outputs, weights, scores, ExpertOrder::Scores, |x| x)
     }
 

@@ -27,6 +27,7 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::row_factor::QueryTemperature;
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::sparse_gate::GateSparsity;
@@ -383,7 +384,8 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
-        self.softmaxed(DType::F32, self.numerics.expert_scores(logits, routing))
+        let short = if routing.rounds_scores { self.activation_type() } else { DType::F32 };
+        self.softmaxed(short, self.numerics.expert_scores(logits, routing))
     }
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
@@ -392,8 +394,8 @@ impl Numerics for PerturbedResults<'_> {
         self.rounded_by(weights, self.roundings.experts)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let mixed = self.summed(self.numerics.mix(outputs, weights, scores), weights.row_len());
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let mixed = self.summed(self.numerics.mix(outputs, weights, scores, is_whole), weights.row_len());
         self.result(self.rounded_by(mixed, self.roundings.experts))
     }
 
@@ -427,6 +429,10 @@ impl Numerics for PerturbedResults<'_> {
         // The threshold has the error of a sum over the row, and values at the threshold lose their leading digits.
         let moved = self.moved(gate.clone(), |_, rms| 4.0 * K * U * rms);
         self.result(self.numerics.sparse_gate(&moved, sparsity))
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        self.result(self.rounded(self.numerics.tempered(q, temperature, positions), 1.0))
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -23,7 +23,7 @@ use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
-use crate::ops::row_factor;
+use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
@@ -244,6 +244,9 @@ impl Numerics for Transformers {
     /// A bias beside a router of rounded logits is rounded like a weight.
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
         let scores = self.scores_of_logits(logits, routing.function);
+        if routing.rounds_scores {
+            return routing.biased(self.rounded(scores));
+        }
         match routing.precision {
             RouterPrecision::Activations => {
                 ExpertRouting { bias: self.rounded_row(&routing.bias), ..routing.clone() }.biased(scores)
@@ -252,15 +255,27 @@ impl Numerics for Transformers {
         }
     }
 
-    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards.
+    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards, or if each
+    /// step is rounded.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
-        let weights = F32.expert_weights(logits, chosen, routing);
+        if routing.rounds_scores {
+            let scores = self.rounded(self.scores_of_logits(logits, routing.function));
+            let scores = experts::of_chosen(&scores, chosen);
+            let sum = |row: &[f32]| self.round(self.round(row.iter().sum()) + routing.added);
+            let weights = if routing.is_normalised { experts::normalised(scores, sum) } else { scores };
+            return self.rounded(routing.scaled(self.rounded(weights)));
+        }
+        let scales = self.rounded_row(&routing.scales);
+        let weights = F32.expert_weights(logits, chosen, &ExpertRouting { scales, ..routing.clone() });
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
 
     /// Adds the outputs expert by expert, in index order.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, |x| self.round(x))
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let mixed = |round: &(dyn Fn(f32) -> f32 + Sync)| {
+            experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, round)
+        };
+        if is_whole { self.rounded(mixed(&|x| x)) } else { mixed(&|x| self.round(x)) }
     }
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
@@ -301,6 +316,11 @@ impl Numerics for Transformers {
             let threshold = self.round(self.round(mean as f32) + distance);
             out.iter_mut().zip(x).for_each(|(out, x)| *out = self.round(x - threshold).max(0.0));
         })
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        let factors = temperature.factors(positions);
+        self.row_scaled(q, &if temperature.is_rounded { self.rounded(factors) } else { factors })
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

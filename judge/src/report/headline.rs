@@ -258,6 +258,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         FusedOrder => Act("splits a fused projection in another order"),
         GqaMapping => Act("maps query heads to other key-value heads"),
         HeadOrder => Act("has heads in another order"),
+        RouterScale => Setting("factor of the router's input"),
         LayerScale => Setting("factor of a layer's output"),
         QueryTemperature => Setting("temperature of queries"),
         AttnScale => Setting("attention scale"),

@@ -65,7 +65,7 @@ pub struct DecoderConfig {
     pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
-    /// Temperature of queries in layers without RoPE, if they have one.
+    /// Temperature of queries, if they have one.
     pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
@@ -139,6 +139,10 @@ pub struct ExpertsConfig {
     pub(crate) weighs_inputs: bool,
     /// True if tensors of all experts in Hugging Face files have a row for each input.
     pub(crate) has_input_rows: bool,
+    /// True if experts are next to a feed-forward block, and each of both, and the router, has norms of its own.
+    pub(crate) has_branch_norms: bool,
+    /// Size of compressed inputs of experts, if they are compressed.
+    pub(crate) latent: Option<usize>,
 }
 
 impl ExpertsConfig {
@@ -166,7 +170,9 @@ impl ExpertsConfig {
             }
         }
         let shared = self.shared_ffn_size.map(|width| ("feed-forward size of the shared expert", width));
-        size::check(file, shared.as_slice())
+        let latent = self.latent.map(|width| ("size of compressed inputs of experts", width));
+        size::check(file, shared.as_slice())?;
+        size::check(file, latent.as_slice())
     }
 }
 

@@ -9,13 +9,12 @@ use crate::model::decoder::layer_sizes::all_but;
 use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    RecurrentFiles, SlidingRope, SlidingWindow, StreamSettings,
+    RecurrentFiles, SlidingRope, SlidingWindow, StreamSettings, TemperatureFiles,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
-use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -75,7 +74,7 @@ impl DecoderConfig {
             sliding: None,
             positions: family.positions,
             unrotated: Vec::new(),
-            query_temperature: query_temperature(file, family)?,
+            query_temperature: None,
             variants: None,
             streams: None,
             attn_scale: AttentionScale::Products(1.0),
@@ -92,6 +91,7 @@ impl DecoderConfig {
             has_adapter: false,
         };
         config.check(file.path())?;
+        config.query_temperature = TemperatureFiles::in_json(family.query_temperature, file, &config.rope)?;
         config.dense = match &experts {
             Some(known) => known.dense.in_json(file, n_layers)?,
             None => None,
@@ -245,31 +245,6 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     match listed.filter(|listed| listed.len() == n_layers) {
         Some(listed) => Ok(family.unrotated(every, n_layers, Some(listed))),
         None => Err(file.bad_key(LISTED, value, format!("a 0 or 1 for each of {n_layers} layers"))),
-    }
-}
-
-/// Reads the temperature of queries in layers without RoPE.
-fn query_temperature(file: &Config, family: &Family) -> Result<Option<QueryTemperature>> {
-    const SWITCH: &str = "attn_temperature_tuning";
-    if !family.has_query_temperature {
-        file.only(SWITCH, &[false.into(), 0.into()], "false (temperatures of queries are not supported)")?;
-        return Ok(None);
-    }
-    // Official files state 4: transformers takes any number but 0 as true.
-    let is_on = match file.get(SWITCH) {
-        None => true,
-        Some(Value::Bool(is_on)) => *is_on,
-        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
-        Some(other) => return Err(file.bad_key(SWITCH, other, "true, false or a number")),
-    };
-    if !is_on {
-        return Ok(None);
-    }
-    let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);
-    match (floor, scale.is_finite()) {
-        (0, _) => Err(file.bad_key("floor_scale", 0, "1 or more positions")),
-        (_, false) => Err(file.bad_key("attn_scale", scale, "a finite number")),
-        _ => Ok(Some(QueryTemperature { floor, scale })),
     }
 }
 

@@ -35,7 +35,6 @@ pub(crate) struct LayerVariants {
 impl LayerVariants {
     /// Reads the keys of a `config.json`.
     pub(super) fn in_json(file: &Config, c: &mut DecoderConfig, family: &Family) -> Result<Self> {
-        file.only("enable_moe_block", &[false.into()], "false (experts of Gemma 4 are not supported)")?;
         let has_keys_as_values = file.optional_bool("attention_k_eq_v")?.unwrap_or(false);
         let full_heads = match family.has_streams {
             true => [c.head_dim, c.n_kv_heads],
@@ -52,6 +51,11 @@ impl LayerVariants {
             return Err(file.bad_key("vocab_size_per_layer_input", rows, format!("1 to {}", size::MAX_SIZE)));
         }
         let is_wide = file.optional_bool("use_double_wide_mlp")?.unwrap_or(false);
+        if is_wide && c.experts.is_some() {
+            let expected =
+                "false in a model with experts (other feed-forward sizes next to experts are not supported)";
+            return Err(file.bad_key("use_double_wide_mlp", true, expected));
+        }
         let variants = Self {
             full_heads,
             has_keys_as_values,
@@ -104,7 +108,9 @@ impl LayerVariants {
             let expected = "one number for layers with keys of their own, and one for the others";
             return Err(Error::bad_key(path, &key("feed_forward_length"), format!("{sizes:?}"), expected));
         }
-        c.ffn_size = sizes.first().copied().unwrap_or(c.ffn_size);
+        if c.experts.is_none() {
+            c.ffn_size = sizes.first().copied().unwrap_or(c.ffn_size);
+        }
         let variants = Self {
             full_heads: [full, of_full?.unwrap_or(c.n_kv_heads)],
             has_keys_as_values: false,

@@ -2,6 +2,7 @@
 //! projection, and parts of a block.
 
 mod block;
+mod branch_norms;
 mod columns;
 mod config;
 mod config_gguf;
@@ -12,6 +13,7 @@ mod delta;
 mod delta_files;
 mod dense_files;
 mod expert_files;
+mod expert_scores_gguf;
 mod family;
 mod feed_forward;
 mod latent;
@@ -32,16 +34,18 @@ mod short_conv;
 mod state_space;
 mod state_space_files;
 pub(crate) mod streams;
+mod temperature_files;
 mod yarn;
 
-pub use block::StandardBlock;
 pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
+pub use block::{FeedForwardHalf, StandardBlock};
+pub(crate) use branch_norms::BranchNorms;
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use context::ForwardContext;
 pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
-pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
+pub(crate) use expert_files::{ExpertFiles, ExpertPresence, SharedExpertFiles};
 pub use family::{
     BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
@@ -62,6 +66,7 @@ pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 pub(crate) use state_space_files::StateSpaceFiles;
 pub use streams::StreamProjections;
 pub(crate) use streams::StreamSettings;
+pub use temperature_files::TemperatureFiles;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};

@@ -58,6 +58,7 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
     ("ffn_gate_up_exps", "mlp.experts.gate_up_proj="),
+    ("ffn_up_all_exps", "mlp.experts.up_proj="),
     ("ffn_down_all_exps", "mlp.experts.down_proj="),
     ("exp_probs_b", "mlp.gate.e_score_correction_bias="),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
