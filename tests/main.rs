@@ -74,6 +74,7 @@ mod shipped;
 mod sketches;
 mod skips;
 mod specifications;
+mod static_activations;
 mod stream;
 mod strict;
 mod taps;

@@ -161,6 +161,27 @@ pub enum Factor {
     InWeights(f32),
 }
 
+/// Scale of the 8-bit codes of a matrix's activations, stored with the matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InputScale {
+    /// Type of the codes: I8 or F8_E4M3.
+    pub codes: DType,
+    /// Distance between the values of neighbouring codes.
+    pub step: f32,
+    /// Code of zero.
+    pub zero: f32,
+}
+
+impl InputScale {
+    /// Types of codes.
+    pub(crate) const CODES: [DType; 2] = [DType::I8, DType::F8_E4M3];
+
+    /// Returns the name of the tensor with the step and the zero point, beside a decoded weight.
+    pub(crate) fn tensor(module: &str, codes: DType) -> String {
+        format!("{module}.input_scale.{codes}")
+    }
+}
+
 /// Weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs). Each row is contiguous and a
 /// whole number of blocks.
 ///
@@ -177,6 +198,7 @@ pub struct Matrix {
     scale: f32,
     /// Scales (`f32`) of the groups of elements, if they are stored separately from the elements.
     scales: Option<LazyBytes>,
+    input_scale: Option<InputScale>,
 }
 
 impl Matrix {
@@ -197,12 +219,23 @@ impl Matrix {
         let tail = tensor.data.at(codes..tensor.data.len()).first_chunk();
         let scale = tail.map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
         let data = tensor.data.slice(0..codes);
-        whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales: None })
+        let (scales, input_scale) = (None, None);
+        whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales, input_scale })
     }
 
     /// Returns the factor of all values: 1 except for bitnet.cpp's types.
     pub fn scale(&self) -> f32 {
         self.scale
+    }
+
+    /// Returns the stored scale of activations; `None` if there is none.
+    pub fn input_scale(&self) -> Option<InputScale> {
+        self.input_scale
+    }
+
+    /// Sets the stored scale of activations.
+    pub fn with_input_scale(self, input_scale: Option<InputScale>) -> Self {
+        Self { input_scale, ..self }
     }
 
     /// Replaces the scale.

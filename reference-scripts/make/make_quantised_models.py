@@ -11,6 +11,7 @@ libraries are in each `decoded.json`. GPTQModel is not built: its source folder 
 import json
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -174,6 +175,30 @@ def compressed(weight, settings, scale_dtype=None):
     return packed, decoded, None
 
 
+def observed(made, settings):
+    """Static scales of the activations, by module: compressed-tensors' scales for the values that a run shows."""
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    arguments, tensors = scheme(settings).input_activations, {}
+
+    def observe(module):
+        def hook(_, inputs):
+            low, high = inputs[0].amin().reshape(1), inputs[0].amax().reshape(1)
+            scale, zero = calculate_qparams(low, high, arguments)
+            tensors[f"{module}.input_scale"] = scale
+            if not arguments.symmetric:
+                tensors[f"{module}.input_zero_point"] = zero
+
+        return hook
+
+    handles = [made.get_submodule(name).register_forward_pre_hook(observe(name)) for name in LINEAR]
+    with torch.no_grad():
+        made(TOKENS)
+    for handle in handles:
+        handle.remove()
+    return tensors
+
+
 def fp8(weight, block=32):
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
@@ -246,6 +271,10 @@ FLOATS = {
     "input_activations": weights(8, "float", **TOKEN),
     "format": "float-quantized",
 }
+STATIC = {"strategy": "tensor", "dynamic": False}
+STATIC_FLOATS = FLOATS | {"input_activations": weights(8, "float", **STATIC)}
+STATIC_INTEGERS = INTEGERS | {"input_activations": weights(8, **STATIC)}
+STATIC_ZEROS = INTEGERS | {"input_activations": weights(8, symmetric=False, **STATIC)}
 NVFP4 = {
     "weights": weights(4, "float", strategy="tensor_group", group_size=16, scale_dtype="torch.float8_e4m3fn"),
     "format": "nvfp4-pack-quantized",
@@ -283,12 +312,17 @@ MODELS = {
     "nvfp4": with_compressed(NVFP4),
     "w8a8": with_compressed(INTEGERS),
     "fp8-dynamic": with_compressed(FLOATS),
+    "fp8-static": with_compressed(STATIC_FLOATS),
+    "w8a8-static": with_compressed(STATIC_INTEGERS),
+    "w8a8-static-zeros": with_compressed(STATIC_ZEROS),
     "fp8": (
         torch.bfloat16,
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
         fp8,
     ),
 }
+# Static scales of activations.
+INPUTS = {"fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -348,6 +382,8 @@ def make(folder, name, dtype, config, way):
         parts, plain, modules[module] = way(weight)
         tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
         decoded[module] = plain
+    if name in INPUTS:
+        tensors |= observed(made, INPUTS[name])
     folder.mkdir(parents=True, exist_ok=True)
     if whole:
         kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in LINEAR}
@@ -360,7 +396,7 @@ def make(folder, name, dtype, config, way):
     else:
         settings["quantization_config"] = config
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    versions = {library: metadata.version(library) for library in LIBRARIES} | {"gptqmodel": gptqmodel()}
+    versions = installed()
     digests = {module: digest(weight) for module, weight in decoded.items()}
     facts = {"made_with": versions, "weights": digests}
     (folder / "decoded.json").write_text(json.dumps(facts, indent=2) + "\n")
@@ -368,10 +404,15 @@ def make(folder, name, dtype, config, way):
         dump(folder, made, dtype, modules, decoded)
 
 
-def gptqmodel():
-    from gptqmodel.version import __version__
+def installed():
+    """The versions of the libraries that are there."""
+    there = {one.metadata["Name"].lower() for one in metadata.distributions()}
+    versions = {library: metadata.version(library) for library in LIBRARIES if library in there}
+    if find_spec("gptqmodel"):
+        from gptqmodel.version import __version__
 
-    return __version__
+        versions["gptqmodel"] = __version__
+    return versions
 
 
 def dump(folder, made, dtype, modules, decoded):

@@ -53,6 +53,7 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         CodeGroup::Values(len) => format!("{len} values"),
         CodeGroup::Token => "each token".to_owned(),
         CodeGroup::Pass => "each pass".to_owned(),
+        CodeGroup::Matrix => "each matrix, stored in the file".to_owned(),
     };
     let head = if codes.whole_for > 0 { ", except in the head of the model" } else { "" };
     let kind = match codes.codes {

@@ -4,8 +4,8 @@ use crate::exact::float::Float;
 use crate::exact::input::InputValues;
 use crate::exact::profile::{Operands, Profile};
 use crate::exact::value::{ExactValue, U};
-use crate::quant::{self, ActivationCodes, CodeGroup, known, quantise_row};
-use crate::weight::DType;
+use crate::quant::{self, ActivationCodes, known, quantise_row};
+use crate::weight::{DType, InputScale};
 
 /// A row of activations, rounded as the product requires.
 #[derive(Debug)]
@@ -37,10 +37,16 @@ pub(crate) fn split(x: f64, half: Float) -> (f64, f64) {
 }
 
 impl Operand {
-    /// Creates an operand. `pass` is the range of all values of the pass, for codes whose scale the whole pass shares.
-    pub(crate) fn new(row: InputValues, profile: &Profile, weights: DType, pass: Option<ValueRange>) -> Self {
+    /// Creates an operand. `shared` is the range of all values of the pass, or the scale of the matrix, for codes that
+    /// share it.
+    pub(crate) fn new(
+        row: InputValues,
+        profile: &Profile,
+        weights: DType,
+        shared: Option<CodeRange>,
+    ) -> Self {
         if let Some(codes) = &profile.activation_codes {
-            return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
+            return Self { row: integers(&row, codes, shared), surplus: None, is_coded: false, low: None };
         }
         let dtype = operand_type(profile, weights);
         if let Some(float) = Float::of(dtype) {
@@ -152,30 +158,64 @@ impl ValueRange {
     }
 }
 
-/// Returns a row of activations, quantised to 8-bit integers and decoded again.
-pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, pass: Option<ValueRange>) -> InputValues {
+/// What determines the codes of some values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CodeRange {
+    /// The range of the values.
+    Values(ValueRange),
+    /// A scale that is stored with the matrix.
+    Stored(InputScale),
+}
+
+impl CodeRange {
+    /// Returns the step between codes, and its relative error.
+    fn step(&self, codes: &ActivationCodes) -> (f64, f64) {
+        match self {
+            CodeRange::Values(range) => range.step(codes),
+            CodeRange::Stored(input) => (codes.stored(input).0.into(), 0.0),
+        }
+    }
+
+    /// Returns the zero point, and the ends of the codes for the lowest and highest possible range.
+    fn ends(&self, codes: &ActivationCodes, step: f64, slack: impl Fn(f64) -> f64) -> (f32, [(f32, f32); 2]) {
+        match self {
+            CodeRange::Values(ValueRange { low, .. }) => {
+                let around = slack(low / step) * step;
+                (0.0, [low - around, low + around].map(|low| codes.ends(low as f32, step as f32)))
+            }
+            CodeRange::Stored(input) => {
+                let (_, zero) = codes.stored(input);
+                (zero, [codes.ends_around(zero); 2])
+            }
+        }
+    }
+}
+
+/// Returns a row of activations, quantised to 8-bit codes and decoded again. `shared` determines the codes of the whole
+/// pass, or of the matrix.
+pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Option<CodeRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
-    let pass = pass.filter(|_| codes.group == CodeGroup::Pass);
     let of_group = |first: usize| {
-        pass.unwrap_or_else(|| ValueRange::of((first..row.len().min(first + len)).map(|at| row.get(at))))
+        shared.unwrap_or_else(|| {
+            CodeRange::Values(ValueRange::of((first..row.len().min(first + len)).map(|at| row.get(at))))
+        })
     };
-    let extents: Vec<ValueRange> = (0..row.len()).step_by(len).map(of_group).collect();
-    InputValues::new((0..row.len()).map(|at| integer(row.get(at), codes, &extents[at / len])))
+    let ranges: Vec<CodeRange> = (0..row.len()).step_by(len).map(of_group).collect();
+    InputValues::new((0..row.len()).map(|at| integer(row.get(at), codes, &ranges[at / len])))
 }
 
 /// Evaluates one value. Its code may be either of two if engines compute the same step in another order, or the value
 /// is uncertain.
-fn integer(x: ExactValue, codes: &ActivationCodes, extent: &ValueRange) -> ExactValue {
-    let (step, off) = extent.step(codes);
+fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange) -> ExactValue {
+    let (step, off) = range.step(codes);
     if !(step > 0.0 && step.is_finite()) {
         return x;
     }
     let slack = |scaled: f64| scaled.abs() * (4.0 * U + off);
-    let around = slack(extent.low / step) * step;
-    let ends = [extent.low - around, extent.low + around].map(|low| codes.ends(low as f32, step as f32));
+    let (zero, ends) = range.ends(codes, step, slack);
     let scaled = x.value / step;
     let unsure = slack(scaled) + x.radius / step;
-    let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest(scaled, ends), step);
+    let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest_around(zero, scaled, ends), step);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
     let about = low.abs().max(high.abs()) * off;

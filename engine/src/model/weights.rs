@@ -11,7 +11,7 @@ use crate::lazy_bytes::{self, LazyBytes, UnavailableBytes};
 use crate::model::quantisation;
 use crate::parallel;
 use crate::quant::{self, decode_row, ternary};
-use crate::weight::{DType, Factor, Matrix, StoredTensor};
+use crate::weight::{DType, Factor, InputScale, Matrix, StoredTensor};
 
 /// Valid types for ternary weights of a Hugging Face checkpoint.
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
@@ -142,6 +142,8 @@ impl<'f> Weights<'f> {
             DType::INT8_GROUPS => self.with_scales(name, matrix)?,
             _ => matrix,
         };
+        let input_scale = self.input_scale(name)?;
+        let matrix = matrix.with_input_scale(input_scale);
         if matrix.is_elsewhere() {
             return Ok(matrix); // `arrive` looks at it
         }
@@ -182,6 +184,19 @@ impl<'f> Weights<'f> {
         let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
         let quantised = if plain { quantisation::quantised(&masters) } else { None };
         quantised.ok_or_else(|| self.unsupported(name, masters.dtype, TERNARY))
+    }
+
+    /// Returns the stored scale of a matrix's activations, if there is one.
+    fn input_scale(&mut self, name: &str) -> Result<Option<InputScale>> {
+        let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
+        for codes in InputScale::CODES {
+            let tensor = InputScale::tensor(module, codes);
+            if self.has(&tensor) {
+                let numbers = self.vector(&tensor, 2)?;
+                return Ok(Some(InputScale { codes, step: numbers[0], zero: numbers[1] }));
+            }
+        }
+        Ok(None)
     }
 
     /// Attaches the scales that are stored as a separate tensor.

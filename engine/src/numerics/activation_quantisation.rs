@@ -10,7 +10,7 @@ use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::quant::ActivationCodes;
+use crate::quant::{ActivationCodes, CodeGroup};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -28,8 +28,11 @@ impl ActivationQuantisation {
 
     fn rounded(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let mut data = x.data().to_vec();
-        if w.rows != self.codes.whole_for {
-            self.codes.round(&mut data, x.row_len());
+        match (self.codes.group, w.input_scale()) {
+            (CodeGroup::Matrix, Some(input)) => self.codes.round_stored(&mut data, &input),
+            (CodeGroup::Matrix, None) => {}
+            _ if w.rows == self.codes.whole_for => {}
+            _ => self.codes.round(&mut data, x.row_len()),
         }
         Tensor::new(x.shape(), data)
     }

@@ -3,6 +3,8 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use crate::weight::{DType, InputScale};
+
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -13,6 +15,9 @@ pub enum CodeGroup {
     Token,
     /// All values of all tokens of a pass.
     Pass,
+    /// All values of all passes: the scale is stored with the matrix. Activations of matrices without a stored scale
+    /// are not quantised.
+    Matrix,
 }
 
 /// Type of the scales.
@@ -121,12 +126,39 @@ impl ActivationCodes {
         }
     }
 
+    /// Returns codes whose scale is stored with a matrix.
+    pub fn of_matrix(input: &InputScale) -> Self {
+        let codes = match input.codes {
+            DType::I8 => ActivationCodeType::Int8,
+            _ => ActivationCodeType::F8E4m3,
+        };
+        Self { group: CodeGroup::Matrix, codes, ..Self::default() }
+    }
+
+    /// Returns true if scales are stored with the matrices.
+    pub fn are_stored(&self) -> bool {
+        self.group == CodeGroup::Matrix
+    }
+
+    /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
+    pub(crate) fn stored(&self, input: &InputScale) -> (f32, f32) {
+        (self.scale.round(input.step), input.zero)
+    }
+
+    /// Returns the smallest and the largest code, relative to the code of zero, for a stored zero point.
+    pub(crate) fn ends_around(&self, zero: f32) -> (f32, f32) {
+        match self.codes {
+            ActivationCodeType::Int8 => (-128.0 - zero, 127.0 - zero),
+            ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
+        }
+    }
+
     /// Returns the number of neighbouring values that share a scale, for `rows` rows of `width` values.
     pub(crate) fn group_len(&self, width: usize, rows: usize) -> usize {
         match self.group {
             CodeGroup::Values(len) => len,
             CodeGroup::Token => width,
-            CodeGroup::Pass => width * rows,
+            CodeGroup::Pass | CodeGroup::Matrix => width * rows,
         }
     }
 
@@ -142,8 +174,14 @@ impl ActivationCodes {
     }
 
     /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
-    pub fn nearest(&self, quotient: f64, (least, most): (f32, f32)) -> f64 {
-        let quotient = self.quotients.round_wide(quotient);
+    pub fn nearest(&self, quotient: f64, ends: (f32, f32)) -> f64 {
+        self.nearest_around(0.0, quotient, ends)
+    }
+
+    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient.
+    pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
+        let zero = f64::from(zero);
+        let quotient = self.quotients.round_wide(self.quotients.round_wide(quotient) + zero) - zero;
         match self.codes {
             ActivationCodeType::Int8 => quotient.round_ties_even().clamp(least.into(), most.into()),
             ActivationCodeType::F8E4m3 => f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8))
@@ -184,12 +222,20 @@ impl ActivationCodes {
     fn round_group(&self, values: &mut [f32]) {
         let (low, high) = extent(values.iter().copied());
         let step = self.step(low, high);
-        if !(step > 0.0 && step.is_finite()) {
-            return;
+        if step > 0.0 && step.is_finite() {
+            self.round_by(values, step, 0.0, self.ends(low, step));
         }
-        let ends = self.ends(low, step);
+    }
+
+    /// Quantises and decodes each value by a stored scale.
+    pub(crate) fn round_stored(&self, values: &mut [f32], input: &InputScale) {
+        let (step, zero) = self.stored(input);
+        self.round_by(values, step, zero, self.ends_around(zero));
+    }
+
+    fn round_by(&self, values: &mut [f32], step: f32, zero: f32, ends: (f32, f32)) {
         for value in values {
-            let code = self.nearest((*value / step).into(), ends);
+            let code = self.nearest_around(zero, (*value / step).into(), ends);
             *value = self.decoded(code, step.into()) as f32;
         }
     }

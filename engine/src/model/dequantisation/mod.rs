@@ -35,6 +35,7 @@ use crate::error::Result;
 use crate::format::TensorFile;
 use crate::memory;
 use crate::model::json::Config;
+use crate::weight::{DType, InputScale, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
 use module_tensors::ModuleTensors;
 
@@ -110,6 +111,13 @@ impl Dequantisation {
         self.groups.iter().any(|group| group.activations.is_some())
     }
 
+    /// Returns true if the scales of activations are stored.
+    pub(crate) fn stores_input_scales(&self) -> bool {
+        let is_static =
+            |group: &FormatGroup| matches!(group.activations, Some(ActivationScheme::Static { .. }));
+        self.groups.iter().any(is_static)
+    }
+
     /// Returns the decoders of all quantised weights, by module.
     ///
     /// # Errors
@@ -146,15 +154,42 @@ impl Dequantisation {
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
-        file.with_tensors(whole.chain(decoded).collect())
+        let scales = self.input_scales(file, weights.keys().copied())?;
+        file.with_tensors(whole.chain(decoded).chain(scales).collect())
+    }
+
+    /// Returns the stored scales of activations: tensors with the step and the zero point.
+    fn input_scales<'f>(
+        &self,
+        file: &'f TensorFile,
+        modules: impl Iterator<Item = &'f str>,
+    ) -> Result<Vec<(String, StoredTensor)>> {
+        let mut scales = Vec::new();
+        for module in modules {
+            let Some(FormatGroup { format, activations: Some(scheme) }) = self.group_of(module) else {
+                continue;
+            };
+            let tensors = ModuleTensors { file, module, joint: format.joint(), main: format.tensors()[0] };
+            if let Some(InputScale { codes, step, zero }) = scheme.stored(&tensors)? {
+                let data = [step, zero].map(f32::to_le_bytes).concat().into();
+                let stored = StoredTensor { dtype: DType::F32, shape: vec![2], data };
+                scales.push((InputScale::tensor(module, codes), stored));
+            }
+        }
+        Ok(scales)
+    }
+
+    /// Returns the group of a quantised module.
+    fn group_of(&self, module: &str) -> Option<&FormatGroup> {
+        match self.filter.conversion(module) {
+            Conversion::Group(group) | Conversion::Either(group) => Some(&self.groups[group]),
+            Conversion::Excluded(_) => None,
+        }
     }
 
     /// Returns the names of the tensors that hold a module's weight.
     fn consumed(&self, module: &str) -> Vec<String> {
-        let group = match self.filter.conversion(module) {
-            Conversion::Group(group) | Conversion::Either(group) => &self.groups[group],
-            Conversion::Excluded(_) => return Vec::new(),
-        };
+        let Some(group) = self.group_of(module) else { return Vec::new() };
         let joint = group.format.joint();
         group.format.tensors().iter().map(|tensor| format!("{module}{joint}{tensor}")).collect()
     }

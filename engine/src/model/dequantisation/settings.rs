@@ -211,7 +211,10 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
         Some(_) => (ScaleGroup::Block(settings.pair("weight_block_size")?), float8::FINE_GRAINED),
         None => (ScaleGroup::Tensor, float8::AUTO_FP8),
     };
-    let activations = Some(ActivationScheme::fine_grained(settings, scheme));
+    let activations = Some(match scheme {
+        "dynamic" => ActivationScheme::Dynamic,
+        _ => ActivationScheme::Static { codes: DType::F8_E4M3, scale: tensors[2], is_symmetric: true },
+    });
     Ok(one_group(
         format!("FP8, {}", group.name()),
         Float8Weights { tensors, group, has_exponents },

@@ -17,14 +17,14 @@ use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::input::InputTensor;
-use crate::exact::operand::{Operand, ValueRange, operand_type, split};
+use crate::exact::operand::{CodeRange, Operand, ValueRange, operand_type, split};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U};
 use crate::exact::{
     Choice, ColumnEvaluator, ExactValue, Float, LAMBDA, Operation, Profile, RowScales, is_given,
 };
 use crate::parallel;
-use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
+use crate::quant::{self, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -147,7 +147,10 @@ impl Linear {
 
     /// Returns the profile without settings that only apply to other products.
     fn profile(&self, profile: &Profile) -> Profile {
-        let activation_codes = profile.activation_codes.filter(|codes| codes.whole_for != self.w.rows);
+        let activation_codes = profile.activation_codes.filter(|codes| match codes.group {
+            CodeGroup::Matrix => self.w.input_scale().is_some(),
+            _ => codes.whole_for != self.w.rows,
+        });
         Profile { activation_codes, ..*profile }
     }
 
@@ -229,10 +232,13 @@ impl Linear {
         let width = self.w.cols;
         let x = InputTensor::of(&self.x, profile);
         let all = || ValueRange::of((0..self.x.data().len()).map(|flat| x.get(flat)));
-        let shares = |codes: &ActivationCodes| codes.group == CodeGroup::Pass;
-        let pass = profile.activation_codes.as_ref().filter(|codes| shares(codes)).map(|_| all());
+        let shared = match profile.activation_codes.map(|codes| codes.group) {
+            Some(CodeGroup::Pass) => Some(CodeRange::Values(all())),
+            Some(CodeGroup::Matrix) => self.w.input_scale().map(CodeRange::Stored),
+            _ => None,
+        };
         parallel::map(tokens.len(), 4 * width, |token| {
-            Operand::new(x.part((tokens.start + token) * width, width), profile, self.w.dtype, pass)
+            Operand::new(x.part((tokens.start + token) * width, width), profile, self.w.dtype, shared)
         })
     }
 
