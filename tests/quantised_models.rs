@@ -26,7 +26,11 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 12] = [
+const MODELS: [&str; 16] = [
+    "fp8-static-tensor",
+    "nf4-model",
+    "fp4-model",
+    "int8-model",
     "awq",
     "gptq",
     "w4a16",
@@ -174,7 +178,10 @@ fn dumps_of_the_libraries_pass_at_every_site() {
 fn the_same_dumps_fail_with_a_fault_in_the_format() {
     let unchanged = |_: &mut Value| ();
     type Fault = (&'static str, &'static str, fn(&mut [u8]));
-    let faults: [Fault; 12] = [
+    let faults: [Fault; 15] = [
+        ("nf4-model", "proj.weight", swap_nibbles),
+        ("fp4-model", "absmax", reversed),
+        ("int8-model", "SCB", reversed),
         ("fp8-static", "input_scale", |data| brain_floats_times(data, 1.25)),
         ("w8a8-static", "input_scale", |data| brain_floats_times(data, 1.25)),
         ("mxfp4-experts", "_blocks", swap_nibbles),
@@ -427,8 +434,6 @@ fn products_that_are_not_known_are_refused_with_their_key() {
     };
     let keep = |_: &mut Tensors| ();
     let cases = [
-        (changed("nf4", |_| (), keep), "load_in_4bit"),
-        (changed("bnb-int8", |_| (), keep), "load_in_8bit"),
         (changed("w8a8", scheme("dynamic", json!("local")), keep), "input_activations.dynamic"),
         (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.strategy"),
         (changed("w8a8", scheme("num_bits", json!(4)), keep), "input_activations.num_bits"),

@@ -210,6 +210,16 @@ def fp8(weight, block=32):
     return {"weight": codes, "weight_scale_inv": scale}, decoded, None
 
 
+def fp8_tensor(weight, scale_dtype=torch.float32):
+    """transformers' `fp8` without blocks, as in Ministral 3."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    scale = (weight.float().abs().amax() / 448.0).to(scale_dtype)
+    codes = (weight.float() / scale.float()).to(torch.float8_e4m3fn)
+    decoded = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.bfloat16)
+    return {"weight": codes, "weight_scale_inv": scale}, decoded, None
+
+
 def bitsandbytes(weight, kind, nested):
     import bitsandbytes.functional as bnb
 
@@ -320,9 +330,30 @@ MODELS = {
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
         fp8,
     ),
+    "fp8-static-tensor": (
+        torch.bfloat16,
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "dequantize": False},
+        fp8_tensor,
+    ),
+    "nf4-model": (
+        torch.bfloat16,
+        BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        lambda w: bitsandbytes(w, "nf4", True),
+    ),
+    "fp4-model": (
+        torch.bfloat16,
+        BNB | {"bnb_4bit_quant_type": "fp4"},
+        lambda w: bitsandbytes(w, "fp4", False),
+    ),
+    # The threshold is so low that some activations of a small model are above it.
+    "int8-model": (
+        torch.bfloat16,
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 2.5},
+        integers,
+    ),
 }
 # Static scales of activations.
-INPUTS = {"fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS}
+INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -384,6 +415,9 @@ def make(folder, name, dtype, config, way):
         decoded[module] = plain
     if name in INPUTS:
         tensors |= observed(made, INPUTS[name])
+    if name == "fp8-static-tensor":
+        renamed = {key.replace("input_scale", "activation_scale"): x for key, x in tensors.items()}
+        tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}
     folder.mkdir(parents=True, exist_ok=True)
     if whole:
         kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in LINEAR}
@@ -418,13 +452,49 @@ def installed():
 def dump(folder, made, dtype, modules, decoded):
     """A run of the model with the library's modules, or as transformers loads the folder."""
     made.config._attn_implementation = "eager"
+    file = folder / "dump.safetensors"
     if all(modules.values()):
         for module, quantised in modules.items():
             made.set_submodule(module, quantised.eval())
     else:
         made = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    kernels = [module for module in made.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    has_own_kernel = any(module.support_avx512bf16_for_cpu for module in kernels)
+    for module in kernels:
+        module.support_avx512bf16_for_cpu = False
+    run(made, file)
+    if folder.name == "fp8-static-tensor":
+        run_scaled_mm(made, folder)
+    for module in kernels if has_own_kernel else []:
+        module.support_avx512bf16_for_cpu = True
+    if has_own_kernel:
+        run(made, folder / "dump-avx512-bf16.safetensors")
+
+
+def run_scaled_mm(made, folder):
+    """A run with torch's kernel for products of FP8 (`_scaled_mm`), called as vLLM does, with the stored scales."""
+    from safetensors.torch import load_file
+
+    stored = load_file(folder / "model.safetensors")
+
+    def forward(module):
+        weight, scale, step = (stored[f"{module}.{part}"] for part in ("weight", "weight_scale_inv", "activation_scale"))
+
+        def product(x):
+            rows = (x.float() / step).clamp(-448, 448).to(torch.float8_e4m3fn).flatten(0, -2)
+            made = torch._scaled_mm(rows, weight.t(), scale_a=step, scale_b=scale, out_dtype=x.dtype)
+            return made.unflatten(0, x.shape[:-1])
+
+        return product
+
+    for module in LINEAR:
+        made.get_submodule(module).forward = forward(module)
+    run(made, folder / "dump-scaled-mm.safetensors")
+
+
+def run(made, file):
     mask = torch.ones_like(TOKENS)
-    with torch.no_grad(), xcheck.hook(made, folder / "dump.safetensors"):
+    with torch.no_grad(), xcheck.hook(made, file):
         made.generate(TOKENS, attention_mask=mask, max_new_tokens=2, min_new_tokens=2, do_sample=False)
 
 

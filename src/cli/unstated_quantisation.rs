@@ -60,6 +60,10 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         ActivationCodeType::Int8 => "integers",
         ActivationCodeType::F8E4m3 => "floats",
     };
+    let head = match codes.outliers {
+        0.0 => head.to_owned(),
+        outliers => format!("{head}, except in columns with a value of {outliers} or more"),
+    };
     let weights = if products.has_whole_weights { ", \"weights\": \"f32\"" } else { "" };
     let stated = serde_json::to_string(codes).unwrap_or_default();
     format!(

@@ -65,6 +65,9 @@ pub struct ActivationCodes {
     /// Number of outputs of the products whose activations are not quantised; 0 for none. Set to the vocabulary's size
     /// for models with an unquantised head.
     pub whole_for: usize,
+    /// Smallest absolute value whose column is not quantised, in all tokens of a pass; 0 for none. Values are rounded to
+    /// `f16` first, as in LLM.int8(). Only applies to matrices whose file states a threshold.
+    pub outliers: f32,
 }
 
 /// Returns the settings of ONNX Runtime's MatMulNBits at its default accuracy level.
@@ -78,6 +81,7 @@ impl Default for ActivationCodes {
             largest: 127.0,
             asymmetric: false,
             whole_for: 0,
+            outliers: 0.0,
         }
     }
 }
@@ -119,6 +123,7 @@ impl ActivationCodes {
             Self { codes: ActivationCodeType::F8E4m3, asymmetric: true, .. } => {
                 Some("activation_codes: floats are not asymmetric")
             }
+            Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
                 Some("activation_codes: largest is from 100 to 128")
             }
@@ -204,6 +209,36 @@ impl ActivationCodes {
             }
             false => (-128.0, 127.0),
         }
+    }
+
+    /// Returns codes of a matrix whose file states a threshold of outliers.
+    pub fn with_outliers(threshold: f32) -> Self {
+        Self { group: CodeGroup::Token, outliers: threshold, ..Self::default() }
+    }
+
+    /// Returns true for each column with an outlier; `None` if outliers are quantised.
+    pub(crate) fn outlier_columns(&self, values: &[f32], width: usize) -> Option<Vec<bool>> {
+        let is_outlier = |value: f32| value.abs() >= self.outliers;
+        (self.outliers > 0.0).then(|| {
+            let mut columns = vec![false; width];
+            for row in values.chunks(width.max(1)) {
+                columns.iter_mut().zip(row).for_each(|(column, &value)| *column |= is_outlier(value));
+            }
+            columns
+        })
+    }
+
+    /// Quantises rows of `width` values except columns with outliers. Returns both parts, with zeros for each other's
+    /// columns.
+    pub(crate) fn split_outliers(&self, values: &[f32], width: usize, columns: &[bool]) -> [Vec<f32>; 2] {
+        let whole = |(at, &value): (usize, &f32)| if columns[at % width] { value } else { 0.0 };
+        let outliers = values.iter().enumerate().map(whole).collect();
+        let without = |&value: &f32| if value.abs() >= self.outliers { 0.0 } else { value };
+        let mut codes: Vec<f32> =
+            values.iter().map(without).map(|value| f16::from_f32(value).to_f32()).collect();
+        self.round(&mut codes, width);
+        codes.iter_mut().enumerate().filter(|(at, _)| columns[at % width]).for_each(|(_, code)| *code = 0.0);
+        [codes, outliers]
     }
 
     /// Quantises and decodes each value. `values` has whole rows of `width` values.

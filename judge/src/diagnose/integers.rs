@@ -22,9 +22,11 @@ pub(super) fn integers_of(
     }
     let stored = context.model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale());
     let results = context.profile.results;
-    let all = match stored {
-        Some(input) => IntegerProducts::stored(results, &input),
-        None => IntegerProducts::all(results),
+    let outliers = || context.model.matrices().into_iter().find_map(|(_, matrix)| matrix.outliers());
+    let all = match (stored, outliers()) {
+        (Some(input), _) => IntegerProducts::stored(results, &input),
+        (None, Some(threshold)) => IntegerProducts::with_outliers(threshold),
+        (None, None) => IntegerProducts::all(results),
     };
     let products = || runs.unexplained.iter().take(LOOKED_AT);
     let explaining =

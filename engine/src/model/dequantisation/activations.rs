@@ -21,6 +21,9 @@ pub(crate) enum ActivationScheme {
         /// False if a zero point is stored, too.
         is_symmetric: bool,
     },
+    /// 8-bit integers with a scale for each token, except columns with a value of at least this size (LLM.int8()); 0
+    /// for none.
+    Outliers(f32),
     /// A quantisation that is not supported.
     Unsupported {
         /// Configuration file.
@@ -121,7 +124,9 @@ impl ActivationScheme {
     /// Names the key that asks for another scheme.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            ActivationScheme::Dynamic | ActivationScheme::Static { .. } => Ok(()),
+            ActivationScheme::Dynamic | ActivationScheme::Static { .. } | ActivationScheme::Outliers(_) => {
+                Ok(())
+            }
             ActivationScheme::Unsupported { file, key, found, expected } => {
                 Err(Error::bad_key(file, key, found, expected))
             }

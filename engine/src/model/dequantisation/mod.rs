@@ -35,7 +35,7 @@ use crate::error::Result;
 use crate::format::TensorFile;
 use crate::memory;
 use crate::model::json::Config;
-use crate::weight::{DType, InputScale, StoredTensor};
+use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
 use module_tensors::ModuleTensors;
 
@@ -72,6 +72,8 @@ pub struct Dequantisation {
     name: String,
     groups: Vec<FormatGroup>,
     filter: ModuleFilter,
+    /// The same settings with the tensor names of another library.
+    other_names: Option<Box<Self>>,
 }
 
 /// Modules that share a format.
@@ -88,6 +90,24 @@ impl Dequantisation {
     /// If the method is unknown, or a key asks for something that is not supported.
     pub fn read(config: &Config) -> Result<Option<Self>> {
         settings::read(config)
+    }
+
+    /// Adds the tensor names of another library, for files that have those.
+    fn or_named_as(self, other: Self) -> Self {
+        Self { other_names: Some(Box::new(other)), ..self }
+    }
+
+    /// Returns the settings with the tensor names that a file has.
+    fn for_file(&self, file: &TensorFile) -> &Self {
+        let is_named_by = |this: &Self| {
+            let ends = |group: &FormatGroup| {
+                let ending = format!("{}{}", group.format.joint(), group.format.tensors()[0]);
+                file.iter().any(|(name, _)| name.ends_with(&ending))
+            };
+            this.groups.iter().any(ends)
+        };
+        let other = self.other_names.as_deref().filter(|other| !is_named_by(self) && is_named_by(other));
+        other.unwrap_or(self)
     }
 
     /// Returns the format's name, for notes.
@@ -123,6 +143,10 @@ impl Dequantisation {
     /// # Errors
     /// If the tensors of a module contradict the configuration or each other.
     pub(crate) fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
+        let this = self.for_file(file);
+        if !std::ptr::eq(this, self) {
+            return this.weights(file);
+        }
         let mut weights = BTreeMap::new();
         for (index, group) in self.groups.iter().enumerate() {
             let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
@@ -147,6 +171,10 @@ impl Dequantisation {
     /// # Errors
     /// See `Dequantisation::weights`; also if there is not enough memory.
     pub fn decoded(&self, file: &TensorFile) -> Result<TensorFile> {
+        let this = self.for_file(file);
+        if !std::ptr::eq(this, self) {
+            return this.decoded(file);
+        }
         let weights = self.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
@@ -154,11 +182,15 @@ impl Dequantisation {
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
+        let by_kernels = weights.iter().filter_map(|(module, weight)| {
+            Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
+        });
         let scales = self.input_scales(file, weights.keys().copied())?;
-        file.with_tensors(whole.chain(decoded).chain(scales).collect())
+        file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).collect())
     }
 
-    /// Returns the stored scales of activations: tensors with the step and the zero point.
+    /// Returns tensors that state the quantisation of activations: the step and the zero point, or the threshold of
+    /// outliers.
     fn input_scales<'f>(
         &self,
         file: &'f TensorFile,
@@ -170,10 +202,15 @@ impl Dequantisation {
                 continue;
             };
             let tensors = ModuleTensors { file, module, joint: format.joint(), main: format.tensors()[0] };
+            let vector = |numbers: &[f32]| {
+                let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+                StoredTensor { dtype: DType::F32, shape: vec![numbers.len()], data: data.into() }
+            };
+            if let ActivationScheme::Outliers(threshold) = scheme {
+                scales.push((Matrix::tensor_of_outliers(module), vector(&[*threshold])));
+            }
             if let Some(InputScale { codes, step, zero }) = scheme.stored(&tensors)? {
-                let data = [step, zero].map(f32::to_le_bytes).concat().into();
-                let stored = StoredTensor { dtype: DType::F32, shape: vec![2], data };
-                scales.push((InputScale::tensor(module, codes), stored));
+                scales.push((InputScale::tensor(module, codes), vector(&[step, zero])));
             }
         }
         Ok(scales)
@@ -229,5 +266,6 @@ fn one_group(
     activations: Option<ActivationScheme>,
     filter: ModuleFilter,
 ) -> Dequantisation {
-    Dequantisation { name, groups: vec![FormatGroup { format: Box::new(format), activations }], filter }
+    let groups = vec![FormatGroup { format: Box::new(format), activations }];
+    Dequantisation { name, groups, filter, other_names: None }
 }

@@ -95,7 +95,12 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         names.push(name);
     }
     names.dedup();
-    Ok(Dequantisation { name: format!("compressed-tensors {}", names.join(", ")), groups, filter })
+    Ok(Dequantisation {
+        name: format!("compressed-tensors {}", names.join(", ")),
+        groups,
+        filter,
+        other_names: None,
+    })
 }
 
 /// Reads one format group and its name.

@@ -50,6 +50,12 @@ impl IntegerProducts {
         groups.flat_map(of).chain(Self::of_short_quotients(results)).chain(Self::floats(results)).collect()
     }
 
+    /// Returns the candidate for matrices whose file states a threshold of outliers.
+    pub fn with_outliers(threshold: f32) -> Vec<Self> {
+        let codes = ActivationCodes::with_outliers(threshold);
+        vec![Self { has_whole_weights: true, ..Self::of_decoded(codes) }]
+    }
+
     /// Returns the candidates for matrices whose scales of activations are stored.
     pub fn stored(results: Float, input: &InputScale) -> Vec<Self> {
         let short = short_type(results).map(|short| (short, short));

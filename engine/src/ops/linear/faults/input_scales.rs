@@ -8,7 +8,7 @@ use crate::ops::linear::faults::{PRODUCTS, input, neighbours, own};
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
-use crate::weight::{InputScale, Matrix};
+use crate::weight::{DType, InputScale, Matrix};
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::InputScale,
@@ -24,6 +24,9 @@ const SHORT: &str = ":short";
 
 /// Returns the values that apply to a product with a stored scale.
 fn words(at: &SiteContext) -> Vec<String> {
+    if own(at).is_some_and(|product| product.w.outliers().is_some()) {
+        return vec!["token".to_owned()];
+    }
     let scale = |product: LinearParameters| product.w.input_scale();
     let Some(stored) = own(at).and_then(scale) else { return Vec::new() };
     let differs = |point: Point, layer| {
@@ -51,7 +54,8 @@ fn short(results: Float) -> Option<ScaleType> {
 /// Computes the product with other scales of the activations' codes.
 fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
-    let stored = product.w.input_scale()?;
+    let of_outliers = product.w.outliers().map(|_| InputScale { codes: DType::I8, step: 1.0, zero: 0.0 });
+    let stored = product.w.input_scale().or(of_outliers)?;
     let (word, is_short) = value.strip_suffix(SHORT).map_or((value, false), |word| (word, true));
     let codes = codes(at, &stored, is_short)?;
     let of = |point: Point, layer| at.operations.product(point, layer)?.w.input_scale();
@@ -101,7 +105,7 @@ fn multiplied(
         _ => codes.round(&mut data, x.row_len()),
     }
     // Without a stored scale, the numerics leave the activations as they are.
-    let plain: Matrix = w.clone().with_input_scale(None);
+    let plain: Matrix = w.clone().with_input_scale(None).with_outliers(None);
     let rounded = Tensor::new(x.shape(), data);
     let numerics = at.n.numerics();
     let result = numerics.linear_of_pass(&rounded, &plain, bias.as_deref(), at.positions.len());
