@@ -199,15 +199,20 @@ def observed(made, settings):
     return tensors
 
 
-def fp8(weight, block=32):
+def fp8(weight, block=32, exponents=False):
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
     rows, cols = weight.shape
     parts = weight.float().reshape(rows // block, block, cols // block, block)
     scale = parts.abs().amax((1, 3)) / 448.0
+    if exponents:
+        scale = torch.exp2(torch.ceil(torch.log2(scale)))
     codes = (parts / scale[:, None, :, None]).to(torch.float8_e4m3fn).reshape(rows, cols)
+    if exponents:
+        scale = scale.to(torch.float8_e8m0fnu)
     decoded = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.bfloat16)
-    return {"weight": codes, "weight_scale_inv": scale}, decoded, None
+    stored = scale.view(torch.uint8) if exponents else scale
+    return {"weight": codes, "weight_scale_inv": stored}, decoded, None
 
 
 def fp8_tensor(weight, scale_dtype=torch.float32):
@@ -368,6 +373,11 @@ WEIGHTS = {
         {"weights": weights(3, strategy="group", group_size=32), "format": "pack-quantized"}
     ),
     "w8-naive": with_compressed({"weights": weights(8, strategy="channel"), "format": "naive-quantized"}),
+    "fp8-exponents": (
+        torch.bfloat16,
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
+        lambda w: fp8(w, exponents=True),
+    ),
     "fp8-block": with_compressed(
         {"weights": weights(8, "float", strategy="block", block_structure=[48, 48]), "format": "naive-quantized"}
     ),
