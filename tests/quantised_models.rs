@@ -263,7 +263,7 @@ fn settings_beyond_these_are_refused_with_their_key() {
         ("gptq", "bits", json!(5)),
         ("gptq", "dynamic", json!({"-:.*q_proj": {}})),
         ("gptq", "checkpoint_format", json!("marlin")),
-        ("w4a16", "kv_cache_scheme", json!({"num_bits": 8})),
+        ("w4a16", "kv_cache_scheme", json!({"num_bits": 4})),
         ("w4a16", "quantization_status", json!("frozen")),
         ("w4a16", "format", json!("marlin-24")),
         ("fp8", "scale_fmt", json!("log")),
@@ -446,6 +446,24 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         assert!(error.to_string().contains(&format!("{key}' is")), "{error}");
         assert!(decoded(copy.path()).is_ok(), "{key}: the weights are still decoded");
     }
+}
+
+/// The dump states its cache, so the scales in the file are skipped.
+#[test]
+fn a_checkpoint_with_scales_of_its_kv_cache_is_read() {
+    let set = |config: &mut Value| {
+        let scheme = json!({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false});
+        config["quantization_config"]["kv_cache_scheme"] = scheme;
+    };
+    let scales = |tensors: &mut Tensors| {
+        for name in ["k_scale", "v_scale"] {
+            let name = format!("model.layers.0.self_attn.{name}");
+            tensors.insert(name, (Dtype::BF16, vec![1], vec![0x80, 0x3c]));
+        }
+    };
+    let model = changed("fp8-static", set, scales);
+    let (code, report) = verdict(model.path(), &folder("fp8-static").join("dump.safetensors"));
+    assert_eq!(code, 0, "{report:#}");
 }
 
 #[test]

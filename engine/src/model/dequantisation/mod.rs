@@ -179,7 +179,7 @@ impl Dequantisation {
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| self.consumed(module)).collect();
-        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name));
+        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !is_cache_scale(name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
         let by_kernels = weights.iter().filter_map(|(module, weight)| {
@@ -253,6 +253,12 @@ impl Dequantisation {
         }
         Ok(())
     }
+}
+
+/// Returns true for a scale of a quantised KV cache. The dump states the cache, so the scales are not read.
+fn is_cache_scale(name: &str) -> bool {
+    const NAMES: [&str; 4] = ["k_scale", "v_scale", "k_zero_point", "v_zero_point"];
+    name.rsplit_once("attn.").is_some_and(|(_, scale)| NAMES.contains(&scale))
 }
 
 fn excluded(why: &str) -> String {

@@ -187,9 +187,7 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     ])?;
     settings.only("expert_dtype", &["fp8".into()], "\"fp8\"")?;
     settings.only("fmt", &["e4m3".into()], "\"e4m3\"")?;
-    for key in ["kv_cache_scheme", "kv_cache_quant_method", "modules_to_convert"] {
-        settings.only(key, &[], "absent (it is not supported)")?;
-    }
+    settings.only("modules_to_convert", &[], "absent (it is not supported)")?;
     let has_exponents = match settings.optional_str("scale_fmt")?.unwrap_or("float") {
         "float" => false,
         "ue8m0" => true,
