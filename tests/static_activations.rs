@@ -101,6 +101,10 @@ fn dynamic(x: &[f32], _: &Matrix, input: InputScale) -> InputScale {
     InputScale { step: if step > 0.0 { step } else { 1.0 }, ..input }
 }
 
+fn no_zero(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
+    InputScale { zero: 0.0, ..input }
+}
+
 /// The scale of queries in place of that of the down projection, which has more inputs.
 fn of_queries(_: &[f32], w: &Matrix, input: InputScale) -> InputScale {
     if w.cols == 128 { InputScale { step: scale_of_queries(input.codes), ..input } } else { input }
@@ -129,7 +133,7 @@ macro_rules! engines {
         }
     };
 }
-engines!(stored unit dynamic of_queries);
+engines!(stored unit dynamic no_zero of_queries);
 
 /// A dump by an engine that chooses scales in some way.
 fn dumped(name: &str, scale: &str, float: Float) -> (TempDir, PathBuf) {
@@ -170,6 +174,25 @@ fn other_scales_of_activations_are_named_and_stored_ones_pass() {
                 assert!(findings.iter().any(is_named), "{case}");
             }
         }
+    }
+}
+
+#[test]
+fn an_unused_zero_point_of_activations_is_named_and_a_used_one_passes() {
+    let name = "w8a8-static-zeros";
+    for float in [Float::Bf16, Float::F32] {
+        let (_place, file) = dumped(name, "stored", float);
+        let (code, report) = check(name, &file, &["--no-causes"]);
+        assert_eq!(code, 0, "{float:?}: {report:#}");
+        let (_place, file) = dumped(name, "no_zero", float);
+        let (code, report) = check(name, &file, &[]);
+        assert_eq!(code, 1, "{float:?}: {report:#}");
+        let findings = report["findings"].as_array().expect("findings");
+        let is_named = |finding: &Value| {
+            let value = finding["candidate"].as_str().unwrap_or_default();
+            value.trim_end_matches(":short") == "no-zero"
+        };
+        assert!(findings.iter().any(is_named), "{float:?}: {findings:#?}");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::weight::{DType, InputScale, Matrix};
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::InputScale,
     at: PRODUCTS,
-    takes: "unit|inverse|token|pass|values:128|of:ffn_out|layer:3|token:short",
+    takes: "unit|inverse|no-zero|token|pass|values:128|of:ffn_out|layer:3|token:short",
     compute: |at, value| changed(at, value.as_word()?),
     usual: |at| words(at).into_iter().map(ChangeValue::Word).collect(),
     ..CatalogueEntry::PLAIN
@@ -34,7 +34,9 @@ fn words(at: &SiteContext) -> Vec<String> {
     };
     let siblings = PRODUCTS.iter().filter(|&&point| differs(point, at.site.layer));
     let layers = neighbours(at).filter(|&layer| differs(at.site.point, Some(layer)));
-    let fixed = ["unit", "inverse", "token", "pass", "values:128"].map(str::to_owned).into_iter();
+    let no_zero = Some("no-zero").filter(|_| stored.zero != 0.0);
+    let fixed = ["unit", "inverse", "token", "pass", "values:128"].into_iter().chain(no_zero);
+    let fixed = fixed.map(str::to_owned);
     let of = siblings.map(|point| format!("of:{point}"));
     let all: Vec<String> = fixed.chain(of).chain(layers.map(|layer| format!("layer:{layer}"))).collect();
     // The arithmetic of the run states the type of quotients, if it quantises activations.
@@ -67,6 +69,7 @@ fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
         Some(_) => return None,
         None => match word {
             "unit" => (CodeGroup::Matrix, with_step(1.0)),
+            "no-zero" => (CodeGroup::Matrix, InputScale { zero: 0.0, ..stored }),
             "inverse" => (CodeGroup::Matrix, with_step(stored.step.recip())),
             "token" => (CodeGroup::Token, stored),
             "pass" => (CodeGroup::Pass, stored),
