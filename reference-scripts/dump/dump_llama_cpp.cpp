@@ -133,7 +133,7 @@ const char * const USAGE =
     "  --prompt TEXT        the input, tokenized by llama.cpp, BOS included where the model wants one\n"
     "  --tokens 1,2,3       the input as token ids\n"
     "  --decode N           passes after the prompt's (default 4); N + 1 tokens are generated, EOS does not stop it\n"
-    "  --kv TYPE            type of the KV cache: f16 (llama.cpp's default), f32, q8_0, q5_0, q4_0, ...\n"
+    "  --kv TYPE            type of the KV cache: f16 (llama.cpp's default), f32, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, ...\n"
     "  --flash on|off       flash attention, llama.cpp's default; no scores and weights then (default off)\n"
     "  --threads N          threads (default 1)\n"
     "  --repack on|off      weights rearranged for other kernels, llama.cpp's default (default off)\n"
@@ -176,7 +176,7 @@ ggml_type parse_kv_cache(const std::string & name) {
         const char * known = ggml_type_name(static_cast<ggml_type>(type));
         if (known && name == known) return static_cast<ggml_type>(type);
     }
-    fail("--kv: '" + name + "' is no type of ggml: give f16, f32, q8_0, q5_0 or q4_0");
+    fail("--kv: '" + name + "' is no type of ggml: give f16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
 }
 
 bool parse_switch(const std::string & option, const std::string & value) {
@@ -592,10 +592,13 @@ std::string norm_after_rope(const std::string & tap, const ggml_tensor * node) {
     return is_after ? (tap == "q_norm" ? "q_rope_norm" : "k_rope_norm") : tap;
 }
 
+// True for the scale of a matrix, "blk.3.attn_q.scale", also reshaped.
+bool is_scale(const ggml_tensor * tensor) { return std::strstr(tensor->name, ".scale") != nullptr; }
+
 std::vector<Source> weight_sources(const ggml_tensor * node) {
     std::vector<Source> sources;
     for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
-        if (!operand) continue;
+        if (!operand || is_scale(operand)) continue;
         const Name name = weight_name(operand);
         // Factors of experts and of the router's input (Gemma 4).
         const bool is_scale = std::strstr(operand->name, ".scale");
@@ -612,6 +615,18 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
         const bool reads_rotated = tap->second == "attn_out" && is_rotation(computed(node->src[1]));
         if (reads_rotated) sources.push_back({name.layer, "attn_context", node->src[1], ROWS});
     }
+    return sources;
+}
+
+// The product of a matrix times its scale, which replaces the product. Experts' scales are gathered.
+std::vector<Source> scaled_sources(const ggml_tensor * node) {
+    if (node->op != GGML_OP_MUL) return {};
+    const ggml_tensor * product = node->src[0];
+    const bool is_of_expert = product->op == GGML_OP_MUL_MAT_ID && node->src[1]->op == GGML_OP_GET_ROWS;
+    if (!is_of_expert && !(product->op == GGML_OP_MUL_MAT && is_scale(node->src[1]))) return {};
+    std::vector<Source> sources = weight_sources(product);
+    if (!sources.empty()) sources.resize(1, sources[0]);
+    for (Source & source : sources) source.tensor = node;
     return sources;
 }
 
@@ -693,6 +708,7 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 }
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
+    if (const std::vector<Source> scaled = scaled_sources(node); !scaled.empty()) return scaled;
     std::vector<Source> sources = weight_sources(node);
     for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node), sparse_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());

@@ -274,6 +274,7 @@ pub(super) fn load_hugging_face(
     let quantised = Dequantisation::read(&config)?;
     notes.extend(quantised.as_ref().map(|quantised| {
         let more = match quantised.quantises_activations() {
+            true if quantised.stores_input_scales() => "; the configuration also quantises activations by stored scales: xcheck assumes unquantised ones unless the dump's values show the codes of these scales",
             true => "; the configuration also quantises activations: xcheck assumes unquantised ones unless the dump's values show their codes",
             false => "",
         };

@@ -23,6 +23,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     largest: 127.0,
     asymmetric: false,
     whole_for: 0,
+    outliers: 0.0,
 };
 
 /// Wraps numerics and rounds keys and values to `kv` in the cache. Attention is otherwise unchanged.

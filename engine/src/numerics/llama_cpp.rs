@@ -114,6 +114,8 @@ impl Numerics for LlamaCpp {
         let products = panels(x.rows(), w.rows, w.cols, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
         });
+        let scale = w.scale();
+        let products = if scale == 1.0 { products } else { products.map(|product| product * scale) };
         plus_bias(products, bias)
     }
 

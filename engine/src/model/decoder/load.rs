@@ -74,6 +74,10 @@ impl LayerWeights<'_, '_> {
         cols: usize,
     ) -> Result<Projection> {
         let weight = self.matrix(name, rows, cols)?;
+        // llama.cpp scales the sum with the bias, or refuses it.
+        if has_bias && weight.scale() != 1.0 && name.starts_with("ffn_") {
+            return Err(self.weights.scaled_bias(&self.names.of_layer(name, self.layer), weight.dtype));
+        }
         Ok(Projection { weight, bias: has_bias.then(|| self.bias(name, rows)).transpose()? })
     }
 
@@ -127,7 +131,7 @@ impl LayerWeights<'_, '_> {
         let (matrix, scale) =
             (self.names.of_layer(name, self.layer), self.names.scale_of_layer(name, self.layer));
         let Some(class) = self.config.linear_class else {
-            let matrix = self.weights.matrix(&matrix, rows, cols)?;
+            let matrix = self.weights.unscaled(&matrix, rows, cols)?;
             let factor = self.weights.has(&scale).then(|| self.weights.factor(&scale)).transpose()?;
             return Ok((matrix, factor.map(Factor::Multiplies)));
         };

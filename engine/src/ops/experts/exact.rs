@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::exact::dot::dot;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operand::{Operand, operand_type};
+use crate::exact::operand::{CodeRange, Operand, operand_type};
 use crate::exact::operation::by_row;
 use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operands, Operation, Profile, is_given};
@@ -292,7 +292,7 @@ impl ExpertProducts {
     fn products(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let rows = self.w[0].rows;
         let operands = self.operands(profile, wanted);
-        let each = row_of_each(&self.x, self.chosen.row_len());
+        let each = self.operand_of_each(profile);
         // Sorted by expert and output, so that each row of weights is decoded once for all tokens.
         let place = |index: usize| {
             let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
@@ -331,16 +331,42 @@ impl ExpertProducts {
         }
     }
 
-    /// Returns the rows of activations that the requested results need.
+    /// Returns the index of the operand that each entry of `chosen` reads: its row of activations, or its own operand
+    /// if the codes of activations have the scale of the expert.
+    fn operand_of_each(&self, profile: &Profile) -> Box<dyn Fn(usize) -> usize + Sync> {
+        match has_stored_scales(profile) {
+            true => Box::new(|entry| entry),
+            false => Box::new(row_of_each(&self.x, self.chosen.row_len())),
+        }
+    }
+
+    /// Returns the operands that the requested results need.
     fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
-        let (rows, width, dtype) = (self.w[0].rows, self.w[0].cols, self.w[0].dtype);
-        let each = row_of_each(&self.x, self.chosen.row_len());
+        let rows = self.w[0].rows;
+        let each = self.operand_of_each(profile);
         let mut needed: Vec<usize> = wanted.iter().map(|flat| each(flat / rows)).collect();
         needed.dedup();
         let x = InputTensor::of(&self.x, profile);
-        let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype, None));
-        parallel::map(needed.len(), 4 * width, |index| operand(needed[index])).into_iter().collect()
+        let operand = |index: usize| (index, self.operand(&x, profile, index));
+        parallel::map(needed.len(), 4 * self.w[0].cols, |index| operand(needed[index])).into_iter().collect()
     }
+
+    fn operand(&self, x: &InputTensor, profile: &Profile, index: usize) -> Operand {
+        let (width, dtype) = (self.w[0].cols, self.w[0].dtype);
+        if !has_stored_scales(profile) {
+            return Operand::new(x.part(index * width, width), profile, dtype, None);
+        }
+        let row = row_of_each(&self.x, self.chosen.row_len())(index);
+        let input = self.w[self.chosen.data()[index] as usize].input_scale();
+        let profile =
+            Profile { activation_codes: profile.activation_codes.filter(|_| input.is_some()), ..*profile };
+        Operand::new(x.part(row * width, width), &profile, dtype, input.map(CodeRange::Stored))
+    }
+}
+
+/// Returns true if the codes of activations have scales that are stored with the matrices.
+fn has_stored_scales(profile: &Profile) -> bool {
+    profile.activation_codes.is_some_and(|codes| codes.are_stored())
 }
 
 /// The weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
