@@ -1,6 +1,8 @@
 //! Architectures that are settings of one block: all their formats pass against every dump that real engines made of them, and
 //! mistakes of ports are named where they happen.
 
+use crate::common::architecture;
+use crate::common::terminal::Terminal;
 use crate::families::{Mistake, assert_formats_pass, assert_mistakes_named};
 
 /// GGUF files of a model that llama.cpp reads.
@@ -29,6 +31,7 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-cohere2", BOTH, 297),
     ("tiny-olmo", BOTH, 177),
     ("tiny-ministral", &[], 177),
+    ("tiny-ministral3", BOTH, 185),
     ("tiny-jais2", BOTH, 169),
     ("tiny-nemotron", BOTH, 169),
     ("tiny-phi2", BOTH, 153),
@@ -53,15 +56,75 @@ const MODELS: &[(&str, &[&str], usize)] = &[
     ("tiny-deepseekv2", BOTH, 381),
     ("tiny-deepseekv3", BOTH, 249),
     ("tiny-glm47flash", BOTH, 249),
+    ("tiny-gemma3n", BOTH, 385),
+    ("tiny-gemma3n-shared", &[], 669),
     ("tiny-gemma4", BOTH, 465),
+    ("tiny-gemma4moe", BOTH, 321),
     ("tiny-llama4", BOTH, 437),
     ("tiny-llama4-chunks", &[], 229),
     ("tiny-lfm2", BOTH, 213),
+    ("tiny-lfm2moe", BOTH, 253),
     ("tiny-granitehybrid", BOTH, 237),
     ("tiny-granitehybridmoe", BOTH, 241),
     ("tiny-nemotronh", BOTH, 185),
+    ("tiny-nemotronhmoe", BOTH, 233),
+    ("tiny-nemotronhlatent", BOTH, 185),
     ("tiny-falconh1", BOTH, 249),
 ];
+
+/// Mistakes of AltUp, the low-rank residual and sparse gates.
+const GEMMA3N: &[Mistake] = &[
+    ("altup_router@predict_router=unbounded", "altup_router", "predict_router"),
+    ("altup_router@correct_router=unscaled", "altup_router", "correct_router"),
+    ("altup_router@predict_router=unnormed", "altup_router", "predict_router"),
+    ("altup_prediction=transposed", "altup_prediction", "altup_predicted"),
+    ("altup_prediction=alone", "altup_prediction", "altup_predicted"),
+    ("altup_correction=without-one", "altup_correction", "altup_corrected"),
+    ("altup_correction=absolute", "altup_correction", "altup_corrected"),
+    ("altup_scale=none", "altup_scale", "altup_active"),
+    ("altup_magnitude@altup_streams=none", "altup_magnitude", "altup_streams"),
+    ("altup_magnitude@altup_mean=first", "altup_magnitude", "altup_mean"),
+    ("layer_streams=all", "layer_streams", "block_out"),
+    ("low_rank_residual@laurel_out=alone", "low_rank_residual", "laurel_out"),
+    ("low_rank_residual=unscaled", "low_rank_residual", "laurel_residual"),
+    ("low_rank_residual=missing", "low_rank_residual", "laurel_residual"),
+    ("activation_sparsity=none", "activation_sparsity", "ffn_sparse"),
+    ("activation_sparsity=sample", "activation_sparsity", "ffn_sparse"),
+    ("activation_sparsity=kept", "activation_sparsity", "ffn_sparse"),
+    ("activation_sparsity=0.93", "activation_sparsity", "ffn_sparse"),
+];
+
+/// Mistakes of streams of which the second is active, and of layers that share keys.
+const GEMMA3N_SHARED: &[Mistake] = &[
+    ("altup_prediction=none", "altup_prediction", "altup_predicted"),
+    ("altup_correction=none", "altup_correction", "altup_corrected"),
+    ("altup_magnitude@altup_streams=copies", "altup_magnitude", "altup_streams"),
+    ("altup_magnitude@altup_mean=sum", "altup_magnitude", "altup_mean"),
+    ("layer_streams=none", "layer_streams", "block_out"),
+    ("low_rank_residual=halved", "low_rank_residual", "laurel_residual"),
+    ("activation_sparsity=relu", "activation_sparsity", "ffn_sparse"),
+    ("norm_missing@laurel_norm", "norm_missing", "laurel_norm"),
+    ("attn_scale=0.25", "attn_scale", "attn_scores"),
+];
+
+/// llama.cpp computes Gemma 3n's sparse gates with the standard deviation of a sample.
+#[test]
+fn the_sample_deviation_of_llama_cpp_in_sparse_gates_of_gemma_3n_is_named_against_the_hugging_face_model() {
+    let folder = architecture("tiny-gemma3n");
+    let dump = folder.join("dumps/llama.cpp-f32.safetensors");
+    let check = |model: &str, more: &[&str]| {
+        let (model, dump) = (folder.join(model), dump.to_str().expect("a plain path"));
+        let model = model.to_str().expect("a plain path");
+        Terminal::new()
+            .json(&[&["check", "--model", model, "--candidate", dump, "--no-report"][..], more].concat())
+    };
+    let (code, report) = check("hf", &[]);
+    let findings = report["references"][0]["findings"].as_array().expect("findings");
+    let kinds: Vec<_> = findings.iter().map(|finding| finding["kind"].as_str()).collect();
+    assert_eq!((code, kinds), (1, vec![Some("activation_sparsity")]));
+    assert_eq!(check("hf", &["--suppose", "activation_sparsity=sample"]).0, 0);
+    assert_eq!(check("tiny-gemma3n-f32.gguf", &[]).0, 0);
+}
 
 #[test]
 fn architectures_with_options_pass_against_transformers_and_llama_cpp() {
@@ -223,6 +286,15 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("mask_window=6", "mask_window", "attn_weights"),
                 ("rope_theta=1000000", "rope_theta", "q_rope"),
                 ("attn_scale=0.5", "attn_scale", "attn_scores"),
+            ],
+        ),
+        (
+            "tiny-ministral3",
+            &[
+                ("query_temperature=none", "query_temperature", "q_scaled"),
+                ("query_temperature=from-one", "query_temperature", "q_scaled"),
+                ("query_temperature=half-floor", "query_temperature", "q_scaled"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
             ],
         ),
         (
@@ -452,6 +524,17 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
             ],
         ),
         (
+            "tiny-lfm2moe",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_scores=softmax", "expert_scores", "expert_scores"),
+                ("expert_weights=biased", "expert_weights", "expert_weights"),
+                ("expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
+                ("conv_kernel=reversed", "conv_kernel", "conv_out"),
+            ],
+        ),
+        (
             "tiny-granitehybrid",
             &[
                 ("conv_kernel=reversed", "conv_kernel", "conv_out"),
@@ -465,6 +548,8 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("residual_scale=1", "residual_scale", "attn_residual"),
             ],
         ),
+        ("tiny-gemma3n", GEMMA3N),
+        ("tiny-gemma3n-shared", GEMMA3N_SHARED),
         (
             "tiny-gemma4",
             &[
@@ -474,6 +559,18 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("layer_scale@block_out=none", "layer_scale", "block_out"),
                 ("activation@layer_act=silu", "activation", "layer_act"),
                 ("rope_theta@q_rope=1000", "rope_theta", "q_rope"),
+            ],
+        ),
+        (
+            "tiny-gemma4moe",
+            &[
+                ("norm_missing@router_norm", "norm_missing", "router_norm"),
+                ("router_scale=none", "router_scale", "router_norm"),
+                ("norm_weights@router_norm=none", "norm_weights", "router_norm"),
+                ("norm_missing@expert_norm", "norm_missing", "expert_norm"),
+                ("norm_missing@routed_post_norm", "norm_missing", "routed_post_norm"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
             ],
         ),
         (
@@ -518,6 +615,25 @@ fn a_wrong_norm_bias_rope_window_or_residual_of_an_architecture_with_options_is_
                 ("norm_missing@ffn_norm", "norm_missing", "ffn_norm"),
                 ("conv_bias=none", "conv_bias", "conv_out"),
                 ("residual_missing@block_out=branch", "residual_missing", "block_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronhmoe",
+            &[
+                ("expert_scores=unbiased", "expert_scores", "expert_scores"),
+                ("expert_groups=none", "expert_groups", "experts"),
+                ("expert_weights=unscaled", "expert_weights", "expert_weights"),
+                ("activation@expert_act=relu", "activation", "expert_act"),
+                ("activation@shared_act=relu", "activation", "shared_act"),
+                ("shared_expert=none", "shared_expert", "ffn_out"),
+            ],
+        ),
+        (
+            "tiny-nemotronhlatent",
+            &[
+                ("expert_weights@routed_latent=unweighted", "expert_weights", "routed_latent"),
+                ("expert_weights@expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_order@expert_out=next", "expert_order", "expert_out"),
             ],
         ),
         (

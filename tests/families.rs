@@ -455,6 +455,20 @@ fn a_norm_behind_a_residual_multiplier_is_held_to_its_summands() {
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
     let refused: &[(&str, &[&str], Value, &str)] = &[
         ("tiny-hunyuan", &["rope_parameters", "alpha"], json!(0), "'rope_parameters.alpha' is 0"),
+        ("tiny-gemma3n", &["altup_active_idx"], json!(4), "'altup_active_idx' is 4, expected less than 4"),
+        ("tiny-gemma3n", &["altup_num_inputs"], json!(1), "'altup_num_inputs' is 1, expected 2 to 64"),
+        ("tiny-gemma3n", &["laurel_rank"], json!(0), "'laurel_rank' is 0"),
+        (
+            "tiny-gemma3n",
+            &["activation_sparsity_pattern"],
+            json!([0.95, 1.0]),
+            "a share below 1 for each of 2",
+        ),
+        ("tiny-gemma3n", &["activation_sparsity_pattern"], json!([0.95]), "a share below 1 for each of 2"),
+        ("tiny-gemma3n", &["intermediate_size"], json!([64, 32]), "one size for all layers"),
+        ("tiny-gemma3n", &["vocab_size_per_layer_input"], json!(0), "'vocab_size_per_layer_input' is 0"),
+        ("tiny-gemma3n", &["num_kv_shared_layers"], json!(2), "'num_kv_shared_layers' is 2"),
+        ("tiny-gemma3n-shared", &["num_kv_shared_layers"], json!(3), "each kind of layer that shares keys"),
         ("tiny-hunyuan", &["mlp_bias"], json!(true), "biases of this architecture are not supported"),
         ("tiny-starcoder", &["scale_attn_weights"], json!(false), "unscaled attention is not supported"),
         ("tiny-starcoder", &["add_cross_attention"], json!(true), "cross attention is not supported"),
@@ -486,12 +500,11 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-lfm2", &["conv_L_cache"], json!(1000), "'kernel size' is 1000, expected 1 to 64"),
         ("tiny-granitehybrid", &["mamba_n_groups"], json!(3), "a divisor of the 8 heads"),
         ("tiny-granitehybrid", &["time_step_limit"], json!([0.5, 0.0]), "the smaller one first"),
-        (
-            "tiny-nemotronh",
-            &["layers_block_type"],
-            json!(["moe"]),
-            "Nemotron-H with experts is not supported",
-        ),
+        ("tiny-nemotronh", &["layers_block_type"], json!(["gru"]), "\"mlp\" or \"moe\", or M, *, - or E"),
+        ("tiny-nemotronhmoe", &["mlp_bias"], json!(true), "biases of experts are not supported"),
+        ("tiny-nemotronhmoe", &["n_shared_experts"], json!(2), "several shared experts are not supported"),
+        ("tiny-nemotronhlatent", &["moe_latent_size"], json!(0), "size of compressed inputs of experts"),
+        ("tiny-gemma4moe", &["use_double_wide_mlp"], json!(true), "false in a model with experts"),
         ("tiny-nemotronh", &["mamba_hidden_act"], json!("gelu"), "other activation functions of Mamba-2"),
         ("tiny-falconh1", &["mamba_rms_norm"], json!(true), "a norm before the gate of Mamba-2"),
         ("tiny-falconh1", &["ssm_multipliers"], json!([1.0]), "5 numbers other than 0"),
@@ -508,6 +521,14 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-smollm3", &["no_rope_layers"], json!([1, 0]), "a 0 or 1 for each of 4 layers"),
         ("tiny-smollm3", &["no_rope_layers"], json!([]), "a 0 or 1 for each of 4 layers"),
         ("tiny-llama4", &["attn_temperature_tuning"], json!("on"), "true, false or a number"),
+        ("tiny-ministral3", &["rope_parameters", "rope_type"], json!("default"), "RoPE with YaRN"),
+        (
+            "tiny-ministral3",
+            &["rope_parameters", "llama_4_scaling_beta"],
+            Value::Null,
+            "'rope_parameters.llama_4_scaling_beta' is missing",
+        ),
+        ("tiny-lfm2moe", &["num_experts_per_tok"], json!(9), "1 to 8, the number of experts"),
         ("tiny-granite", &["logits_scaling"], json!(-1), "a positive number"),
         ("tiny-phi4", &["rope_parameters", "long_factor"], json!([1.0]), "one for each pair"),
         ("tiny-qwen3moe", &["mlp_only_layers"], json!([9]), "layers from 0 to 1"),
@@ -646,6 +667,37 @@ fn official_settings_of_llama_4_are_read_as_in_transformers() {
     assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(4)), 0);
     assert_eq!(code("tiny-llama4-chunks", "attn_temperature_tuning", json!(0)), 1);
     assert_eq!(code("tiny-llama4", "no_rope_layers", json!([])), 0);
+}
+
+/// Official files of Gemma 3n state a factor of queries that transformers ignores, and the text model's settings in a part.
+#[test]
+fn official_settings_of_gemma_3n_are_read_as_in_transformers() {
+    let dump = dump("tiny-gemma3n-shared", "transformers-f32");
+    let folder = with_key("tiny-gemma3n-shared", &["query_pre_attn_scalar"], Some(json!(256)));
+    assert_eq!(run(folder.path(), &dump).0, 0);
+    let file = folder.path().join("config.json");
+    let stated = fs::read_to_string(&file).expect("it is there");
+    fs::write(&file, format!(r#"{{"model_type": "gemma3n", "text_config": {stated}}}"#))
+        .expect("it is written");
+    assert_eq!(run(folder.path(), &dump).0, 0);
+    let other = with_key("tiny-gemma3n-shared", &["altup_active_idx"], Some(json!(0)));
+    assert_eq!(run(other.path(), &dump).0, 1);
+}
+
+/// Text models of Mistral and of Ministral 3 are parts of multimodal models with one name.
+#[test]
+fn the_text_part_of_mistral_3_is_that_of_its_own_model_type() {
+    let judged = |model: &str, kind: &str| {
+        let folder = with_key(model, &["model_type"], Some(json!(kind)));
+        let file = folder.path().join("config.json");
+        let text = fs::read_to_string(&file).expect("it is there");
+        let whole = format!(r#"{{"model_type": "mistral3", "text_config": {text}}}"#);
+        fs::write(&file, whole).expect("it is written");
+        run(folder.path(), &dump(model, "transformers-f32")).0
+    };
+    assert_eq!(judged("tiny-ministral3", "ministral3"), 0);
+    assert_eq!(judged("tiny-ministral3", "mistral"), 1);
+    assert_eq!(judged("tiny-mistral", "mistral"), 0);
 }
 
 /// Qwen 2.5 says more than Qwen 2, and means the same.

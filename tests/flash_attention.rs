@@ -88,7 +88,7 @@ fn a_fault_beside_flash_attention_fails() {
 }
 
 /// Block types of a cache; the model's heads have 32 values, so llama.cpp does not rotate them.
-const BLOCKS: [&str; 3] = ["q8_0", "q5_0", "q4_0"];
+const BLOCKS: [&str; 6] = ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"];
 
 const BF16: &str = "tests/data/formats/bf16.gguf";
 
@@ -98,7 +98,7 @@ fn dump_of_cache(kv: &str) -> String {
 
 /// Attention weights are not computed as such, so contexts differ by rounding; all else has the same bits.
 #[test]
-fn a_q8_0_q5_0_or_q4_0_kv_cache_of_llama_cpp_has_the_same_bits() {
+fn a_kv_cache_of_blocks_of_llama_cpp_has_the_same_bits() {
     for kv in BLOCKS {
         let (code, found) = judged(BF16, &dump_of_cache(kv), &[]);
         assert_eq!(code, 0, "{kv}: {found:#}");
@@ -123,6 +123,14 @@ fn a_q8_0_q5_0_or_q4_0_kv_cache_of_llama_cpp_has_the_same_bits() {
 fn a_kv_cache_of_another_block_type_fails() {
     for (kv, other) in
         [("q8_0", "f16"), ("q8_0", "q4_0"), ("q5_0", "q8_0"), ("q4_0", "q5_0"), ("q4_0", "f16")]
+            .into_iter()
+            .chain([
+                ("q5_1", "q5_0"),
+                ("q4_1", "q4_0"),
+                ("q4_1", "q5_1"),
+                ("iq4_nl", "q4_0"),
+                ("q4_0", "iq4_nl"),
+            ])
     {
         let (code, found) = judged(BF16, &dump_of_cache(kv), &["--kv-cache", other]);
         assert_eq!(code, 1, "{kv} as {other}: {found:#}");

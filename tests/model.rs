@@ -91,7 +91,7 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused(
         "model_type",
         json!("mamba"),
-        "'model_type' is mamba, expected one of llama, mistral, ministral, mixtral, qwen2, qwen3, ",
+        "'model_type' is mamba, expected one of llama, mistral, ministral, mistral3, ministral3, mixtral, qwen2, qwen3, ",
     );
     assert_config_refused("hidden_size", json!(null), "'hidden_size' is missing");
     assert_config_refused("hidden_size", json!("wide"), "'hidden_size' is \"wide\", expected a whole number");

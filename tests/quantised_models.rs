@@ -26,8 +26,24 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 9] =
-    ["awq", "gptq", "w4a16", "nvfp4", "fp8", "w8a8", "fp8-dynamic", "torchao-int8", "mxfp4-experts"];
+const MODELS: [&str; 16] = [
+    "fp8-static-tensor",
+    "nf4-model",
+    "fp4-model",
+    "int8-model",
+    "awq",
+    "gptq",
+    "w4a16",
+    "nvfp4",
+    "fp8",
+    "w8a8",
+    "fp8-dynamic",
+    "fp8-static",
+    "w8a8-static",
+    "w8a8-static-zeros",
+    "torchao-int8",
+    "mxfp4-experts",
+];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
@@ -162,7 +178,12 @@ fn dumps_of_the_libraries_pass_at_every_site() {
 fn the_same_dumps_fail_with_a_fault_in_the_format() {
     let unchanged = |_: &mut Value| ();
     type Fault = (&'static str, &'static str, fn(&mut [u8]));
-    let faults: [Fault; 10] = [
+    let faults: [Fault; 15] = [
+        ("nf4-model", "proj.weight", swap_nibbles),
+        ("fp4-model", "absmax", reversed),
+        ("int8-model", "SCB", reversed),
+        ("fp8-static", "input_scale", |data| brain_floats_times(data, 1.25)),
+        ("w8a8-static", "input_scale", |data| brain_floats_times(data, 1.25)),
         ("mxfp4-experts", "_blocks", swap_nibbles),
         ("mxfp4-experts", "_scales", reversed),
         ("torchao-int8", "_weight_scale", reversed),
@@ -242,7 +263,7 @@ fn settings_beyond_these_are_refused_with_their_key() {
         ("gptq", "bits", json!(5)),
         ("gptq", "dynamic", json!({"-:.*q_proj": {}})),
         ("gptq", "checkpoint_format", json!("marlin")),
-        ("w4a16", "kv_cache_scheme", json!({"num_bits": 8})),
+        ("w4a16", "kv_cache_scheme", json!({"num_bits": 4})),
         ("w4a16", "quantization_status", json!("frozen")),
         ("w4a16", "format", json!("marlin-24")),
         ("fp8", "scale_fmt", json!("log")),
@@ -412,15 +433,11 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         }
     };
     let keep = |_: &mut Tensors| ();
-    let static_scheme =
-        |config: &mut Value| config["quantization_config"]["activation_scheme"] = json!("static");
     let cases = [
-        (changed("nf4", |_| (), keep), "load_in_4bit"),
-        (changed("bnb-int8", |_| (), keep), "load_in_8bit"),
-        (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.dynamic"),
+        (changed("w8a8", scheme("dynamic", json!("local")), keep), "input_activations.dynamic"),
+        (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.strategy"),
         (changed("w8a8", scheme("num_bits", json!(4)), keep), "input_activations.num_bits"),
         (changed("fp8-dynamic", scheme("symmetric", json!(false)), keep), "input_activations.symmetric"),
-        (changed("fp8", static_scheme, keep), "activation_scheme"),
     ];
     for (copy, key) in cases {
         let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {
@@ -429,6 +446,47 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         assert!(error.to_string().contains(&format!("{key}' is")), "{error}");
         assert!(decoded(copy.path()).is_ok(), "{key}: the weights are still decoded");
     }
+}
+
+/// The dump states its cache, so the scales in the file are skipped.
+#[test]
+fn a_checkpoint_with_scales_of_its_kv_cache_is_read() {
+    let set = |config: &mut Value| {
+        let scheme = json!({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false});
+        config["quantization_config"]["kv_cache_scheme"] = scheme;
+    };
+    let scales = |tensors: &mut Tensors| {
+        for name in ["k_scale", "v_scale"] {
+            let name = format!("model.layers.0.self_attn.{name}");
+            tensors.insert(name, (Dtype::BF16, vec![1], vec![0x80, 0x3c]));
+        }
+    };
+    let model = changed("fp8-static", set, scales);
+    let (code, report) = verdict(model.path(), &folder("fp8-static").join("dump.safetensors"));
+    assert_eq!(code, 0, "{report:#}");
+}
+
+#[test]
+fn stored_scales_of_activations_that_are_missing_or_damaged_are_refused_with_their_name() {
+    let static_scheme =
+        |config: &mut Value| config["quantization_config"]["activation_scheme"] = json!("static");
+    assert_refused(&changed("fp8", static_scheme, |_| ()), &["activation_scale", "is missing"]);
+    let set = |name: &str, tensor: &'static str, bytes: &'static [u8]| {
+        changed(name, |_| (), |tensors| each(tensors, tensor, |data| data.copy_from_slice(bytes)))
+    };
+    let zero = set("fp8-static", "input_scale", &[0, 0]);
+    assert_refused(&zero, &["down_proj", "input_scale' is 0, expected more than 0"]);
+    assert_refused(&set("w8a8-static", "input_scale", &[0x80, 0x7f]), &["input_scale"]);
+    let lost = |tensors: &mut Tensors| tensors.retain(|name, _| !name.ends_with("q_proj.input_zero_point"));
+    assert_refused(&changed("w8a8-static-zeros", |_| (), lost), &["q_proj.input_zero_point' is missing"]);
+    let symmetric = |config: &mut Value| {
+        config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["symmetric"] =
+            json!(true);
+    };
+    assert_refused(
+        &changed("w8a8-static-zeros", symmetric, |_| ()),
+        &["input_zero_point", "symmetric: true"],
+    );
 }
 
 /// Exit code and results of `inspect --verify` of a quantised folder.

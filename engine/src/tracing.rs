@@ -12,6 +12,7 @@ use crate::ops::activation::exact::{ClampedGating, Nonlinearity};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::addition::exact::Addition;
 use crate::ops::alibi::exact::BiasedScores;
+use crate::ops::altup::exact::{MagnitudeMatch, StreamMean, StreamMix};
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::cache::exact::{CachedCodes, CachedRows};
@@ -41,6 +42,8 @@ use crate::ops::scaling::exact::Scaling;
 use crate::ops::shared_expert::exact::SharedSum;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::short_convolution::exact::Convolution;
+use crate::ops::sparse_gate::GateSparsity;
+use crate::ops::sparse_gate::exact::SparseGating;
 use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
 use crate::ops::state_space::{StateSpace, StepRule};
 use crate::quant::ternary::is_ternary;
@@ -334,10 +337,10 @@ impl Numerics for TracedNumerics<'_> {
         self.by(self.numerics.routed(x, w, chosen), stage)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let stage =
-            ExpertMixture { outputs: outputs.clone(), weights: weights.clone(), scores: scores.clone() };
-        self.by(self.numerics.mix(outputs, weights, scores), stage)
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let [outputs, weights, scores] = [outputs, weights, scores].map(Tensor::clone);
+        let made = self.numerics.mix(&outputs, &weights, &scores, is_whole);
+        self.by(made, ExpertMixture { outputs, weights, scores, is_whole })
     }
 
     fn shared_weights(&self, logits: &Tensor) -> Tensor {
@@ -360,6 +363,26 @@ impl Numerics for TracedNumerics<'_> {
         let made = self.numerics.tempered(q, temperature, positions.clone());
         let factors = temperature.factors(positions.clone());
         self.by(made, RowProduct { x: q.clone(), factors, temperature: Some((*temperature, positions)) })
+    }
+
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        let stage = StreamMix { streams: streams.clone(), coefs: coefs.clone() };
+        self.by(self.numerics.mix_streams(streams, coefs), stage)
+    }
+
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        let stage = MagnitudeMatch { x: x.clone(), like: like.clone() };
+        self.by(self.numerics.match_magnitude(x, like), stage)
+    }
+
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        let stage = StreamMean { streams: streams.clone(), count };
+        self.by(self.numerics.mean_of_streams(streams, count), stage)
+    }
+
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        let stage = SparseGating { gate: gate.clone(), sparsity };
+        self.by(self.numerics.sparse_gate(gate, sparsity), stage)
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -161,6 +161,27 @@ pub enum Factor {
     InWeights(f32),
 }
 
+/// Scale of the 8-bit codes of a matrix's activations, stored with the matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InputScale {
+    /// Type of the codes: I8 or F8_E4M3.
+    pub codes: DType,
+    /// Distance between the values of neighbouring codes.
+    pub step: f32,
+    /// Code of zero.
+    pub zero: f32,
+}
+
+impl InputScale {
+    /// Types of codes.
+    pub(crate) const CODES: [DType; 2] = [DType::I8, DType::F8_E4M3];
+
+    /// Returns the name of the tensor with the step and the zero point, beside a decoded weight.
+    pub(crate) fn tensor(module: &str, codes: DType) -> String {
+        format!("{module}.input_scale.{codes}")
+    }
+}
+
 /// Weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs). Each row is contiguous and a
 /// whole number of blocks.
 ///
@@ -177,6 +198,11 @@ pub struct Matrix {
     scale: f32,
     /// Scales (`f32`) of the groups of elements, if they are stored separately from the elements.
     scales: Option<LazyBytes>,
+    input_scale: Option<InputScale>,
+    /// Smallest absolute activation whose column is not quantised (LLM.int8()).
+    outliers: Option<f32>,
+    /// Values (`f32`) that kernels use which do not decode the weight before a product, if they differ.
+    of_kernels: Option<LazyBytes>,
 }
 
 impl Matrix {
@@ -197,12 +223,58 @@ impl Matrix {
         let tail = tensor.data.at(codes..tensor.data.len()).first_chunk();
         let scale = tail.map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
         let data = tensor.data.slice(0..codes);
-        whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales: None })
+        let (scales, input_scale, outliers, of_kernels) = (None, None, None, None);
+        let dtype = tensor.dtype;
+        whole.then_some(Self { dtype, rows, cols, data, scale, scales, input_scale, outliers, of_kernels })
     }
 
-    /// Returns the factor of all values: 1 except for bitnet.cpp's types.
+    /// Returns the factor of all values: 1 except for bitnet.cpp's types and matrices with a scale of their own in GGUF
+    /// files. llama.cpp multiplies products by it.
     pub fn scale(&self) -> f32 {
         self.scale
+    }
+
+    /// Returns the stored scale of activations; `None` if there is none.
+    pub fn input_scale(&self) -> Option<InputScale> {
+        self.input_scale
+    }
+
+    /// Returns the name of the tensor with the threshold of outliers, beside a decoded weight.
+    pub(crate) fn tensor_of_outliers(module: &str) -> String {
+        format!("{module}.input_outliers")
+    }
+
+    /// Returns the smallest absolute activation whose column is not quantised; `None` if the file states none.
+    pub fn outliers(&self) -> Option<f32> {
+        self.outliers
+    }
+
+    /// Sets the smallest absolute activation whose column is not quantised.
+    pub fn with_outliers(self, outliers: Option<f32>) -> Self {
+        Self { outliers, ..self }
+    }
+
+    /// Returns the name of the tensor with the values of kernels, beside a decoded weight.
+    pub(crate) fn tensor_of_kernels(module: &str) -> String {
+        format!("{module}.weight.of_kernels")
+    }
+
+    /// Returns the matrix with the values of kernels that do not decode the weight before a product; `None` if they use
+    /// the same values.
+    pub(crate) fn of_kernels(&self) -> Option<Self> {
+        let data = self.of_kernels.clone()?;
+        Some(Self { dtype: DType::F32, data, of_kernels: None, ..self.clone() })
+    }
+
+    /// Sets the values of kernels, F32; returns `None` if they do not fit.
+    pub(crate) fn with_values_of_kernels(self, values: &StoredTensor) -> Option<Self> {
+        let fits = values.dtype == DType::F32 && values.shape == [self.rows, self.cols];
+        fits.then(|| Self { of_kernels: Some(values.data.clone()), ..self })
+    }
+
+    /// Sets the stored scale of activations.
+    pub fn with_input_scale(self, input_scale: Option<InputScale>) -> Self {
+        Self { input_scale, ..self }
     }
 
     /// Replaces the scale.
@@ -255,13 +327,12 @@ impl Matrix {
     /// # Panics
     /// If the rows do not exist.
     pub fn rows_from(&self, first: usize, rows: usize) -> Self {
-        let row_bytes = self.data.len() / self.rows;
-        let data = self.data.slice(first * row_bytes..(first + rows) * row_bytes);
-        let scales = self.scales.as_ref().map(|all| {
+        let part = |all: &LazyBytes| {
             let row_bytes = all.len() / self.rows;
             all.slice(first * row_bytes..(first + rows) * row_bytes)
-        });
-        Self { rows, data, scales, ..*self }
+        };
+        let [scales, of_kernels] = [&self.scales, &self.of_kernels].map(|all| all.as_ref().map(part));
+        Self { rows, data: part(&self.data), scales, of_kernels, ..*self }
     }
 
     /// Copies rows by their indices.
@@ -274,7 +345,8 @@ impl Matrix {
             let row = |&row: &usize| bytes.at(row * width..(row + 1) * width).to_vec();
             LazyBytes::from(rows.iter().flat_map(row).collect::<Vec<u8>>())
         };
-        Self { rows: rows.len(), data: of(&self.data), scales: self.scales.as_ref().map(of), ..*self }
+        let [scales, of_kernels] = [&self.scales, &self.of_kernels].map(|all| all.as_ref().map(of));
+        Self { rows: rows.len(), data: of(&self.data), scales, of_kernels, ..*self }
     }
 
     /// Replaces the encoded elements; returns `None` if the length differs.

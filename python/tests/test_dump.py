@@ -142,7 +142,7 @@ def test_files_by_layer_are_named_in_the_manifest(small, tmp_path):
     [
         ("attn_nrom", (2, 32), {"layer": 0}, "did you mean 'attn_norm'"),
         ("o_proj", (2, 32), {"layer": 0}, "did you mean 'attn_out'"),
-        ("xyzzy", (2, 32), {}, "the taps are embed, attn_norm"),
+        ("xyzzy", (2, 32), {}, "the taps are embed, altup_projected"),
         ("generated", (2,), {}, r"write dump.generated\(ids\)"),
         ("attn_norm", (2, 32), {}, r"of which layer\? Write tap\('attn_norm', value, layer=0\)"),
         ("qkv", (2, 64), {}, r"qkv: of which layer"),

@@ -128,6 +128,7 @@ NOT_PLACED = {
     *("k_expanded", "v_expanded"),
     *("expert_scores", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out", "shared_weight"),
     *("conv_in", "conv_out", "conv_act", "step_size", "recurrent_state"),
+    *("altup_projected", "altup_predicted", "altup_corrected", "altup_unembedded"),
     *("mixer_gate", "beta_logit", "decay_logit", "beta", "decay", "q_unit", "k_unit"),
 }
 WINDOW = {"attn_scores", "attn_weights", "k_cache", "v_cache"}  # caches that keep fewer positions than the dump's
@@ -144,10 +145,12 @@ ALSO_NOT_PLACED = {
     **dict.fromkeys(("falcon", "falcon-new"), INLINE | {"q", "k", "v"}),  # of groups of heads
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), DELTA_RULE),
     "falconh1": {"recurrent_out"},  # only inside the module, without a norm after it
-    "gemma4": WINDOW | {"v"},  # projected like keys
+    **dict.fromkeys(("gemma3n", "gemma3n-shared"), WINDOW | {"attn_residual", "ffn_residual"}),  # sums inside the layer
+    **dict.fromkeys(("gemma4", "gemma4moe"), WINDOW | {"v"}),  # projected like keys
     "granitehybridmoe": {"ffn_out", "shared_gate", "shared_up"},
     "hunyuan": {"q_rope", "k_rope"},  # attention reads their norms
     "llama4": LLAMA4,
+    "ministral3": {"q_rope"},  # attention reads queries times their temperature
     "llama4-chunks": LLAMA4 | WINDOW,
     "opt": {"q_rope"},  # attention reads scaled queries
 }

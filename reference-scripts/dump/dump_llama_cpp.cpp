@@ -133,7 +133,7 @@ const char * const USAGE =
     "  --prompt TEXT        the input, tokenized by llama.cpp, BOS included where the model wants one\n"
     "  --tokens 1,2,3       the input as token ids\n"
     "  --decode N           passes after the prompt's (default 4); N + 1 tokens are generated, EOS does not stop it\n"
-    "  --kv TYPE            type of the KV cache: f16 (llama.cpp's default), f32, q8_0, q5_0, q4_0, ...\n"
+    "  --kv TYPE            type of the KV cache: f16 (llama.cpp's default), f32, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, ...\n"
     "  --flash on|off       flash attention, llama.cpp's default; no scores and weights then (default off)\n"
     "  --threads N          threads (default 1)\n"
     "  --repack on|off      weights rearranged for other kernels, llama.cpp's default (default off)\n"
@@ -176,7 +176,7 @@ ggml_type parse_kv_cache(const std::string & name) {
         const char * known = ggml_type_name(static_cast<ggml_type>(type));
         if (known && name == known) return static_cast<ggml_type>(type);
     }
-    fail("--kv: '" + name + "' is no type of ggml: give f16, f32, q8_0, q5_0 or q4_0");
+    fail("--kv: '" + name + "' is no type of ggml: give f16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
 }
 
 bool parse_switch(const std::string & option, const std::string & value) {
@@ -226,15 +226,15 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
+    "predict_router", "predict_coefs", "altup_predicted", "attn_norm", "laurel_low", "laurel_high", "laurel_norm", "laurel_out", "mixer_in", "conv_in", "mixer_gate", "beta_logit", "decay_logit", "conv_out", "conv_act", "step_size",
     "q_latent", "q_latent_norm", "q", "k", "v", "attn_gate", "kv_latent", "kv_latent_norm", "q_norm", "k_norm", "v_norm",
     "q_rope", "k_rope", "q_scaled", "q_rope_norm", "k_rope_norm", "k_cache", "v_cache", "q_unit", "k_unit", "beta", "decay", "recurrent_state",
     "attn_scores", "attn_weights", "attn_latent", "attn_context", "attn_gated", "recurrent_out", "recurrent_norm", "mixer_out",
     "conv_gated", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
-    "routed_out", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_logit", "shared_weight",
-    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
-    "ffn_residual", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
+    "laurel_residual", "ffn_norm", "router_norm", "router_logits", "expert_scores", "experts", "expert_weights", "expert_norm", "expert_latent", "expert_in", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "routed_latent", "routed_out", "routed_post_norm", "shared_gate", "shared_up", "shared_act", "shared_out", "shared_post_norm", "shared_logit", "shared_weight",
+    "ffn_gate", "ffn_sparse", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm",
+    "ffn_residual", "correct_router", "correct_coefs", "altup_corrected", "altup_active", "layer_input", "layer_gate", "layer_act", "layer_out", "layer_post_norm", "block_out",
 };
 
 // Those that every architecture has: a missing one is worth a warning.
@@ -301,6 +301,11 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_gate_exps", "expert_gate"},
     {"ffn_up_exps", "expert_up"},
     {"ffn_down_exps", "expert_out"},
+    {"ffn_latent_down", "expert_latent"}, // Nemotron-H, as is the next
+    {"ffn_latent_up", "routed_out"},
+    {"pre_ffw_norm_2", "expert_norm"}, // Gemma 4, as are the next two
+    {"post_ffw_norm_2", "routed_post_norm"},
+    {"post_ffw_norm_1", "shared_post_norm"},
     {"ffn_gate_shexp", "shared_gate"},
     {"ffn_up_shexp", "shared_up"},
     {"ffn_down_shexp", "shared_out"},
@@ -311,6 +316,14 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"inp_gate", "layer_gate"}, // Gemma 4, as are the next two
     {"proj", "layer_out"},
     {"post_norm", "layer_post_norm"},
+    {"altup_proj", "altup_projected"}, // Gemma 3n, as are the next eight
+    {"altup_unembd_proj", "altup_unembedded"},
+    {"altup_predict_coef", "predict_coefs"},
+    {"altup_correct_coef", "correct_coefs"},
+    {"altup_correct_scale", "altup_active"},
+    {"laurel_l", "laurel_low"},
+    {"laurel_r", "laurel_high"},
+    {"laurel_post_norm", "laurel_norm"},
     {"output_norm", "final_norm"},
     {"token_embd_norm", "final_norm"}, // LFM2
 };
@@ -319,6 +332,8 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
 const std::map<std::string, std::string> INPUT_TAPS = {
     {"shortconv.out_proj", "conv_gated"},
     {"ssm_out", "recurrent_norm"},
+    {"altup_predict_coef", "predict_router"}, // Gemma 3n, as is the next
+    {"altup_correct_coef", "correct_router"},
 };
 
 // How three ggml axes (0 is the fastest) become a tap's axes, slowest first. `cells` is the one that runs over
@@ -333,6 +348,7 @@ constexpr Layout SCORES = {{2, 1, 0}, 0};  // [S, T, H] -> H,T,S
 constexpr Layout KEYS   = {{1, 2, 0}, 1};  // [D, S, Hkv] -> S,Hkv,D
 constexpr Layout HEADS  = {{1, 2, 0}, -1}; // [D, T, H]
 constexpr Layout VALUES = {{0, 2, 1}, 0};  // [S, D, Hkv] -> S,Hkv,D
+constexpr Layout STREAMS = {{1, 2, 0}, -1}; // [d, T, n] -> T,n,d
 constexpr Layout WINDOW = {{2, 0, 1}, -1}; // [k - 1 + T, C] -> k-1+T,C
 
 // The other nodes, by name and operation: one name can stand for several nodes. `operand` is which source of the
@@ -426,7 +442,16 @@ const std::vector<NodeRule> NODE_RULES = {
     {"l_out", "MUL", "block_out"}, // Gemma 4, as are the next two
     {"pe_in", "ADD", "ffn_residual"},
     {"Vcur_normed", "RMS_NORM", "v_norm"},
-    {"nemotron_h_block_out", "ADD", "block_out"},
+    {"nemotron_h_block_out", "ADD", "single_out"}, // see Recorder::name_single_half
+    {"inp_stacked", "CONCAT", "altup_streams", STREAMS}, // Gemma 3n, as are the next eight
+    {"predictions", "ADD", "altup_predicted", STREAMS},
+    {"laurel_out", "ADD", "laurel_out"},
+    {"attn_gated", "ADD", "attn_residual"},
+    {"attn_laurel", "SCALE", "laurel_residual"},
+    {"attn_ffw_laurel_gated", "ADD", "ffn_residual"},
+    {"corrected", "ADD", "altup_corrected", STREAMS},
+    {"l_out", "CONCAT", "block_out", STREAMS},
+    {"unembd_merged", "SCALE", "altup_mean"},
     // A mixture of experts. What they are weighed by is the last of the four that the architecture has.
     {"ffn_moe_probs_biased", "ADD", "biased_scores"}, // with a correction bias
     {"ffn_moe_probs", "SOFT_MAX", "expert_scores"},   // without one, where groups are chosen
@@ -439,8 +464,13 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_moe_swiglu_oai", "GLU", "expert_act"},
     {"ffn_moe_swiglu", "GLU", "expert_act"},
     {"ffn_moe_gate_par", "MUL", "expert_act"},
-    {"ffn_moe_out", "ADD", "ffn_out"},
-    {"ffn_moe_out", "CONT", "ffn_out"},
+    {"ffn_moe_relu_sqr", "SQR", "expert_act"}, // Nemotron-H
+    {"ffn_moe_geglu", "GLU", "expert_act"},    // Gemma 4, as are the next three
+    {"ffn_moe_gate", "VIEW", "expert_gate"},
+    {"ffn_moe_up", "VIEW", "expert_up"},
+    {"ffn_moe_combined", "ADD", "shared_sum"},
+    {"ffn_moe_out", "ADD", "mixed_out"}, // see Recorder::name_mixed, as is the next
+    {"ffn_moe_out", "CONT", "mixed_out"},
     // With a shared expert: see Recorder::name_shared.
     {"ffn_shexp_gate", "DIV", "shared_weight"},
     {"shared_expert_gate_sigmoid", "UNARY", "shared_weight"},
@@ -565,14 +595,22 @@ std::string norm_after_rope(const std::string & tap, const ggml_tensor * node) {
     return is_after ? (tap == "q_norm" ? "q_rope_norm" : "k_rope_norm") : tap;
 }
 
+// True for the scale of a matrix, "blk.3.attn_q.scale", also reshaped.
+bool is_scale(const ggml_tensor * tensor) { return std::strstr(tensor->name, ".scale") != nullptr; }
+
 std::vector<Source> weight_sources(const ggml_tensor * node) {
     std::vector<Source> sources;
     for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
-        if (!operand) continue;
+        if (!operand || is_scale(operand)) continue;
         const Name name = weight_name(operand);
+        // Factors of experts and of the router's input (Gemma 4).
+        const bool is_scale = std::strstr(operand->name, ".scale");
+        if (is_scale && name.base == "ffn_gate_inp") sources.push_back({name.layer, "router_norm", node, ROWS});
+        if (is_scale && (name.base == "ffn_gate_inp" || name.base == "ffn_down_exps")) continue;
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
-        sources.push_back({name.layer, norm_after_rope(tap->second, node), node, ROWS});
+        const bool is_of_streams = name.base == "altup_proj" || name.base == "altup_unembd_proj";
+        sources.push_back({name.layer, norm_after_rope(tap->second, node), node, is_of_streams ? STREAMS : ROWS});
         const auto input = INPUT_TAPS.find(name.base);
         if (input != INPUT_TAPS.end()) sources.push_back({name.layer, input->second, node->src[1], ROWS});
         if (node->op == GGML_OP_SSM_CONV) sources.push_back({name.layer, "conv_in", node->src[0], WINDOW});
@@ -580,6 +618,18 @@ std::vector<Source> weight_sources(const ggml_tensor * node) {
         const bool reads_rotated = tap->second == "attn_out" && is_rotation(computed(node->src[1]));
         if (reads_rotated) sources.push_back({name.layer, "attn_context", node->src[1], ROWS});
     }
+    return sources;
+}
+
+// The product of a matrix times its scale, which replaces the product. Experts' scales are gathered.
+std::vector<Source> scaled_sources(const ggml_tensor * node) {
+    if (node->op != GGML_OP_MUL) return {};
+    const ggml_tensor * product = node->src[0];
+    const bool is_of_expert = product->op == GGML_OP_MUL_MAT_ID && node->src[1]->op == GGML_OP_GET_ROWS;
+    if (!is_of_expert && !(product->op == GGML_OP_MUL_MAT && is_scale(node->src[1]))) return {};
+    std::vector<Source> sources = weight_sources(product);
+    if (!sources.empty()) sources.resize(1, sources[0]);
+    for (Source & source : sources) source.tensor = node;
     return sources;
 }
 
@@ -621,11 +671,12 @@ std::vector<Source> rotation_sources(const ggml_tensor * node) {
     return sources;
 }
 
-// Queries times a factor for each token (Llama 4), which have the name of all queries.
+// Queries times a factor for each token (Llama 4, Ministral 3), which may have the name of all queries.
 std::vector<Source> temperature_sources(const ggml_tensor * node) {
     const Name name = node_name(node);
     const bool has_factors = node->op == GGML_OP_MUL && ggml_nelements(node->src[1]) == node->ne[2];
-    if (name.base != "Qcur" || !has_factors) return {};
+    const bool are_queries = name.base == "Qcur" || name.base == "Qcur_attn_temp_scaled";
+    if (!are_queries || !has_factors) return {};
     return {{name.layer, "q_scaled", node, ROWS}};
 }
 
@@ -635,6 +686,19 @@ std::vector<Source> embedding_sources(const ggml_tensor * node) {
     const std::vector<Source> gate = weight_sources(node->src[0]->src[0]);
     if (gate.empty() || gate[0].tap != "layer_gate") return {};
     return {{gate[0].layer, "layer_act", node, ROWS}, {gate[0].layer, "layer_input", node->src[1], ROWS}};
+}
+
+// Unnamed nodes of Gemma 3n's feed-forward block: the gate's largest values minus a threshold, and the product after the
+// activation.
+std::vector<Source> sparse_sources(const ggml_tensor * node) {
+    if (node->op == GGML_OP_MUL && node->src[1]->op == GGML_OP_UNARY) {
+        const std::vector<Source> up = weight_sources(node->src[0]);
+        if (!up.empty() && up[0].tap == "ffn_up") return {{up[0].layer, "ffn_act", node, ROWS}};
+    }
+    if (node->op != GGML_OP_UNARY || node->src[0]->op != GGML_OP_SUB) return {};
+    const std::vector<Source> gate = weight_sources(node->src[0]->src[0]);
+    if (gate.empty() || gate[0].tap != "ffn_gate") return {};
+    return {{gate[0].layer, "ffn_sparse", node, ROWS}};
 }
 
 // Unnamed nodes of Mamba-2: the convolution after its activation, and the recurrent state after the pass.
@@ -647,8 +711,9 @@ std::vector<Source> state_space_sources(const ggml_tensor * node) {
 }
 
 std::vector<Source> sources_of(const ggml_tensor * node) {
+    if (const std::vector<Source> scaled = scaled_sources(node); !scaled.empty()) return scaled;
     std::vector<Source> sources = weight_sources(node);
-    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node)}) {
+    for (const std::vector<Source> & unnamed : {rotation_sources(node), state_space_sources(node), rule_sources(node), temperature_sources(node), embedding_sources(node), sparse_sources(node)}) {
         sources.insert(sources.end(), unnamed.begin(), unnamed.end());
     }
     std::vector<Source> named = node_sources(node);
@@ -674,10 +739,11 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             name_mixer(taps);
+            name_mixed(taps);
             copy_missing_rope(taps);
             name_two_norms(taps);
             name_ffn_norm(taps);
-            name_single_norm(taps);
+            name_single_half(taps);
             name_shared(taps);
             split_gate_and_up(taps);
             copy_missing_values(taps);
@@ -802,8 +868,27 @@ class Recorder {
         taps.erase("attn_post_norm");
     }
 
-    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention.
-    static void name_single_norm(Taps & taps) {
+    // A feed-forward block next to experts (Gemma 4) is a shared expert. Its nodes have the names of a block's.
+    static void name_mixed(Taps & taps) {
+        if (!taps.count("mixed_out")) return;
+        if (taps.count("ffn_gate")) {
+            for (const char * part : {"gate", "up", "act", "out"}) {
+                taps[std::string("shared_") + part] = std::move(taps[std::string("ffn_") + part]);
+                taps.erase(std::string("ffn_") + part);
+            }
+        }
+        taps["ffn_out"] = std::move(taps["mixed_out"]);
+        taps.erase("mixed_out");
+    }
+
+    // A layer that is a feed-forward block alone (Nemotron-H) has its norm under the name of a norm before attention. The sum of
+    // its experts and their shared expert has the name of a layer's output.
+    static void name_single_half(Taps & taps) {
+        if (taps.count("single_out")) {
+            if (taps.count("block_out")) taps["shared_sum"] = std::move(taps["block_out"]);
+            taps["block_out"] = std::move(taps["single_out"]);
+            taps.erase("single_out");
+        }
         if (taps.count("attn_out") || taps.count("ffn_norm") || !taps.count("ffn_out") || !taps.count("attn_norm")) return;
         taps["ffn_norm"] = std::move(taps["attn_norm"]);
         taps.erase("attn_norm");
@@ -828,9 +913,9 @@ class Recorder {
     // The shared expert's activation has the name of a block's, and its sum with the others comes after theirs.
     static void name_shared(Taps & taps) {
         if (taps.count("shared_out") && taps.count("shared_sum")) {
-            taps["routed_out"] = std::move(taps["ffn_out"]);
+            taps[taps.count("routed_out") ? "routed_latent" : "routed_out"] = std::move(taps["ffn_out"]);
             taps["ffn_out"] = std::move(taps["shared_sum"]);
-            taps["shared_act"] = std::move(taps["ffn_act"]);
+            if (taps.count("ffn_act")) taps["shared_act"] = std::move(taps["ffn_act"]);
             taps.erase("ffn_act");
             for (const char * tap : {"shared_logit", "shared_weight"}) {
                 if (taps.count(tap)) taps[tap].shape.resize(1);
@@ -1150,11 +1235,11 @@ void add_pass(std::vector<Tensor> & tensors, int index, const Pass & pass, const
     const auto add_recorded = [&](const char * tap) {
         if (outside.count(tap)) add(tap, outside.at(tap).shape, outside.at(tap).data);
     };
-    add_recorded("embed");
+    for (const char * tap : {"embed", "altup_projected", "altup_streams"}) add_recorded(tap);
     for (const auto & [layer, layer_taps] : taps) {
         if (layer >= 0) add_layer(tensors, index, layer, layer_taps);
     }
-    add_recorded("final_norm");
+    for (const char * tap : {"altup_unembedded", "altup_mean", "final_norm"}) add_recorded(tap);
     add("logits", {rows, vocab}, pass.logits);
     add("last_logits", {vocab}, pass.last_logits());
     add("argmax", {}, std::vector<uint32_t>{static_cast<uint32_t>(pass.greedy())});

@@ -473,6 +473,8 @@ LFM2 = replace(
         "attn_out": output_of("conv.out_proj"),
     },
 )
+# Some layers have no experts.
+LFM2_MOE = replace(LFM2, taps=LFM2.taps | {"ffn_out": output_of("feed_forward")}, has_dense_layers=True)
 # A mixture of experts beside a feed-forward block that every token uses.
 GRANITE_HYBRID_MOE = {
     "routed_out": output_of("block_sparse_moe"),
@@ -517,7 +519,7 @@ FALCON_H1 = replace(
         "mixer_out": output_of("mamba.out_proj"),
     },
 )
-# Each layer has one half, a `mixer`: Mamba-2, attention or a feed-forward block. All have a norm of the same name.
+# Each layer has one half, a `mixer`: Mamba-2, attention, a feed-forward block or experts. All have a norm of the same name.
 NEMOTRON_H = Family(
     layers="model.layers",
     final_norm="model.norm_f",
@@ -531,6 +533,10 @@ NEMOTRON_H = Family(
         "ffn_up": output_of("mixer.up_proj"),
         "ffn_act": input_of("mixer.down_proj"),
         "ffn_out": output_of("mixer.down_proj"),
+        "routed_out": Port("mixer.fc2_latent_proj", flat=True),  # without latents, what passes through
+        "shared_up": output_of("mixer.shared_experts.up_proj"),
+        "shared_act": input_of("mixer.shared_experts.down_proj"),
+        "shared_out": output_of("mixer.shared_experts.down_proj"),
     },
     rope=None,
     recurrent={
@@ -580,6 +586,47 @@ GEMMA4 = replace(
     has_dense_layers=True,
 )
 
+# AltUp keeps several streams: `record_streams` keeps the values that no module shows.
+GEMMA3N = replace(
+    GEMMA4,
+    taps={tap: port for tap, port in GEMMA4.taps.items() if tap not in ("attn_residual", "ffn_residual")}
+    | {
+        "predict_router": input_of("altup.prediction_coefs"),
+        "predict_coefs": output_of("altup.prediction_coefs"),
+        "laurel_low": output_of("laurel.linear_left"),
+        "laurel_high": output_of("laurel.linear_right"),
+        "laurel_norm": output_of("laurel.post_laurel_norm"),
+        "laurel_out": output_of("laurel"),
+        "laurel_residual": input_of("pre_feedforward_layernorm"),
+        "correct_router": input_of("altup.correction_coefs"),
+        "correct_coefs": output_of("altup.correction_coefs"),
+    },
+)
+# Experts with compressed inputs.
+NEMOTRON_H_LATENT = replace(
+    NEMOTRON_H,
+    taps=NEMOTRON_H.taps
+    | {"expert_latent": Port("mixer.fc1_latent_proj", flat=True), "routed_latent": Port("mixer.experts", flat=True)},
+)
+# Experts next to the feed-forward block; both branches and the router read the stream, through norms of their own.
+GEMMA4_MOE = replace(
+    GEMMA4,
+    taps={tap: port for tap, port in GEMMA4.taps.items() if tap not in ("ffn_gate", "ffn_up", "ffn_act")}
+    | {
+        "router_norm": Port("router.proj", is_input=True, flat=True),
+        "router_logits": Port("router.proj", flat=True),
+        "expert_norm": Port("pre_feedforward_layernorm_2", flat=True),
+        "routed_out": Port("experts", flat=True),
+        "routed_post_norm": output_of("post_feedforward_layernorm_2"),
+        "shared_gate": output_of("mlp.gate_proj"),
+        "shared_up": output_of("mlp.up_proj"),
+        "shared_act": input_of("mlp.down_proj"),
+        "shared_out": output_of("mlp.down_proj"),
+        "shared_post_norm": output_of("post_feedforward_layernorm_1"),
+        "ffn_out": input_of("post_feedforward_layernorm"),
+    },
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
@@ -621,7 +668,9 @@ FAMILIES = {
     "hunyuan_v1_dense": LLAMA,
     "gpt_oss": GPT_OSS,
     "ministral": LLAMA,
+    "ministral3": LLAMA,
     "lfm2": LFM2,
+    "lfm2_moe": LFM2_MOE,
     "granitemoehybrid": GRANITE_HYBRID,
     "nemotron_h": NEMOTRON_H,
     "falcon_h1": FALCON_H1,
@@ -641,6 +690,7 @@ FAMILIES = {
     "bitnet": BITNET,
     "llama4_text": LLAMA4,
     "gemma4_text": GEMMA4,
+    "gemma3n_text": GEMMA3N,
     "gpt2": GPT2,
 }
 
@@ -657,6 +707,10 @@ def family_of(config: PreTrainedConfig) -> Family:
     if config.model_type == "granitemoehybrid" and config.num_local_experts > 0:
         kept = {tap: port for tap, port in family.taps.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
         return replace(family, taps=kept | GRANITE_HYBRID_MOE)
+    if config.model_type == "gemma4_text" and config.enable_moe_block:
+        return GEMMA4_MOE
+    if config.model_type == "nemotron_h" and config.moe_latent_size is not None:
+        return NEMOTRON_H_LATENT
     if config.model_type == "gpt_neox" and not is_parallel:
         return replace(family, taps=family.taps | {"attn_residual": input_of("post_attention_layernorm")})
     return family
@@ -788,8 +842,11 @@ class LinearResults(Calls):
     functions = (nn.functional.linear,)
 
     def parts(self) -> Iterator[dict[str, Tensor]]:
-        """What each expert computed, by tap."""
+        """What each expert computed, by tap. Experts without a gate have as many projected as activated values."""
         for (_, gate_up), ((act, *_), out) in zip(self.calls[::2], self.calls[1::2], strict=True):
+            if gate_up.shape == act.shape:
+                yield {"expert_up": gate_up, "expert_act": act, "expert_out": out}
+                continue
             gate, up = gate_up.chunk(2, dim=-1)
             yield {"expert_gate": gate, "expert_up": up, "expert_act": act, "expert_out": out}
 
@@ -898,6 +955,12 @@ class LinearAttention:
         return call
 
 
+def has_temperature(attention: nn.Module) -> bool:
+    """True if attention multiplies rotated queries by a temperature (Ministral 3)."""
+    rope = getattr(getattr(attention, "config", None), "rope_parameters", None) or {}
+    return "llama_4_scaling_beta" in rope
+
+
 def neighbours_again(x: Tensor, width: int) -> Tensor:
     """The last `width` values of each head in the order in which RoPE read them: its pairs are neighbours."""
     if width == 0:
@@ -944,7 +1007,8 @@ class Recorder:
             # OPT multiplies the queries by the factor of the scores before this.
             is_scaled = kwargs.get("scaling") == 1.0 and getattr(module, "scaling", 1.0) != 1.0
             suffix = "_norm" if hasattr(module, "query_layernorm") else ""  # see watch_norms_after_rope
-            self.keep(f"q_rope{suffix}", layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
+            queries = "q_scaled" if has_temperature(module) else f"q_rope{suffix}"  # see watch_rotation
+            self.keep(queries, layer, self.taps["q", layer][None] if is_scaled else query.transpose(1, 2))
             if not getattr(module, "is_kv_shared_layer", False):
                 self.keep(f"k_rope{suffix}", layer, key[:, :, -tokens:].transpose(1, 2))
             self.keep("k_cache", layer, key.transpose(1, 2))
@@ -977,7 +1041,28 @@ class Recorder:
         if getattr(attention, "v_proj", True) is None:
             hook_port(self, block, "v", layer, output_of("self_attn.k_proj"))
         if block.hidden_size_per_layer_input:
-            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[1]))
+            place = 2 if hasattr(block, "altup") else 1
+            block.register_forward_pre_hook(lambda _, args: self.keep("layer_input", layer, args[place]))
+
+    def watch_rotation(self, attention: nn.Module, layer: int) -> None:
+        """Records the rotated queries of Ministral 3, which are then multiplied by a temperature."""
+        own, code = attention.forward, inspect.getmodule(type(attention))
+
+        def forward(*args: object, **kwargs: object) -> object:
+            rotate = code.apply_rotary_pos_emb
+
+            def keep(*rotated: Tensor, **rest: object) -> tuple[Tensor, Tensor]:
+                query, key = rotate(*rotated, **rest)
+                self.keep("q_rope", layer, query.transpose(1, 2))
+                return query, key
+
+            code.apply_rotary_pos_emb = keep
+            try:
+                return own(*args, **kwargs)
+            finally:
+                code.apply_rotary_pos_emb = rotate
+
+        attention.forward = forward
 
     def watch_norms_after_rope(self, attention: nn.Module, layer: int) -> None:
         """Records the inputs of norms after RoPE: one norm for queries, then keys, or two of batch x heads x T x D (Hunyuan)."""
@@ -1111,7 +1196,8 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
 
     def route(module: nn.Module, args: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
         for tap, value in zip(("router_logits", "expert_weights", "experts"), output, strict=True):
-            recorder.keep(tap, layer, value[None])
+            if not (tap == "router_logits" and hasattr(module, "proj")):  # Gemma 4 returns their softmax
+                recorder.keep(tap, layer, value[None])
 
     def forward(hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         with ClampedExperts(experts) if hasattr(experts, "limit") else LinearResults() as seen:
@@ -1136,7 +1222,7 @@ def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
 
     named = [*mixture.named_parameters(), *mixture.named_buffers()]
     has_groups = (getattr(recorder.config, "n_group", None) or 1) > 1
-    if has_groups or any(name.endswith("e_score_correction_bias") for name, _ in named):
+    if has_groups or any(name.endswith(("e_score_correction_bias", "expert_bias")) for name, _ in named):
         router.forward = score
     router.register_forward_hook(route)
     experts.forward = forward
@@ -1182,6 +1268,64 @@ def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
     block.forward = forward
 
 
+def side_by_side(streams: Tensor) -> Tensor:
+    """AltUp's streams, n x batch x T x d, as the parts of a row: batch x T x n·d."""
+    return streams.movedim(0, 2).flatten(2)
+
+
+def record_streams(recorder: Recorder, block: nn.Module, layer: int) -> None:
+    """Records AltUp's streams, the sum after attention, and the sparse gate of one of Gemma 3n's layers."""
+    altup, own, attended = block.altup, block.forward, []
+    predict, correct = altup.predict, altup.correct
+    block.post_attention_layernorm.register_forward_hook(lambda _, args, output: attended.append(output))
+
+    def keep_prediction(streams: Tensor) -> Tensor:
+        predicted = predict(streams)
+        recorder.keep("altup_predicted", layer, side_by_side(predicted))
+        return predicted
+
+    def keep_correction(predicted: Tensor, activated: Tensor) -> Tensor:
+        recorder.keep("ffn_residual", layer, activated)
+        corrected = correct(predicted, activated)
+        recorder.keep("altup_corrected", layer, side_by_side(corrected))
+        return corrected
+
+    def forward(*args: object, **rest: object) -> Tensor:
+        attended.clear()
+        with Sums() as seen:
+            result = own(*args, **rest)
+        (total,) = [total for (_, added, *_), total in seen.calls if added is attended[0]]
+        recorder.keep("attn_residual", layer, total)
+        return result
+
+    altup.predict, altup.correct, block.forward = keep_prediction, keep_correction, forward
+    if block.mlp.activation_sparsity > 0:
+        hook_port(recorder, block, "ffn_sparse", layer, input_of("mlp.act_fn"))
+    if block.config.altup_correct_scale:
+        hook_port(recorder, block, "altup_active", layer, input_of("per_layer_input_gate"))
+
+
+def record_projected_streams(recorder: Recorder, text: nn.Module) -> None:
+    """Records what enters and leaves AltUp's streams: their projections, the input of layer 0, and their mean."""
+
+    def keep(tap: str, projections: nn.ModuleList) -> None:
+        parts = []
+
+        def collect(_: nn.Module, args: tuple, output: Tensor) -> None:
+            parts.append(output)
+            if len(parts) == len(projections):
+                recorder.keep(tap, None, torch.cat(parts, dim=-1))
+                parts.clear()
+
+        for projection in projections:
+            projection.register_forward_hook(collect)
+
+    keep("altup_projected", text.altup_projections)
+    keep("altup_unembedded", text.altup_unembed_projections)
+    text.layers[0].register_forward_pre_hook(lambda _, args: recorder.keep("altup_streams", None, side_by_side(args[0])))
+    text.norm.register_forward_pre_hook(lambda _, args: recorder.keep("altup_mean", None, args[0]))
+
+
 def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) -> None:
     """Records linear attention with a gated delta rule."""
     own = mixer.forward
@@ -1196,12 +1340,14 @@ def record_linear_attention(recorder: Recorder, mixer: nn.Module, layer: int) ->
 
 def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
     """Records every tap of one decoder layer, its input too if it is the first."""
+    has_streams = hasattr(block, "altup")
     if layer == 0:
-        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
+        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0][0] if has_streams else args[0]))
     modules = dict(block.named_modules())
     has_others = family.has_dense_layers or family.recurrent is not None
     mixer = getattr(block, "mamba", None) or getattr(block, "mixer", None)
-    other_norm = {"attn_norm" if "mixer.up_proj" in modules else "ffn_norm"} if hasattr(block, "mixer") else set()
+    is_feed_forward = "mixer.up_proj" in modules or "mixer.experts" in modules
+    other_norm = {"attn_norm" if is_feed_forward else "ffn_norm"} if hasattr(block, "mixer") else set()
     for tap, port in [*family.taps.items(), *(family.recurrent or {}).items()]:
         if tap not in other_norm and (not has_others or port.module in modules):
             hook_port(recorder, block, tap, layer, port)
@@ -1221,13 +1367,26 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
         recorder.watch_variants(block, layer)
     if hasattr(block, "self_attn"):
         recorder.watch_norms_after_rope(block.self_attn, layer)
+        if has_temperature(block.self_attn):
+            recorder.watch_rotation(block.self_attn, layer)
     if "feed_forward.router" in modules:
         record_weighed_inputs(recorder, block.feed_forward, layer)
     mixture = getattr(block, "mlp", None) or getattr(block, "block_sparse_moe", None)
+    if "feed_forward.gate" in modules:
+        mixture = block.feed_forward
+    if "mixer.experts" in modules:
+        mixture = block.mixer
+        hook_port(recorder, block, "ffn_out", layer, output_of("mixer"))
+    if "router.proj" in modules:
+        mixture = block
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
         if hasattr(block, "shared_mlp"):
             record_shared_sum(recorder, block, layer)
+    if has_streams:
+        record_streams(recorder, block, layer)
+        block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, side_by_side(output)))
+        return
     block.register_forward_hook(
         lambda _, args, output: recorder.keep("block_out", layer, output[0] if isinstance(output, tuple) else output)
     )
@@ -1242,6 +1401,8 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)
+    if hasattr(block, "altup"):
+        record_projected_streams(recorder, model.model)
     final_norm = model.get_submodule(family.final_norm)
     final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output))
     AttentionInterface.register(RECORDING, recorder.attention)
@@ -1501,7 +1662,7 @@ def first_line(error: Exception) -> str:
 
 def has_experts(config: PreTrainedConfig) -> bool:
     """Whether its layers choose experts."""
-    return getattr(config, "num_experts_per_tok", None) is not None
+    return any(getattr(config, key, None) is not None for key in ("num_experts_per_tok", "top_k_experts"))
 
 
 def token_list(text: str) -> list[int]:

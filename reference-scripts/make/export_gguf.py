@@ -12,11 +12,12 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
 import numpy as np
+import torch
 from gguf import GGMLQuantizationType, LlamaFileType, TokenType
 from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
@@ -33,6 +34,7 @@ MATRIX_TYPES = {
 
 # Tensors of two axes that are no matrices to multiply by.
 F32_TENSORS = ("position_embd.weight",)
+F32_PARTS = ("altup", "laurel", "per_layer_model_proj")  # as llama.cpp's quantisation leaves them
 F32_ENDINGS = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_norm.weight", "ssm_a", "ssm_d")
 
 
@@ -146,6 +148,17 @@ def add_yarn(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
+def add_ministral3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The mistral3.* keys."""
+    add_llama(writer, config)
+    add_yarn(writer, config)
+    rope = config.rope_parameters
+    writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
 def add_qwen3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -439,14 +452,59 @@ def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
     if config.final_logit_softcapping:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.enable_moe_block:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.top_k_experts)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     turned = int(rope["full_attention"]["partial_rotary_factor"] * full.head_dim // 2)
     factors = np.array([1.0] * turned + [1e30] * (full.head_dim // 2 - turned), dtype=np.float32)
     writer.add_tensor("rope_freqs.weight", factors)
 
 
-def name_scalars(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Renames the factors of Gemma 4's layers as weights: `.layer_scalar.weight`."""
-    return renamed(tensors, ".layer_scalar", ".layer_scalar.weight")
+def add_gemma3n(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma3n.* keys. llama.cpp has the numbers of streams, sparse layers and layers with keys as constants."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_altup_active_idx(config.altup_active_idx)
+    writer.add_altup_num_inputs(config.altup_num_inputs)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    normal = torch.distributions.normal.Normal(0, 1)
+    writer.add_activation_sparsity_scale([normal.icdf(torch.tensor(part)).item() for part in config.activation_sparsity_pattern])
+
+
+def stack_streams(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The projections to and from AltUp's streams as two tensors of three axes, and the factors of streams as weights."""
+    tensors = renamed(tensors, ".correct_output_scale", ".correct_output_scale.weight")
+    for name in ("model.altup_projections", "model.altup_unembed_projections"):
+        parts = sorted(part for part in tensors if part.startswith(f"{name}."))
+        tensors[f"{name}.weight"] = np.stack([tensors.pop(part) for part in parts])
+    return tensors
+
+
+# Names of parameters of Gemma 4 that are no weights of modules, and names that llama.cpp's converter gives them.
+GEMMA4_PARAMETERS = {
+    ".layer_scalar": ".layer_scalar.weight",
+    ".router.scale": ".router.proj.scale",
+    ".router.per_expert_scale": ".experts.down_proj.scale",
+    ".experts.gate_up_proj": ".experts.gate_up_proj.weight",
+}
+
+
+def name_parameters(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Renames the parameters of Gemma 4's layers, experts and routers."""
+    made = {}
+    for name, weight in tensors.items():
+        ending = next((ending for ending in GEMMA4_PARAMETERS if name.endswith(ending)), None)
+        name = name.removesuffix(ending) + GEMMA4_PARAMETERS[ending] if ending else name
+        made[f"{name}.weight" if name.endswith(".experts.down_proj") else name] = weight
+    return made
 
 
 def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -644,6 +702,27 @@ def add_lfm2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_shortconv_l_cache(config.conv_L_cache)
 
 
+def add_lfm2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The lfm2moe.* keys. Layers with a convolution have no key-value heads."""
+    writer.add_vocab_size(config.vocab_size)
+    kv_heads = [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types]
+    add_sizes(writer, config, kv_heads=kv_heads)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_leading_dense_block_count(config.num_dense_layers)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def name_lfm2_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """LFM2's experts and their correction bias under the names that llama.cpp's converter gives them."""
+    named = renamed(tensors, "feed_forward.expert_bias", "feed_forward.expert_bias.bias")
+    return {name.removeprefix("model.") if ".experts." in name else name: weight for name, weight in named.items()}
+
+
 def add_state_space(writer: gguf.GGUFWriter, heads: int, width: int, *, kernel: int, state: int, groups: int) -> None:
     """The keys of Mamba-2; `width` is that of all heads."""
     writer.add_ssm_conv_kernel(kernel)
@@ -673,19 +752,46 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
 
 
 def add_nemotron_h(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The nemotron_h.* keys. A layer is attention if it has key-value heads, a feed-forward block if it has a size, or else
+    """The nemotron_h.* or nemotron_h_moe.* keys. A layer is attention if it has key-value heads, a feed-forward block if it has a size, or else
     Mamba-2."""
 
     def of_kind(kind: str, size: int) -> list[int]:
         return [size if layer == kind else 0 for layer in config.layers_block_type]
 
     writer.add_vocab_size(config.vocab_size)
-    add_sizes(writer, config, of_kind("mlp", config.intermediate_size), of_kind("full_attention", config.num_key_value_heads))
+    has_experts = "moe" in config.layers_block_type
+    sizes = of_kind("moe", config.moe_intermediate_size) if has_experts else of_kind("mlp", config.intermediate_size)
+    add_sizes(writer, config, sizes, of_kind("full_attention", config.num_key_value_heads))
+    if has_experts:
+        add_nemotron_experts(writer, config)
     writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     sizes = {"kernel": config.conv_kernel, "state": config.ssm_state_size, "groups": config.n_groups}
     add_state_space(writer, config.mamba_num_heads, config.mamba_num_heads * config.mamba_head_dim, **sizes)
+
+
+def add_nemotron_experts(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of Nemotron-H's experts."""
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_group_count(config.n_group)
+    if config.n_group > 1:
+        writer.add_expert_group_used_count(config.topk_group)
+    if config.moe_latent_size is not None:
+        writer.add_moe_latent_size(config.moe_latent_size)
+
+
+def name_nemotron_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Nemotron-H with experts, their correction bias and the bias of steps under the names of llama.cpp's converter."""
+    named = name_bias(name_steps(tensors))
+    merged = {name: name.replace("backbone.", "model.").replace(".mixer.", ".mlp.") for name in named if ".experts." in name}
+    return {merged.get(name, name): weight for name, weight in named.items()}
 
 
 def nemotron_h_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
@@ -835,6 +941,7 @@ FAMILIES = {
     "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
     "mistral": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout),
     "mixtral": Family(gguf.MODEL_ARCH.LLAMA, add_mixtral, llama_layout),
+    "ministral3": Family(gguf.MODEL_ARCH.MISTRAL3, add_ministral3, llama_layout, rope_types=("yarn",)),
     "qwen2": Family(gguf.MODEL_ARCH.QWEN2, add_qwen2),
     "qwen2_moe": Family(gguf.MODEL_ARCH.QWEN2MOE, add_qwen2_moe),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3, rope_types=("default", "yarn")),
@@ -873,13 +980,15 @@ FAMILIES = {
     "minimax_m2": Family(gguf.MODEL_ARCH.MINIMAXM2, add_minimax, split=name_bias),
     "ernie4_5_moe": Family(gguf.MODEL_ARCH.ERNIE4_5_MOE, add_ernie_moe, split=name_bias),
     "lfm2": Family(gguf.MODEL_ARCH.LFM2, add_lfm2, convolution_layout),
+    "lfm2_moe": Family(gguf.MODEL_ARCH.LFM2MOE, add_lfm2_moe, convolution_layout, split=name_lfm2_experts),
     "granitemoehybrid": Family(
         gguf.MODEL_ARCH.GRANITE_HYBRID, add_granite_hybrid, state_space_layout, ("default",), split_by_sizes=split_shared
     ),
     "falcon_h1": Family(gguf.MODEL_ARCH.FALCON_H1, add_falcon_h1, falcon_h1_layout, split=name_steps),
-    "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=name_scalars),
+    "gemma3n_text": Family(gguf.MODEL_ARCH.GEMMA3N, add_gemma3n, split=stack_streams),
+    "gemma4_text": Family(gguf.MODEL_ARCH.GEMMA4, add_gemma4, rope_types=("default", "proportional"), split=name_parameters),
     "llama4_text": Family(gguf.MODEL_ARCH.LLAMA4, add_llama4, split=split_scaled_experts),
-    "nemotron_h": Family(gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (), split=name_steps),
+    "nemotron_h": Family(gguf.MODEL_ARCH.NEMOTRON_H, add_nemotron_h, nemotron_h_layout, (), split=name_nemotron_experts),
     "jais2": Family(gguf.MODEL_ARCH.JAIS2, add_rotated),
     "nemotron": Family(gguf.MODEL_ARCH.NEMOTRON, add_rotated, gemma_layout),
     "phi": Family(gguf.MODEL_ARCH.PHI2, add_phi),
@@ -939,11 +1048,12 @@ def add_tensors(
     tensors = family.split_by_sizes(tensors, config) if family.split_by_sizes else family.split(tensors)
     for name, weight in sorted(stacked_experts(tensors).items()):
         weight = family.layout(name, weight.astype(np.float32), config)
-        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias", ".scale"))
         if gguf_name.endswith("ffn_gate_inp_shexp.weight"):
             weight = weight.reshape(-1)  # one row
         is_router = gguf_name.endswith("ffn_gate_inp.weight")
         is_matrix = weight.ndim >= 2 and not gguf_name.endswith(".bias") and gguf_name not in F32_TENSORS and not gguf_name.endswith(F32_ENDINGS) and not is_router
+        is_matrix = is_matrix and not any(part in gguf_name for part in F32_PARTS)
         is_other = matrix_type is GGMLQuantizationType.MXFP4 and weight.ndim < 3
         tensor_type = GGMLQuantizationType.Q8_0 if is_other else matrix_type
         tensor_type = tensor_type if is_matrix else GGMLQuantizationType.F32
@@ -955,6 +1065,8 @@ def family_of(model: Path, config: PreTrainedConfig) -> Family:
     family = FAMILIES.get(config.model_type)
     if family is None:
         sys.exit(f"error: {model}: a {config.model_type} model; only {', '.join(FAMILIES)} can be exported")
+    if "moe" in (getattr(config, "layers_block_type", None) or []):
+        family = replace(family, architecture=gguf.MODEL_ARCH.NEMOTRON_H_MOE)
     if unknown := set(rope_types(config.get_text_config())) - set(family.rope_types):
         sys.exit(f"error: {model}: RoPE scaling {', '.join(unknown)} of {config.model_type} is not supported")
     return family

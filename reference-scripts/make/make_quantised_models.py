@@ -11,6 +11,7 @@ libraries are in each `decoded.json`. GPTQModel is not built: its source folder 
 import json
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -174,13 +175,52 @@ def compressed(weight, settings, scale_dtype=None):
     return packed, decoded, None
 
 
-def fp8(weight, block=32):
+def observed(made, settings):
+    """Static scales of the activations, by module: compressed-tensors' scales for the values that a run shows."""
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    arguments, tensors = scheme(settings).input_activations, {}
+
+    def observe(module):
+        def hook(_, inputs):
+            low, high = inputs[0].amin().reshape(1), inputs[0].amax().reshape(1)
+            scale, zero = calculate_qparams(low, high, arguments)
+            tensors[f"{module}.input_scale"] = scale
+            if not arguments.symmetric:
+                tensors[f"{module}.input_zero_point"] = zero
+
+        return hook
+
+    handles = [made.get_submodule(name).register_forward_pre_hook(observe(name)) for name in LINEAR]
+    with torch.no_grad():
+        made(TOKENS)
+    for handle in handles:
+        handle.remove()
+    return tensors
+
+
+def fp8(weight, block=32, exponents=False):
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
     rows, cols = weight.shape
     parts = weight.float().reshape(rows // block, block, cols // block, block)
     scale = parts.abs().amax((1, 3)) / 448.0
+    if exponents:
+        scale = torch.exp2(torch.ceil(torch.log2(scale)))
     codes = (parts / scale[:, None, :, None]).to(torch.float8_e4m3fn).reshape(rows, cols)
+    if exponents:
+        scale = scale.to(torch.float8_e8m0fnu)
+    decoded = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.bfloat16)
+    stored = scale.view(torch.uint8) if exponents else scale
+    return {"weight": codes, "weight_scale_inv": stored}, decoded, None
+
+
+def fp8_tensor(weight, scale_dtype=torch.float32):
+    """transformers' `fp8` without blocks, as in Ministral 3."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    scale = (weight.float().abs().amax() / 448.0).to(scale_dtype)
+    codes = (weight.float() / scale.float()).to(torch.float8_e4m3fn)
     decoded = Fp8Dequantize(None)._dequantize_one(codes, scale, torch.bfloat16)
     return {"weight": codes, "weight_scale_inv": scale}, decoded, None
 
@@ -246,6 +286,10 @@ FLOATS = {
     "input_activations": weights(8, "float", **TOKEN),
     "format": "float-quantized",
 }
+STATIC = {"strategy": "tensor", "dynamic": False}
+STATIC_FLOATS = FLOATS | {"input_activations": weights(8, "float", **STATIC)}
+STATIC_INTEGERS = INTEGERS | {"input_activations": weights(8, **STATIC)}
+STATIC_ZEROS = INTEGERS | {"input_activations": weights(8, symmetric=False, **STATIC)}
 NVFP4 = {
     "weights": weights(4, "float", strategy="tensor_group", group_size=16, scale_dtype="torch.float8_e4m3fn"),
     "format": "nvfp4-pack-quantized",
@@ -283,12 +327,38 @@ MODELS = {
     "nvfp4": with_compressed(NVFP4),
     "w8a8": with_compressed(INTEGERS),
     "fp8-dynamic": with_compressed(FLOATS),
+    "fp8-static": with_compressed(STATIC_FLOATS),
+    "w8a8-static": with_compressed(STATIC_INTEGERS),
+    "w8a8-static-zeros": with_compressed(STATIC_ZEROS),
     "fp8": (
         torch.bfloat16,
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32]},
         fp8,
     ),
+    "fp8-static-tensor": (
+        torch.bfloat16,
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "dequantize": False},
+        fp8_tensor,
+    ),
+    "nf4-model": (
+        torch.bfloat16,
+        BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        lambda w: bitsandbytes(w, "nf4", True),
+    ),
+    "fp4-model": (
+        torch.bfloat16,
+        BNB | {"bnb_4bit_quant_type": "fp4"},
+        lambda w: bitsandbytes(w, "fp4", False),
+    ),
+    # The threshold is so low that some activations of a small model are above it.
+    "int8-model": (
+        torch.bfloat16,
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 2.5},
+        integers,
+    ),
 }
+# Static scales of activations.
+INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -303,6 +373,11 @@ WEIGHTS = {
         {"weights": weights(3, strategy="group", group_size=32), "format": "pack-quantized"}
     ),
     "w8-naive": with_compressed({"weights": weights(8, strategy="channel"), "format": "naive-quantized"}),
+    "fp8-exponents": (
+        torch.bfloat16,
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
+        lambda w: fp8(w, exponents=True),
+    ),
     "fp8-block": with_compressed(
         {"weights": weights(8, "float", strategy="block", block_structure=[48, 48]), "format": "naive-quantized"}
     ),
@@ -348,6 +423,11 @@ def make(folder, name, dtype, config, way):
         parts, plain, modules[module] = way(weight)
         tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
         decoded[module] = plain
+    if name in INPUTS:
+        tensors |= observed(made, INPUTS[name])
+    if name == "fp8-static-tensor":
+        renamed = {key.replace("input_scale", "activation_scale"): x for key, x in tensors.items()}
+        tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}
     folder.mkdir(parents=True, exist_ok=True)
     if whole:
         kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in LINEAR}
@@ -360,7 +440,7 @@ def make(folder, name, dtype, config, way):
     else:
         settings["quantization_config"] = config
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    versions = {library: metadata.version(library) for library in LIBRARIES} | {"gptqmodel": gptqmodel()}
+    versions = installed()
     digests = {module: digest(weight) for module, weight in decoded.items()}
     facts = {"made_with": versions, "weights": digests}
     (folder / "decoded.json").write_text(json.dumps(facts, indent=2) + "\n")
@@ -368,22 +448,63 @@ def make(folder, name, dtype, config, way):
         dump(folder, made, dtype, modules, decoded)
 
 
-def gptqmodel():
-    from gptqmodel.version import __version__
+def installed():
+    """The versions of the libraries that are there."""
+    there = {one.metadata["Name"].lower() for one in metadata.distributions()}
+    versions = {library: metadata.version(library) for library in LIBRARIES if library in there}
+    if find_spec("gptqmodel"):
+        from gptqmodel.version import __version__
 
-    return __version__
+        versions["gptqmodel"] = __version__
+    return versions
 
 
 def dump(folder, made, dtype, modules, decoded):
     """A run of the model with the library's modules, or as transformers loads the folder."""
     made.config._attn_implementation = "eager"
+    file = folder / "dump.safetensors"
     if all(modules.values()):
         for module, quantised in modules.items():
             made.set_submodule(module, quantised.eval())
     else:
         made = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    kernels = [module for module in made.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    has_own_kernel = any(module.support_avx512bf16_for_cpu for module in kernels)
+    for module in kernels:
+        module.support_avx512bf16_for_cpu = False
+    run(made, file)
+    if folder.name == "fp8-static-tensor":
+        run_scaled_mm(made, folder)
+    for module in kernels if has_own_kernel else []:
+        module.support_avx512bf16_for_cpu = True
+    if has_own_kernel:
+        run(made, folder / "dump-avx512-bf16.safetensors")
+
+
+def run_scaled_mm(made, folder):
+    """A run with torch's kernel for products of FP8 (`_scaled_mm`), called as vLLM does, with the stored scales."""
+    from safetensors.torch import load_file
+
+    stored = load_file(folder / "model.safetensors")
+
+    def forward(module):
+        weight, scale, step = (stored[f"{module}.{part}"] for part in ("weight", "weight_scale_inv", "activation_scale"))
+
+        def product(x):
+            rows = (x.float() / step).clamp(-448, 448).to(torch.float8_e4m3fn).flatten(0, -2)
+            made = torch._scaled_mm(rows, weight.t(), scale_a=step, scale_b=scale, out_dtype=x.dtype)
+            return made.unflatten(0, x.shape[:-1])
+
+        return product
+
+    for module in LINEAR:
+        made.get_submodule(module).forward = forward(module)
+    run(made, folder / "dump-scaled-mm.safetensors")
+
+
+def run(made, file):
     mask = torch.ones_like(TOKENS)
-    with torch.no_grad(), xcheck.hook(made, folder / "dump.safetensors"):
+    with torch.no_grad(), xcheck.hook(made, file):
         made.generate(TOKENS, attention_mask=mask, max_new_tokens=2, min_new_tokens=2, do_sample=False)
 
 

@@ -35,6 +35,8 @@ from transformers import (
     GPTJForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
     GemmaConfig,
@@ -61,10 +63,14 @@ from transformers import (
     Jais2ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     MiniMaxM2Config,
     MiniMaxM2ForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     NemotronConfig,
@@ -100,6 +106,7 @@ from transformers import (
 )
 
 from tiny_mistakes import (
+    copy_embeddings,
     cut_gates_at_middle,
     drop_attention_gate,
     drop_biases,
@@ -109,6 +116,7 @@ from tiny_mistakes import (
     drop_shared_expert,
     drop_shared_weight,
     drop_window,
+    enlarge_router_inputs,
     exchanged,
     given,
     misroute,
@@ -126,10 +134,13 @@ from tiny_mistakes import (
     softmax,
     swap_gate_and_up,
     swap_pairing,
+    swap_streams,
+    use_sample_deviation,
     weigh_by_all,
     weigh_by_softmax,
     weigh_outputs,
     weight_change,
+    with_attributes,
     without_modules,
 )
 from tiny_model import Effect, TinyModel, save_as_in_memory
@@ -163,9 +174,10 @@ CONTEXTS = ("max_position_embeddings", "seq_length")
 
 
 def size(config: PreTrainedConfig, keys: tuple[str, ...]) -> int:
-    """The first of these sizes that the configuration has; for Gemma 4, the size in the first kind of layers."""
+    """The first of these sizes that the configuration has; of layers that differ (Gemma 4) or are listed, the first one's."""
     config = SimpleNamespace(**vars(config)) if config.model_type == "gemma4_text" else config
-    return next(getattr(config, key) for key in keys if hasattr(config, key))
+    found = next(getattr(config, key) for key in keys if hasattr(config, key))
+    return found[0] if isinstance(found, list) else found
 
 
 def tiny(
@@ -206,6 +218,26 @@ def shows(wrong, least: float = 0.2, first_row: int = 1) -> Effect:
 
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+GEMMA3N = {
+    "head_dim": 8,
+    "sliding_window": 5,
+    "rope_parameters": {"sliding_attention": ROPE, "full_attention": {"rope_type": "default", "rope_theta": 1e2}},
+}
+GEMMA3N_GAINS = {
+    "q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "norm": 4.0, "modality_router": 32.0, "prediction_coefs": 0.5, "correction_coefs": 0.5
+}  # fmt: skip
+GEMMA3N_EFFECTS = {
+    "no AltUp predictions": shows(weight_change("prediction_coefs.weight", torch.zeros_like)),
+    "AltUp predictions with transposed coefficients": shows(swap_streams),
+    "AltUp corrections without a router": shows(weight_change("correction_coefs.weight", torch.zeros_like)),
+    "copies of the embeddings as streams": shows(copy_embeddings),
+    "no low-rank residual": shows(weight_change("post_laurel_norm.weight", torch.zeros_like)),
+    "gates that are not sparse": shows(with_attributes("mlp", activation_sparsity=0.0)),
+    "no embeddings of layers": shows(weight_change("per_layer_projection.weight", torch.zeros_like)),
+    "no norm of values": shows(without_modules("v_norm")),
+    "scores divided by the root of the head size": shows(scale_scores(lambda attention: attention.head_dim**-0.5)),
+    "no cap of logits": shows(setting_change(final_logit_softcapping=1e9)),
+}
 FALCON = {"query_key_value": 1.25, "word_embeddings": 3.0}
 FALCON_SIZES = {
     "num_key_value_heads": UNSTATED,
@@ -240,6 +272,18 @@ SHARED_MOE = {
 QWEN35 = {**DELTA_RULE, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}}
 # Rows of the first value head of every key head, then of the second ones, as in llama.cpp's files.
 TILED = [*range(64), *(64 + 16 * head + row for head in (0, 2, 1, 3) for row in range(16))]
+
+# Mamba-2 with 2 groups of heads, and steps of 0.2 or more.
+NEMOTRON_H = {
+    "head_dim": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "conv_kernel": 4,
+    "time_step_min": 0.2,
+    "rope_parameters": None,
+}
 
 # Sizes of latent attention: ranks, parts of a head without and with RoPE, values of a head.
 LATENT = {
@@ -526,6 +570,29 @@ MODELS = {
             "tie_word_embeddings": False,
         },
     ),
+    "tiny-lfm2moe": tiny(
+        "LFM2's architecture with experts, gated convolutions over 3 positions in layers 0 and 2, attention with norms of each query\nand key head in layer 1, "
+        "8 experts in layers 1 and 2 of which each token chooses 2 by sigmoids and a correction bias,",
+        Lfm2MoeForCausalLM,
+        Lfm2MoeConfig,
+        16,
+        {
+            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+            "no correction bias": shows(misroute(biased=False), 0.1, 3),
+            "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+            "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
+            "the kernels in the opposite order": shows(weight_change("conv.conv.weight", lambda w: w.flip(-1))),
+        },
+        gains={"q_layernorm": 1.35, "k_layernorm": 1.35, "conv": 1.5, "experts": 2.0},
+        settings={
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 32,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention", "conv"],
+        },
+    ),
     "tiny-granitehybrid": tiny(
         "Granite 4's architecture without experts, Mamba-2 in layers 0 and 2 (8 heads of 8 values with 40 columns, convolutions\nover 4 positions), "
         "attention without RoPE in layer 1, embeddings times 12, scores times 0.3, both halves of a block\ntimes 0.22, logits divided by 3,",
@@ -592,6 +659,34 @@ MODELS = {
             "residual_multiplier": 0.22,
             "logits_scaling": 3.0,
             "tie_word_embeddings": False,
+        },
+    ),
+    "tiny-ministral3": tiny(
+        "Ministral 3's architecture, YaRN (factor 4, original context 4) and a temperature of queries that grows every 4 positions,",
+        Ministral3ForCausalLM,
+        Ministral3Config,
+        0,
+        {
+            "no temperature": shows(rope_change(llama_4_scaling_beta=0.0), 0.1, 4),
+            "a temperature that grows one position earlier": shows(
+                replaced(get_llama_4_attn_scale=lambda own: lambda at, *rest: own(at + 1, *rest)), 0.05, 11
+            ),
+            "no YaRN": shows(rope_change(rope_type="default"), 0.1, 2),
+            "RoPE of neighbours": shows(swap_pairing()),
+        },
+        settings={
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 4,
+                "beta_fast": 4.0,
+                "beta_slow": 0.01,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+            },
         },
     ),
     "tiny-jais2": tiny(
@@ -843,15 +938,58 @@ MODELS = {
         },
         gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
         settings={
+            **NEMOTRON_H,
             "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
-            "head_dim": 8,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 8,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "conv_kernel": 4,
-            "time_step_min": 0.2,
-            "rope_parameters": None,
+        },
+    ),
+    "tiny-nemotronhmoe": tiny(
+        "Nemotron-H's architecture with experts, layers of one half each: Mamba-2 in layer 0, attention without RoPE in layer 2, 8 experts\nwith squared ReLU and without a gate in "
+        "layers 1 and 3, of which each token chooses 2 from one of 2 groups by sigmoids and a\ncorrection bias, weights times 2.5, a shared expert,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        7,
+        {
+            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+            "no correction bias": shows(misroute(biased=False), 0.1, 3),
+            "experts from all groups": shows(misroute(summed=0), 0.1, 3),
+            "no factor of the weights": shows(misroute(scale=1.0), 0.1),
+            "no shared expert": shows(drop_shared_expert),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            **NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
+    "tiny-nemotronhlatent": tiny(
+        "Nemotron-H's architecture with experts whose inputs are compressed to 32 values: attention without RoPE in layer 0, Mamba-2 in\nlayer 1, 4 experts with squared ReLU and "
+        "without a gate in layer 2, of which each token chooses 2, a shared expert,",
+        NemotronHForCausalLM,
+        NemotronHConfig,
+        4,
+        {
+            "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
+            "no shared expert": shows(drop_shared_expert, 0.1),
+            "ReLU": shows(setting_change(mlp_hidden_act="relu"), 0.1),
+        },
+        gains={**QK, "embeddings": 3.0, "out_proj": 2.0},
+        settings={
+            **NEMOTRON_H,
+            "hidden_size": 64,
+            "layers_block_type": ["full_attention", "linear_attention", "moe"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 32,
+            "moe_latent_size": 32,
         },
     ),
     "tiny-gptoss": tiny(
@@ -919,6 +1057,93 @@ MODELS = {
             "sliding_window": 5,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
             "final_logit_softcapping": 20.0,
+            "rope_parameters": {
+                "sliding_attention": ROPE,
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},
+            },
+        },
+    ),
+    "tiny-gemma3n": tiny(
+        "Gemma 3n's architecture with the sizes that llama.cpp has as constants: 4 AltUp streams, a low-rank residual of rank 64,\nembeddings of 256 values for "
+        "each layer, the largest 5 % of the gates of both layers, a window of 5 positions in layer 0,\nlogits capped at 30,",
+        Gemma3nForCausalLM,
+        Gemma3nTextConfig,
+        43,
+        GEMMA3N_EFFECTS
+        | {
+            "sparse gates by the standard deviation of a sample": shows(use_sample_deviation, 0.02),
+            "no scale of the stream before its gate": shows(weight_change("correct_output_scale", torch.ones_like)),
+            "no window": shows(drop_window, 0.2, 5),
+        },
+        gains=GEMMA3N_GAINS,
+        settings=GEMMA3N | {
+            "altup_num_inputs": 4,
+            "laurel_rank": 64,
+            "hidden_size_per_layer_input": 256,
+            "vocab_size_per_layer_input": 512,
+            "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "activation_sparsity_pattern": [0.95, 0.95],
+        },
+    ),
+    "tiny-gemma3n-shared": tiny(
+        "Gemma 3n's architecture, 3 AltUp streams of which the second is active and not scaled, a low-rank residual of rank 8, embeddings of\n8 values "
+        "for each layer and the first 384 tokens, three sparse layers of which one has a negative threshold, layers 2 and 3 with\nthe keys of layers 0 and 1, "
+        "a window of 5 positions in layers 0 and 2, logits capped at 30,",
+        Gemma3nForCausalLM,
+        Gemma3nTextConfig,
+        44,
+        GEMMA3N_EFFECTS
+        | {
+            "embeddings of layers without those of tokens": shows(weight_change("embed_tokens_per_layer.weight", torch.zeros_like)),
+            "no window": shows(drop_window, 0.2, 5),
+        },
+        gains=GEMMA3N_GAINS,
+        settings=GEMMA3N | {
+            "num_hidden_layers": 4,
+            "altup_num_inputs": 3,
+            "altup_active_idx": 1,
+            "altup_correct_scale": False,
+            "laurel_rank": 8,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 384,
+            "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "activation_sparsity_pattern": [0.9, 0.3, 0.0, 0.5],
+        },
+        types=(),
+    ),
+    "tiny-gemma4moe": tiny(
+        "Gemma 4's architecture with experts, 4 of which each token chooses 2, next to a feed-forward block; heads of 16 values and one\nkey-value head in layer 1, where RoPE "
+        "turns 2 pairs, a window of 5 positions in layer 0, no embeddings of layers,",
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        0,
+        {
+            "no factors of experts": shows(weight_change("per_expert_scale", torch.ones_like), 0.1),
+            "a router without its weights": shows(weight_change("router.scale", torch.ones_like), 0.05),
+            "a router whose inputs are not divided by √32": shows(enlarge_router_inputs, 0.1),
+            "no norm after experts": shows(without_modules("post_feedforward_layernorm_2"), 0.1),
+            "the norms before both branches exchanged": shows(
+                exchanged("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"), 0.1
+            ),
+        },
+        gains={"q_norm": 0.75, "k_norm": 0.75, "embed_tokens": 1.0, "norm": 4.0, "proj": 10.0},
+        settings={
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 512,
+            "final_logit_softcapping": 20.0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
             "rope_parameters": {
                 "sliding_attention": ROPE,
                 "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e2},

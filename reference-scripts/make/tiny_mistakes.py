@@ -57,13 +57,19 @@ def model_change(change: Callable[[PreTrainedModel], None]) -> Mistake:
     return build
 
 
+def mixture_of(layer: nn.Module) -> nn.Module:
+    """The part of a layer that may be a mixture of experts."""
+    parts = (getattr(layer, name, None) for name in ("mlp", "feed_forward", "mixer"))
+    return next(part for part in parts if part is not None)
+
+
 def mixture_change(change: Callable[[nn.Module], None]) -> Mistake:
     """Changes every mixture of experts."""
 
     @model_change
     def build(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
-            block = layer.mlp if hasattr(layer, "mlp") else layer.feed_forward
+            block = mixture_of(layer)
             if hasattr(block, "experts"):
                 change(block)
 
@@ -151,7 +157,8 @@ def route(mixture: nn.Module, config: PreTrainedConfig, wrong: dict[str, object]
     scores = step["scores"](logits)
     statics = getattr(gate, "moe_statics", gate)
     bias = getattr(statics, "e_score_correction_bias", None)
-    bias = getattr(mixture, "e_score_correction_bias", torch.zeros(1)) if bias is None else bias.flatten()
+    beside = getattr(mixture, "expert_bias", getattr(mixture, "e_score_correction_bias", torch.zeros(1)))
+    bias = beside if bias is None else bias.flatten()
     biased = scores + bias if step["biased"] else scores
     allowed = biased
     if (count := getattr(config, "n_group", None) or 1) > 1 and step["summed"]:
@@ -177,8 +184,9 @@ def misroute(**wrong: object) -> Mistake:
     @model_change
     def build(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
-            if hasattr(layer.mlp, "experts"):
-                layer.mlp.gate.forward = partial(route, layer.mlp, model.config, wrong)
+            mixture = mixture_of(layer)
+            if hasattr(mixture, "experts"):
+                mixture.gate.forward = partial(route, mixture, model.config, wrong)
 
     return build
 
@@ -206,6 +214,54 @@ def weigh_by_softmax(mixture: nn.Module) -> None:
         return torch.zeros_like(logits).scatter(1, chosen, best), logits
 
     mixture.router.forward = forward
+
+
+def with_attributes(suffix: str, **values: object) -> Mistake:
+    """Gives every module of this name other attributes."""
+
+    @model_change
+    def build(model: PreTrainedModel) -> None:
+        for name, module in model.named_modules():
+            if name.split(".")[-1] == suffix:
+                for attribute, value in values.items():
+                    setattr(module, attribute, value)
+
+    return build
+
+
+@model_change
+def swap_streams(model: PreTrainedModel) -> None:
+    """AltUp's predictions with transposed coefficients."""
+    streams = model.config.altup_num_inputs
+    for layer in model.model.layers:
+        weight = layer.altup.prediction_coefs.weight
+        weight.copy_(weight.unflatten(0, (streams, streams)).transpose(0, 1).flatten(0, 1).clone())
+
+
+@model_change
+def copy_embeddings(model: PreTrainedModel) -> None:
+    """Copies of the embeddings in all of AltUp's streams."""
+    for projection in model.model.altup_projections:
+        projection.forward = lambda x: x
+
+
+@model_change
+def use_sample_deviation(model: PreTrainedModel) -> None:
+    """Sparse gates by the standard deviation of a sample."""
+
+    def topk(mlp: nn.Module, gate: Tensor) -> Tensor:
+        quantile = torch.distributions.normal.Normal(0, 1).icdf(torch.tensor(mlp.activation_sparsity))
+        return nn.functional.relu(gate - gate.mean(-1, keepdim=True) - gate.std(-1, keepdim=True) * quantile)
+
+    for layer in model.model.layers:
+        layer.mlp._gaussian_topk = partial(topk, layer.mlp)
+
+
+@model_change
+def enlarge_router_inputs(model: PreTrainedModel) -> None:
+    """Routers of Gemma 4 whose inputs are not divided by the root of the hidden size."""
+    for layer in model.model.layers:
+        layer.router.scalar_root_size = 1.0
 
 
 @config_change

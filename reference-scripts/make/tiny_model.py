@@ -75,7 +75,7 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
     """A norm's weight around its gain, or a matrix of which a unit-RMS input makes outputs of RMS gain, or a bias."""
     module, kind = name.split(".")[-2:]
     gain, noise = tiny.gains.get(module, 1.0), torch.randn(parameter.shape)
-    if kind == "e_score_correction_bias":  # in steps that bf16 holds
+    if kind in ("e_score_correction_bias", "expert_bias"):  # in steps that bf16 holds
         return (128 * tiny.gains.get(kind, BIAS_NOISE) * noise).round() / 128
     if kind == "layer_scalar":  # in steps that bf16 holds
         return 1 + (128 * BIAS_NOISE * noise).round() / 128
@@ -95,7 +95,7 @@ def new_model(tiny: TinyModel, config: PreTrainedConfig | None = None) -> PreTra
     """The model with its weights; `config` replaces its own configuration."""
     model = tiny.build(deepcopy(config or tiny.config)).eval()
     torch.manual_seed(tiny.seed)
-    biases = [buffer for buffer in model.named_buffers() if buffer[0].endswith(("e_score_correction_bias", "layer_scalar"))]
+    biases = [buffer for buffer in model.named_buffers() if buffer[0].endswith(("e_score_correction_bias", "expert_bias", "layer_scalar"))]
     for name, parameter in [*sorted(model.named_parameters()), *sorted(biases)]:
         parameter.copy_(new_weight(name, parameter, tiny))
     return model

@@ -252,8 +252,7 @@ impl NumericsOptions {
             }
             (None, None) => return Ok(LlamaCppFlash::NEW),
         };
-        let known =
-            "f16, f32, or q8_0, q5_0 and q4_0 with \"attention_rotation\": \"on\" or \"off\" in its settings";
+        let known = "f16, f32, or q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl with \"attention_rotation\": \"on\" or \"off\" in its settings";
         let numerics = kv.and_then(LlamaCppFlash::of).ok_or_else(|| unknown_cache(&name, known))?;
         Ok(numerics.rotated(rotation == Some("on")))
     }
@@ -408,12 +407,21 @@ enum CacheDtype {
     /// llama.cpp's blocks of 32 8-bit codes, with flash attention
     #[value(name = "q8_0")]
     Q8_0,
+    /// llama.cpp's blocks of 32 5-bit codes with a minimum, with flash attention
+    #[value(name = "q5_1")]
+    Q5_1,
     /// llama.cpp's blocks of 32 5-bit codes, with flash attention
     #[value(name = "q5_0")]
     Q5_0,
+    /// llama.cpp's blocks of 32 4-bit codes with a minimum, with flash attention
+    #[value(name = "q4_1")]
+    Q4_1,
     /// llama.cpp's blocks of 32 4-bit codes, with flash attention
     #[value(name = "q4_0")]
     Q4_0,
+    /// llama.cpp's blocks of 32 indices into a table of 16 values, with flash attention
+    #[value(name = "iq4_nl")]
+    Iq4Nl,
 }
 
 impl CacheDtype {
@@ -426,8 +434,11 @@ impl CacheDtype {
             CacheDtype::E5m2 => DType::F8_E5M2,
             CacheDtype::Int8 => DType::I8,
             CacheDtype::Q8_0 => DType::Q8_0,
+            CacheDtype::Q5_1 => DType::Q5_1,
             CacheDtype::Q5_0 => DType::Q5_0,
+            CacheDtype::Q4_1 => DType::Q4_1,
             CacheDtype::Q4_0 => DType::Q4_0,
+            CacheDtype::Iq4Nl => DType::IQ4_NL,
         }
     }
 }

@@ -53,11 +53,16 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         CodeGroup::Values(len) => format!("{len} values"),
         CodeGroup::Token => "each token".to_owned(),
         CodeGroup::Pass => "each pass".to_owned(),
+        CodeGroup::Matrix => "each matrix, stored in the file".to_owned(),
     };
     let head = if codes.whole_for > 0 { ", except in the head of the model" } else { "" };
     let kind = match codes.codes {
         ActivationCodeType::Int8 => "integers",
         ActivationCodeType::F8E4m3 => "floats",
+    };
+    let head = match codes.outliers {
+        0.0 => head.to_owned(),
+        outliers => format!("{head}, except in columns with a value of {outliers} or more"),
     };
     let weights = if products.has_whole_weights { ", \"weights\": \"f32\"" } else { "" };
     let stated = serde_json::to_string(codes).unwrap_or_default();

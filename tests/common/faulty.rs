@@ -111,7 +111,7 @@ operations! {
     expert_weights(logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor;
     linear_of_expert(x: &Tensor, w: &Matrix) -> Tensor;
     routed(x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor;
-    mix(outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor;
+    mix(outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor;
     add(a: &Tensor, b: &Tensor) -> Tensor;
     probabilities(logits: &Tensor, temperature: f32) -> Tensor;
 }

@@ -171,6 +171,7 @@ fn gguf_arrays_of_different_sizes_or_lengths_are_refused() {
         ("nemotronh", "nemotron_h.feed_forward_length", json!([0, 64, 0, 0, 0]), "one for each of 4 layers"),
         ("lfm2", "lfm2.attention.head_count_kv", json!([0, 2]), "one for each of 3 layers"),
         ("gemma4", "gemma4.attention.head_count_kv", json!([2]), "one for each of 4 layers"),
+        ("gemma3n", "gemma3n.feed_forward_length", json!([64]), "one for each of 2 layers"),
     ] {
         let file = architecture(&format!("tiny-{model}")).join(format!("tiny-{model}-f32.gguf"));
         let changes = Map::from_iter([(key.to_owned(), value)]);

@@ -118,6 +118,7 @@ kinds! {
     }
     Activations {
         Activation "activation" "the activation function of the feed-forward block";
+        ActivationSparsity "activation_sparsity" "the threshold of a sparse gate: missing, another share or deviation, or not subtracted";
     }
     Experts {
         ExpertCount "expert_count" "the number of experts per token";
@@ -132,7 +133,15 @@ kinds! {
     }
     Residuals {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
+        RouterScale "router_scale" "the factor of a router's normed input, 1/√d: missing, inverted or applied twice";
         LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
+        LowRankResidual "low_rank_residual" "a learned low-rank residual (LAuReL): missing, without its input, or another factor of its sum with the stream";
+        AltupRouter "altup_router" "the router of AltUp: without its norm, the factor of its inputs, or tanh";
+        AltupPrediction "altup_prediction" "the prediction of AltUp's streams: missing, transposed, or without the streams";
+        AltupCorrection "altup_correction" "the correction of AltUp's streams: missing, or with other coefficients or differences";
+        AltupScale "altup_scale" "the factors of AltUp's active stream: missing";
+        AltupMagnitude "altup_magnitude" "the streams of AltUp that are projected, or their mean: without their magnitudes, copies, or the first one alone";
+        LayerStreams "layer_streams" "the streams of AltUp that a layer's embeddings are added to";
         ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     }
     Layers {
@@ -155,6 +164,7 @@ kinds! {
         WeightGroups "weight_groups" "scales and zero points of the groups of a quantised weight";
         SplitK "split_k" "the parts of a sum that are rounded to a short type before they are added: their number, or columns:8 for parts of 8 columns";
         ActivationQuant "activation_quant" "the quantisation of activations before products with weights";
+        InputScale "input_scale" "the stored scale of quantised activations: not applied, of another matrix, or replaced by scales of the values";
     }
     Logits {
         LmHead "lm_head" "the matrix that computes logits";

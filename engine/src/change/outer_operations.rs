@@ -11,6 +11,7 @@ use crate::ops::activation::Activation;
 use crate::ops::activation::exact::Nonlinearity;
 use crate::ops::attention::exact::Scores;
 use crate::ops::linear::exact::{Integers, Linear};
+use crate::ops::norm::exact::RmsNormalisation;
 use crate::ops::rope::exact::Rotary;
 use crate::ops::scaling::Multiplier;
 use crate::ops::scaling::exact::Scaling;
@@ -106,7 +107,8 @@ pub(crate) struct InnerOperation {
 }
 
 impl InnerOperation {
-    /// Returns the matrix product, the scores or the rotation inside a node's outer operations; `None` if there is none.
+    /// Returns the matrix product, the scores, the rotation or the norm inside a node's outer operations; `None` if there is
+    /// none.
     pub(crate) fn of(node: &Node) -> Option<Self> {
         let (x, first) = OuterOperation::of(node)?;
         let inner = made_by(&x)?;
@@ -114,6 +116,7 @@ impl InnerOperation {
             || inner.operation::<Integers>().is_some()
             || inner.operation::<Scores>().is_some()
             || inner.operation::<Rotary>().is_some()
+            || inner.operation::<RmsNormalisation>().is_some()
         {
             return Some(Self { x, node: inner, around: vec![first] });
         }

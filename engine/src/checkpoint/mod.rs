@@ -231,7 +231,12 @@ macro_rules! points {
 points! {
     Tokens       "tokens"         Input    Run   [Token]                   "the prompt's token ids, by the model's own tokenizer (known cases only)" <- [];
     Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale or norm" <- [];
-    AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
+    AltupProjected "altup_projected" Input    Pass  [Token, Hidden]            "projections of the embeddings to AltUp's other streams" <- [&[Embed]];
+    AltupStreams "altup_streams"  Input    Pass  [Token, Hidden]            "AltUp's streams that layer 0 reads: the embeddings, and the projections with their magnitude" <- [&[AltupProjected], &[Embed]];
+    PredictRouter "predict_router" Norm     Layer [Token, Hidden]            "AltUp's router of the predictions, after tanh" <- [&[BlockOut, AltupStreams]];
+    PredictCoefs "predict_coefs"  Norm     Layer [Token, Hidden]            "coefficients of the predictions of AltUp's streams" <- [&[PredictRouter]];
+    AltupPredicted "altup_predicted" Norm     Layer [Token, Hidden]            "predictions of AltUp's streams, side by side" <- [&[PredictCoefs], &[BlockOut, AltupStreams]];
+    AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[AltupPredicted, BlockOut, Embed]];
     MixerIn      "mixer_in"       Qkv      Layer [Token, Hidden]           "projections of a recurrent layer, before they are split" <- [&[AttnNorm, BlockOut, Embed]];
     ConvIn       "conv_in"        Qkv      Layer [Token, Hidden]           "input of the short convolution, gated if the layer has a gate before it" <- [&[MixerIn, AttnNorm, BlockOut, Embed]];
     MixerGate    "mixer_gate"     Qkv      Layer [Token, Hidden]           "gate of a recurrent layer's norm, before its activation" <- [&[AttnNorm, BlockOut, Embed]];
@@ -277,38 +282,56 @@ points! {
     AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
     AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention, or what replaces it, after the output projection and bias" <- [&[AttnSubNorm, AttnGated, AttnContext, RecurrentNorm, ConvGated]];
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
-    AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[MixerOut], &[BlockOut, Embed]];
-    FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual, BlockOut, Embed]];
-    RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
+    AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[MixerOut], &[AltupPredicted, BlockOut, Embed]];
+    LaurelLow    "laurel_low"     AttnOut  Layer [Token, Hidden]            "first projection of a learned low-rank residual" <- [&[AttnNorm]];
+    LaurelHigh   "laurel_high"    AttnOut  Layer [Token, Hidden]            "second projection of a learned low-rank residual" <- [&[LaurelLow]];
+    LaurelNorm   "laurel_norm"    AttnOut  Layer [Token, Hidden]            "norm of a learned low-rank residual" <- [&[LaurelHigh]];
+    LaurelOut    "laurel_out"     AttnOut  Layer [Token, Hidden]            "learned low-rank residual with its input added" <- [&[LaurelNorm], &[AttnNorm]];
+    LaurelResidual "laurel_residual" AttnOut  Layer [Token, Hidden]            "the residual stream plus the low-rank residual, divided by √2" <- [&[AttnResidual], &[LaurelOut]];
+    FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[LaurelResidual, AttnResidual, BlockOut, Embed]];
+    RouterNorm   "router_norm"    FfnOut   Layer [Token, Hidden]           "input of the router after its own norm and factors" <- [&[AttnResidual]];
+    RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[RouterNorm, FfnNorm, AttnResidual]];
     ExpertScores "expert_scores"  FfnOut   Layer [Token, Expert]           "scores by which experts are chosen, with a correction bias and before groups are left out" <- [&[RouterLogits]];
     Experts      "experts"        FfnOut   Layer [Token, Chosen]           "indices of the chosen experts of a token, in any order" <- [&[ExpertScores, RouterLogits]];
     ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "weights of the chosen experts, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
+    ExpertNorm   "expert_norm"    FfnOut   Layer [Token, Hidden]           "output of the norm before experts, if they have a norm of their own" <- [&[AttnResidual]];
+    ExpertLatent "expert_latent"  FfnOut   Layer [Token, Hidden]           "compressed inputs of experts" <- [&[FfnNorm]];
     ExpertIn     "expert_in"      FfnOut   Layer [Token, Chosen, Hidden]   "inputs of the chosen experts, times their weights" <- [&[FfnNorm, AttnResidual], &[ExpertWeights]];
-    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
-    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[ExpertIn, FfnNorm, AttnResidual], &[Experts]];
-    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts" <- [&[ExpertGate], &[ExpertUp]];
+    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "gate projections of the chosen experts, before the activation" <- [&[ExpertIn, ExpertLatent, ExpertNorm, FfnNorm, AttnResidual], &[Experts]];
+    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "up projections of the chosen experts" <- [&[ExpertIn, ExpertLatent, ExpertNorm, FfnNorm, AttnResidual], &[Experts]];
+    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of the chosen experts, or act(up) without a gate" <- [&[ExpertGate, ExpertUp], &[ExpertUp]];
     ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "outputs of the chosen experts after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
-    RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[ExpertOut], &[ExpertWeights]];
+    RoutedLatent "routed_latent"  FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before it is expanded" <- [&[ExpertOut], &[ExpertWeights]];
+    RoutedOut    "routed_out"     FfnOut   Layer [Token, Hidden]           "weighted sum over the chosen experts, before the shared expert is added" <- [&[RoutedLatent, ExpertOut], &[RoutedLatent, ExpertWeights]];
+    RoutedPostNorm "routed_post_norm" FfnOut Layer [Token, Hidden]         "norm of the weighted sum over the chosen experts" <- [&[RoutedOut]];
     SharedGate   "shared_gate"    FfnOut   Layer [Token, Ffn]              "gate projection of the shared expert, before the activation" <- [&[FfnNorm, AttnResidual]];
     SharedUp     "shared_up"      FfnOut   Layer [Token, Ffn]              "up projection of the shared expert" <- [&[FfnNorm, AttnResidual]];
-    SharedAct    "shared_act"     FfnOut   Layer [Token, Ffn]              "act(gate) · up of the shared expert" <- [&[SharedGate], &[SharedUp]];
+    SharedAct    "shared_act"     FfnOut   Layer [Token, Ffn]              "act(gate) · up of the shared expert, or act(up) without a gate" <- [&[SharedGate, SharedUp], &[SharedUp]];
     SharedOut    "shared_out"     FfnOut   Layer [Token, Hidden]           "output of the shared expert after the down projection, before its weight" <- [&[SharedAct]];
+    SharedPostNorm "shared_post_norm" FfnOut Layer [Token, Hidden]         "norm of the shared expert's output" <- [&[SharedOut]];
     SharedLogit  "shared_logit"   FfnOut   Layer [Token]                   "logit of the shared expert's weight" <- [&[FfnNorm, AttnResidual]];
     SharedWeight "shared_weight"  FfnOut   Layer [Token]                   "weight of the shared expert, after the sigmoid" <- [&[SharedLogit]];
     FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnNorm, AttnResidual]];
+    FfnSparse    "ffn_sparse"     FfnOut   Layer [Token, Ffn]               "gate above the threshold of a sparse layer, before the activation" <- [&[FfnGate]];
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnNorm, AttnResidual]];
-    FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
+    FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnSparse, FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
-    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[RoutedPostNorm, RoutedOut, FfnSubNorm, ExpertOut, FfnAct], &[SharedPostNorm, SharedOut, ExpertWeights], &[SharedWeight, ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
-    FfnResidual  "ffn_residual"   BlockOut Layer [Token, Hidden]           "the residual stream after the feed-forward block was added, before the layer's embeddings" <- [&[FfnPostNorm], &[AttnResidual]];
+    FfnResidual  "ffn_residual"   BlockOut Layer [Token, Hidden]           "the residual stream after the feed-forward block was added, before the layer's embeddings" <- [&[FfnPostNorm], &[LaurelResidual, AttnResidual]];
+    CorrectRouter "correct_router" BlockOut Layer [Token, Hidden]            "AltUp's router of the corrections, after tanh" <- [&[FfnResidual]];
+    CorrectCoefs "correct_coefs"  BlockOut Layer [Token, Hidden]            "coefficients of the corrections of AltUp's streams, before 1 is added" <- [&[CorrectRouter]];
+    AltupCorrected "altup_corrected" BlockOut Layer [Token, Hidden]            "corrected streams of AltUp, side by side" <- [&[CorrectCoefs], &[FfnResidual], &[AltupPredicted]];
+    AltupActive  "altup_active"   BlockOut Layer [Token, Hidden]            "AltUp's active stream times its factors, which gates the layer's embeddings" <- [&[AltupCorrected]];
     LayerInput   "layer_input"    BlockOut Layer [Token, Ffn]              "embeddings of the tokens for this layer" <- [&[Embed]];
-    LayerGate    "layer_gate"     BlockOut Layer [Token, Ffn]              "gate of the layer's embeddings, before the activation" <- [&[FfnResidual]];
+    LayerGate    "layer_gate"     BlockOut Layer [Token, Ffn]              "gate of the layer's embeddings, before the activation" <- [&[AltupActive, AltupCorrected, FfnResidual]];
     LayerAct     "layer_act"      BlockOut Layer [Token, Ffn]              "act(gate) times the layer's embeddings" <- [&[LayerGate], &[LayerInput]];
     LayerOut     "layer_out"      BlockOut Layer [Token, Hidden]           "the layer's embeddings after their projection to the stream" <- [&[LayerAct]];
     LayerPostNorm "layer_post_norm" BlockOut Layer [Token, Hidden]         "norm of the layer's embeddings, before they are added" <- [&[LayerOut]];
-    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[LayerPostNorm, FfnPostNorm, FfnOut], &[FfnResidual, AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
-    FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
+    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included; of AltUp, all streams side by side" <- [&[LayerPostNorm, FfnPostNorm, FfnOut], &[AltupCorrected, FfnResidual, AttnResidual, AttnOut], &[AttnResidual, BlockOut, Embed]];
+    AltupUnembedded "altup_unembedded" Logits   Pass  [Token, Hidden]            "projections of AltUp's other streams after the last layer" <- [&[BlockOut]];
+    AltupMean    "altup_mean"     Logits   Pass  [Token, Hidden]            "mean of AltUp's streams, with the magnitude of the first" <- [&[AltupUnembedded], &[BlockOut]];
+    FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[AltupMean, BlockOut]];
     Logits       "logits"         Logits   Pass  [Token, Vocab]            "logits of every position" <- [&[FinalNorm]];
     LastLogits   "last_logits"    LastLogits Pass [Vocab]                  "the row of logits that sampling uses" <- [&[Logits]];
     Argmax       "argmax"         Argmax   Pass  []                        "the greedy choice, the lowest index on a tie" <- [&[LastLogits]];
@@ -363,22 +386,28 @@ impl Point {
     /// short type, the tap's values have that type.
     pub fn is_of_products(self) -> bool {
         use Point::{
-            AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit, ConvAct, ConvGated, ConvIn, ConvOut,
-            DecayLogit, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K,
-            KExpanded, KvLatent, LastLogits, LayerGate, LayerOut, Logits, MixerGate, MixerIn, MixerOut, Q,
-            QLatent, RoutedOut, RouterLogits, SharedAct, SharedGate, SharedLogit, SharedOut, SharedUp,
-            SharedWeight, V, VExpanded,
+            AltupProjected, AltupUnembedded, AttnContext, AttnGate, AttnGated, AttnOut, Beta, BetaLogit,
+            ConvAct, ConvGated, ConvIn, ConvOut, CorrectCoefs, DecayLogit, ExpertAct, ExpertGate,
+            ExpertLatent, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp, K, KExpanded, KvLatent,
+            LastLogits, LaurelHigh, LaurelLow, LayerGate, LayerOut, Logits, MixerGate, MixerIn, MixerOut,
+            PredictCoefs, Q, QLatent, RoutedLatent, RoutedOut, RouterLogits, SharedAct, SharedGate,
+            SharedLogit, SharedOut, SharedUp, SharedWeight, V, VExpanded,
         };
         let is_of_layers =
             matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
-        let is_of_experts = matches!(self, RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
-        let is_of_shared = matches!(self, RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
-            || matches!(self, SharedLogit | SharedWeight);
+        let is_of_experts =
+            matches!(self, RouterLogits | ExpertLatent | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
+        let is_of_shared =
+            matches!(self, RoutedLatent | RoutedOut | SharedGate | SharedUp | SharedAct | SharedOut)
+                || matches!(self, SharedLogit | SharedWeight);
         let is_of_latents = matches!(self, QLatent | KvLatent | KExpanded | VExpanded);
         let is_of_convolutions = matches!(self, MixerIn | MixerOut | ConvIn | ConvOut | ConvAct | ConvGated);
         let is_of_linear_attention = matches!(self, MixerGate | BetaLogit | Beta | DecayLogit);
         let is_of_gates = matches!(self, AttnGate | AttnGated | LayerGate | LayerOut);
+        let is_of_streams = matches!(self, AltupProjected | AltupUnembedded | PredictCoefs | CorrectCoefs)
+            || matches!(self, LaurelLow | LaurelHigh);
         is_of_latents
+            || is_of_streams
             || is_of_convolutions
             || is_of_linear_attention
             || is_of_gates
@@ -401,9 +430,14 @@ impl Point {
         matches!(self, Point::TokenLogprobs | Point::TopIds | Point::TopLogprobs)
     }
 
+    /// Returns true for the embeddings and the taps between them and the layers.
+    pub fn is_before_layers(self) -> bool {
+        matches!(self, Point::Embed | Point::AltupProjected | Point::AltupStreams)
+    }
+
     /// Returns true if only mixture-of-experts models have the tap.
     pub fn is_of_experts(self) -> bool {
-        (Point::RouterLogits..=Point::SharedWeight).contains(&self)
+        (Point::RouterNorm..=Point::SharedWeight).contains(&self)
     }
 
     /// Returns true if only mixtures with a shared expert have the tap.
@@ -500,7 +534,7 @@ impl Site {
     pub fn flow_order(self) -> (usize, usize, Point) {
         let layer = match (self.layer, self.point) {
             (Some(layer), _) => layer + 1,
-            (None, Point::Tokens | Point::Embed) => 0,
+            (None, point) if point == Point::Tokens || point.is_before_layers() => 0,
             (None, Point::Module(_)) if self.point.checkpoint() == Checkpoint::Input => 0,
             (None, _) => usize::MAX,
         };

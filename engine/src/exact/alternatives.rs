@@ -23,10 +23,12 @@ impl Profile {
     const SPLIT_TF32: &'static str =
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
+    const WEIGHTS_OF_KERNELS: &'static str =
+        "scales and values of codes are rounded to bf16, and decoded weights are not rounded";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.
-    pub const OF_ALL_LAYERS: [&'static str; 13] = [
+    pub const OF_ALL_LAYERS: [&'static str; 14] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,
         Self::SHORT_OPERANDS,
@@ -40,6 +42,7 @@ impl Profile {
         Self::EXACT_ROW_SCALES,
         Self::WHOLE_ACTIVATIONS,
         Self::WHOLE_WEIGHTS,
+        Self::WEIGHTS_OF_KERNELS,
     ];
 
     /// Returns a copy of the profile with one choice switched to its other option, such as `f32` instead of the short
@@ -127,6 +130,7 @@ impl Profile {
             Choice::WholeCosines if p.stream() == Float::F32 => p,
             Choice::WholeCosines => Self { rotated: short, whole_cosines: !p.whole_cosines, ..p },
             Choice::WholeWeights => Self { weights: Float::F32, ..p },
+            Choice::WeightsOfKernels => Self { weights: Float::F32, weights_of_kernels: true, ..p },
             Choice::WholeActivations => Self { activation_codes: None, row_scales: RowScales::Decoded, ..p },
         };
         (other != p).then_some(other)
@@ -274,6 +278,7 @@ impl Profile {
             Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
             Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
             Choice::WholeWeights => Self::WHOLE_WEIGHTS.to_owned(),
+            Choice::WeightsOfKernels => Self::WEIGHTS_OF_KERNELS.to_owned(),
             Choice::WholeNormWeights if self.whole_norm_weights => {
                 "weights of norms are not rounded".to_owned()
             }

@@ -95,6 +95,8 @@ pub enum Choice {
     /// Weights with more digits than the model's type, which are not rounded to it before products: kernels that apply
     /// the scales of quantised weights themselves.
     WholeWeights,
+    /// Weights as kernels compute them that do not decode them before a product.
+    WeightsOfKernels,
     /// Weights of norms that are not rounded to the model's type.
     WholeNormWeights,
     /// Rounding of the product with the sine in a rotation, but not of the product with the cosine.
@@ -149,6 +151,7 @@ impl Choice {
         Choice::SplitBf16,
         Choice::SplitTf32,
         Choice::WholeWeights,
+        Choice::WeightsOfKernels,
         Choice::WholeNormWeights,
         Choice::WholeCosines,
     ];
@@ -182,7 +185,7 @@ impl Choice {
     pub(super) fn is_of_all_layers(self) -> bool {
         let is_of_operands = matches!(self, Choice::Tf32 | Choice::Tf32Scores | Choice::WholeActivations)
             || self.is_other_tf32()
-            || self == Choice::WholeWeights;
+            || matches!(self, Choice::WholeWeights | Choice::WeightsOfKernels);
         is_of_operands || self.is_of_parts() || self.is_of_row_scales()
     }
 

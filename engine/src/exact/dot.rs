@@ -21,6 +21,14 @@ pub(crate) fn dot_in_order(a: &InputValues, b: &InputValues) -> ExactValue {
     inheriting(sum_of_products(&a.values, &b.values).walking(walked), a, b)
 }
 
+/// Evaluates the mean of a row: a sum and a quotient.
+pub(crate) fn average(x: &InputValues) -> ExactValue {
+    let n = x.len() as f64;
+    let sum = dot(x, &InputValues { values: vec![1.0; x.len()], doubt: None });
+    let value = sum.value / n;
+    sum.through(value, 1.0 / n).moved(K * U * value.abs(), U * value.abs())
+}
+
 fn inheriting(mut exact: ExactValue, a: &InputValues, b: &InputValues) -> ExactValue {
     for (one, other) in [(a, &b.values), (b, &a.values)] {
         if let Some(doubt) = &one.doubt {

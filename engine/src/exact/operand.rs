@@ -4,8 +4,8 @@ use crate::exact::float::Float;
 use crate::exact::input::InputValues;
 use crate::exact::profile::{Operands, Profile};
 use crate::exact::value::{ExactValue, U};
-use crate::quant::{self, ActivationCodes, CodeGroup, known, quantise_row};
-use crate::weight::DType;
+use crate::quant::{self, ActivationCodes, known, quantise_row};
+use crate::weight::{DType, InputScale};
 
 /// A row of activations, rounded as the product requires.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Operand {
     pub(crate) is_coded: bool,
     /// Second number of each value, if values are split in two numbers.
     pub(crate) low: Option<Vec<f64>>,
+    /// Values of the columns with outliers, which are not quantised; zeros elsewhere.
+    pub(crate) outliers: Option<InputValues>,
 }
 
 /// Returns the type that activations are rounded to before products with weights of a type.
@@ -37,10 +39,16 @@ pub(crate) fn split(x: f64, half: Float) -> (f64, f64) {
 }
 
 impl Operand {
-    /// Creates an operand. `pass` is the range of all values of the pass, for codes whose scale the whole pass shares.
-    pub(crate) fn new(row: InputValues, profile: &Profile, weights: DType, pass: Option<ValueRange>) -> Self {
+    /// Creates an operand. `shared` is the range of all values of the pass, or the scale of the matrix, for codes that
+    /// share it.
+    pub(crate) fn new(
+        row: InputValues,
+        profile: &Profile,
+        weights: DType,
+        shared: Option<CodeRange>,
+    ) -> Self {
         if let Some(codes) = &profile.activation_codes {
-            return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
+            return Self::plain(integers(&row, codes, shared));
         }
         let dtype = operand_type(profile, weights);
         if let Some(float) = Float::of(dtype) {
@@ -57,13 +65,32 @@ impl Operand {
                     surplus: None,
                     is_coded: false,
                     low: Some(parts.iter().map(|part| part.1).collect()),
+                    outliers: None,
                 };
             }
             let unit = if float == Float::F32 { profile.unit_of_products() } else { float };
             let row = if unit == Float::F32 { row } else { row.map(|x| x.rounded(unit)) };
-            return Self { row, surplus: None, is_coded: false, low: None };
+            return Self::plain(row);
         }
         Self::coded(&row, dtype)
+    }
+
+    /// Wraps a row without quantisation.
+    pub(crate) fn plain(row: InputValues) -> Self {
+        Self { row, surplus: None, is_coded: false, low: None, outliers: None }
+    }
+
+    /// Quantises a row except the columns with outliers.
+    pub(crate) fn with_outliers(row: &InputValues, codes: &ActivationCodes, columns: &[bool]) -> Self {
+        let none = ExactValue::sure(0.0);
+        let is_outlier = |x: ExactValue| x.value.abs() >= f64::from(codes.outliers);
+        let short = row.map(|x| if is_outlier(x) { none } else { x.rounded(Float::F16) });
+        let short = integers(&short, codes, None);
+        let of = |row: &InputValues, wanted: bool| {
+            let value = |at: usize| if columns[at] == wanted { row.get(at) } else { none };
+            InputValues::new((0..columns.len()).map(value))
+        };
+        Self { outliers: Some(of(row, true)), ..Self::plain(of(&short, false)) }
     }
 
     /// Quantises a row to a block type.
@@ -80,7 +107,7 @@ impl Operand {
             let of_block = known.values.chunks(32).map(|values| values.iter().sum::<f64>());
             sums.iter().zip(of_block).map(|(sum, values)| sum - values).collect()
         });
-        Self { row: coded, surplus, is_coded: true, low: None }
+        Self { surplus, is_coded: true, ..Self::plain(coded) }
     }
 }
 
@@ -89,14 +116,24 @@ impl Operand {
 fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype: DType) -> ExactValue {
     let x = row.get(at);
     let block = at / block * block..(at / block + 1) * block;
-    let largest = row.values[block.clone()].iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let of_block = &row.values[block.clone()];
+    let largest = of_block.iter().fold(0.0f64, |most, x| most.max(x.abs()));
     if largest == 0.0 || step == 0.0 {
         return ExactValue::bounded(value, x.radius);
     }
     let levels = levels(dtype);
+    let unsure = row
+        .doubt
+        .as_ref()
+        .map_or(0.0, |doubt| doubt.radius[block.clone()].iter().copied().fold(0.0, f64::max));
+    match dtype {
+        DType::Q4_1 | DType::Q5_1 => return offset_code(x, of_block, value, unsure, levels),
+        // The scale depends on all codes: the value is uncertain by the widest distance between two codes.
+        DType::IQ4_NL if unsure > 0.0 => return ExactValue::bounded(value, x.radius + WIDEST * step),
+        DType::IQ4_NL => return ExactValue::sure(value),
+        _ => (),
+    }
     let scaled = x.value.abs() / largest * levels;
-    let unsure =
-        row.doubt.as_ref().map_or(0.0, |doubt| doubt.radius[block].iter().copied().fold(0.0, f64::max));
     let slack = scaled * (4.0 * U + unsure / largest) + x.radius / largest * levels;
     let (low, high) = ((scaled - slack).round_ties_even(), (scaled + slack).round_ties_even());
     // A step stored in f16 rounds to one number or to the next.
@@ -112,11 +149,35 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
     }
 }
 
+/// Widest distance between neighbouring values of IQ4_NL's table, −127 and −104, in steps.
+const WIDEST: f64 = 23.0;
+
+/// Evaluates a code of a block with a minimum.
+fn offset_code(x: ExactValue, block: &[f64], value: f64, unsure: f64, levels: f64) -> ExactValue {
+    let (min, max) =
+        block.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &x| (min.min(x), max.max(x)));
+    let step = (max - min) / levels;
+    let about = value.abs() * f16_step(step, 2.0 * unsure / levels) + min.abs() * f16_step(min.abs(), unsure);
+    let scaled = (x.value - min) / step;
+    let slack = scaled * (4.0 * U + 2.0 * unsure / (max - min)) + (x.radius + unsure) / step;
+    let code = |scaled: f64| (scaled + 0.5).floor().clamp(0.0, levels);
+    let (low, high) = (code(scaled - slack), code(scaled + slack));
+    match low == high {
+        true => ExactValue::bounded(value, about),
+        false => {
+            let (step, min) = (Float::F16.round(step), Float::F16.round(min));
+            ExactValue::bounded((low + high) / 2.0 * step + min, (high - low) / 2.0 * step + about)
+        }
+    }
+}
+
 /// Returns the largest code of a block type, without its sign.
 fn levels(dtype: DType) -> f64 {
     match dtype {
         DType::Q4_0 => 8.0,
         DType::Q5_0 => 16.0,
+        DType::Q4_1 => 15.0,
+        DType::Q5_1 => 31.0,
         _ => 127.0,
     }
 }
@@ -152,30 +213,64 @@ impl ValueRange {
     }
 }
 
-/// Returns a row of activations, quantised to 8-bit integers and decoded again.
-pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, pass: Option<ValueRange>) -> InputValues {
+/// What determines the codes of some values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CodeRange {
+    /// The range of the values.
+    Values(ValueRange),
+    /// A scale that is stored with the matrix.
+    Stored(InputScale),
+}
+
+impl CodeRange {
+    /// Returns the step between codes, and its relative error.
+    fn step(&self, codes: &ActivationCodes) -> (f64, f64) {
+        match self {
+            CodeRange::Values(range) => range.step(codes),
+            CodeRange::Stored(input) => (codes.stored(input).0.into(), 0.0),
+        }
+    }
+
+    /// Returns the zero point, and the ends of the codes for the lowest and highest possible range.
+    fn ends(&self, codes: &ActivationCodes, step: f64, slack: impl Fn(f64) -> f64) -> (f32, [(f32, f32); 2]) {
+        match self {
+            CodeRange::Values(ValueRange { low, .. }) => {
+                let around = slack(low / step) * step;
+                (0.0, [low - around, low + around].map(|low| codes.ends(low as f32, step as f32)))
+            }
+            CodeRange::Stored(input) => {
+                let (_, zero) = codes.stored(input);
+                (zero, [codes.ends_around(zero); 2])
+            }
+        }
+    }
+}
+
+/// Returns a row of activations, quantised to 8-bit codes and decoded again. `shared` determines the codes of the whole
+/// pass, or of the matrix.
+pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Option<CodeRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
-    let pass = pass.filter(|_| codes.group == CodeGroup::Pass);
     let of_group = |first: usize| {
-        pass.unwrap_or_else(|| ValueRange::of((first..row.len().min(first + len)).map(|at| row.get(at))))
+        shared.unwrap_or_else(|| {
+            CodeRange::Values(ValueRange::of((first..row.len().min(first + len)).map(|at| row.get(at))))
+        })
     };
-    let extents: Vec<ValueRange> = (0..row.len()).step_by(len).map(of_group).collect();
-    InputValues::new((0..row.len()).map(|at| integer(row.get(at), codes, &extents[at / len])))
+    let ranges: Vec<CodeRange> = (0..row.len()).step_by(len).map(of_group).collect();
+    InputValues::new((0..row.len()).map(|at| integer(row.get(at), codes, &ranges[at / len])))
 }
 
 /// Evaluates one value. Its code may be either of two if engines compute the same step in another order, or the value
 /// is uncertain.
-fn integer(x: ExactValue, codes: &ActivationCodes, extent: &ValueRange) -> ExactValue {
-    let (step, off) = extent.step(codes);
+fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange) -> ExactValue {
+    let (step, off) = range.step(codes);
     if !(step > 0.0 && step.is_finite()) {
         return x;
     }
     let slack = |scaled: f64| scaled.abs() * (4.0 * U + off);
-    let around = slack(extent.low / step) * step;
-    let ends = [extent.low - around, extent.low + around].map(|low| codes.ends(low as f32, step as f32));
+    let (zero, ends) = range.ends(codes, step, slack);
     let scaled = x.value / step;
     let unsure = slack(scaled) + x.radius / step;
-    let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest(scaled, ends), step);
+    let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest_around(zero, scaled, ends), step);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
     let about = low.abs().max(high.abs()) * off;

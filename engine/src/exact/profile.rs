@@ -122,6 +122,10 @@ pub struct Profile {
     /// 8-bit quantisation of activations before products with weights; `None` for no quantisation. Overrides
     /// `operands`.
     pub activation_codes: Option<ActivationCodes>,
+    /// True if weights are those of kernels that do not decode them before a product. Found by the search and not stated
+    /// in manifests.
+    #[serde(skip)]
+    pub weights_of_kernels: bool,
     /// Application of integer weights' row scales to products. The scales are found in the decoded weights.
     pub row_scales: RowScales,
     /// True if the product of attention weights and values is plain `f32` although `operands` are TF32: cuBLAS chooses a
@@ -236,6 +240,7 @@ impl Default for Profile {
             weights: Float::F32,
             operands: Operands::Whole,
             activation_codes: None,
+            weights_of_kernels: false,
             row_scales: RowScales::Decoded,
             whole_values: false,
             truncates: false,

@@ -1,5 +1,6 @@
-//! Gemma 4 (Gemma team, 2026), the text model without experts: Gemma 3's block with larger heads in layers with full attention,
-//! norms of values, last layers that read the keys and values of earlier ones, and embeddings for each layer.
+//! Gemma 4 (Gemma team, 2026), the text model: Gemma 3's block with larger heads in layers with full attention, norms of values,
+//! last layers that read the keys and values of earlier ones, embeddings for each layer, and experts next to the feed-forward
+//! block.
 
 use serde_json::{Value, json};
 
@@ -7,8 +8,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::LayerState;
 use crate::model::decoder::{
-    BiasRules, DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, NumberKey,
-    SlidingDefaults, SlidingRope,
+    BiasRules, DecoderBlock, DecoderConfig, ExpertFiles, ExpertPresence, Family, FeedForwardHalf,
+    ForwardContext, LayerWeights, NumberKey, SharedExpertFiles, SlidingDefaults, SlidingRope,
 };
 use crate::model::gemma3;
 use crate::ops::attention::AttentionScale;
@@ -22,21 +23,27 @@ use crate::weight::Matrix;
 #[derive(Clone, Debug)]
 pub(crate) struct Gemma4Block {
     layer: usize,
-    /// Number of values of a head.
-    head_dim: usize,
     attn_norm: RmsNorm,
-    q: Matrix,
-    q_norm: RmsNorm,
-    /// Keys and values; `None` for a layer that reads those of an earlier layer.
-    keys: Option<KeyProjections>,
-    output: Matrix,
+    attn: SharingAttention,
     attn_post_norm: RmsNorm,
-    ffn: FeedForward,
+    ffn: FeedForwardHalf,
     ffn_post_norm: RmsNorm,
     /// Gate of the layer's embeddings.
     embedding: Option<EmbeddingGate>,
     /// Factor of the block's output, if the file has one.
     scale: Option<f32>,
+}
+
+/// Attention with norms of each head, whose keys and values may be those of an earlier layer.
+#[derive(Clone, Debug)]
+pub(super) struct SharingAttention {
+    /// Number of values of a head.
+    head_dim: usize,
+    q: Matrix,
+    q_norm: RmsNorm,
+    /// Keys and values; `None` for a layer that reads those of an earlier layer.
+    keys: Option<KeyProjections>,
+    output: Matrix,
 }
 
 /// Projections of keys and values, and their norms.
@@ -53,7 +60,7 @@ struct KeyProjections {
 
 /// Gate of a layer's embeddings, projection back to the stream, and its norm. P = width of the embeddings.
 #[derive(Clone, Debug)]
-struct EmbeddingGate {
+pub(super) struct EmbeddingGate {
     /// `[P, d]`
     gate: Matrix,
     /// `[d, P]`
@@ -81,6 +88,14 @@ pub(crate) const FAMILY: Family = Family {
         ..SlidingDefaults::ALL
     }),
     biases: BiasRules::NONE,
+    experts: Some(ExpertFiles {
+        ffn_size: ["moe_intermediate_size", "expert_feed_forward_length"],
+        // The block next to the experts, which every token uses.
+        shared: Some(SharedExpertFiles::Unweighted(["intermediate_size", "feed_forward_length"])),
+        presence: ExpertPresence::Switched("enable_moe_block"),
+        has_branch_norms: true,
+        ..ExpertFiles::MIXTRAL
+    }),
     config_defaults,
     layer_names: &[
         ("post_attention_norm", "post_attention_layernorm"),
@@ -90,12 +105,73 @@ pub(crate) const FAMILY: Family = Family {
         ("proj", "per_layer_projection"),
         ("post_norm", "post_per_layer_input_norm"),
         ("layer_output_scale", "layer_scalar="),
+        ("ffn_gate_shexp", "mlp.gate_proj"),
+        ("ffn_up_shexp", "mlp.up_proj"),
+        ("ffn_down_shexp", "mlp.down_proj"),
+        ("ffn_gate_inp", "router.proj"),
+        ("router_scale", "router.scale="),
+        ("expert_scales", "router.per_expert_scale="),
+        ("ffn_gate_exps", "experts.gate_up_proj="),
+        ("ffn_up_exps", "experts.gate_up_proj="),
+        ("ffn_down_exps", "experts.down_proj="),
+        ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+        ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+        ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+    ],
+    gguf_layer_names: &[
+        ("ffn_gate_shexp", "ffn_gate"),
+        ("ffn_up_shexp", "ffn_up"),
+        ("ffn_down_shexp", "ffn_down"),
+        ("router_scale", "ffn_gate_inp.scale="),
+        ("expert_scales", "ffn_down_exps.scale="),
     ],
     ..gemma3::FAMILY
 };
 
 impl DecoderBlock for Gemma4Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let d = c.hidden_size;
+        Ok(Self {
+            layer: w.layer(),
+            attn_norm: w.norm("attn_norm", d)?,
+            attn: SharingAttention::load(c, w)?,
+            attn_post_norm: w.norm("post_attention_norm", d)?,
+            ffn: FeedForwardHalf::load(c, w)?,
+            ffn_post_norm: w.norm("post_ffw_norm", d)?,
+            embedding: EmbeddingGate::load(c, w)?,
+            scale: w.optional_number("layer_output_scale")?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
+        let n = p.n;
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let out = self.attn.forward(&norm, p, t, state);
+        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        let ffn = t.tap(FfnPostNorm, n.rms_norm(&ffn, &self.ffn_post_norm));
+        let mut sum = n.add(&h, &ffn);
+        if let Some(embedding) = &self.embedding {
+            sum = t.tap(FfnResidual, sum);
+            sum = n.add(&sum, &embedding.forward(&sum, self.layer, p, t));
+        }
+        let scaled = self.scale.map(|scale| n.scale(&sum, Multiplier::Element(scale)));
+        t.tap(BlockOut, scaled.unwrap_or(sum))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        let embedding = self.embedding.iter().flat_map(EmbeddingGate::matrices);
+        self.attn.matrices().into_iter().chain(self.ffn.matrices()).chain(embedding).collect()
+    }
+}
+
+impl SharingAttention {
+    /// Loads the weights of a layer.
+    ///
+    /// # Errors
+    /// If one is missing, has another shape, or has an unsupported type.
+    pub(super) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (d, [head_dim, kv_heads]) = (c.hidden_size, w.head_sizes());
         let (q_width, kv_width) = (c.n_heads * head_dim, kv_heads * head_dim);
         let keys = match w.shares_keys() {
@@ -111,63 +187,27 @@ impl DecoderBlock for Gemma4Block {
                 })
             }
         };
-        let embedding = match w.embedding_width() {
-            0 => None,
-            width => Some(EmbeddingGate {
-                gate: w.matrix("inp_gate", width, d)?,
-                projection: w.matrix("proj", d, width)?,
-                norm: w.norm("post_norm", d)?,
-            }),
-        };
         Ok(Self {
-            layer: w.layer(),
             head_dim,
-            attn_norm: w.norm("attn_norm", d)?,
             q: w.matrix("attn_q", q_width, d)?,
             q_norm: w.norm("attn_q_norm", head_dim)?,
             keys,
             output: w.matrix("attn_output", d, q_width)?,
-            attn_post_norm: w.norm("post_attention_norm", d)?,
-            ffn: FeedForward::load(c, w)?,
-            ffn_post_norm: w.norm("post_ffw_norm", d)?,
-            embedding,
-            scale: w.optional_number("layer_output_scale")?,
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
-        let n = p.n;
-        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
-        let context = self.attend(&norm, p, t, state);
-        let out = t.tap(AttnOut, n.linear(&context, &self.output));
-        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
-        let h = t.tap(AttnResidual, n.add(x, &out));
-        let ffn = self.ffn.forward(&h, p, t);
-        let ffn = t.tap(FfnPostNorm, n.rms_norm(&ffn, &self.ffn_post_norm));
-        let mut sum = n.add(&h, &ffn);
-        if let Some(embedding) = &self.embedding {
-            sum = t.tap(FfnResidual, sum);
-            let input = t.tap(LayerInput, p.embedding_of(self.layer, embedding.gate.rows));
-            let gate = t.tap(LayerGate, n.linear(&sum, &embedding.gate));
-            let act = t.tap(LayerAct, n.gated(&gate, &input, p.c.activation));
-            let out = t.tap(LayerOut, n.linear(&act, &embedding.projection));
-            let out = t.tap(LayerPostNorm, n.rms_norm(&out, &embedding.norm));
-            sum = n.add(&sum, &out);
-        }
-        let scaled = self.scale.map(|scale| n.scale(&sum, Multiplier::Element(scale)));
-        t.tap(BlockOut, scaled.unwrap_or(sum))
+    /// Computes attention of normed tokens, with its output projection: `[T, d]` to `[T, d]`.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        p: &ForwardContext,
+        t: &mut Probe,
+        state: &mut LayerState,
+    ) -> Tensor {
+        let context = self.attend(x, p, t, state);
+        t.tap(AttnOut, p.n.linear(&context, &self.output))
     }
 
-    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
-        let keys = self.keys.iter().flat_map(|keys| [("attn_k", &keys.k), ("attn_v", &keys.v)]);
-        let embedding =
-            self.embedding.iter().flat_map(|one| [("inp_gate", &one.gate), ("proj", &one.projection)]);
-        let own = [("attn_q", &self.q), ("attn_output", &self.output)];
-        own.into_iter().chain(keys).chain(self.ffn.matrices()).chain(embedding).collect()
-    }
-}
-
-impl Gemma4Block {
     /// Computes attention of normed tokens, `[T, d]`, to merged heads.
     fn attend(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor {
         let n = p.n;
@@ -188,6 +228,42 @@ impl Gemma4Block {
         let q = t.tap(QRope, p.rotate(q));
         let k = t.tap(KRope, p.rotate(k));
         p.attend_sharing(&q, k, v, keys.are_shared, t, state)
+    }
+
+    /// Returns the matrices, with names for messages.
+    pub(super) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        let keys = self.keys.iter().flat_map(|keys| [("attn_k", &keys.k), ("attn_v", &keys.v)]);
+        [("attn_q", &self.q), ("attn_output", &self.output)].into_iter().chain(keys).collect()
+    }
+}
+
+impl EmbeddingGate {
+    /// Loads the weights of a layer, if it has embeddings.
+    ///
+    /// # Errors
+    /// See [`SharingAttention::load`].
+    pub(super) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Option<Self>> {
+        let (width @ 1.., d) = (w.embedding_width(), c.hidden_size) else { return Ok(None) };
+        Ok(Some(Self {
+            gate: w.matrix("inp_gate", width, d)?,
+            projection: w.matrix("proj", d, width)?,
+            norm: w.norm("post_norm", d)?,
+        }))
+    }
+
+    /// Computes the embeddings of a layer, gated by `x`: `[T, d]` to `[T, d]`.
+    pub(super) fn forward(&self, x: &Tensor, layer: usize, p: &ForwardContext, t: &mut Probe) -> Tensor {
+        let n = p.n;
+        let input = t.tap(LayerInput, p.embedding_of(layer, self.gate.rows));
+        let gate = t.tap(LayerGate, n.linear(x, &self.gate));
+        let act = t.tap(LayerAct, n.gated(&gate, &input, p.c.activation));
+        let out = t.tap(LayerOut, n.linear(&act, &self.projection));
+        t.tap(LayerPostNorm, n.rms_norm(&out, &self.norm))
+    }
+
+    /// Returns the matrices, with names for messages.
+    pub(super) fn matrices(&self) -> [(&'static str, &Matrix); 2] {
+        [("inp_gate", &self.gate), ("proj", &self.projection)]
     }
 }
 

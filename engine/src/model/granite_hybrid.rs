@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::decoder::{
-    BlockShape, ExpertFiles, Family, FfnShape, RecurrentFiles, SharedExpertFiles, StateSpaceFiles,
+    BlockShape, ExpertFiles, ExpertPresence, Family, FfnShape, RecurrentFiles, SharedExpertFiles,
+    StateSpaceFiles,
 };
 use crate::model::granite;
 use crate::model::json::Config;
@@ -23,7 +24,7 @@ pub(crate) const FAMILY: Family = Family {
             "expert_shared_feed_forward_length",
         ])),
         is_rounded: true,
-        are_optional: true,
+        presence: ExpertPresence::Counted,
         ..ExpertFiles::MIXTRAL
     }),
     ffn_size: Some(ffn_size),

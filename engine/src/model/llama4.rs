@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::model::decoder::{
     BiasRule, BiasRules, BlockShape, DenseFiles, ExpertFiles, Family, QkNorm, RopeExtras, SharedExpertFiles,
-    SlidingDefaults,
+    SlidingDefaults, TemperatureFiles,
 };
 use crate::model::llama;
 use crate::ops::experts::ScoreFunction;
@@ -23,7 +23,7 @@ pub(crate) const FAMILY: Family = Family {
     shape: BlockShape { qk_norm: QkNorm::AfterRope, ..BlockShape::LLAMA },
     unrotated_every: Some(4),
     may_list_no_layers: true,
-    has_query_temperature: true,
+    query_temperature: Some(TemperatureFiles::Llama4),
     sliding: Some(SlidingDefaults { full_every: Some(4), chunk: Some(8192), ..SlidingDefaults::ALL }),
     biases: BiasRules {
         qkv: BiasRule::Stated("attention_bias"),

@@ -11,6 +11,7 @@ use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Decoder, DecoderBlock, ExpertFiles, Family, StandardBlock};
 use crate::model::dequantisation::Dequantisation;
 use crate::model::gemma3::Gemma3Block;
+use crate::model::gemma3n::Gemma3nBlock;
 use crate::model::gemma4::Gemma4Block;
 use crate::model::gpt2::Gpt2;
 use crate::model::json::{Config, json_of};
@@ -21,11 +22,11 @@ use crate::model::special_ids::SpecialIds;
 use crate::model::ternary::TernaryFiles;
 use crate::model::{
     Model, adapter, arcee, bitnet, bloom, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe,
+    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma3n, gemma4, glm, glm4, glm4_moe,
     glm4_moe_lite, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium,
-    hunyuan_dense, jais2, lfm2, llama, llama4, minimax_m2, mistral, mixtral, nemotron, nemotron_h, olmo,
-    olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss,
-    smollm3, stablelm, starcoder2,
+    hunyuan_dense, jais2, lfm2, llama, llama4, minimax_m2, ministral3, mistral, mixtral, nemotron,
+    nemotron_h, olmo, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe,
+    qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::weight::DType;
 
@@ -57,6 +58,7 @@ struct Loader {
 const LOADERS: &[Loader] = &[
     LLAMA,
     standard(&mistral::FAMILY),
+    standard(&ministral3::FAMILY),
     standard(&mixtral::FAMILY),
     standard(&qwen2::FAMILY),
     decoder::<Qwen3Block>(&qwen3::FAMILY),
@@ -67,6 +69,7 @@ const LOADERS: &[Loader] = &[
     standard(&qwen3_5::MOE_FAMILY),
     standard(&gemma2::FAMILY),
     decoder::<Gemma3Block>(&gemma3::FAMILY),
+    decoder::<Gemma3nBlock>(&gemma3n::FAMILY),
     decoder::<Gemma4Block>(&gemma4::FAMILY),
     OLMO2,
     standard(&olmo3::FAMILY),
@@ -108,6 +111,7 @@ const LOADERS: &[Loader] = &[
     standard(&ernie4_5_moe::FAMILY),
     standard(&granite_hybrid::FAMILY),
     standard(&lfm2::FAMILY),
+    standard(&lfm2::MOE_FAMILY),
     standard(&falcon_h1::FAMILY),
     standard(&llama4::FAMILY),
     standard(&nemotron_h::FAMILY),
@@ -250,12 +254,18 @@ pub(super) fn load_hugging_face(
     const KEY: &str = "model_type";
     let json = json_of(config)?;
     let config = Config::new(&config.path, &json);
-    let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.family.model_types)?;
+    let name = config.require_str(KEY)?;
+    let mut loader = loader_of(config.path(), KEY, name, |loader| loader.family.model_types)?;
     if let Some(text) = config.object("text_config")?
         && let Some(inner) = text.optional_str(KEY)?
-        && !loader.family.model_types.contains(&inner)
     {
-        return Err(text.bad_key(KEY, inner, format!("one of {}", loader.family.model_types.join(", "))));
+        // Text models of several architectures may be parts of one multimodal model.
+        let mut relatives = LOADERS.iter().filter(|loader| loader.family.model_types.contains(&name));
+        let names = relatives.clone().flat_map(|loader| loader.family.model_types).copied();
+        let expected = format!("one of {}", names.collect::<Vec<_>>().join(", "));
+        loader = relatives
+            .find(|loader| loader.family.model_types.contains(&inner))
+            .ok_or_else(|| text.bad_key(KEY, inner, expected))?;
     }
     let model = (loader.hugging_face)(&config, weights, loader.family)?;
     let text = config.object("text_config")?.unwrap_or(config.clone());
@@ -264,6 +274,7 @@ pub(super) fn load_hugging_face(
     let quantised = Dequantisation::read(&config)?;
     notes.extend(quantised.as_ref().map(|quantised| {
         let more = match quantised.quantises_activations() {
+            true if quantised.stores_input_scales() => "; the configuration also quantises activations by stored scales: xcheck assumes unquantised ones unless the dump's values show the codes of these scales",
             true => "; the configuration also quantises activations: xcheck assumes unquantised ones unless the dump's values show their codes",
             false => "",
         };

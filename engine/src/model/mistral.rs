@@ -7,7 +7,7 @@ use crate::model::llama;
 /// Architecture settings. Dumps name it Llama, so that dumps of both kinds of files can be compared.
 pub(crate) const FAMILY: Family = Family {
     gguf_names: &[],
-    model_types: &["mistral", "ministral"],
+    model_types: &["mistral", "ministral", "mistral3"],
     sliding: Some(SlidingDefaults::ALL),
     biases: BiasRules::NONE,
     ..llama::FAMILY

@@ -1,11 +1,14 @@
-//! Nemotron-H (NVIDIA, 2025): each layer is Mamba-2, attention without RoPE, or a feed-forward block with squared ReLU and
-//! without a gate.
+//! Nemotron-H (NVIDIA, 2025): each layer is Mamba-2, attention without RoPE, a feed-forward block with squared ReLU and
+//! without a gate, or a mixture of such blocks.
 
 use serde_json::{Value, json};
 
+use crate::error::Result;
 use crate::model::decoder::{
-    BiasRule, BiasRules, BlockShape, Family, FfnShape, OuterNames, Positions, RecurrentFiles, StateSpaceFiles,
+    BiasRule, BiasRules, BlockShape, DenseFiles, ExpertFiles, ExpertPresence, Family, FfnShape, OuterNames,
+    Positions, RecurrentFiles, SharedExpertFiles, StateSpaceFiles,
 };
+use crate::model::json::Config;
 use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::ops::norm::Gain;
@@ -14,7 +17,7 @@ use crate::tensor::RopePairing;
 /// Settings of Nemotron-H.
 pub(crate) const FAMILY: Family = Family {
     architecture: "nemotron_h",
-    gguf_names: &["nemotron_h"],
+    gguf_names: &["nemotron_h", "nemotron_h_moe"],
     model_types: &["nemotron_h"],
     gguf_pairing: RopePairing::Half,
     shape: BlockShape { ffn: FfnShape::Plain, has_single_halves: true, ..BlockShape::LLAMA },
@@ -25,6 +28,19 @@ pub(crate) const FAMILY: Family = Family {
     hidden_acts: &["relu2"],
     biases: BiasRules { mlp: BiasRule::Stated("mlp_bias"), ..BiasRules::NONE },
     recurrent: Some(RecurrentFiles::StateSpace(StateSpaceFiles::NemotronH)),
+    experts: Some(ExpertFiles {
+        shared: Some(SharedExpertFiles::Unweighted([
+            "moe_shared_expert_intermediate_size",
+            "expert_shared_feed_forward_length",
+        ])),
+        gguf_function: None,
+        mixes_whole: true,
+        dense: DenseFiles::Kinds,
+        presence: ExpertPresence::Listed,
+        latent: Some("moe_latent_size"),
+        ..ExpertFiles::DEEPSEEK_V3
+    }),
+    refuse_json,
     predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
     json_aliases: &[
         ("layers_block_type", "layer_types"),
@@ -51,6 +67,16 @@ pub(crate) const FAMILY: Family = Family {
         ("ffn_norm", "norm"),
         ("ffn_up", "mixer.up_proj"),
         ("ffn_down", "mixer.down_proj"),
+        ("ffn_gate_inp", "mixer.gate"),
+        ("exp_probs_b", "mixer.gate.e_score_correction_bias="),
+        ("ffn_up_exps", "mixer.experts.{}.up_proj"),
+        ("ffn_down_exps", "mixer.experts.{}.down_proj"),
+        ("ffn_up_all_exps", "mixer.experts.up_proj="),
+        ("ffn_down_all_exps", "mixer.experts.down_proj="),
+        ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+        ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
+        ("ffn_latent_down", "mixer.fc1_latent_proj"),
+        ("ffn_latent_up", "mixer.fc2_latent_proj"),
     ],
     gguf_layer_names: &[
         ("ssm_dt", "ssm_dt.bias="),
@@ -67,6 +93,13 @@ pub(crate) const FAMILY: Family = Family {
     config_defaults,
     ..llama::FAMILY
 };
+
+fn refuse_json(file: &Config) -> Result<()> {
+    if FAMILY.experts.map_or(Ok(false), |experts| experts.are_in_json(file))? {
+        file.only("mlp_bias", &[false.into()], "false (biases of experts are not supported)")?;
+    }
+    Ok(())
+}
 
 /// Returns the defaults of transformers' `NemotronHConfig`.
 fn config_defaults() -> Value {
@@ -88,6 +121,11 @@ fn config_defaults() -> Value {
         "use_conv_bias": true,
         "use_bias": false,
         "time_step_min": 0.001,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
+        "norm_topk_prob": true,
         "tie_word_embeddings": false,
     })
 }

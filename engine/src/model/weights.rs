@@ -11,7 +11,7 @@ use crate::lazy_bytes::{self, LazyBytes, UnavailableBytes};
 use crate::model::quantisation;
 use crate::parallel;
 use crate::quant::{self, decode_row, ternary};
-use crate::weight::{DType, Factor, Matrix, StoredTensor};
+use crate::weight::{DType, Factor, InputScale, Matrix, StoredTensor};
 
 /// Valid types for ternary weights of a Hugging Face checkpoint.
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
@@ -102,8 +102,36 @@ impl<'f> Weights<'f> {
     /// # Errors
     /// If it is missing, has another shape, its rows end inside a block, or a scale is not a number.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+        let matrix = self.unscaled(name, rows, cols)?;
+        Ok(match self.scales(name, 1)?.as_slice() {
+            &[scale] => matrix.with_scale(scale),
+            _ => matrix,
+        })
+    }
+
+    /// Loads a matrix without a separate scale; see [`Weights::matrix`].
+    ///
+    /// # Errors
+    /// See [`Weights::matrix`].
+    pub(crate) fn unscaled(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[rows, cols])?;
         self.sound(name, tensor)
+    }
+
+    /// Returns the scales of the matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if there
+    /// are none. llama.cpp does not read the scales of activations (`.input_scale`).
+    fn scales(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
+        let is_of_gguf = name.starts_with("blk.") || name == "output.weight";
+        let Some(stem) = name.strip_suffix(".weight").filter(|_| is_of_gguf) else { return Ok(Vec::new()) };
+        self.used.insert(format!("{stem}.input_scale"));
+        let scale = format!("{stem}.scale");
+        let Some(stored) = self.file.get(&scale) else { return Ok(Vec::new()) };
+        let dtype = stored.dtype;
+        let scales = self.vector(&scale, count)?;
+        match scales.iter().position(|scale| !scale.is_finite()) {
+            None => Ok(scales),
+            Some(block) => Err(self.bad_scale(&scale, dtype, block)),
+        }
     }
 
     /// Loads a vector as a matrix of one row.
@@ -131,7 +159,12 @@ impl<'f> Weights<'f> {
             return Err(self.unsupported(name, tensor.dtype, "a type with its scales in its blocks"));
         }
         let all = self.sound(name, &StoredTensor { shape: vec![count * rows, cols], ..tensor.clone() })?;
-        Ok((0..count).map(|expert| all.rows_from(expert * rows, rows)).collect())
+        let scales = self.scales(name, count)?;
+        let matrix = |expert: usize| {
+            let scale = scales.get(expert).copied().unwrap_or(1.0);
+            all.rows_from(expert * rows, rows).with_scale(scale)
+        };
+        Ok((0..count).map(matrix).collect())
     }
 
     /// Creates a matrix from a two-dimensional tensor and checks its scales.
@@ -142,6 +175,12 @@ impl<'f> Weights<'f> {
             DType::INT8_GROUPS => self.with_scales(name, matrix)?,
             _ => matrix,
         };
+        let input_scale = self.input_scale(name)?;
+        let matrix = self.with_values_of_kernels(name, matrix.with_input_scale(input_scale))?;
+        let outliers = name.strip_suffix(".weight").map(Matrix::tensor_of_outliers);
+        let outliers = outliers.filter(|tensor| self.has(tensor));
+        let outliers = outliers.map(|tensor| self.factor(&tensor)).transpose()?;
+        let matrix = matrix.with_outliers(outliers);
         if matrix.is_elsewhere() {
             return Ok(matrix); // `arrive` looks at it
         }
@@ -162,7 +201,7 @@ impl<'f> Weights<'f> {
     /// See [`Weights::matrix`]; also if a code is invalid.
     pub(crate) fn maybe_packed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         if self.file.get(name).is_none_or(|tensor| tensor.dtype != DType::U8) {
-            return self.matrix(name, rows, cols);
+            return self.unscaled(name, rows, cols);
         }
         let packed = self.fetch(name, &[rows.div_ceil(4), cols])?;
         if let Some(offset) = quantisation::first_bad_code(packed) {
@@ -182,6 +221,30 @@ impl<'f> Weights<'f> {
         let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
         let quantised = if plain { quantisation::quantised(&masters) } else { None };
         quantised.ok_or_else(|| self.unsupported(name, masters.dtype, TERNARY))
+    }
+
+    /// Attaches the values that kernels use in place of the decoded ones, if there are any.
+    fn with_values_of_kernels(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
+        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_kernels).unwrap_or_default();
+        if !self.has(&tensor) {
+            return Ok(matrix);
+        }
+        let values = self.fetch(&tensor, &[matrix.rows, matrix.cols])?;
+        let dtype = matrix.dtype;
+        matrix.with_values_of_kernels(values).ok_or_else(|| self.unsupported(&tensor, dtype, "f32"))
+    }
+
+    /// Returns the stored scale of a matrix's activations, if there is one.
+    fn input_scale(&mut self, name: &str) -> Result<Option<InputScale>> {
+        let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
+        for codes in InputScale::CODES {
+            let tensor = InputScale::tensor(module, codes);
+            if self.has(&tensor) {
+                let numbers = self.vector(&tensor, 2)?;
+                return Ok(Some(InputScale { codes, step: numbers[0], zero: numbers[1] }));
+            }
+        }
+        Ok(None)
     }
 
     /// Attaches the scales that are stored as a separate tensor.
@@ -292,6 +355,11 @@ impl<'f> Weights<'f> {
         let width = if dtype == DType::INT8_GROUPS { size_of::<f32>() } else { dtype.block_bytes() };
         let (file, offset) = (self.file.path().into(), block * width);
         ModelError::BadScale { file, tensor: tensor.to_owned(), dtype, block, offset }.into()
+    }
+
+    /// Returns an error about a matrix with a scale and a bias.
+    pub(crate) fn scaled_bias(&self, tensor: &str, dtype: DType) -> Error {
+        self.unsupported(tensor, dtype, "a feed-forward matrix with either a .scale or a bias, not both")
     }
 
     fn unsupported(&self, tensor: &str, dtype: DType, supported: &str) -> Error {

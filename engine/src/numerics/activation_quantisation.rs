@@ -10,7 +10,7 @@ use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::scaling::Multiplier;
-use crate::quant::ActivationCodes;
+use crate::quant::{ActivationCodes, CodeGroup};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -26,10 +26,29 @@ impl ActivationQuantisation {
         Self { inner, codes }
     }
 
+    /// Computes a product of quantised activations with `product`. Columns with outliers are multiplied separately.
+    fn product(&self, x: &Tensor, w: &Matrix, product: impl Fn(&Tensor, bool) -> Tensor) -> Tensor {
+        if self.codes.outliers > 0.0 && w.outliers().is_none() {
+            return product(x, true);
+        }
+        let columns =
+            self.codes.outlier_columns(x.data(), x.row_len()).filter(|_| w.rows != self.codes.whole_for);
+        let Some(columns) = columns else { return product(&self.rounded(x, w), true) };
+        let [codes, outliers] = self.codes.split_outliers(x.data(), x.row_len(), &columns);
+        let codes = product(&Tensor::new(x.shape(), codes), true);
+        match columns.contains(&true) {
+            true => self.inner.add(&codes, &product(&Tensor::new(x.shape(), outliers), false)),
+            false => codes,
+        }
+    }
+
     fn rounded(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let mut data = x.data().to_vec();
-        if w.rows != self.codes.whole_for {
-            self.codes.round(&mut data, x.row_len());
+        match (self.codes.group, w.input_scale()) {
+            (CodeGroup::Matrix, Some(input)) => self.codes.round_stored(&mut data, &input),
+            (CodeGroup::Matrix, None) => {}
+            _ if w.rows == self.codes.whole_for => {}
+            _ => self.codes.round(&mut data, x.row_len()),
         }
         Tensor::new(x.shape(), data)
     }
@@ -41,15 +60,18 @@ impl Numerics for ActivationQuantisation {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.inner.linear(&self.rounded(x, w), w)
+        self.product(x, w, |x, _| self.inner.linear(x, w))
     }
 
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
-        self.inner.linear_of_pass(&self.rounded(x, w), w, bias, tokens)
+        self.product(x, w, |x, is_first| self.inner.linear_of_pass(x, w, bias.filter(|_| is_first), tokens))
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-        self.inner.affine(&self.rounded(x, w), w, bias)
+        self.product(x, w, |x, is_first| match is_first {
+            true => self.inner.affine(x, w, bias),
+            false => self.inner.linear(x, w),
+        })
     }
 
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -59,6 +81,6 @@ impl Numerics for ActivationQuantisation {
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm, adds_rows_alike,
         bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, context, activation, gated,
-        likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

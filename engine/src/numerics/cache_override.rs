@@ -23,6 +23,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     largest: 127.0,
     asymmetric: false,
     whole_for: 0,
+    outliers: 0.0,
 };
 
 /// Wraps numerics and rounds keys and values to `kv` in the cache. Attention is otherwise unchanged.
@@ -82,6 +83,6 @@ impl Numerics for CacheOverride {
         inner: cache_transform, name, weight_types, native_types, activation_type, activation_codes, embed, scale, rms_norm, layer_norm,
         linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values,
         context, activation, gated, likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
-        add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

@@ -76,12 +76,24 @@ macro_rules! delegate {
     (@routed $inner:tt) => {
         delegate!(@routed $inner (x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor);
     };
-    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor); };
+    (@mix $inner:tt) => { delegate!(@mix $inner (outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor); };
     (@shared_weights $inner:tt) => { delegate!(@shared_weights $inner (logits: &Tensor) -> Tensor); };
     (@add_shared $inner:tt) => {
         delegate!(@add_shared $inner (routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor);
     };
+    (@mix_streams $inner:tt) => { delegate!(@mix_streams $inner (streams: &Tensor, coefs: &Tensor) -> Tensor); };
+    (@match_magnitude $inner:tt) => { delegate!(@match_magnitude $inner (x: &Tensor, like: &Tensor) -> Tensor); };
+    (@mean_of_streams $inner:tt) => {
+        delegate!(@mean_of_streams $inner (streams: &Tensor, count: usize) -> Tensor);
+    };
+    (@sparse_gate $inner:tt) => {
+        delegate!(@sparse_gate $inner (gate: &Tensor, sparsity: crate::ops::sparse_gate::GateSparsity) -> Tensor);
+    };
     (@row_scaled $inner:tt) => { delegate!(@row_scaled $inner (x: &Tensor, factors: &Tensor) -> Tensor); };
+    (@tempered $inner:tt) => {
+        delegate!(@tempered $inner
+            (q: &Tensor, temperature: &crate::ops::row_factor::QueryTemperature, positions: std::ops::Range<usize>) -> Tensor);
+    };
     (@short_convolution $inner:tt) => {
         delegate!(@short_convolution $inner (x: &Tensor, conv: &crate::ops::short_convolution::ShortConvolution) -> Tensor);
     };

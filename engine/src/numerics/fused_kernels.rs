@@ -205,6 +205,6 @@ impl Numerics for FusedKernels {
 
     delegate!(
         numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
-        softmax_with_sinks, add_alibi, clamped_glu, context, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, probabilities
+        softmax_with_sinks, add_alibi, clamped_glu, context, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, probabilities
     );
 }

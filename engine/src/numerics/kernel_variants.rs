@@ -241,6 +241,6 @@ impl Numerics for KernelVariant {
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, layer_norm,
         bit_linear, rope_table, rotate, to_cache, add_alibi, clamped_glu, likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights,
-        add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

@@ -26,6 +26,7 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::ops::scaling::Multiplier;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::StepRule;
 use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
@@ -113,6 +114,8 @@ impl Numerics for LlamaCpp {
         let products = panels(x.rows(), w.rows, w.cols, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
         });
+        let scale = w.scale();
+        let products = if scale == 1.0 { products } else { products.map(|product| product * scale) };
         plus_bias(products, bias)
     }
 
@@ -235,6 +238,10 @@ impl Numerics for LlamaCpp {
 
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
         rates.of(a, ggml_softplus)
+    }
+
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        sparsity.in_llama_cpp().of_gate(gate)
     }
 
     fn step_sizes(&self, dt: &Tensor, rule: &StepRule, _: bool) -> Tensor {

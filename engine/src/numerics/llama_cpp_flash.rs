@@ -152,7 +152,7 @@ impl Numerics for LlamaCppFlash {
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
         adds_rows_alike, affine, bit_linear, rope_table, rotate, activation, gated,
         likelihoods, router_logits, scores_of_logits, expert_scores, choose, expert_weights, linear_of_expert, routed, mix, shared_weights,
-        add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }
 

@@ -40,6 +40,7 @@ use crate::kernels::elementwise::per_column;
 use crate::kernels::softplus::softplus;
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::alibi;
+use crate::ops::altup;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
@@ -54,6 +55,7 @@ use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::parallel;
 use crate::quant::ActivationCodes;
@@ -263,12 +265,14 @@ pub trait Numerics: Send + Sync {
     /// Computes the weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         let weights = experts::of_chosen(&self.scores_of_logits(logits, routing.function), chosen);
-        routing.scaled(match routing.is_normalised {
+        let weights = routing.scaled(match routing.is_normalised {
             true => experts::normalised(weights, |row| {
-                ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum()
+                let sum: f32 = ExpertOrder::Scores.of(row).into_iter().map(|at| row[at]).sum();
+                sum + routing.added
             }),
             false => weights,
-        })
+        });
+        routing.scaled_each(weights, chosen)
     }
 
     /// Computes [`Numerics::linear`] for the rows that chose one expert.
@@ -284,8 +288,9 @@ pub trait Numerics: Send + Sync {
     }
 
     /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` and the chosen experts' scores,
-    /// `[T, k]`, to `[T, d]`.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
+    /// `[T, k]`, to `[T, d]`. `is_whole` for sums that the architecture's authors round at the end only.
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        _ = is_whole;
         experts::mixed(outputs, weights, scores, ExpertOrder::Scores, |x| x)
     }
 
@@ -302,6 +307,26 @@ pub trait Numerics: Send + Sync {
     /// Multiplies each row by its factors: `[T, ...]` and `[T]`, or `[T, d]` and `[T, k]` to `[T, k, d]`.
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         row_factor::scaled(x, factors, |product| product)
+    }
+
+    /// Mixes the parts of each row: `[T, n·d]` and coefficients `[T, n·n]` to `[T, n·d]`.
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        altup::mixed(streams, coefs, |sum| sum)
+    }
+
+    /// Gives the parts of each row, `[T, k·d]`, the magnitude of the row of `like`, `[T, d]`.
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        altup::matched(x, like, altup::root_of_sum, |x| x)
+    }
+
+    /// Computes the mean of the `count` parts of each row: `[T, n·d]` to `[T, d]`.
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        altup::mean(streams, count, |sum, count| sum * (1.0 / count))
+    }
+
+    /// Computes the part of each value of a gate above the row's threshold: `[T, F]` to `[T, F]`.
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        sparsity.of_gate(gate)
     }
 
     /// Multiplies queries by the temperature of their position: `[T, H, D]`.

@@ -27,8 +27,10 @@ use crate::ops::l2_norm::L2Norm;
 use crate::ops::log_probabilities::Picks;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::row_factor::QueryTemperature;
 use crate::ops::scaling::Multiplier;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{StateSpace, StepRule};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -382,7 +384,8 @@ impl Numerics for PerturbedResults<'_> {
     }
 
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
-        self.softmaxed(DType::F32, self.numerics.expert_scores(logits, routing))
+        let short = if routing.rounds_scores { self.activation_type() } else { DType::F32 };
+        self.softmaxed(short, self.numerics.expert_scores(logits, routing))
     }
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
@@ -391,8 +394,8 @@ impl Numerics for PerturbedResults<'_> {
         self.rounded_by(weights, self.roundings.experts)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let mixed = self.summed(self.numerics.mix(outputs, weights, scores), weights.row_len());
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let mixed = self.summed(self.numerics.mix(outputs, weights, scores, is_whole), weights.row_len());
         self.result(self.rounded_by(mixed, self.roundings.experts))
     }
 
@@ -407,6 +410,29 @@ impl Numerics for PerturbedResults<'_> {
 
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         self.result(self.rounded(self.numerics.row_scaled(x, factors), 1.0))
+    }
+
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        self.result(self.summed(self.numerics.mix_streams(streams, coefs), coefs.row_len().isqrt()))
+    }
+
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        let roundings = (like.row_len() as f64 / 3.0).sqrt() + 4.0;
+        self.result(self.rounded(self.numerics.match_magnitude(x, like), K * roundings))
+    }
+
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        self.result(self.summed(self.numerics.mean_of_streams(streams, count), count))
+    }
+
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        // The threshold has the error of a sum over the row, and values at the threshold lose their leading digits.
+        let moved = self.moved(gate.clone(), |_, rms| 4.0 * K * U * rms);
+        self.result(self.numerics.sparse_gate(&moved, sparsity))
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        self.result(self.rounded(self.numerics.tempered(q, temperature, positions), 1.0))
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -86,8 +86,8 @@ impl Numerics for PerturbedTerms<'_> {
         self.moved(product(&x), &x, w.cols, product)
     }
 
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        let product = |outputs: &_| self.numerics.mix(outputs, weights, scores);
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let product = |outputs: &_| self.numerics.mix(outputs, weights, scores, is_whole);
         self.moved(product(outputs), outputs, weights.row_len(), product)
     }
 
@@ -111,6 +111,6 @@ impl Numerics for PerturbedTerms<'_> {
     delegate!(
         numerics: cache_transform, name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
         layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, activation, gated,
-        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, shared_weights, add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

@@ -112,6 +112,6 @@ impl Numerics for QuantisedWeights {
     delegate!(
         inner: cache_transform, name, weight_types, native_types, activation_type, activation_codes, scale, rms_norm, layer_norm, adds_rows_alike,
         bit_linear, rope_table, rotate, cache_type, cache_noise, to_cache, scores, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, context, activation, gated,
-        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
+        likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix, shared_weights, add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, step_sizes, recurrence, recurs_alike, gated_norm, add, add_halves, probabilities
     );
 }

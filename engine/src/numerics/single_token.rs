@@ -107,6 +107,6 @@ impl Numerics for SingleTokenNumerics<'_> {
     delegate!(
         0: cache_transform, name, weight_types, native_types, activation_type, activation_codes, cache_type, cache_noise, embed, scale, rms_norm, layer_norm,
         rope_table, rotate, to_cache, softmax, softmax_with_sinks, add_alibi, clamped_glu, sums_of_values, activation, gated, likelihoods, scores_of_logits, expert_scores, choose, expert_weights, mix,
-        shared_weights, add_shared, row_scaled, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, add, add_halves, probabilities
+        shared_weights, add_shared, row_scaled, tempered, mix_streams, match_magnitude, mean_of_streams, sparse_gate, short_convolution, l2_norm, decay, delta_rule, silu_gated, gated_by_part, add, add_halves, probabilities
     );
 }

@@ -14,6 +14,7 @@ use crate::kernels::softplus::softplus;
 use crate::numerics::{F32, Numerics};
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, SQRT_2_OVER_PI};
 use crate::ops::alibi;
+use crate::ops::altup;
 use crate::ops::attention::{self, AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::DeltaTokens;
@@ -22,10 +23,11 @@ use crate::ops::gating;
 use crate::ops::linear::DecodedRows;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeRounding, RopeTable};
-use crate::ops::row_factor;
+use crate::ops::row_factor::{self, QueryTemperature};
 use crate::ops::scaling::Multiplier;
 use crate::ops::shared_expert;
 use crate::ops::short_convolution::ShortConvolution;
+use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
@@ -242,6 +244,9 @@ impl Numerics for Transformers {
     /// A bias beside a router of rounded logits is rounded like a weight.
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
         let scores = self.scores_of_logits(logits, routing.function);
+        if routing.rounds_scores {
+            return routing.biased(self.rounded(scores));
+        }
         match routing.precision {
             RouterPrecision::Activations => {
                 ExpertRouting { bias: self.rounded_row(&routing.bias), ..routing.clone() }.biased(scores)
@@ -250,15 +255,27 @@ impl Numerics for Transformers {
         }
     }
 
-    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards.
+    /// Computes scores and their sum in `f32`; the architecture decides if the weights are rounded afterwards, or if each
+    /// step is rounded.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
-        let weights = F32.expert_weights(logits, chosen, routing);
+        if routing.rounds_scores {
+            let scores = self.rounded(self.scores_of_logits(logits, routing.function));
+            let scores = experts::of_chosen(&scores, chosen);
+            let sum = |row: &[f32]| self.round(self.round(row.iter().sum()) + routing.added);
+            let weights = if routing.is_normalised { experts::normalised(scores, sum) } else { scores };
+            return self.rounded(routing.scaled(self.rounded(weights)));
+        }
+        let scales = self.rounded_row(&routing.scales);
+        let weights = F32.expert_weights(logits, chosen, &ExpertRouting { scales, ..routing.clone() });
         if routing.is_rounded { self.rounded(weights) } else { weights }
     }
 
     /// Adds the outputs expert by expert, in index order.
-    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor) -> Tensor {
-        experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, |x| self.round(x))
+    fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
+        let mixed = |round: &(dyn Fn(f32) -> f32 + Sync)| {
+            experts::mixed(outputs, weights, scores, ExpertOrder::Numbers, round)
+        };
+        if is_whole { self.rounded(mixed(&|x| x)) } else { mixed(&|x| self.round(x)) }
     }
 
     fn add_shared(&self, routed: &Tensor, outputs: &Tensor, weights: Option<&Tensor>) -> Tensor {
@@ -267,6 +284,43 @@ impl Numerics for Transformers {
 
     fn row_scaled(&self, x: &Tensor, factors: &Tensor) -> Tensor {
         row_factor::scaled(x, factors, |product| self.round(product))
+    }
+
+    fn mix_streams(&self, streams: &Tensor, coefs: &Tensor) -> Tensor {
+        altup::mixed(streams, coefs, |sum| self.round(sum))
+    }
+
+    /// Rounds squares, their mean, and its root.
+    fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
+        let magnitude = |x: &[f32], least: f32| {
+            let sum: f64 = x.iter().map(|x| f64::from(self.round(x * x))).sum();
+            let mean = self.round((sum / x.len() as f64) as f32);
+            self.round(mean.max(self.round(least)).sqrt())
+        };
+        altup::matched(x, like, magnitude, |x| self.round(x))
+    }
+
+    fn mean_of_streams(&self, streams: &Tensor, count: usize) -> Tensor {
+        altup::mean(streams, count, |sum, count| self.round(sum / count))
+    }
+
+    /// Rounds each step. In `f32`, the deviation is computed in one operation with sums in `f64`.
+    fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
+        let quantile = self.round(sparsity.quantile);
+        Tensor::from_rows(gate.rows(), gate.row_len(), |row, out| {
+            let x = gate.row(row);
+            let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
+            let squares: f64 = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum();
+            let deviation = (squares / f64::from(sparsity.divisor(x.len()))).sqrt() as f32;
+            let distance = self.round(self.round(deviation) * quantile);
+            let threshold = self.round(self.round(mean as f32) + distance);
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = self.round(x - threshold).max(0.0));
+        })
+    }
+
+    fn tempered(&self, q: &Tensor, temperature: &QueryTemperature, positions: Range<usize>) -> Tensor {
+        let factors = temperature.factors(positions);
+        self.row_scaled(q, &if temperature.is_rounded { self.rounded(factors) } else { factors })
     }
 
     fn short_convolution(&self, x: &Tensor, conv: &ShortConvolution) -> Tensor {

@@ -13,6 +13,7 @@
 pub mod activation;
 pub(crate) mod addition;
 pub(crate) mod alibi;
+pub(crate) mod altup;
 pub mod attention;
 pub(crate) mod cache;
 pub(crate) mod decay;
@@ -32,4 +33,5 @@ pub mod sampling;
 pub mod scaling;
 pub(crate) mod shared_expert;
 pub mod short_convolution;
+pub(crate) mod sparse_gate;
 pub mod state_space;

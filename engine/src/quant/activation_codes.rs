@@ -3,7 +3,8 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::rounding::nearest_whole;
+use super::nearest_whole;
+use crate::weight::{DType, InputScale};
 
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,9 @@ pub enum CodeGroup {
     Token,
     /// All values of all tokens of a pass.
     Pass,
+    /// All values of all passes: the scale is stored with the matrix. Activations of matrices without a stored scale
+    /// are not quantised.
+    Matrix,
 }
 
 /// Type of the scales.
@@ -62,6 +66,9 @@ pub struct ActivationCodes {
     /// Number of outputs of the products whose activations are not quantised; 0 for none. Set to the vocabulary's size
     /// for models with an unquantised head.
     pub whole_for: usize,
+    /// Smallest absolute value whose column is not quantised, in all tokens of a pass; 0 for none. Values are rounded to
+    /// `f16` first, as in LLM.int8(). Only applies to matrices whose file states a threshold.
+    pub outliers: f32,
 }
 
 /// Returns the settings of ONNX Runtime's MatMulNBits at its default accuracy level.
@@ -75,6 +82,7 @@ impl Default for ActivationCodes {
             largest: 127.0,
             asymmetric: false,
             whole_for: 0,
+            outliers: 0.0,
         }
     }
 }
@@ -117,10 +125,38 @@ impl ActivationCodes {
             Self { codes: ActivationCodeType::F8E4m3, asymmetric: true, .. } => {
                 Some("activation_codes: floats are not asymmetric")
             }
+            Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
                 Some("activation_codes: largest is from 100 to 128")
             }
             _ => None,
+        }
+    }
+
+    /// Returns codes whose scale is stored with a matrix.
+    pub fn of_matrix(input: &InputScale) -> Self {
+        let codes = match input.codes {
+            DType::I8 => ActivationCodeType::Int8,
+            _ => ActivationCodeType::F8E4m3,
+        };
+        Self { group: CodeGroup::Matrix, codes, ..Self::default() }
+    }
+
+    /// Returns true if scales are stored with the matrices.
+    pub fn are_stored(&self) -> bool {
+        self.group == CodeGroup::Matrix
+    }
+
+    /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
+    pub(crate) fn stored(&self, input: &InputScale) -> (f32, f32) {
+        (self.scale.round(input.step), input.zero)
+    }
+
+    /// Returns the smallest and the largest code, relative to the code of zero, for a stored zero point.
+    pub(crate) fn ends_around(&self, zero: f32) -> (f32, f32) {
+        match self.codes {
+            ActivationCodeType::Int8 => (-128.0 - zero, 127.0 - zero),
+            ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
         }
     }
 
@@ -129,7 +165,7 @@ impl ActivationCodes {
         match self.group {
             CodeGroup::Values(len) => len,
             CodeGroup::Token => width,
-            CodeGroup::Pass => width * rows,
+            CodeGroup::Pass | CodeGroup::Matrix => width * rows,
         }
     }
 
@@ -145,8 +181,14 @@ impl ActivationCodes {
     }
 
     /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
-    pub fn nearest(&self, quotient: f64, (least, most): (f32, f32)) -> f64 {
-        let quotient = self.quotients.round_wide(quotient);
+    pub fn nearest(&self, quotient: f64, ends: (f32, f32)) -> f64 {
+        self.nearest_around(0.0, quotient, ends)
+    }
+
+    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient.
+    pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
+        let zero = f64::from(zero);
+        let quotient = self.quotients.round_wide(self.quotients.round_wide(quotient) + zero) - zero;
         match self.codes {
             ActivationCodeType::Int8 => nearest_whole(quotient).clamp(least.into(), most.into()),
             ActivationCodeType::F8E4m3 => f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8))
@@ -171,6 +213,36 @@ impl ActivationCodes {
         }
     }
 
+    /// Returns codes of a matrix whose file states a threshold of outliers.
+    pub fn with_outliers(threshold: f32) -> Self {
+        Self { group: CodeGroup::Token, outliers: threshold, ..Self::default() }
+    }
+
+    /// Returns true for each column with an outlier; `None` if outliers are quantised.
+    pub(crate) fn outlier_columns(&self, values: &[f32], width: usize) -> Option<Vec<bool>> {
+        let is_outlier = |value: f32| value.abs() >= self.outliers;
+        (self.outliers > 0.0).then(|| {
+            let mut columns = vec![false; width];
+            for row in values.chunks(width.max(1)) {
+                columns.iter_mut().zip(row).for_each(|(column, &value)| *column |= is_outlier(value));
+            }
+            columns
+        })
+    }
+
+    /// Quantises rows of `width` values except columns with outliers. Returns both parts, with zeros for each other's
+    /// columns.
+    pub(crate) fn split_outliers(&self, values: &[f32], width: usize, columns: &[bool]) -> [Vec<f32>; 2] {
+        let whole = |(at, &value): (usize, &f32)| if columns[at % width] { value } else { 0.0 };
+        let outliers = values.iter().enumerate().map(whole).collect();
+        let without = |&value: &f32| if value.abs() >= self.outliers { 0.0 } else { value };
+        let mut codes: Vec<f32> =
+            values.iter().map(without).map(|value| f16::from_f32(value).to_f32()).collect();
+        self.round(&mut codes, width);
+        codes.iter_mut().enumerate().filter(|(at, _)| columns[at % width]).for_each(|(_, code)| *code = 0.0);
+        [codes, outliers]
+    }
+
     /// Quantises and decodes each value. `values` has whole rows of `width` values.
     pub(crate) fn round(&self, values: &mut [f32], width: usize) {
         let rows = values.len() / width.max(1);
@@ -187,12 +259,20 @@ impl ActivationCodes {
     fn round_group(&self, values: &mut [f32]) {
         let (low, high) = extent(values.iter().copied());
         let step = self.step(low, high);
-        if !(step > 0.0 && step.is_finite()) {
-            return;
+        if step > 0.0 && step.is_finite() {
+            self.round_by(values, step, 0.0, self.ends(low, step));
         }
-        let ends = self.ends(low, step);
+    }
+
+    /// Quantises and decodes each value by a stored scale.
+    pub(crate) fn round_stored(&self, values: &mut [f32], input: &InputScale) {
+        let (step, zero) = self.stored(input);
+        self.round_by(values, step, zero, self.ends_around(zero));
+    }
+
+    fn round_by(&self, values: &mut [f32], step: f32, zero: f32, ends: (f32, f32)) {
         for value in values {
-            let code = self.nearest((*value / step).into(), ends);
+            let code = self.nearest_around(zero, (*value / step).into(), ends);
             *value = self.decoded(code, step.into()) as f32;
         }
     }

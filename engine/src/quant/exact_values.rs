@@ -6,7 +6,8 @@ use super::k_quants::{KQuantBlock, KQuantBlockWithMins};
 use super::q_asymmetric::AsymmetricBlock;
 use super::q_symmetric::SymmetricBlock;
 use super::{
-    iq1_m, iq1_s, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0,
+    iq1_m, iq1_s, iq4_nl, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0,
+    tq2_0,
 };
 use crate::weight::DType;
 
@@ -37,6 +38,9 @@ pub fn known(dtype: DType, row: &[u8]) -> Option<ActivationRow> {
         DType::Q8_0 => blocks::<q8_0::BlockQ8_0>(row).iter().for_each(|b| add(b.scale(), &b.codes)),
         DType::Q4_0 => blocks::<q4_0::BlockQ4_0>(row).iter().for_each(|b| add(b.scale(), &b.codes())),
         DType::Q5_0 => blocks::<q5_0::BlockQ5_0>(row).iter().for_each(|b| add(b.scale(), &b.codes())),
+        DType::IQ4_NL => blocks::<iq4_nl::BlockIq4Nl>(row).iter().for_each(|b| add(b.scale(), &b.codes())),
+        DType::Q4_1 => return Some(of_offset_codes::<q4_1::BlockQ4_1>(row)),
+        DType::Q5_1 => return Some(of_offset_codes::<q5_1::BlockQ5_1>(row)),
         DType::Q8_1 => {
             blocks::<q8_1::BlockQ8_1>(row).iter().for_each(|b| add(b.scale(), &b.codes));
             sums = Some(blocks::<q8_1::BlockQ8_1>(row).iter().map(|block| block.sum().into()).collect());
@@ -56,8 +60,27 @@ pub fn cache_codes(dtype: DType, row: &[u8]) -> Option<Vec<i8>> {
         DType::Q8_0 => Some(symmetric_codes::<q8_0::BlockQ8_0>(row)),
         DType::Q5_0 => Some(symmetric_codes::<q5_0::BlockQ5_0>(row)),
         DType::Q4_0 => Some(symmetric_codes::<q4_0::BlockQ4_0>(row)),
+        DType::IQ4_NL => Some(symmetric_codes::<iq4_nl::BlockIq4Nl>(row)),
+        DType::Q4_1 => Some(asymmetric_codes::<q4_1::BlockQ4_1>(row)),
+        DType::Q5_1 => Some(asymmetric_codes::<q5_1::BlockQ5_1>(row)),
         _ => None,
     }
+}
+
+fn asymmetric_codes<B: AsymmetricBlock>(row: &[u8]) -> Vec<i8> {
+    blocks::<B>(row).iter().flat_map(|block| block.codes().map(|code| code as i8)).collect()
+}
+
+/// Returns the values of a cache whose blocks have a minimum.
+fn of_offset_codes<B: AsymmetricBlock>(row: &[u8]) -> ActivationRow {
+    let (mut values, mut steps) = (Vec::new(), Vec::new());
+    for block in blocks::<B>(row) {
+        let mut decoded = [0.0f32; 32];
+        block.decode(&mut decoded);
+        values.extend(decoded.map(f64::from));
+        steps.extend([f64::from(block.scale().abs()); 32]);
+    }
+    ActivationRow { values, steps, sums: None }
 }
 
 fn symmetric_codes<B: SymmetricBlock>(row: &[u8]) -> Vec<i8> {

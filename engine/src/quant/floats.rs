@@ -25,18 +25,21 @@ pub(super) type StoredF32 = [u8; 4];
 pub(super) struct StoredBf16([u8; 2]);
 
 impl StoredFloat for StoredF32 {
+    #[inline]
     fn widen(self) -> f32 {
         f32::from_le_bytes(self)
     }
 }
 
 impl StoredFloat for StoredF16 {
+    #[inline]
     fn widen(self) -> f32 {
         self.to_f32()
     }
 }
 
 impl StoredFloat for StoredBf16 {
+    #[inline]
     fn widen(self) -> f32 {
         bf16::from_le_bytes(self.0).to_f32()
     }

@@ -70,6 +70,7 @@ pub use self::activation_codes::{
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
 pub(crate) use self::product::Product;
+pub(crate) use self::rounding::nearest_whole;
 pub use self::weight_rounding::WeightRounding;
 pub(crate) use self::weight_rounding::{CodeType, largest_of, round_float};
 use crate::parallel;
@@ -201,7 +202,8 @@ pub const DECODABLE: &[DType] = &{
 };
 
 /// Block types that a KV cache may have. Quantising the decoded values of a block again gives the same block.
-pub const CACHES: [DType; 3] = [DType::Q8_0, DType::Q5_0, DType::Q4_0];
+pub const CACHES: [DType; 6] =
+    [DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0, DType::IQ4_NL];
 
 /// Types of weights that can be decoded: those of ggml, the ternary types of bitnet.cpp, and those of llama2.c.
 pub const READABLE: &[DType] = &{
@@ -244,11 +246,13 @@ pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
     if let Some(group) = w.group_len() {
         return llama2c::decode(w.row(row), w.scale_range(row..row + 1), group, out);
     }
-    if !ternary::is_ternary(w.dtype) {
-        return decode_row(w.dtype, w.row(row), out);
+    match ternary::is_ternary(w.dtype) {
+        true => ternary::decode_row(w.row(row), out),
+        false => decode_row(w.dtype, w.row(row), out),
     }
-    ternary::decode_row(w.row(row), out);
-    out.iter_mut().for_each(|value| *value *= w.scale());
+    if w.scale() != 1.0 {
+        out.iter_mut().for_each(|value| *value *= w.scale());
+    }
 }
 
 /// Returns the type that activations are quantised to before products with weights of this type.
@@ -307,6 +311,9 @@ pub fn plain_quantise(dtype: DType) -> RowQuantiser {
         DType::Q8_K => q8_k::quantise,
         DType::Q4_0 => q4_0::quantise,
         DType::Q5_0 => q5_0::quantise,
+        DType::Q4_1 => q4_1::quantise,
+        DType::Q5_1 => q5_1::quantise,
+        DType::IQ4_NL => iq4_nl::quantise,
         other => panic!("activations and caches are never {other}"),
     }
 }

@@ -1,12 +1,12 @@
 //! Q4_1: an `f16` scale, an `f16` minimum and 32 codes of 4 bits.
 
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::block::{QuantBlock, StoredF16, nibbles};
+use super::block::{QuantBlock, StoredF16, blocks_mut, joined, nibbles};
 use super::q_asymmetric::{self, AsymmetricBlock};
 
 /// A stored block: 32 values in 20 bytes.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ4_1 {
     pub(super) scale: StoredF16,
@@ -37,5 +37,13 @@ impl AsymmetricBlock for BlockQ4_1 {
 
     fn codes(&self) -> [u8; 32] {
         nibbles(&self.nibbles)
+    }
+}
+
+/// Quantises rows of a KV cache.
+pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
+    for (block, values) in blocks_mut::<BlockQ4_1>(out).iter_mut().zip(row.as_chunks::<32>().0) {
+        let (scale, min, codes) = q_asymmetric::quantised(values, 15);
+        *block = BlockQ4_1 { scale, min, nibbles: joined(codes) };
     }
 }

@@ -47,8 +47,13 @@ pub(super) fn codes(high: [u8; 4], low: &[u8; 16]) -> [u8; 32] {
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     for (block, values) in blocks_mut::<BlockQ5_0>(out).iter_mut().zip(row.as_chunks::<32>().0) {
         let (scale, codes) = q_symmetric::quantised(values, 16);
-        let high = codes.iter().rev().fold(0, |bits, code| bits << 1 | u32::from(code >> 4));
-        *block =
-            BlockQ5_0 { scale, high: high.to_le_bytes(), nibbles: joined(codes.map(|code| code & 0x0F)) };
+        let (high, nibbles) = stored(codes);
+        *block = BlockQ5_0 { scale, high, nibbles };
     }
+}
+
+/// Packs 5-bit codes, 0 to 31.
+pub(super) fn stored(codes: [u8; 32]) -> ([u8; 4], [u8; 16]) {
+    let high: u32 = codes.iter().rev().fold(0, |bits, code| bits << 1 | u32::from(code >> 4));
+    (high.to_le_bytes(), joined(codes.map(|code| code & 0x0F)))
 }

@@ -1,13 +1,13 @@
 //! Q5_1: an `f16` scale, an `f16` minimum and 32 codes of 5 bits.
 
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::block::{QuantBlock, StoredF16};
+use super::block::{QuantBlock, StoredF16, blocks_mut};
 use super::q_asymmetric::{self, AsymmetricBlock};
 use super::q5_0;
 
 /// A stored block: 32 values in 24 bytes.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ5_1 {
     pub(super) scale: StoredF16,
@@ -40,5 +40,14 @@ impl AsymmetricBlock for BlockQ5_1 {
 
     fn codes(&self) -> [u8; 32] {
         q5_0::codes(self.high, &self.nibbles)
+    }
+}
+
+/// Quantises rows of a KV cache.
+pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
+    for (block, values) in blocks_mut::<BlockQ5_1>(out).iter_mut().zip(row.as_chunks::<32>().0) {
+        let (scale, min, codes) = q_asymmetric::quantised(values, 31);
+        let (high, nibbles) = q5_0::stored(codes);
+        *block = BlockQ5_1 { scale, min, high, nibbles };
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks of 32 unsigned codes with a scale and a minimum: value = scale · code + min. Activations are Q8_1.
 
-use super::block::{QuantBlock, blocks};
+use super::block::{QuantBlock, StoredF16, blocks};
 use super::lanes::LaneSums;
 use super::q8_1;
 
@@ -22,6 +22,18 @@ pub(super) fn decode(block: &impl AsymmetricBlock, out: &mut [f32]) {
     for (out, code) in out.iter_mut().zip(block.codes()) {
         *out = f32::from(code) * scale + min;
     }
+}
+
+/// Quantises values as ggml's portable code does: the smallest value becomes 0, the largest `levels`. Returns the scale,
+/// the minimum and the codes.
+pub(super) fn quantised(values: &[f32; 32], levels: u8) -> (StoredF16, StoredF16, [u8; 32]) {
+    let bounds = values.iter().fold((f32::MAX, -f32::MAX), |(min, max), &value| {
+        (if value < min { value } else { min }, if value > max { value } else { max })
+    });
+    let (min, step) = (bounds.0, (bounds.1 - bounds.0) / f32::from(levels));
+    let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
+    let code = |value: f32| (((value - min) * inverse + 0.5) as u8).min(levels);
+    (StoredF16::new(step), StoredF16::new(min), values.map(code))
 }
 
 /// Computes the dot product. The minima are multiplied with the activations' sum, which Q8_1 stores, in a separate sum.

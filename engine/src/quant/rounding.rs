@@ -19,7 +19,8 @@ fn max(a: f32, b: f32) -> f32 {
 
 /// Returns the nearest whole number, ties to even, as `f64::round_ties_even` does. On x86-64 without SSE4.1, that is a call
 /// of libm for each value.
-pub(super) fn nearest_whole(value: f64) -> f64 {
+#[inline]
+pub(crate) fn nearest_whole(value: f64) -> f64 {
     // 2⁵²: larger numbers have no fraction, and a sum from here to 2⁵³ is rounded to a whole number.
     const WHOLE: f64 = 4_503_599_627_370_496.0;
     let size = value.abs();

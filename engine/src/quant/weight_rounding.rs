@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::rounding::nearest_whole;
+use super::nearest_whole;
 use super::{decode_row, k_quant_search, quantise_row, round_to_eighth};
 use crate::weight::DType;
 

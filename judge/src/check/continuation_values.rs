@@ -117,7 +117,7 @@ impl ContinuationValues {
             _ if point == Point::Experts => true,
             ContinuationValues::Own => false,
             ContinuationValues::Held => point.kind() == ValueKind::Real,
-            ContinuationValues::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
+            ContinuationValues::HeldBetweenLayers => point.is_before_layers() || point == Point::BlockOut,
         }
     }
 }

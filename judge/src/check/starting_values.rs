@@ -228,7 +228,7 @@ impl<'d> StartingValueFinder<'d> {
     /// Returns the site from which `site` reads `point`, if the run visited it.
     fn nearest(&self, point: Point, site: Site) -> Option<Site> {
         let layer = match (site.layer, point) {
-            (_, Point::Embed) => None,
+            (_, point) if point.is_before_layers() => None,
             // A layer's input is the previous layer's output.
             (Some(layer), Point::BlockOut) => Some(layer.checked_sub(1)?),
             (None, Point::BlockOut) => self.last_layer,
@@ -259,7 +259,7 @@ impl LayerInputs {
     pub(crate) fn missing(&self, site: Site) -> Option<Site> {
         let after_the_last = self.lacking.len() - 1;
         let layer = match (site.layer, site.point) {
-            (None, Point::Embed) => return None,
+            (None, point) if point.is_before_layers() => return None,
             (layer, _) => layer.unwrap_or(after_the_last),
         };
         let input = self.lacking.get(layer).copied().flatten()?;

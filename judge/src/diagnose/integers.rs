@@ -20,7 +20,14 @@ pub(super) fn integers_of(
     if !context.may_differ || context.profile.activation_codes.is_some() {
         return None;
     }
-    let all = IntegerProducts::all(context.profile.results);
+    let stored = context.model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale());
+    let results = context.profile.results;
+    let outliers = || context.model.matrices().into_iter().find_map(|(_, matrix)| matrix.outliers());
+    let all = match (stored, outliers()) {
+        (Some(input), _) => IntegerProducts::stored(results, &input),
+        (None, Some(threshold)) => IntegerProducts::with_outliers(threshold),
+        (None, None) => IntegerProducts::all(results),
+    };
     let products = || runs.unexplained.iter().take(LOOKED_AT);
     let explaining =
         |one: &UnexplainedOperation| one.products_that_explain(&all).filter(|found| !found.is_empty());
@@ -44,7 +51,9 @@ fn with_plain_head(
         let explained = heads.filter_map(|row| row.explained.as_ref());
         explained.map(|one| one.side(context.role).is_explained()).reduce(|one, other| one && other)
     };
-    if of_head(Point::Logits).or_else(|| of_head(Point::LastLogits)) == Some(true) {
+    if !products.codes.are_stored()
+        && of_head(Point::Logits).or_else(|| of_head(Point::LastLogits)) == Some(true)
+    {
         products.codes.whole_for = context.model.dimensions().vocab_size;
     }
     products

@@ -110,7 +110,7 @@ fn station(site: Site, n_layers: usize) -> Result<usize, String> {
             Err(format!("the message has layer {layer}, but the model has {n_layers} layers, counted from 0"))
         }
         (Some(layer), _) => Ok(layer + 1),
-        (None, Point::Embed) => Ok(0),
+        (None, point) if point.is_before_layers() => Ok(0),
         (None, _) => Ok(n_layers + 1),
     }
 }

@@ -54,7 +54,7 @@ impl Unit {
         };
         match (site.layer, site.point) {
             (Some(layer), _) => layers.contains(&layer.min(n_layers.saturating_sub(1))),
-            (None, Point::Embed | Point::Tokens) => *embed,
+            (None, point) if point == Point::Tokens || point.is_before_layers() => *embed,
             (None, Point::Generated) => *ends,
             (None, _) => *head,
         }
@@ -173,7 +173,8 @@ impl SelectedStations<'_> {
             0 => self.selection.checkpoints.contains(&Checkpoint::Input),
             station if station > self.n_layers => any(&|point| match point {
                 Point::Generated => !self.continues,
-                Point::Embed | Point::Tokens => false,
+                Point::Tokens => false,
+                point if point.is_before_layers() => false,
                 point => point.scope() != TapScope::Layer,
             }),
             station => {

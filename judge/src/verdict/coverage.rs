@@ -152,7 +152,7 @@ impl ComparisonResults<'_> {
     /// choices known only because they were read as tokens.
     pub(super) fn is_input_alone(&self) -> bool {
         let is_input = |row: &SiteResult| match row.site.point {
-            Point::Embed => true,
+            point if point.is_before_layers() => true,
             Point::Module(_) => row.checkpoint() == Checkpoint::Input,
             Point::Argmax => self.basis.choices_are_read,
             _ => false,

@@ -30,7 +30,8 @@ PLAIN = (
     ("ffn_out", r"down|down_proj|fc2|c_proj|fc_out|dense_4h_to_h|w2|lin2|wo|proj|linear_?2|dense_out|2"),
 )
 BEHIND = (("ffn_post_norm", r"post_(mlp|feed_?forward|ffn|ffw)"), ("attn_post_norm", r"post_self_attn"))
-OF_ONE = re.compile(r"[qkv]_|.*per_layer")  # norms of queries, keys or values alone, or of a layer's embeddings
+# Norms of queries, keys or values alone, of a layer's embeddings, or of one of two branches (Gemma 4).
+OF_ONE = re.compile(r"[qkv]_|.*per_layer|(pre|post)_feedforward_layernorm_\d")
 BEFORE_FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|post_att|ln_2")
 NORMS = {  # by how many there are
     1: ("attn_norm",),

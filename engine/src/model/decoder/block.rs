@@ -228,7 +228,8 @@ impl AttentionHalf {
         }
         q = t.tap(QRope, p.rotate(q));
         k = t.tap(KRope, p.rotate(p.times(&k, |by| by.key).unwrap_or(k)));
-        if let Some(temperature) = c.query_temperature.filter(|_| p.rope.is_none()) {
+        if let Some(temperature) = c.query_temperature.filter(|one| one.is_of_all_layers || p.rope.is_none())
+        {
             let positions = p.mask.position..p.mask.position + x.rows();
             q = t.tap(QScaled, n.tempered(&q, &temperature, positions));
         }
@@ -276,7 +277,11 @@ impl StandardBlock {
 }
 
 impl FeedForwardHalf {
-    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+    /// Loads the weights of a layer's feed-forward half.
+    ///
+    /// # Errors
+    /// See [`FeedForward::load`].
+    pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let shape = c.shape;
         let has_norm = shape.norms != HalfNorms::After && shape.parallel.is_none_or(|both| both.has_ffn_norm);
         Ok(match w.dense_ffn_size() {
@@ -286,14 +291,16 @@ impl FeedForwardHalf {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
+    pub(crate) fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         match self {
             FeedForwardHalf::Dense(ffn) => ffn.forward(x, p, t),
             FeedForwardHalf::Mixture(ffn) => ffn.forward(x, p, t),
         }
     }
 
-    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+    /// Returns the matrices, with names for messages.
+    pub(crate) fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         match self {
             FeedForwardHalf::Dense(ffn) => ffn.matrices(),
             FeedForwardHalf::Mixture(ffn) => ffn.matrices(),

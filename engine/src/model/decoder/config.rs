@@ -1,11 +1,12 @@
 //! Sizes and constants of a decoder, and their checks.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::model::decoder::{
     BlockShape, BranchMultipliers, LatentSizes, LayerVariants, NormKind, Positions, RecurrentLayers,
-    RecurrentMixer,
+    RecurrentMixer, StreamSettings,
 };
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
@@ -64,7 +65,7 @@ pub struct DecoderConfig {
     pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
-    /// Temperature of queries in layers without RoPE, if they have one.
+    /// Temperature of queries, if they have one.
     pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
@@ -88,6 +89,8 @@ pub struct DecoderConfig {
     pub(crate) multipliers: Option<BranchMultipliers>,
     /// Differences between layers, if there are any.
     pub(crate) variants: Option<LayerVariants>,
+    /// Settings of several residual streams, if there are several.
+    pub(crate) streams: Option<StreamSettings>,
     /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
     /// are attention, or what replaces it, alone.
     pub(crate) single_halves: Option<Vec<bool>>,
@@ -136,6 +139,10 @@ pub struct ExpertsConfig {
     pub(crate) weighs_inputs: bool,
     /// True if tensors of all experts in Hugging Face files have a row for each input.
     pub(crate) has_input_rows: bool,
+    /// True if experts are next to a feed-forward block, and each of both, and the router, has norms of its own.
+    pub(crate) has_branch_norms: bool,
+    /// Size of compressed inputs of experts, if they are compressed.
+    pub(crate) latent: Option<usize>,
 }
 
 impl ExpertsConfig {
@@ -163,7 +170,9 @@ impl ExpertsConfig {
             }
         }
         let shared = self.shared_ffn_size.map(|width| ("feed-forward size of the shared expert", width));
-        size::check(file, shared.as_slice())
+        let latent = self.latent.map(|width| ("size of compressed inputs of experts", width));
+        size::check(file, shared.as_slice())?;
+        size::check(file, latent.as_slice())
     }
 }
 
@@ -224,6 +233,12 @@ impl DecoderConfig {
                 dense.as_ref().filter(|dense| dense.layers[layer]).map(|dense| dense.ffn_size)
             }
         }
+    }
+
+    /// Returns the layers that read keys and values of earlier layers.
+    pub(super) fn sharing_layers(&self) -> Range<usize> {
+        let sharing = self.variants.as_ref().map_or(0, |variants| variants.n_sharing);
+        self.n_layers.saturating_sub(sharing)..self.n_layers
     }
 
     /// Returns the operation of a recurrent layer in place of attention; `None` for a layer with attention.

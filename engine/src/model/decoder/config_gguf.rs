@@ -8,13 +8,12 @@ use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule, all_but};
 use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BiasRules, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    SlidingDefaults, SlidingRope, SlidingWindow, yarn,
+    SlidingDefaults, SlidingRope, SlidingWindow, StreamSettings, TemperatureFiles, yarn,
 };
 use crate::model::weights::Weights;
 use crate::ops::attention::AttentionScale;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
-use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads the metadata of a GGUF file. Its keys begin with the architecture's name in the file.
@@ -51,7 +50,7 @@ impl DecoderConfig {
         };
         let ffn_key = experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]);
         let [ffn_rule, heads_rule] = match family.has_layer_variants {
-            true => [SizeRule::Free; 2],
+            true => [if experts.is_some() { SizeRule::Same } else { SizeRule::Free }, SizeRule::Free],
             false => [
                 if family.shape.has_single_halves {
                     SizeRule::SameOrZero("layers of another kind")
@@ -98,17 +97,16 @@ impl DecoderConfig {
             sliding: None,
             positions: family.positions,
             unrotated: Vec::new(),
-            query_temperature: family.has_query_temperature.then_some(QueryTemperature::LLAMA_CPP),
+            query_temperature: None,
             variants: None,
+            streams: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.gguf_activation(architecture),
             shape: shape(file, architecture, family)?,
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             biases: biases(file, family),
             linear_class: None,
-            experts: experts
-                .map(|known| known.in_gguf(file, architecture, (n_layers, ffn_size)))
-                .transpose()?,
+            experts: experts.map(|known| known.in_gguf(&layers, ffn_size)).transpose()?,
             dense: None,
             recurrent: None,
             single_halves: None,
@@ -116,6 +114,10 @@ impl DecoderConfig {
             has_adapter: false,
         };
         config.check(path)?;
+        config.query_temperature = match family.query_temperature {
+            Some(known) => known.in_gguf(file, architecture, &config.rope)?,
+            None => None,
+        };
         config.dense = match &experts {
             Some(known) => known.dense.in_gguf(file, architecture, n_layers)?,
             None => None,
@@ -156,8 +158,11 @@ impl DecoderConfig {
         }
         config.check(path)?;
         config.check_gguf_agrees(file, architecture)?;
+        if family.has_streams {
+            config.streams = Some(StreamSettings::in_gguf(&layers)?);
+        }
         if family.has_layer_variants {
-            config.variants = Some(LayerVariants::in_gguf(&layers, &mut config)?);
+            config.variants = Some(LayerVariants::in_gguf(&layers, &mut config, family)?);
             config.check(path)?;
         }
         if let Some(sliding) = &config.sliding {
@@ -329,8 +334,12 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         ("attention.temperature_scale", "temperatures of queries are not supported"),
     ];
     let is_stated = |name: &str| {
-        let is_of_experts = name == "expert_count" && family.experts.is_some();
-        is_of_experts || family.stated.iter().any(|stated| stated.gguf == name)
+        let is_known = match name {
+            "expert_count" => family.experts.is_some(),
+            "attention.temperature_scale" => family.query_temperature == Some(TemperatureFiles::Ministral3),
+            _ => false,
+        };
+        is_known || family.stated.iter().any(|stated| stated.gguf == name)
     };
     let windows =
         family.recurrent.map(|_| ("attention.sliding_window", "windows in such models are not supported"));

@@ -9,13 +9,12 @@ use crate::model::decoder::layer_sizes::all_but;
 use crate::model::decoder::rope_json::{CHUNKED, FULL, SLIDING, rope};
 use crate::model::decoder::{
     BiasFlags, BiasRule, BlockShape, DecoderConfig, Family, LayerVariants, ParallelHalves, QkNorm,
-    RecurrentFiles, SlidingRope, SlidingWindow,
+    RecurrentFiles, SlidingRope, SlidingWindow, StreamSettings, TemperatureFiles,
 };
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
-use crate::ops::row_factor::QueryTemperature;
 
 impl DecoderConfig {
     /// Reads a `config.json`; for multimodal models, reads the settings of the text model.
@@ -75,8 +74,9 @@ impl DecoderConfig {
             sliding: None,
             positions: family.positions,
             unrotated: Vec::new(),
-            query_temperature: query_temperature(file, family)?,
+            query_temperature: None,
             variants: None,
+            streams: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: activation(file, family)?,
             shape: shape(file, family)?,
@@ -91,6 +91,7 @@ impl DecoderConfig {
             has_adapter: false,
         };
         config.check(file.path())?;
+        config.query_temperature = TemperatureFiles::in_json(family.query_temperature, file, &config.rope)?;
         config.dense = match &experts {
             Some(known) => known.dense.in_json(file, n_layers)?,
             None => None,
@@ -105,7 +106,11 @@ impl DecoderConfig {
             _ => unrotated(file, n_layers, family)?,
         };
         config.embed_scale = (family.embed_scale)(&config);
-        config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
+        config.attn_scale = match (family.attn_scale)(&config) {
+            // Gemma 3n and Gemma 4 ignore `query_pre_attn_scalar`, which old files state.
+            default if family.has_layer_variants => default,
+            default => attn_scale(file, default)?,
+        };
         if latent.is_some() {
             config.attn_scale = latent_json::scale(file, head_dim)?;
         }
@@ -120,6 +125,9 @@ impl DecoderConfig {
         config.sliding = sliding_window(file, &config, family)?;
         if family.sliding.as_ref().is_some_and(|sliding| sliding.rotates_alone) {
             config.unrotated = config.full_layers(!file.is_null("sliding_window"));
+        }
+        if family.has_streams {
+            config.streams = Some(StreamSettings::in_json(file, n_layers)?);
         }
         if family.has_layer_variants {
             config.variants = Some(LayerVariants::in_json(file, &mut config, family)?);
@@ -237,31 +245,6 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     match listed.filter(|listed| listed.len() == n_layers) {
         Some(listed) => Ok(family.unrotated(every, n_layers, Some(listed))),
         None => Err(file.bad_key(LISTED, value, format!("a 0 or 1 for each of {n_layers} layers"))),
-    }
-}
-
-/// Reads the temperature of queries in layers without RoPE.
-fn query_temperature(file: &Config, family: &Family) -> Result<Option<QueryTemperature>> {
-    const SWITCH: &str = "attn_temperature_tuning";
-    if !family.has_query_temperature {
-        file.only(SWITCH, &[false.into(), 0.into()], "false (temperatures of queries are not supported)")?;
-        return Ok(None);
-    }
-    // Official files state 4: transformers takes any number but 0 as true.
-    let is_on = match file.get(SWITCH) {
-        None => true,
-        Some(Value::Bool(is_on)) => *is_on,
-        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
-        Some(other) => return Err(file.bad_key(SWITCH, other, "true, false or a number")),
-    };
-    if !is_on {
-        return Ok(None);
-    }
-    let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);
-    match (floor, scale.is_finite()) {
-        (0, _) => Err(file.bad_key("floor_scale", 0, "1 or more positions")),
-        (_, false) => Err(file.bad_key("attn_scale", scale, "a finite number")),
-        _ => Ok(Some(QueryTemperature { floor, scale })),
     }
 }
 

@@ -48,6 +48,7 @@ impl DecoderConfig {
             unrotated: Vec::new(),
             query_temperature: None,
             variants: None,
+            streams: None,
             attn_scale: AttentionScale::Products(1.0),
             activation: family.activation,
             shape: family.shape,

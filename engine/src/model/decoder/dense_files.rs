@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::format::Gguf;
 use crate::model::decoder::DenseLayers;
 use crate::model::decoder::layer_sizes::all_but;
+use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::json::Config;
 
 /// Keys of the layers without experts in `config.json`.
@@ -19,6 +20,8 @@ pub(crate) enum DenseFiles {
     Listed,
     /// ERNIE's keys of the first and last layer with experts, and their interval.
     Ernie,
+    /// The kinds of all layers (Nemotron-H). In GGUF files, all feed-forward blocks of a model with experts have experts.
+    Kinds,
     /// Llama 4's list of layers with experts, or their interval, and the key of the feed-forward size of the other layers.
     Interleaved(&'static str),
 }
@@ -36,6 +39,10 @@ impl DenseFiles {
             DenseFiles::Never => return Ok(None),
             _ if listed.is_some() => listed.unwrap_or_default(),
             DenseFiles::First(key) => first_layers(file.optional_usize(key)?.unwrap_or(0), n_layers),
+            DenseFiles::Kinds => {
+                let kinds = state_space_files::kinds(file)?;
+                kinds.into_iter().map(|kind| kind != SingleHalf::Experts).collect()
+            }
             DenseFiles::Listed => {
                 let others = all_but(file.optional_interval(STEP)?.unwrap_or(1), n_layers);
                 let listed = file.marked_layers(LISTED, n_layers)?.unwrap_or_else(|| vec![false; n_layers]);
@@ -72,7 +79,7 @@ impl DenseFiles {
         n_layers: usize,
     ) -> Result<Option<DenseLayers>> {
         let layers = match self {
-            DenseFiles::Never => return Ok(None),
+            DenseFiles::Never | DenseFiles::Kinds => return Ok(None),
             DenseFiles::Interleaved(_) => {
                 all_but(file.require(&format!("{architecture}.{INTERVAL}"))?, n_layers)
             }

@@ -2,6 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
+use crate::model::decoder::layer_sizes::{GgufLayers, SizeRule};
+use crate::model::decoder::state_space_files::{self, SingleHalf};
 use crate::model::decoder::{DenseFiles, ExpertsConfig};
 use crate::model::json::Config;
 use crate::ops::activation::ClampedGlu;
@@ -26,6 +28,12 @@ pub(crate) struct ExpertFiles {
     pub(crate) has_plain_sigmoid: bool,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub(crate) is_rounded: bool,
+    /// True if they round the weighted sum only, not its products and partial sums.
+    pub(crate) mixes_whole: bool,
+    /// True if they round scores and the sum of the weights, too.
+    pub(crate) rounds_scores: bool,
+    /// Number that transformers adds to the sum of the weights.
+    pub(crate) added: f32,
     /// Function that gives scores.
     pub(crate) function: ScoreFunction,
     /// Function that gives scores in GGUF files that do not state it; `None` if llama.cpp knows no other than `function`.
@@ -44,8 +52,25 @@ pub(crate) struct ExpertFiles {
     pub(crate) weighs_inputs: bool,
     /// True if Hugging Face files stack experts as `[experts, inputs, outputs]` instead of `[experts, outputs, inputs]`.
     pub(crate) has_input_rows: bool,
-    /// True if models of this architecture may lack experts: their number of experts is 0.
-    pub(crate) are_optional: bool,
+    /// Models of this architecture that have experts.
+    pub(crate) presence: ExpertPresence,
+    /// True if experts are next to a feed-forward block, and each of both, and the router, has norms of its own.
+    pub(crate) has_branch_norms: bool,
+    /// Key of the size of compressed inputs of experts, if they may be compressed.
+    pub(crate) latent: Option<&'static str>,
+}
+
+/// Models of an architecture that have experts. GGUF files without experts have none, or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpertPresence {
+    /// All models.
+    Always,
+    /// In `config.json`, those whose number of experts is not 0.
+    Counted,
+    /// In `config.json`, those with this key.
+    Switched(&'static str),
+    /// In `config.json`, those that list layers with experts (Nemotron-H).
+    Listed,
 }
 
 /// Keys of a shared expert's feed-forward size.
@@ -75,6 +100,9 @@ impl ExpertFiles {
         shared: None,
         has_plain_sigmoid: false,
         is_rounded: false,
+        mixes_whole: false,
+        rounds_scores: false,
+        added: 0.0,
         function: ScoreFunction::Softmax,
         gguf_function: None,
         precision: RouterPrecision::Activations,
@@ -84,7 +112,9 @@ impl ExpertFiles {
         dense: DenseFiles::Never,
         weighs_inputs: false,
         has_input_rows: false,
-        are_optional: false,
+        presence: ExpertPresence::Always,
+        has_branch_norms: false,
+        latent: None,
     };
 
     /// DeepSeek V3's experts: sigmoid, a correction bias, groups, a factor, and shared experts.
@@ -108,19 +138,24 @@ impl ExpertFiles {
     }
 
     /// Returns true if a model has experts, according to its `config.json`.
-    pub(super) fn are_in_json(&self, file: &Config) -> Result<bool> {
-        Ok(!self.are_optional || one_of(file, &COUNT)? > 0)
+    pub(crate) fn are_in_json(&self, file: &Config) -> Result<bool> {
+        match self.presence {
+            ExpertPresence::Always => Ok(true),
+            ExpertPresence::Counted => Ok(one_of(file, &COUNT)? > 0),
+            ExpertPresence::Switched(key) => Ok(file.optional_bool(key)?.unwrap_or(false)),
+            ExpertPresence::Listed => Ok(state_space_files::kinds(file)?.contains(&SingleHalf::Experts)),
+        }
     }
 
     /// Returns true if a model has experts, according to its GGUF file.
     pub(super) fn are_in_gguf(&self, file: &Gguf, architecture: &str) -> Result<bool> {
         let count = file.optional::<usize>(&format!("{architecture}.expert_count"))?;
-        Ok(!self.are_optional || count.unwrap_or(0) > 0)
+        Ok(self.presence == ExpertPresence::Always || count.unwrap_or(0) > 0)
     }
 
     /// Reads the experts of a `config.json`. transformers has several names for their numbers.
     pub(super) fn in_json(&self, file: &Config, ffn_size: usize) -> Result<ExpertsConfig> {
-        const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
+        const USED: [&str; 3] = ["num_experts_per_tok", "moe_k", "top_k_experts"];
         const SHARED: [&str; 4] = [
             "n_shared_experts",
             "num_shared_experts",
@@ -133,8 +168,14 @@ impl ExpertFiles {
             | SharedExpertFiles::Count(key) => Some(key),
             SharedExpertFiles::Always => None,
         });
+        let is_sized = matches!(self.shared, Some(SharedExpertFiles::Unweighted(_)));
         for key in SHARED.into_iter().filter(|key| Some(*key) != shared) {
-            file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
+            match is_sized && key == SHARED[0] {
+                true => {
+                    file.only(key, &[1.into()], "1 or absent (several shared experts are not supported)")?
+                }
+                false => file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?,
+            }
         }
         if self.may_name_method() {
             let expected = "false (DeepSeek V2's weights are not divided by their sum)";
@@ -159,11 +200,14 @@ impl ExpertFiles {
             function: self.function_in_json(file)?,
             groups,
             scale,
+            added: self.added,
             ..settings.routing
         };
+        let has_bias = self.has_bias && file.optional_bool("use_expert_bias")?.unwrap_or(true);
         let clamped = self.clamped.map(|glu| clamped_glu(file, glu)).transpose()?;
         let count = one_of(file, &COUNT)?;
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped, ..settings })
+        let latent = self.latent.map_or(Ok(None), |key| file.optional_usize(key))?;
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, clamped, has_bias, latent, ..settings })
     }
 
     /// Reads the groups of experts and the factor of their weights.
@@ -206,12 +250,8 @@ impl ExpertFiles {
     }
 
     /// Reads the experts of a GGUF file. Keys for the routing must ask for what llama.cpp computes.
-    pub(super) fn in_gguf(
-        &self,
-        file: &Gguf,
-        architecture: &str,
-        (n_layers, ffn_size): (usize, usize),
-    ) -> Result<ExpertsConfig> {
+    pub(super) fn in_gguf(&self, layers: &GgufLayers, ffn_size: usize) -> Result<ExpertsConfig> {
+        let (file, architecture) = (layers.file, layers.architecture);
         let key = |name: &str| format!("{architecture}.{name}");
         let none = |name: &str, supported: &[usize], what: &str| match file.optional::<usize>(&key(name))? {
             Some(found) if !supported.contains(&found) => {
@@ -219,8 +259,12 @@ impl ExpertFiles {
             }
             _ => Ok(()),
         };
-        if !matches!(self.shared, Some(SharedExpertFiles::Count(_) | SharedExpertFiles::Always)) {
-            none("expert_shared_count", &[0], "0 (shared experts are not supported)")?;
+        match self.shared {
+            Some(SharedExpertFiles::Count(_) | SharedExpertFiles::Always) => {}
+            Some(SharedExpertFiles::Unweighted(_)) => {
+                none("expert_shared_count", &[0, 1], "1 (several shared experts are not supported)")?;
+            }
+            _ => none("expert_shared_count", &[0], "0 (shared experts are not supported)")?,
         }
         let scale = file.optional::<f32>(&key("expert_weights_scale"))?.filter(|scale| *scale != 0.0);
         if !self.may_have_groups {
@@ -241,14 +285,14 @@ impl ExpertFiles {
         if !matches!(self.dense, DenseFiles::Interleaved(_)) {
             none("interleave_moe_layer_step", &[0, 1], "1 (layers without experts are not supported)")?;
         }
-        let usual = self.usual_in_gguf(file, architecture, n_layers);
+        let usual = self.usual_in_gguf(file, architecture, layers.count);
         let function = self.function_in_gguf(file, &key("expert_gating_func"), usual)?;
         let shared_ffn_size = match self.shared {
             Some(SharedExpertFiles::Always) => Some(ffn_size),
             Some(SharedExpertFiles::Weighted([_, shared]) | SharedExpertFiles::Unweighted([_, shared])) => {
-                match file.optional(&key(shared))? {
+                match layers.optional_size(shared, SizeRule::Same)? {
                     Some(width) => Some(width),
-                    None => Some(file.require(&key("feed_forward_length"))?),
+                    None => Some(layers.size("feed_forward_length", SizeRule::Same)?),
                 }
             }
             Some(SharedExpertFiles::Count(_)) => {
@@ -280,7 +324,9 @@ impl ExpertFiles {
         let has_bias =
             self.has_bias && file.tensors.iter().any(|(name, _)| name.ends_with(".exp_probs_b.bias"));
         let count = file.require(&key("expert_count"))?;
-        Ok(ExpertsConfig { count, routing, shared_ffn_size, has_bias, ..settings })
+        let latent = self.latent.map_or(Ok(None), |name| file.optional(&key(name)))?;
+        let latent = latent.filter(|width| *width > 0);
+        Ok(ExpertsConfig { count, routing, shared_ffn_size, has_bias, latent, ..settings })
     }
 
     /// Returns the settings that the architecture decides. A file states the others.
@@ -290,11 +336,15 @@ impl ExpertFiles {
             is_normalised: false,
             is_of_chosen: self.is_of_chosen,
             is_rounded: self.is_rounded,
+            mixes_whole: self.mixes_whole,
+            rounds_scores: self.rounds_scores,
             precision: self.precision,
             function: self.function,
             bias: Vec::new(),
             groups: None,
             scale: 1.0,
+            scales: Vec::new(),
+            added: 0.0,
         };
         ExpertsConfig {
             count: 0,
@@ -306,56 +356,8 @@ impl ExpertFiles {
             has_bias: self.has_bias,
             weighs_inputs: self.weighs_inputs,
             has_input_rows: self.has_input_rows,
-        }
-    }
-
-    /// Returns the function of GGUF files that do not state it. llama.cpp knows early files of GLM 4.7 Flash, which have
-    /// sigmoids, by their sizes.
-    fn usual_in_gguf(&self, file: &Gguf, architecture: &str, n_layers: usize) -> ScoreFunction {
-        const FLASH_VOCABULARY: usize = 154_880;
-        let vocabulary = file.tensors.get("token_embd.weight").and_then(|table| table.shape.first());
-        let has_its_sizes = matches!(n_layers, 47 | 48) && vocabulary == Some(&FLASH_VOCABULARY);
-        match architecture == "deepseek2" && has_its_sizes {
-            true => ScoreFunction::Sigmoid,
-            false => self.gguf_function.unwrap_or(self.function),
-        }
-    }
-
-    /// Reads the function that gives scores in a GGUF file.
-    fn function_in_gguf(&self, file: &Gguf, key: &str, usual: ScoreFunction) -> Result<ScoreFunction> {
-        let found = file.optional::<usize>(key)?.unwrap_or(0);
-        let stated = match found {
-            0 => Some(usual),
-            1 => Some(ScoreFunction::Softmax),
-            2 => Some(ScoreFunction::Sigmoid),
-            _ => None,
-        };
-        let is_known = |stated: &ScoreFunction| self.gguf_function.is_some() || *stated == usual;
-        stated.filter(is_known).ok_or_else(|| {
-            let expected = match (self.gguf_function, usual) {
-                (Some(_), _) => "1 for softmax or 2 for sigmoids (other scores of experts are not supported)",
-                (None, ScoreFunction::Softmax) => "1 (llama.cpp computes softmax only)",
-                (None, ScoreFunction::Sigmoid) => "2 (llama.cpp computes sigmoids only)",
-            };
-            Error::bad_key(file.tensors.path(), key, found, expected)
-        })
-    }
-
-    /// Reads if the weights of the chosen experts are divided by their sum.
-    fn normalised_in_gguf(&self, file: &Gguf, key: &str) -> Result<bool> {
-        let stated = file.optional::<bool>(key)?;
-        let Some(known) = self.gguf_normalised else { return Ok(stated.unwrap_or(false)) };
-        match stated.filter(|found| *found != known) {
-            None => Ok(known),
-            Some(found) => {
-                let expected = match known {
-                    true => "true (llama.cpp divides the weights of the chosen experts by their sum)",
-                    false => {
-                        "false (llama.cpp does not divide the weights of the chosen experts by their sum)"
-                    }
-                };
-                Err(Error::bad_key(file.tensors.path(), key, found, expected))
-            }
+            has_branch_norms: self.has_branch_norms,
+            latent: None,
         }
     }
 }

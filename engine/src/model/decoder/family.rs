@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::error::Result as ReadResult;
 use crate::model::decoder::layer_sizes::all_but;
-use crate::model::decoder::{BlockShape, DecoderConfig, ExpertFiles, NormKind, RecurrentFiles};
+use crate::model::decoder::{
+    BlockShape, DecoderConfig, ExpertFiles, NormKind, RecurrentFiles, TemperatureFiles,
+};
 use crate::model::json::Config;
 use crate::ops::activation::Activation;
 use crate::ops::attention::AttentionScale;
@@ -60,10 +62,12 @@ pub struct Family {
     pub(crate) unrotated_every: Option<usize>,
     /// True if transformers takes an empty list of layers with RoPE as absent.
     pub(crate) may_list_no_layers: bool,
-    /// True if the position decides about a temperature of queries in layers without RoPE.
-    pub(crate) has_query_temperature: bool,
+    /// Keys of a temperature of queries that depends on the position, if the architecture has one.
+    pub(crate) query_temperature: Option<TemperatureFiles>,
     /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
     pub(crate) has_layer_variants: bool,
+    /// True if it has several residual streams (AltUp).
+    pub(crate) has_streams: bool,
     /// RoPE variants in its files in addition to Llama's.
     pub(crate) rope: RopeExtras,
     /// Defaults of transformers for keys that a `config.json` omits.

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Point::*;
 use crate::model::decoder::{ForwardContext, Norm, Projection};
+use crate::ops::sparse_gate::GateSparsity;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -13,6 +14,8 @@ pub struct FeedForward {
     pub norm: Option<Norm>,
     /// `[F, d]`; `None` for a block without a gate
     pub gate: Option<Projection>,
+    /// Threshold of the gate, if it is sparse.
+    pub(crate) sparsity: Option<GateSparsity>,
     /// `[F, d]`
     pub up: Projection,
     /// `[d, F]`
@@ -32,6 +35,10 @@ impl FeedForward {
         let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, norm.of(n, x)));
         let x = normed.as_ref().unwrap_or(x);
         let gate = self.gate.as_ref().map(|gate| t.tap(FfnGate, gate.of(n, x)));
+        let gate = gate.map(|gate| match self.sparsity {
+            Some(sparsity) => t.tap(FfnSparse, n.sparse_gate(&gate, sparsity)),
+            None => gate,
+        });
         let up = t.tap(FfnUp, self.up.of(n, x));
         let act = match gate {
             Some(gate) => n.gated(&p.times(&gate, |by| by.ffn[0]).unwrap_or(gate), &up, activation),

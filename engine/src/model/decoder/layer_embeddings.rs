@@ -19,34 +19,40 @@ pub struct LayerEmbeddings {
     pub(crate) projection: Matrix,
     /// `[P]`, the same for every layer
     norm: RmsNorm,
-    /// Factor of the projected embeddings.
-    scale: f32,
+    /// Factors of the projected embeddings, and of their sum with those of tokens.
+    scales: [Multiplier; 2],
 }
 
 impl LayerEmbeddings {
     /// Loads the weights, if the model has such embeddings.
     pub(super) fn load(c: &DecoderConfig, w: &mut Weights, names: DecoderNames) -> Result<Option<Self>> {
-        let Some(LayerVariants { embedding_width: width @ 1.., projection_scale: scale, .. }) = c.variants
+        let Some(LayerVariants { embedding_width: width @ 1.., embedding_rows, scales, .. }) = c.variants
         else {
             return Ok(None);
         };
         let [table, projection, norm] = names.per_layer_embeddings();
         let all = c.n_layers.saturating_mul(width);
         Ok(Some(Self {
-            table: w.matrix(&table, c.vocab_size, all)?,
+            table: w.matrix(&table, embedding_rows, all)?,
             projection: w.matrix(&projection, all, c.hidden_size)?,
             norm: c.rms_norm(w.vector(&norm, width)?),
-            scale,
+            scales,
         }))
     }
 
-    /// Computes the embeddings of a pass for all layers from its tokens and their scaled embeddings, `[T, d]`: `[T, L·P]`.
+    /// Returns the row of each token: the first one for tokens beyond the table, as in transformers.
+    pub(super) fn rows_of(&self, tokens: &[u32]) -> Vec<u32> {
+        tokens.iter().map(|&token| if (token as usize) < self.table.rows { token } else { 0 }).collect()
+    }
+
+    /// Computes the embeddings of a pass for all layers from the rows of its tokens and their scaled embeddings, `[T, d]`: `[T, L·P]`.
     pub(super) fn of(&self, tokens: &[u32], x: &Tensor, n: &dyn Numerics) -> Tensor {
         let width = self.norm.weight.len();
         let rows = n.scale(&n.embed(&self.table, tokens), Multiplier::Element((width as f32).sqrt()));
-        let projected = n.scale(&n.linear(x, &self.projection), Multiplier::Number(self.scale));
+        let [of_projected, of_sum] = self.scales;
+        let projected = n.scale(&n.linear(x, &self.projection), of_projected);
         let heads = projected.reshaped(&[x.rows(), self.table.cols / width, width]);
         let normed = n.rms_norm(&heads, &self.norm).reshaped(rows.shape());
-        n.scale(&n.add_halves(&normed, &rows), Multiplier::Number(std::f32::consts::FRAC_1_SQRT_2))
+        n.scale(&n.add_halves(&normed, &rows), of_sum)
     }
 }

@@ -11,6 +11,7 @@ use crate::model::decoder::rope_json::{FULL, rope};
 use crate::model::decoder::{DecoderConfig, Family, LayerWeights};
 use crate::model::json::Config;
 use crate::model::size;
+use crate::ops::scaling::Multiplier;
 
 /// Differences between the layers of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,31 +26,44 @@ pub(crate) struct LayerVariants {
     pub(crate) sharing_ffn_size: usize,
     /// Width of the embeddings of one layer, P; 0 without such embeddings.
     pub(crate) embedding_width: usize,
-    /// Factor of the projected embeddings of tokens.
-    pub(crate) projection_scale: f32,
+    /// Number of tokens with such embeddings of their own.
+    pub(crate) embedding_rows: usize,
+    /// Factors of the projected embeddings, and of their sum with those of tokens.
+    pub(crate) scales: [Multiplier; 2],
 }
 
 impl LayerVariants {
     /// Reads the keys of a `config.json`.
     pub(super) fn in_json(file: &Config, c: &mut DecoderConfig, family: &Family) -> Result<Self> {
-        file.only("enable_moe_block", &[false.into()], "false (experts of Gemma 4 are not supported)")?;
         let has_keys_as_values = file.optional_bool("attention_k_eq_v")?.unwrap_or(false);
-        let full_heads = full_heads(file, c, has_keys_as_values)?;
+        let full_heads = match family.has_streams {
+            true => [c.head_dim, c.n_kv_heads],
+            false => full_heads(file, c, has_keys_as_values)?,
+        };
         c.rope = rope(file, family, FULL, (family.rope.old_keys[0], 1e6), full_heads[0])?;
         let embedding_width = file.require_usize("hidden_size_per_layer_input")?;
         let rows = file.require_usize("vocab_size_per_layer_input")?;
-        if embedding_width > 0 && rows != c.vocab_size {
+        if embedding_width > 0 && rows != c.vocab_size && !family.has_streams {
             let expected = format!("{}, the size of the vocabulary", c.vocab_size);
             return Err(file.bad_key("vocab_size_per_layer_input", rows, expected));
         }
+        if embedding_width > 0 && !(1..=size::MAX_SIZE).contains(&rows) {
+            return Err(file.bad_key("vocab_size_per_layer_input", rows, format!("1 to {}", size::MAX_SIZE)));
+        }
         let is_wide = file.optional_bool("use_double_wide_mlp")?.unwrap_or(false);
+        if is_wide && c.experts.is_some() {
+            let expected =
+                "false in a model with experts (other feed-forward sizes next to experts are not supported)";
+            return Err(file.bad_key("use_double_wide_mlp", true, expected));
+        }
         let variants = Self {
             full_heads,
             has_keys_as_values,
             n_sharing: file.optional_usize("num_kv_shared_layers")?.unwrap_or(0),
             sharing_ffn_size: if is_wide { c.ffn_size.saturating_mul(2) } else { c.ffn_size },
             embedding_width,
-            projection_scale: (1.0 / (c.hidden_size as f64).sqrt()) as f32,
+            embedding_rows: rows,
+            scales: scales(family, (1.0 / (c.hidden_size as f64).sqrt()) as f32),
         };
         let refuse = |found: String, expected: String| file.bad_key("num_kv_shared_layers", found, expected);
         variants.check(c).map_err(|(found, expected)| refuse(found, expected))?;
@@ -57,7 +71,7 @@ impl LayerVariants {
     }
 
     /// Reads the keys of a GGUF file. The head size of the file is that of layers with full attention.
-    pub(super) fn in_gguf(layers: &GgufLayers, c: &mut DecoderConfig) -> Result<Self> {
+    pub(super) fn in_gguf(layers: &GgufLayers, c: &mut DecoderConfig, family: &Family) -> Result<Self> {
         let (file, path) = (layers.file, layers.file.tensors.path());
         let key = |name: &str| layers.key(name);
         let kv_heads = layers.sizes("attention.head_count_kv")?;
@@ -78,7 +92,10 @@ impl LayerVariants {
         let heads = [true, false].map(|wanted| of_kind(wanted, &kv_heads, "attention.head_count_kv"));
         let [of_sliding, of_full] = heads;
         let full = c.head_dim;
-        c.head_dim = file.require(&key("attention.key_length_swa"))?;
+        c.head_dim = match family.has_streams {
+            true => full,
+            false => file.require(&key("attention.key_length_swa"))?,
+        };
         let what = "the head size of the keys";
         check_agrees(file, &key("attention.value_length_swa"), c.head_dim, what)?;
         c.n_kv_heads = of_sliding?.unwrap_or(c.n_kv_heads);
@@ -91,14 +108,17 @@ impl LayerVariants {
             let expected = "one number for layers with keys of their own, and one for the others";
             return Err(Error::bad_key(path, &key("feed_forward_length"), format!("{sizes:?}"), expected));
         }
-        c.ffn_size = sizes.first().copied().unwrap_or(c.ffn_size);
+        if c.experts.is_none() {
+            c.ffn_size = sizes.first().copied().unwrap_or(c.ffn_size);
+        }
         let variants = Self {
             full_heads: [full, of_full?.unwrap_or(c.n_kv_heads)],
             has_keys_as_values: false,
             n_sharing,
             sharing_ffn_size: sizes.last().copied().unwrap_or(c.ffn_size),
             embedding_width: file.require(&key("embedding_length_per_layer_input"))?,
-            projection_scale: 1.0 / (c.hidden_size as f32).sqrt(),
+            embedding_rows: c.vocab_size,
+            scales: scales(family, 1.0 / (c.hidden_size as f32).sqrt()),
         };
         let refuse =
             |(found, expected)| Error::bad_key(path, &key("attention.shared_kv_layers"), found, expected);
@@ -195,6 +215,13 @@ impl LayerWeights<'_, '_> {
         let tensor = self.names.of_layer(name, self.layer);
         self.weights.has(&tensor).then(|| self.weights.factor(&tensor)).transpose()
     }
+}
+
+/// Returns the factors of projected embeddings, and of their sum with those of tokens: constants in Gemma 4, elements of tensors in
+/// Gemma 3n.
+fn scales(family: &Family, of_projected: f32) -> [Multiplier; 2] {
+    let kind = if family.has_streams { Multiplier::Element } else { Multiplier::Number };
+    [of_projected, std::f32::consts::FRAC_1_SQRT_2].map(kind)
 }
 
 /// Reads the head size and the number of key-value heads of layers with full attention: from `per_layer_config`, which

@@ -8,7 +8,7 @@ use crate::model::decoder::layer_embeddings::LayerEmbeddings;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
-    Projection, Projections, RecurrentMixer,
+    Projection, Projections, RecurrentMixer, StreamProjections,
 };
 use crate::model::dequantisation::Dequantisation;
 use crate::model::json::Config;
@@ -74,6 +74,10 @@ impl LayerWeights<'_, '_> {
         cols: usize,
     ) -> Result<Projection> {
         let weight = self.matrix(name, rows, cols)?;
+        // llama.cpp scales the sum with the bias, or refuses it.
+        if has_bias && weight.scale() != 1.0 && name.starts_with("ffn_") {
+            return Err(self.weights.scaled_bias(&self.names.of_layer(name, self.layer), weight.dtype));
+        }
         Ok(Projection { weight, bias: has_bias.then(|| self.bias(name, rows)).transpose()? })
     }
 
@@ -95,6 +99,14 @@ impl LayerWeights<'_, '_> {
             DecoderNames::Gguf { .. } => self.weights.row(&tensor, cols),
             DecoderNames::HuggingFace { .. } => self.weights.matrix(&tensor, 1, cols),
         }
+    }
+
+    /// Loads a vector as a matrix of one row, by its GGUF name.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::matrix`].
+    pub(crate) fn factors(&mut self, name: &str, cols: usize) -> Result<Matrix> {
+        self.weights.row(&self.names.of_layer(name, self.layer), cols)
     }
 
     /// Loads a vector by its GGUF name.
@@ -119,7 +131,7 @@ impl LayerWeights<'_, '_> {
         let (matrix, scale) =
             (self.names.of_layer(name, self.layer), self.names.scale_of_layer(name, self.layer));
         let Some(class) = self.config.linear_class else {
-            let matrix = self.weights.matrix(&matrix, rows, cols)?;
+            let matrix = self.weights.unscaled(&matrix, rows, cols)?;
             let factor = self.weights.has(&scale).then(|| self.weights.factor(&scale)).transpose()?;
             return Ok((matrix, factor.map(Factor::Multiplies)));
         };
@@ -286,7 +298,8 @@ impl FeedForward {
             }
             FfnShape::Plain => (None, w.projection("ffn_up", has_bias, f, d)?),
         };
-        Ok(Self { norm: None, gate, up, down: w.projection("ffn_down", has_bias, d, f)? })
+        let sparsity = c.streams.as_ref().and_then(|streams| streams.sparsity.get(w.layer).copied()?);
+        Ok(Self { norm: None, gate, sparsity, up, down: w.projection("ffn_down", has_bias, d, f)? })
     }
 }
 
@@ -339,6 +352,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
         let layer_embeddings = LayerEmbeddings::load(c, &mut w, names)?;
+        let streams = StreamProjections::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
@@ -363,13 +377,17 @@ impl<B: DecoderBlock> Decoder<B> {
         };
         let predicting = c.n_layers..c.n_layers.saturating_add(c.predicting_layers);
         let is_beyond = |name: &str| predicting.clone().any(|layer| names.is_of_layer(name, layer));
-        w.finish(|name| names.is_beside(name) || is_beyond(name) || long && LONG_FACTORS.contains(&name))?;
+        let sharing = c.sharing_layers();
+        let is_shared = |name: &str| sharing.clone().any(|layer| names.is_of_keys(name, layer));
+        let is_unread = |name: &str| names.is_beside(name) || is_beyond(name) || is_shared(name);
+        w.finish(|name| is_unread(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self {
             architecture: family.architecture,
             slopes: (c.positions == Positions::Alibi).then(|| slopes(c.n_heads)),
             config,
             token_embd,
             layer_embeddings,
+            streams,
             layers,
             output_norm,
             output,

@@ -43,6 +43,20 @@ impl LayerWeights<'_, '_> {
         }
     }
 
+    /// Loads the factor of each expert: of its weight in Hugging Face files, of its output in GGUF files.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::vector`].
+    pub(super) fn expert_scales(&mut self, count: usize) -> Result<[Vec<f32>; 2]> {
+        match self.is_gguf() {
+            true if self.has_in_gguf("expert_scales") => {
+                Ok([Vec::new(), self.vector("expert_scales", count)?])
+            }
+            true => Ok([Vec::new(), Vec::new()]),
+            false => Ok([self.vector("expert_scales", count)?, Vec::new()]),
+        }
+    }
+
     /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.
     ///
     /// # Errors
@@ -54,7 +68,9 @@ impl LayerWeights<'_, '_> {
         cols: usize,
     ) -> Result<[Vec<Matrix>; 2]> {
         let [gate, up] = ["ffn_gate_exps", "ffn_up_exps"].map(|name| self.names.of_layer(name, self.layer));
-        if let Some(fused) = self.stacked_in_hugging_face("ffn_gate_up_exps") {
+        let has_fused = self.has_in_gguf("ffn_gate_up_exps");
+        let in_gguf = has_fused.then(|| self.names.of_layer("ffn_gate_up_exps", self.layer));
+        if let Some(fused) = in_gguf.or_else(|| self.stacked_in_hugging_face("ffn_gate_up_exps")) {
             let both = self.weights.stacked(&fused, count, 2 * rows, cols)?;
             return Ok(halves(&both, rows));
         }
@@ -183,8 +199,12 @@ impl LayerWeights<'_, '_> {
         rows: usize,
         cols: usize,
     ) -> Result<Vec<Matrix>> {
-        let down = self.stacked_in_hugging_face("ffn_down_all_exps").filter(|_| name == "ffn_down_exps");
-        let tensor = down.unwrap_or_else(|| self.names.of_layer(name, self.layer));
+        let stacked = match name {
+            "ffn_down_exps" => self.stacked_in_hugging_face("ffn_down_all_exps"),
+            "ffn_up_exps" => self.stacked_in_hugging_face("ffn_up_all_exps"),
+            _ => None,
+        };
+        let tensor = stacked.unwrap_or_else(|| self.names.of_layer(name, self.layer));
         match self.names {
             DecoderNames::Gguf { .. } => self.weights.stacked(&tensor, count, rows, cols),
             DecoderNames::HuggingFace { .. } if self.has_clamped_experts() || self.has_input_rows() => {

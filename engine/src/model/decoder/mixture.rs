@@ -2,7 +2,9 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights, SharedExpert};
+use crate::model::decoder::{
+    BranchNorms, DecoderConfig, FfnShape, ForwardContext, LayerWeights, SharedExpert,
+};
 use crate::numerics::Numerics;
 use crate::ops::activation::ClampedGlu;
 use crate::ops::experts::{ExpertRouting, of_chosen};
@@ -19,7 +21,7 @@ pub struct Mixture {
     pub(crate) norm: RmsNorm,
     /// `[E, d]`
     pub router: Matrix,
-    /// `[F, d]` of each expert
+    /// `[F, d]` of each expert; empty for experts without a gate
     pub(crate) gate: Vec<Matrix>,
     /// `[F, d]` of each expert
     pub(crate) up: Vec<Matrix>,
@@ -31,6 +33,12 @@ pub struct Mixture {
     pub(crate) weighs_inputs: bool,
     /// The shared expert, if there is one.
     pub(crate) shared: Option<SharedExpert>,
+    /// Norms of the experts, of the router and of the shared expert, if they have norms of their own.
+    pub(crate) norms: Option<Box<BranchNorms>>,
+    /// Matrices that compress the experts' inputs, `[latent, d]`, and expand their sum, `[d, latent]`, if there are any.
+    pub(crate) latent: Option<[Matrix; 2]>,
+    /// Factor of each expert's output, `[E]`; empty without such factors
+    pub(crate) output_scales: Vec<f32>,
     /// Clamped GLU and biases, if there are any.
     pub(crate) clamped: Option<(ClampedGlu, ExpertBiases)>,
 }
@@ -55,7 +63,22 @@ impl Mixture {
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let e = w.experts()?;
-        let [gate, up] = w.gates_and_ups(e.count, c.ffn_size, c.hidden_size)?;
+        let width = e.latent.unwrap_or(c.hidden_size);
+        let [gate, up] = match c.shape.ffn {
+            FfnShape::Plain => [Vec::new(), w.of_experts("ffn_up_exps", e.count, c.ffn_size, width)?],
+            FfnShape::Gated | FfnShape::FusedGate => w.gates_and_ups(e.count, c.ffn_size, width)?,
+        };
+        let latent = match e.latent {
+            Some(width) => Some([
+                w.matrix("ffn_latent_down", width, c.hidden_size)?,
+                w.matrix("ffn_latent_up", c.hidden_size, width)?,
+            ]),
+            None => None,
+        };
+        let [scales, output_scales] = match e.has_branch_norms {
+            true => w.expert_scales(e.count)?,
+            false => [Vec::new(), Vec::new()],
+        };
         let clamped = match e.clamped {
             Some(glu) => Some((glu, w.expert_biases(e.count, c.ffn_size, c.hidden_size)?)),
             None => None,
@@ -64,12 +87,15 @@ impl Mixture {
         Ok(Self {
             clamped,
             weighs_inputs: e.weighs_inputs,
-            routing: ExpertRouting { bias, ..e.routing },
+            routing: ExpertRouting { bias, scales, ..e.routing },
+            norms: e.has_branch_norms.then(|| BranchNorms::load(c, w).map(Box::new)).transpose()?,
+            latent,
+            output_scales,
             norm: w.norm("ffn_norm", c.hidden_size)?,
             router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
             gate,
             up,
-            down: w.of_experts("ffn_down_exps", e.count, c.hidden_size, c.ffn_size)?,
+            down: w.of_experts("ffn_down_exps", e.count, width, c.ffn_size)?,
             shared: e.shared_ffn_size.map(|width| SharedExpert::load(c, w, width)).transpose()?,
         })
     }
@@ -79,17 +105,41 @@ impl Mixture {
         let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
         let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));
         let shared = self.shared.iter().flat_map(|shared| shared.matrices());
-        [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).chain(shared).collect()
+        let latent =
+            self.latent.iter().flat_map(|[down, up]| [("ffn_latent_down", down), ("ffn_latent_up", up)]);
+        let router = [("ffn_gate_inp", &self.router)];
+        router.into_iter().chain(latent).chain(of_experts).chain(shared).collect()
     }
 
     /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
     pub(crate) fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+        let n = p.n;
+        let normed = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
+        let [for_router, for_experts] = match &self.norms {
+            Some(norms) => norms.inputs(x, n, t),
+            None => [normed.clone(), normed.clone()],
+        };
+        let mixed = self.routed(&for_router, &for_experts, p, t);
+        let Some(shared) = &self.shared else { return t.tap(FfnOut, mixed) };
+        let routed = t.tap(RoutedOut, mixed);
+        let (routed, post_norm) = match &self.norms {
+            Some(norms) => {
+                (t.tap(RoutedPostNorm, n.rms_norm(&routed, &norms.routed_post)), Some(&norms.shared_post))
+            }
+            None => (routed, None),
+        };
+        let sum = shared.forward(&normed, &routed, post_norm, p, t);
+        t.tap(FfnOut, sum)
+    }
+
+    /// Computes the weighted sum over the chosen experts from the inputs of the router and of the experts: `[T, d]` twice, to
+    /// `[T, d]`.
+    fn routed(&self, for_router: &Tensor, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, &self.routing);
-        let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
         let biases = self.clamped.as_ref().map(|(_, biases)| biases);
         let logits = match biases {
-            Some(biases) => n.affine(&x, &self.router, &biases.router),
-            None => n.router_logits(&x, &self.router, routing.precision),
+            Some(biases) => n.affine(for_router, &self.router, &biases.router),
+            None => n.router_logits(for_router, &self.router, routing.precision),
         };
         let logits = t.tap(RouterLogits, logits);
         let mut scores = match routing.chooses_by_logits() {
@@ -101,28 +151,53 @@ impl Mixture {
         }
         let chosen = t.tap(Experts, n.choose(&scores, routing));
         let mut weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
-        let mut each = x.clone();
+        let mut each = match &self.latent {
+            Some([down, _]) => t.tap(ExpertLatent, n.linear(x, down)),
+            None => x.clone(),
+        };
         if self.weighs_inputs {
-            each = t.tap(ExpertIn, n.row_scaled(&x, &weights));
+            each = t.tap(ExpertIn, n.row_scaled(&each, &weights));
             weights = weights.map(|_| 1.0);
         }
+        let out = self.outputs(&each, &chosen, p, t);
+        let mixed = n.mix(&out, &weights, &of_chosen(&scores, &chosen), routing.mixes_whole);
+        match &self.latent {
+            Some([_, up]) => n.linear(&t.tap(RoutedLatent, mixed), up),
+            None => mixed,
+        }
+    }
+
+    /// Computes the outputs of the chosen experts: `[T, d]` or `[T, k, d]`, and `[T, k]`, to `[T, k, d]`.
+    fn outputs(&self, x: &Tensor, chosen: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+        let n = p.n;
+        let biases = self.clamped.as_ref().map(|(_, biases)| biases);
         let routed = |x: &Tensor, w: &[Matrix], bias: Option<&Matrix>| match bias {
-            Some(bias) => n.add(&n.routed(x, w, &chosen), &rows_of(bias, &chosen, n)),
-            None => n.routed(x, w, &chosen),
+            Some(bias) => n.add(&n.routed(x, w, chosen), &rows_of(bias, chosen, n)),
+            None => n.routed(x, w, chosen),
         };
-        let gate = t.tap(ExpertGate, routed(&each, &self.gate, biases.map(|biases| &biases.gate)));
-        let up = t.tap(ExpertUp, routed(&each, &self.up, biases.map(|biases| &biases.up)));
-        let act = match &self.clamped {
-            Some((glu, _)) => n.clamped_glu(&gate, &up, *glu),
-            None => n.gated(&gate, &up, p.c.activation),
+        let gate = (!self.gate.is_empty())
+            .then(|| t.tap(ExpertGate, routed(x, &self.gate, biases.map(|biases| &biases.gate))));
+        let up = t.tap(ExpertUp, routed(x, &self.up, biases.map(|biases| &biases.up)));
+        let act = match (&self.clamped, &gate) {
+            (Some((glu, _)), Some(gate)) => n.clamped_glu(gate, &up, *glu),
+            (None, Some(gate)) => n.gated(gate, &up, p.c.activation),
+            (_, None) => n.activation(&up, p.c.activation),
         };
         let act = t.tap(ExpertAct, act);
         let out = t.tap(ExpertOut, routed(&act, &self.down, biases.map(|biases| &biases.down)));
-        let mixed = n.mix(&out, &weights, &of_chosen(&scores, &chosen));
-        let Some(shared) = &self.shared else { return t.tap(FfnOut, mixed) };
-        let routed = t.tap(RoutedOut, mixed);
-        let sum = shared.forward(&x, &routed, p, t);
-        t.tap(FfnOut, sum)
+        match self.output_scales.is_empty() {
+            true => out,
+            false => self.scaled(out, chosen, n),
+        }
+    }
+
+    /// Multiplies the output of each chosen expert by the expert's factor: `[T, k, d]`.
+    fn scaled(&self, out: Tensor, chosen: &Tensor, n: &dyn Numerics) -> Tensor {
+        let factors: Vec<f32> =
+            chosen.data().iter().map(|&expert| self.output_scales[expert as usize]).collect();
+        let shape = out.shape().to_vec();
+        let rows = out.reshaped(&[factors.len(), shape[2]]);
+        n.row_scaled(&rows, &Tensor::new(&[factors.len()], factors)).reshaped(&shape)
     }
 }
 

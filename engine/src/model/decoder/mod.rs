@@ -2,6 +2,7 @@
 //! projection, and parts of a block.
 
 mod block;
+mod branch_norms;
 mod columns;
 mod config;
 mod config_gguf;
@@ -12,6 +13,7 @@ mod delta;
 mod delta_files;
 mod dense_files;
 mod expert_files;
+mod expert_scores_gguf;
 mod family;
 mod feed_forward;
 mod latent;
@@ -31,16 +33,19 @@ mod shared_expert;
 mod short_conv;
 mod state_space;
 mod state_space_files;
+pub(crate) mod streams;
+mod temperature_files;
 mod yarn;
 
-pub use block::StandardBlock;
 pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
+pub use block::{FeedForwardHalf, StandardBlock};
+pub(crate) use branch_norms::BranchNorms;
 pub(crate) use config::DenseLayers;
 pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
 pub use context::ForwardContext;
 pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
-pub(crate) use expert_files::{ExpertFiles, SharedExpertFiles};
+pub(crate) use expert_files::{ExpertFiles, ExpertPresence, SharedExpertFiles};
 pub use family::{
     BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
@@ -59,6 +64,9 @@ pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 pub(crate) use state_space_files::StateSpaceFiles;
+pub use streams::StreamProjections;
+pub(crate) use streams::StreamSettings;
+pub use temperature_files::TemperatureFiles;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -103,6 +111,8 @@ pub struct Decoder<B> {
     pub token_embd: Matrix,
     /// Embeddings for each layer, if there are any.
     pub layer_embeddings: Option<LayerEmbeddings>,
+    /// Projections of the embeddings to several residual streams, and of these streams, if there are several.
+    pub streams: Option<StreamProjections>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
@@ -128,6 +138,7 @@ impl<B> Decoder<B> {
             config: self.config,
             token_embd: self.token_embd,
             layer_embeddings: self.layer_embeddings,
+            streams: self.streams,
             output_norm: self.output_norm,
             output: self.output,
             output_bias: self.output_bias,
@@ -167,7 +178,8 @@ impl<B: DecoderBlock> Model for Decoder<B> {
         });
         let positions = self.position_embd.iter().map(|table| ("position_embd", table));
         let own = [("token_embd", &self.token_embd), ("output", &self.output)];
-        own.into_iter().chain(positions).chain(per_layer).collect()
+        let streams = self.streams.iter().flat_map(StreamProjections::matrices);
+        own.into_iter().chain(positions).chain(per_layer).chain(streams).collect()
     }
 
     fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
@@ -290,6 +302,7 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
             },
         );
         if let Some(per_layer) = &self.model.layer_embeddings {
+            let tokens = &per_layer.rows_of(tokens);
             arrive_rows(&per_layer.table, tokens);
             arrive(
                 format_args!("the embeddings of layers"),
@@ -297,7 +310,13 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
             );
             self.full[0].embeddings.get_or_init(|| per_layer.of(tokens, &x, n));
         }
-        x
+        match &self.model.streams {
+            Some(streams) => {
+                arrive(format_args!("the residual streams"), &streams.matrices().collect::<Vec<_>>());
+                streams.begin(x, n, t)
+            }
+            None => x,
+        }
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -316,6 +335,8 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let ForwardContext { n, c, .. } = self.full[0];
         let model = self.model;
         arrive(format_args!("the head"), &[("output", &model.output)]);
+        // llama.cpp projects the streams of all tokens.
+        let x = model.streams.as_ref().map_or(x.clone(), |streams| streams.end(&x, n, t));
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
         let bias = model.output_bias.as_deref();

@@ -58,6 +58,7 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_up_exps", "mlp.experts.{}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{}.down_proj"),
     ("ffn_gate_up_exps", "mlp.experts.gate_up_proj="),
+    ("ffn_up_all_exps", "mlp.experts.up_proj="),
     ("ffn_down_all_exps", "mlp.experts.down_proj="),
     ("exp_probs_b", "mlp.gate.e_score_correction_bias="),
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
@@ -133,6 +134,11 @@ impl<'a> DecoderNames<'a> {
         name.starts_with(&prefix)
     }
 
+    /// Returns true for the tensors of a layer's keys and values.
+    pub(super) fn is_of_keys(self, name: &str, index: usize) -> bool {
+        ["attn_k", "attn_v", "attn_k_norm"].iter().any(|of| self.of_layer(of, index) == name)
+    }
+
     /// Returns the name of a matrix's bias.
     pub(super) fn bias_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
@@ -166,6 +172,14 @@ impl<'a> DecoderNames<'a> {
                 ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"]
                     .map(|name| format!("{prefix}{name}.weight"))
             }
+        }
+    }
+
+    /// Returns the name of a list of matrices in a Hugging Face file; `None` for a GGUF file, which stacks them.
+    pub(super) fn projections(self, hugging_face: &str) -> Option<String> {
+        match self {
+            DecoderNames::Gguf { .. } => None,
+            DecoderNames::HuggingFace { prefix, .. } => Some(format!("{prefix}{hugging_face}")),
         }
     }
 

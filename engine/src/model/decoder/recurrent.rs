@@ -108,7 +108,7 @@ impl RecurrentFiles {
 
     /// Returns the layers that are a feed-forward block alone, in an architecture whose layers have one half each.
     pub(super) fn feed_forward_in_json(self, file: &Config) -> Result<Option<Vec<bool>>> {
-        Ok(self.kinds(file)?.map(|kinds| kinds.iter().map(|kind| *kind == SingleHalf::FeedForward).collect()))
+        Ok(self.kinds(file)?.map(|kinds| SingleHalf::feed_forward(&kinds)))
     }
 
     /// Reads factors inside of a block, if the architecture has any.

@@ -2,8 +2,9 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights};
+use crate::model::decoder::{DecoderConfig, FfnShape, ForwardContext, LayerWeights};
 use crate::ops::activation::Activation;
+use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -12,8 +13,8 @@ use crate::weight::Matrix;
 /// feed-forward size of the shared expert.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedExpert {
-    /// `[F, d]`
-    pub(crate) gate: Matrix,
+    /// `[F, d]`; `None` for an expert without a gate
+    pub(crate) gate: Option<Matrix>,
     /// `[F, d]`
     pub(crate) up: Matrix,
     /// `[d, F]`
@@ -29,7 +30,13 @@ impl SharedExpert {
     /// If one is missing, has another shape, or has an unsupported type.
     pub(crate) fn load(c: &DecoderConfig, w: &mut LayerWeights, width: usize) -> Result<Self> {
         let is_weighted = w.has_weighted_shared_expert();
-        let [gate, up] = w.shared_gate_and_up(width, c.hidden_size)?;
+        let (gate, up) = match c.shape.ffn {
+            FfnShape::Plain => (None, w.matrix("ffn_up_shexp", width, c.hidden_size)?),
+            FfnShape::Gated | FfnShape::FusedGate => {
+                let [gate, up] = w.shared_gate_and_up(width, c.hidden_size)?;
+                (Some(gate), up)
+            }
+        };
         Ok(Self {
             gate,
             up,
@@ -40,19 +47,33 @@ impl SharedExpert {
 
     /// Returns the matrices, with names for messages.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = (&'static str, &Matrix)> {
-        let all =
-            [("ffn_gate_shexp", &self.gate), ("ffn_up_shexp", &self.up), ("ffn_down_shexp", &self.down)];
-        all.into_iter().chain(self.weight.iter().map(|weight| ("ffn_gate_inp_shexp", weight)))
+        let gate = self.gate.iter().map(|gate| ("ffn_gate_shexp", gate));
+        let others = [("ffn_up_shexp", &self.up), ("ffn_down_shexp", &self.down)];
+        gate.chain(others).chain(self.weight.iter().map(|weight| ("ffn_gate_inp_shexp", weight)))
     }
 
     /// Adds the shared expert's share to the weighted sum over the chosen experts. `x` is the normed input: `[T, d]`
-    /// twice, to `[T, d]`.
-    pub(crate) fn forward(&self, x: &Tensor, routed: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
+    /// twice, to `[T, d]`. A norm of the shared expert's output comes before the sum.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        routed: &Tensor,
+        post_norm: Option<&RmsNorm>,
+        p: &ForwardContext,
+        t: &mut Probe,
+    ) -> Tensor {
         let n = p.n;
-        let gate = t.tap(SharedGate, n.linear(x, &self.gate));
+        let gate = self.gate.as_ref().map(|gate| t.tap(SharedGate, n.linear(x, gate)));
         let up = t.tap(SharedUp, n.linear(x, &self.up));
-        let act = t.tap(SharedAct, n.gated(&gate, &up, p.c.activation));
-        let out = t.tap(SharedOut, n.linear(&act, &self.down));
+        let act = match &gate {
+            Some(gate) => n.gated(gate, &up, p.c.activation),
+            None => n.activation(&up, p.c.activation),
+        };
+        let act = t.tap(SharedAct, act);
+        let mut out = t.tap(SharedOut, n.linear(&act, &self.down));
+        if let Some(norm) = post_norm {
+            out = t.tap(SharedPostNorm, n.rms_norm(&out, norm));
+        }
         let weight = self.weight.as_ref().map(|weight| {
             let logit = t.tap(SharedLogit, n.linear(x, weight).reshaped(&[x.rows()]));
             let has_plain_sigmoid = p.c.experts.as_ref().is_some_and(|experts| experts.has_plain_sigmoid);

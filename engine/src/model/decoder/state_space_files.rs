@@ -227,12 +227,13 @@ pub(super) enum SingleHalf {
     Recurrent,
     Attention,
     FeedForward,
+    Experts,
 }
 
 impl SingleHalf {
-    /// Returns flags that are true for the layers that are a feed-forward block alone.
+    /// Returns flags that are true for the layers that are a feed-forward block alone, with experts or without.
     pub(super) fn feed_forward(kinds: &[Self]) -> Vec<bool> {
-        kinds.iter().map(|kind| *kind == SingleHalf::FeedForward).collect()
+        kinds.iter().map(|kind| matches!(kind, SingleHalf::FeedForward | SingleHalf::Experts)).collect()
     }
 }
 
@@ -261,11 +262,9 @@ pub(super) fn kinds(file: &Config) -> Result<Vec<SingleHalf>> {
         "linear_attention" | "mamba" | "M" => Ok(SingleHalf::Recurrent),
         "full_attention" | "attention" | "*" => Ok(SingleHalf::Attention),
         "mlp" | "-" => Ok(SingleHalf::FeedForward),
-        "moe" | "E" => {
-            Err(file.bad_key(key, name, "layers without experts (Nemotron-H with experts is not supported)"))
-        }
+        "moe" | "E" => Ok(SingleHalf::Experts),
         _ => {
-            let expected = "\"linear_attention\", \"full_attention\" or \"mlp\", or M, * or -";
+            let expected = "\"linear_attention\", \"full_attention\", \"mlp\" or \"moe\", or M, *, - or E";
             Err(file.bad_key(key, name, expected))
         }
     };

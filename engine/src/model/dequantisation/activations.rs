@@ -3,13 +3,27 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::json::Config;
+use crate::weight::{DType, InputScale};
 
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
 pub(crate) enum ActivationScheme {
     /// 8-bit codes whose scales are computed from the values.
     Dynamic,
+    /// 8-bit codes whose scale is stored with the module.
+    Static {
+        /// Type of the codes.
+        codes: DType,
+        /// Name of the scale, after the module's name.
+        scale: &'static str,
+        /// False if a zero point is stored, too.
+        is_symmetric: bool,
+    },
+    /// 8-bit integers with a scale for each token, except columns with a value of at least this size (LLM.int8()); 0
+    /// for none.
+    Outliers(f32),
     /// A quantisation that is not supported.
     Unsupported {
         /// Configuration file.
@@ -26,8 +40,9 @@ pub(crate) enum ActivationScheme {
 impl ActivationScheme {
     /// Returns a scheme that is not supported.
     pub(super) fn unsupported(settings: &Config, key: &str, found: impl ToString) -> Self {
-        const EXPECTED: &str = "whole activations, or symmetric 8-bit ones with scales computed from their values \
-                                (other quantised activations are not supported)";
+        const EXPECTED: &str = "whole activations, or 8-bit ones with one stored scale (dynamic: false, strategy: \
+                                tensor) or symmetric ones with scales computed from their values (other quantised \
+                                activations are not supported)";
         Self::unsupported_for(settings, key, found, EXPECTED)
     }
 
@@ -50,31 +65,56 @@ impl ActivationScheme {
         if arguments.optional_usize("num_bits")?.unwrap_or(8) != 8 {
             return Ok(Self::unsupported(arguments, "num_bits", arguments.require_usize("num_bits")?));
         }
-        let dynamic = arguments.get("dynamic").map_or("false".to_owned(), ToString::to_string);
-        if dynamic != "true" {
-            return Ok(Self::unsupported(arguments, "dynamic", dynamic));
-        }
-        match arguments.optional_str("type")?.unwrap_or("int") {
-            "int" | "float" => (),
+        let codes = match arguments.optional_str("type")?.unwrap_or("int") {
+            "int" => DType::I8,
+            "float" => DType::F8_E4M3,
             other => return Ok(Self::unsupported(arguments, "type", other)),
+        };
+        let is_symmetric = arguments.optional_bool("symmetric")?.unwrap_or(true);
+        let strategy = (arguments.optional_str("strategy")?, arguments.optional_usize("group_size")?);
+        match arguments.get("dynamic").map_or("false".to_owned(), ToString::to_string).as_str() {
+            "true" => (),
+            "false" if matches!(strategy, (Some("tensor") | None, None)) => {
+                return Ok(Self::Static { codes, scale: "input_scale", is_symmetric });
+            }
+            "false" => return Ok(Self::unsupported(arguments, "strategy", format!("{strategy:?}"))),
+            dynamic => return Ok(Self::unsupported(arguments, "dynamic", dynamic)),
         }
-        match (arguments.optional_str("strategy")?, arguments.optional_usize("group_size")?) {
+        match strategy {
             (Some("token"), _) | (Some("tensor") | None, None) => (),
             (Some("group"), Some(size)) if size > 0 => (),
             (other, _) => return Ok(Self::unsupported(arguments, "strategy", format!("{other:?}"))),
         }
-        let asymmetric = !arguments.optional_bool("symmetric")?.unwrap_or(true);
-        if asymmetric {
+        if !is_symmetric {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
         Ok(ActivationScheme::Dynamic)
     }
 
-    /// Returns the scheme of transformers' `fp8`: groups of as many values as a block of weights has inputs.
-    pub(super) fn fine_grained(settings: &Config, scheme: &str) -> Self {
-        match scheme {
-            "dynamic" => ActivationScheme::Dynamic,
-            other => Self::unsupported(settings, "activation_scheme", format!("{other:?}")),
+    /// Returns the stored scale of a module's activations; `None` for other schemes.
+    ///
+    /// # Errors
+    /// If the scale or the zero point is missing or not a valid number.
+    pub(super) fn stored(&self, module: &ModuleTensors) -> Result<Option<InputScale>> {
+        const ZERO: &str = "input_zero_point";
+        let ActivationScheme::Static { codes, scale, is_symmetric } = *self else { return Ok(None) };
+        let step = module.number(scale, FLOATS)?;
+        if step <= 0.0 {
+            let problem =
+                format!("'{}' is {step}, expected more than 0; the file is damaged", module.name(scale));
+            return Err(module.bad(problem));
+        }
+        let zero = match (module.get(ZERO), is_symmetric) {
+            (None, true) => 0.0,
+            _ => module.number(ZERO, &[&[DType::I8, DType::I32], &InputScale::CODES, FLOATS].concat())?,
+        };
+        match zero.fract() == 0.0 && (-128.0..=127.0).contains(&zero) && (zero == 0.0 || !is_symmetric) {
+            true => Ok(Some(InputScale { codes, step, zero })),
+            false => {
+                let expected =
+                    if is_symmetric { "0 (symmetric: true)" } else { "an integer from -128 to 127" };
+                Err(module.bad(format!("'{}' is {zero}, expected {expected}", module.name(ZERO))))
+            }
         }
     }
 
@@ -84,7 +124,9 @@ impl ActivationScheme {
     /// Names the key that asks for another scheme.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            ActivationScheme::Dynamic => Ok(()),
+            ActivationScheme::Dynamic | ActivationScheme::Static { .. } | ActivationScheme::Outliers(_) => {
+                Ok(())
+            }
             ActivationScheme::Unsupported { file, key, found, expected } => {
                 Err(Error::bad_key(file, key, found, expected))
             }

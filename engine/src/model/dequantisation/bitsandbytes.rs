@@ -1,10 +1,12 @@
 //! bitsandbytes: `nf4` and `fp4` with one scale for each block of weights, and `int8` with one for each output.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::error::Result;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::weight_matrix::round_to;
+use crate::model::dequantisation::weight_matrix::{ElementDecoder, round_to};
 use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
@@ -74,13 +76,26 @@ impl WeightFormat for FourBits {
             return Err(module.bad(problem));
         }
         let blocks = BlockScales::read(module, &state, (rows * cols).div_ceil(state.blocksize))?;
+        let blocks = Arc::new(blocks);
         let (codes, block): (&[u8], usize) = (&stored.data, state.blocksize);
-        let value = move |row: usize, col: usize| {
+        // Both factors of an element: the value of its code, and the scale of its block.
+        let factors = move |blocks: &BlockScales, row: usize, col: usize| {
             let at = row * cols + col;
             let code = codes[at / 2] >> (4 * (1 - reading.index(at) % 2)) & 15;
-            round_to(dtype, blocks.codes[usize::from(code)] * blocks.scales[at / block])
+            (blocks.codes[usize::from(code)], blocks.scales[at / block])
         };
-        Ok(WeightMatrix { dtype, rows, cols, experts: None, value: Box::new(value) })
+        let shared = blocks.clone();
+        let value = move |row: usize, col: usize| {
+            let (code, scale) = factors(&blocks, row, col);
+            round_to(dtype, code * scale)
+        };
+        // The library's kernel for CPUs with AVX512-BF16 rounds both factors, and not their product.
+        let of_kernels = move |row: usize, col: usize| {
+            let (code, scale) = factors(&shared, row, col);
+            round_to(DType::BF16, code) * round_to(DType::BF16, scale)
+        };
+        let of_kernels: Option<ElementDecoder> = Some(Box::new(of_kernels));
+        Ok(WeightMatrix { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels })
     }
 }
 
@@ -144,7 +159,14 @@ impl WeightFormat for EightBits {
         let value = move |row: usize, col: usize| {
             f32::from(codes[row * cols + col] as i8) * largest[row] * EIGHT_BIT_STEP
         };
-        Ok(WeightMatrix { dtype: DType::F32, rows, cols, experts: None, value: Box::new(value) })
+        Ok(WeightMatrix {
+            dtype: DType::F32,
+            rows,
+            cols,
+            experts: None,
+            value: Box::new(value),
+            of_kernels: None,
+        })
     }
 }
 

@@ -35,6 +35,7 @@ use crate::error::Result;
 use crate::format::TensorFile;
 use crate::memory;
 use crate::model::json::Config;
+use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
 use module_tensors::ModuleTensors;
 
@@ -71,6 +72,8 @@ pub struct Dequantisation {
     name: String,
     groups: Vec<FormatGroup>,
     filter: ModuleFilter,
+    /// The same settings with the tensor names of another library.
+    other_names: Option<Box<Self>>,
 }
 
 /// Modules that share a format.
@@ -87,6 +90,24 @@ impl Dequantisation {
     /// If the method is unknown, or a key asks for something that is not supported.
     pub fn read(config: &Config) -> Result<Option<Self>> {
         settings::read(config)
+    }
+
+    /// Adds the tensor names of another library, for files that have those.
+    fn or_named_as(self, other: Self) -> Self {
+        Self { other_names: Some(Box::new(other)), ..self }
+    }
+
+    /// Returns the settings with the tensor names that a file has.
+    fn for_file(&self, file: &TensorFile) -> &Self {
+        let is_named_by = |this: &Self| {
+            let ends = |group: &FormatGroup| {
+                let ending = format!("{}{}", group.format.joint(), group.format.tensors()[0]);
+                file.iter().any(|(name, _)| name.ends_with(&ending))
+            };
+            this.groups.iter().any(ends)
+        };
+        let other = self.other_names.as_deref().filter(|other| !is_named_by(self) && is_named_by(other));
+        other.unwrap_or(self)
     }
 
     /// Returns the format's name, for notes.
@@ -110,11 +131,22 @@ impl Dequantisation {
         self.groups.iter().any(|group| group.activations.is_some())
     }
 
+    /// Returns true if the scales of activations are stored.
+    pub(crate) fn stores_input_scales(&self) -> bool {
+        let is_static =
+            |group: &FormatGroup| matches!(group.activations, Some(ActivationScheme::Static { .. }));
+        self.groups.iter().any(is_static)
+    }
+
     /// Returns the decoders of all quantised weights, by module.
     ///
     /// # Errors
     /// If the tensors of a module contradict the configuration or each other.
     pub(crate) fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
+        let this = self.for_file(file);
+        if !std::ptr::eq(this, self) {
+            return this.weights(file);
+        }
         let mut weights = BTreeMap::new();
         for (index, group) in self.groups.iter().enumerate() {
             let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
@@ -139,22 +171,62 @@ impl Dequantisation {
     /// # Errors
     /// See `Dequantisation::weights`; also if there is not enough memory.
     pub fn decoded(&self, file: &TensorFile) -> Result<TensorFile> {
+        let this = self.for_file(file);
+        if !std::ptr::eq(this, self) {
+            return this.decoded(file);
+        }
         let weights = self.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| self.consumed(module)).collect();
-        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name));
+        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !is_cache_scale(name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
-        file.with_tensors(whole.chain(decoded).collect())
+        let by_kernels = weights.iter().filter_map(|(module, weight)| {
+            Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
+        });
+        let scales = self.input_scales(file, weights.keys().copied())?;
+        file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).collect())
+    }
+
+    /// Returns tensors that state the quantisation of activations: the step and the zero point, or the threshold of
+    /// outliers.
+    fn input_scales<'f>(
+        &self,
+        file: &'f TensorFile,
+        modules: impl Iterator<Item = &'f str>,
+    ) -> Result<Vec<(String, StoredTensor)>> {
+        let mut scales = Vec::new();
+        for module in modules {
+            let Some(FormatGroup { format, activations: Some(scheme) }) = self.group_of(module) else {
+                continue;
+            };
+            let tensors = ModuleTensors { file, module, joint: format.joint(), main: format.tensors()[0] };
+            let vector = |numbers: &[f32]| {
+                let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+                StoredTensor { dtype: DType::F32, shape: vec![numbers.len()], data: data.into() }
+            };
+            if let ActivationScheme::Outliers(threshold) = scheme {
+                scales.push((Matrix::tensor_of_outliers(module), vector(&[*threshold])));
+            }
+            if let Some(InputScale { codes, step, zero }) = scheme.stored(&tensors)? {
+                scales.push((InputScale::tensor(module, codes), vector(&[step, zero])));
+            }
+        }
+        Ok(scales)
+    }
+
+    /// Returns the group of a quantised module.
+    fn group_of(&self, module: &str) -> Option<&FormatGroup> {
+        match self.filter.conversion(module) {
+            Conversion::Group(group) | Conversion::Either(group) => Some(&self.groups[group]),
+            Conversion::Excluded(_) => None,
+        }
     }
 
     /// Returns the names of the tensors that hold a module's weight.
     fn consumed(&self, module: &str) -> Vec<String> {
-        let group = match self.filter.conversion(module) {
-            Conversion::Group(group) | Conversion::Either(group) => &self.groups[group],
-            Conversion::Excluded(_) => return Vec::new(),
-        };
+        let Some(group) = self.group_of(module) else { return Vec::new() };
         let joint = group.format.joint();
         group.format.tensors().iter().map(|tensor| format!("{module}{joint}{tensor}")).collect()
     }
@@ -183,6 +255,12 @@ impl Dequantisation {
     }
 }
 
+/// Returns true for a scale of a quantised KV cache. The dump states the cache, so the scales are not read.
+fn is_cache_scale(name: &str) -> bool {
+    const NAMES: [&str; 4] = ["k_scale", "v_scale", "k_zero_point", "v_zero_point"];
+    name.rsplit_once("attn.").is_some_and(|(_, scale)| NAMES.contains(&scale))
+}
+
 fn excluded(why: &str) -> String {
     format!("the module is quantised, but {why}; correct the configuration or the weights")
 }
@@ -194,5 +272,6 @@ fn one_group(
     activations: Option<ActivationScheme>,
     filter: ModuleFilter,
 ) -> Dequantisation {
-    Dequantisation { name, groups: vec![FormatGroup { format: Box::new(format), activations }], filter }
+    let groups = vec![FormatGroup { format: Box::new(format), activations }];
+    Dequantisation { name, groups, filter, other_names: None }
 }

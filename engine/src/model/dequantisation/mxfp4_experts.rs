@@ -52,6 +52,13 @@ impl WeightFormat for Mxfp4Experts {
             e2m1(codes, reading.index(at)) * scales[at / BLOCK]
         };
         let (rows, experts) = (experts * inputs, Some(experts));
-        Ok(WeightMatrix { dtype: DType::BF16, rows, cols: outputs, experts, value: Box::new(value) })
+        Ok(WeightMatrix {
+            dtype: DType::BF16,
+            rows,
+            cols: outputs,
+            experts,
+            value: Box::new(value),
+            of_kernels: None,
+        })
     }
 }

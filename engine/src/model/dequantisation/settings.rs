@@ -187,9 +187,7 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     ])?;
     settings.only("expert_dtype", &["fp8".into()], "\"fp8\"")?;
     settings.only("fmt", &["e4m3".into()], "\"e4m3\"")?;
-    for key in ["kv_cache_scheme", "kv_cache_quant_method", "modules_to_convert"] {
-        settings.only(key, &[], "absent (it is not supported)")?;
-    }
+    settings.only("modules_to_convert", &[], "absent (it is not supported)")?;
     let has_exponents = match settings.optional_str("scale_fmt")?.unwrap_or("float") {
         "float" => false,
         "ue8m0" => true,
@@ -197,8 +195,6 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     };
     const IGNORED: &str = "ignored_layers";
     let key = if settings.get(IGNORED).is_some() { IGNORED } else { UNCONVERTED };
-    let mut filter = ModuleFilter::all(key);
-    filter.exclude_listed(settings, key)?;
     let scheme = settings.optional_str("activation_scheme")?.unwrap_or("dynamic");
     if !["dynamic", "static"].contains(&scheme) {
         return Err(settings.bad_key(
@@ -207,17 +203,23 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
             "\"dynamic\" or \"static\"",
         ));
     }
-    let (group, tensors) = match settings.get("weight_block_size") {
-        Some(_) => (ScaleGroup::Block(settings.pair("weight_block_size")?), float8::FINE_GRAINED),
-        None => (ScaleGroup::Tensor, float8::AUTO_FP8),
+    let named_by = |tensors: &'static [&'static str], group: ScaleGroup| {
+        let activations = match scheme {
+            "dynamic" => ActivationScheme::Dynamic,
+            _ => ActivationScheme::Static { codes: DType::F8_E4M3, scale: tensors[2], is_symmetric: true },
+        };
+        let mut filter = ModuleFilter::all(key);
+        filter.exclude_listed(settings, key)?;
+        let format = Float8Weights { tensors, group, has_exponents };
+        Ok(one_group(format!("FP8, {}", group.name()), format, Some(activations), filter))
     };
-    let activations = Some(ActivationScheme::fine_grained(settings, scheme));
-    Ok(one_group(
-        format!("FP8, {}", group.name()),
-        Float8Weights { tensors, group, has_exponents },
-        activations,
-        filter,
-    ))
+    match settings.get("weight_block_size") {
+        Some(_) => named_by(float8::FINE_GRAINED, ScaleGroup::Block(settings.pair("weight_block_size")?)),
+        None => {
+            let of_transformers = named_by(float8::FINE_GRAINED, ScaleGroup::Tensor)?;
+            Ok(named_by(float8::AUTO_FP8, ScaleGroup::Tensor)?.or_named_as(of_transformers))
+        }
+    }
 }
 
 fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
@@ -240,7 +242,13 @@ fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
     let mut filter = ModuleFilter::all(SKIPPED);
     filter.exclude_listed(settings, SKIPPED)?;
     if settings.optional_bool("load_in_8bit")?.unwrap_or(false) {
-        let activations = Some(ActivationScheme::unsupported(settings, "load_in_8bit", true));
+        const THRESHOLD: &str = "llm_int8_threshold";
+        let threshold = settings.optional_f32(THRESHOLD)?.unwrap_or(6.0);
+        if !(threshold >= 0.0 && threshold.is_finite()) {
+            return Err(settings.bad_key(THRESHOLD, threshold, "0 or more"));
+        }
+        settings.only("llm_int8_has_fp16_weight", &[false.into()], "false (weights are stored as int8)")?;
+        let activations = Some(ActivationScheme::Outliers(threshold));
         return Ok(one_group("bitsandbytes, int8".to_owned(), EightBits, activations, filter));
     }
     settings.only("load_in_4bit", &[true.into()], "true, unless load_in_8bit is true")?;
@@ -250,10 +258,7 @@ fn bitsandbytes(settings: &Config) -> Result<Dequantisation> {
         "fp4" => false,
         _ => return Err(settings.bad_key("bnb_4bit_quant_type", format!("{kind:?}"), "\"nf4\" or \"fp4\"")),
     };
-    let expected = "absent (bitsandbytes rounds scales differently for each batch size and CPU, so its products cannot be \
-                    judged; save the model dequantised, or use xcheck inspect --verify)";
-    let scheme = ActivationScheme::unsupported_for(settings, "load_in_4bit", true, expected);
-    Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, Some(scheme), filter))
+    Ok(one_group(format!("bitsandbytes, {kind}"), FourBits { is_nf4 }, None, filter))
 }
 
 /// Reads the settings of gpt-oss, whose experts alone are quantised.
@@ -288,7 +293,7 @@ fn mlx(settings: &Config) -> Result<Dequantisation> {
     all.extend([ModulePattern::Linear, ModulePattern::Embedding]);
     filter.groups.push(all);
     let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
-    Ok(Dequantisation { name, groups: groups.into_iter().map(group).collect(), filter })
+    Ok(Dequantisation { name, groups: groups.into_iter().map(group).collect(), filter, other_names: None })
 }
 
 fn mlx_format(settings: &Config) -> Result<Mlx> {

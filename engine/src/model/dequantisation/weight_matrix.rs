@@ -8,6 +8,9 @@ use crate::weight::{DType, StoredTensor};
 /// Number of rows that are decoded together: the codes of several rows share words in some formats.
 const ROWS: usize = 32;
 
+/// Decodes the element at a row and a column.
+pub(crate) type ElementDecoder<'f> = Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>;
+
 /// A quantised weight, `[rows, cols]`, as a function from row and column to the decoded value.
 pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
@@ -19,7 +22,10 @@ pub(crate) struct WeightMatrix<'f> {
     /// Number of experts whose matrices are stacked in one parameter; `None` for a module's matrix.
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
-    pub(crate) value: Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>,
+    pub(crate) value: ElementDecoder<'f>,
+    /// Decodes the element as kernels that do not decode the weight before a product, in F32; `None` if they use the same
+    /// values.
+    pub(crate) of_kernels: Option<ElementDecoder<'f>>,
 }
 
 impl WeightMatrix<'_> {
@@ -35,28 +41,38 @@ impl WeightMatrix<'_> {
 
     /// Returns the size of the decoded matrix.
     pub(crate) fn bytes(&self) -> usize {
-        self.rows * self.cols * self.dtype.block_bytes()
+        let of_kernels = self.of_kernels.as_ref().map_or(0, |_| DType::F32.block_bytes());
+        self.rows * self.cols * (self.dtype.block_bytes() + of_kernels)
     }
 
     /// Decodes all elements.
     pub(crate) fn decoded(&self) -> StoredTensor {
-        let row_bytes = self.cols * self.dtype.block_bytes();
+        self.decoded_by(&self.value, self.dtype)
+    }
+
+    /// Decodes all elements as kernels do, if those use other values.
+    pub(crate) fn decoded_by_kernels(&self) -> Option<StoredTensor> {
+        self.of_kernels.as_ref().map(|value| self.decoded_by(value, DType::F32))
+    }
+
+    fn decoded_by(&self, value: &ElementDecoder, dtype: DType) -> StoredTensor {
+        let row_bytes = self.cols * dtype.block_bytes();
         let mut data = vec![0; self.rows * row_bytes];
         parallel::chunks(&mut data, (ROWS * row_bytes).max(1), ROWS * self.cols * 4, |chunk, out| {
-            self.decode_rows(chunk * ROWS, out);
+            self.decode_rows(value, dtype, chunk * ROWS, out);
         });
-        StoredTensor { dtype: self.dtype, shape: self.shape(), data: data.into() }
+        StoredTensor { dtype, shape: self.shape(), data: data.into() }
     }
 
     /// Decodes whole rows from `first` on, column by column.
-    fn decode_rows(&self, first: usize, out: &mut [u8]) {
-        let width = self.dtype.block_bytes();
+    fn decode_rows(&self, value: &ElementDecoder, dtype: DType, first: usize, out: &mut [u8]) {
+        let width = dtype.block_bytes();
         let rows = out.len() / (self.cols * width);
         for col in 0..self.cols {
             for row in 0..rows {
-                let value = (self.value)(first + row, col);
+                let value = value(first + row, col);
                 let out = &mut out[(row * self.cols + col) * width..][..width];
-                match self.dtype {
+                match dtype {
                     DType::F16 => out.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
                     DType::BF16 => out.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
                     _ => out.copy_from_slice(&value.to_le_bytes()),

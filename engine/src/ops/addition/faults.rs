@@ -1,5 +1,6 @@
 //! Changes of the residual stream: what each addition adds.
 
+pub(crate) mod low_rank;
 pub(crate) mod stream;
 
 use crate::change::outer_operations::made_by;

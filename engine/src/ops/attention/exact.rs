@@ -16,6 +16,13 @@ use crate::quant::{CACHES, activation_type};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
+/// Returns the sum of the products of each block's minimum with the surplus of the query's stored sum.
+fn surplus_of(surplus: Option<&[f64]>, key: &InputValues) -> f64 {
+    let least = |block: &[f64]| block.iter().copied().fold(f64::INFINITY, f64::min);
+    surplus
+        .map_or(0.0, |surplus| key.values.chunks(32).zip(surplus).map(|(block, by)| least(block) * by).sum())
+}
+
 /// Attention scores, `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub(crate) struct Scores {
     /// `[T, H, D]`
@@ -91,7 +98,7 @@ impl Scores {
     }
 
     /// Returns a query, rounded for the product with keys, and the factor of its products.
-    fn query(&self, profile: &Profile, q: &InputTensor, row: usize) -> (InputValues, f64) {
+    fn query(&self, profile: &Profile, q: &InputTensor, row: usize) -> (Operand, f64) {
         let &[_, heads, head_dim] = self.q.shape() else { panic!("queries are [T, H, D]") };
         let [head, token, _] = self.place(row);
         let of_queries = match (self.scale, profile.scaled) {
@@ -112,12 +119,13 @@ impl Scores {
                 q.rounded(short)
             }),
         };
-        let query = match CACHES.contains(&self.cache) {
-            true => Operand::coded(&query, activation_type(self.cache)).row,
-            false => query,
-        };
         let factor = f64::from(self.scale.factor());
-        (query, of_queries.map_or(factor, |of_queries| if profile.scales_both() { of_queries } else { 1.0 }))
+        let factor =
+            of_queries.map_or(factor, |of_queries| if profile.scales_both() { of_queries } else { 1.0 });
+        match CACHES.contains(&self.cache) {
+            true => (Operand::coded(&query, activation_type(self.cache)), factor),
+            false => (Operand::plain(query), factor),
+        }
     }
 
     /// Returns a key, rounded for the product with queries, and the factor of its products.
@@ -168,7 +176,7 @@ impl Scores {
         let &[keys, key_heads, _] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
         let row = wanted[0] / keys;
         let [.., key_head] = self.place(row);
-        let (query, factor) = self.query(profile, q, row);
+        let (Operand { row: query, surplus, .. }, factor) = self.query(profile, q, row);
         let unit = unit(profile, Float::F32);
         let operand = |x: InputValues| if unit == Float::F32 { x } else { x.map(|x| x.rounded(unit)) };
         let query = operand(query);
@@ -176,7 +184,9 @@ impl Scores {
             let (key, factor) = self.key(profile, k, flat % keys * key_heads + key_head, factor);
             let key = operand(key);
             let cut = if is_cut(profile) { cut_off(&query.values, &key.values) } else { 0.0 };
-            Self::scaled(dot(&query, &key).moved(0.0, cut), profile, factor)
+            let product = dot(&query, &key).moved(0.0, cut);
+            let value = product.value + surplus_of(surplus.as_deref(), &key);
+            Self::scaled(ExactValue { value, ..product }, profile, factor)
         };
         exacts.extend(wanted.iter().map(one));
     }
@@ -213,8 +223,11 @@ impl Scores {
         exacts: &mut Vec<ExactValue>,
     ) {
         let (keys, head_dim) = (self.k.shape()[0], self.k.shape()[2]);
-        let queries: Vec<(InputValues, f64)> =
-            four.iter().map(|flats| self.query(profile, q, flats[0] / keys)).collect();
+        let of_row = |flats: &&[usize]| {
+            let (query, factor) = self.query(profile, q, flats[0] / keys);
+            (query.row, factor)
+        };
+        let queries: Vec<(InputValues, f64)> = four.iter().map(of_row).collect();
         let rows: Vec<&[f64]> = queries.iter().map(|(query, _)| query.values.as_slice()).collect();
         let side = InterleavedRows::<SIDE>::of(&rows);
         let tiles: Vec<PanelTile> = panels.iter().map(|panel| PanelTile::new(panel, &side)).collect();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::exact::dot::dot;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operand::{Operand, operand_type};
+use crate::exact::operand::{CodeRange, Operand, operand_type};
 use crate::exact::operation::by_row;
 use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operands, Operation, Profile, is_given};
@@ -52,12 +52,18 @@ impl Operation for ExpertWeights {
                     chosen.map(|expert| weights[expert]).collect()
                 }
                 (ScoreFunction::Sigmoid, is_normalised) => {
-                    let scores =
-                        chosen.map(|expert| sigmoid(all.get(expert), profile.library_ulps)).collect();
-                    if is_normalised { divided_by_sum(scores) } else { scores }
+                    let score =
+                        |expert| self.routing.score(sigmoid(all.get(expert), profile.library_ulps), profile);
+                    let scores = chosen.map(score).collect();
+                    if is_normalised { self.routing.divided_by_sum(scores, profile) } else { scores }
                 }
             };
-            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale, used);
+            let one = |&flat: &usize| {
+                let expert = self.chosen.row(token)[flat % used] as usize;
+                let each =
+                    self.routing.scales.get(expert).map_or(1.0, |&by| profile.weights.round(by.into()));
+                scaled(weights[flat % used], f64::from(self.routing.scale) * each, used)
+            };
             flats.iter().map(one).collect::<Vec<_>>()
         };
         by_row(wanted, used).flat_map(of_token).collect()
@@ -103,7 +109,7 @@ impl BiasedWeights {
     pub(crate) fn weights(&self) -> Tensor {
         let weights = self.scores.clone();
         self.routing.scaled(match self.routing.is_normalised {
-            true => normalised(weights, |row| row.iter().sum()),
+            true => normalised(weights, |row| row.iter().sum::<f32>() + self.routing.added),
             false => weights,
         })
     }
@@ -116,8 +122,9 @@ impl Operation for BiasedWeights {
         let of_token = |flats: &[usize]| {
             let first = flats[0] / used * used;
             let all: Vec<ExactValue> = (first..first + used).map(|flat| scores.get(flat)).collect();
-            let weights = if self.routing.is_normalised { divided_by_sum(all) } else { all };
-            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale, used);
+            let weights =
+                if self.routing.is_normalised { self.routing.divided_by_sum(all, profile) } else { all };
+            let one = |&flat: &usize| scaled(weights[flat % used], self.routing.scale.into(), used);
             flats.iter().map(one).collect::<Vec<_>>()
         };
         by_row(wanted, used).flat_map(of_token).collect()
@@ -133,29 +140,41 @@ impl Operation for BiasedWeights {
 }
 
 /// Multiplies a weight by the scaling factor of the routing. `used` terms were added in its divisor.
-fn scaled(weight: ExactValue, scale: f32, used: usize) -> ExactValue {
-    let weight = weight.through(weight.value * f64::from(scale), f64::from(scale));
+fn scaled(weight: ExactValue, scale: f64, used: usize) -> ExactValue {
+    let weight = weight.through(weight.value * scale, scale);
     let size = U * weight.value.abs();
-    weight.moved(2.0 * K * size, (used as f64 + 5.0) * size)
+    weight.moved(2.0 * K * size, (used as f64 + 6.0) * size)
 }
 
-/// Divides values by their sum.
-fn divided_by_sum(values: Vec<ExactValue>) -> Vec<ExactValue> {
-    let sum: f64 = values.iter().map(|value| value.value).sum();
-    let sigma = values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt();
-    let radius: f64 = values.iter().map(|value| value.radius).sum();
-    let size = sum.abs();
-    // The sum is uncertain by less than itself, unless values of both signs cancel out.
-    let least = (size - radius).max(size * U);
-    let divided = |value: ExactValue| {
-        let share = value.value / sum;
-        ExactValue {
-            value: share,
-            sigma: both(value.sigma, share.abs() * sigma) / size,
-            radius: (value.radius + share.abs() * radius) / least,
-        }
-    };
-    values.into_iter().map(divided).collect()
+impl ExpertRouting {
+    /// Returns a score that engines may round: not every engine rounds scores that the architecture's authors round.
+    fn score(&self, score: ExactValue, profile: &Profile) -> ExactValue {
+        if self.rounds_scores { score.or(score.rounded(profile.results)) } else { score }
+    }
+
+    /// Divides values by their sum.
+    fn divided_by_sum(&self, values: Vec<ExactValue>, profile: &Profile) -> Vec<ExactValue> {
+        let sum: f64 = values.iter().map(|value| value.value).sum::<f64>() + f64::from(self.added);
+        // The sum of the values, and that with the added number.
+        let rounding = match profile.results {
+            short if self.rounds_scores && short != Float::F32 => 2.0 * short.unit() * sum.abs(),
+            _ => 0.0,
+        };
+        let sigma = values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt() + rounding;
+        let radius: f64 = values.iter().map(|value| value.radius).sum::<f64>() + rounding;
+        let size = sum.abs();
+        // The sum is uncertain by less than itself, unless values of both signs cancel out.
+        let least = (size - radius).max(size * U);
+        let divided = |value: ExactValue| {
+            let share = value.value / sum;
+            ExactValue {
+                value: share,
+                sigma: both(value.sigma, share.abs() * sigma) / size,
+                radius: (value.radius + share.abs() * radius) / least,
+            }
+        };
+        values.into_iter().map(divided).collect()
+    }
 }
 
 /// Scores by which experts are chosen: `[T, E]` to `[T, E]`.
@@ -179,7 +198,8 @@ impl Operation for ExpertScores {
                 }
             };
             let one = |&flat: &usize| {
-                let (score, bias) = (scores[flat % experts], self.routing.bias.get(flat % experts));
+                let score = self.routing.score(scores[flat % experts], profile);
+                let bias = self.routing.bias.get(flat % experts);
                 let Some(&bias) = bias else { return score };
                 let (bias, value) = (f64::from(bias), score.value + f64::from(bias));
                 // transformers rounds the bias like a weight if it rounds the logits; others need not.
@@ -272,7 +292,7 @@ impl ExpertProducts {
     fn products(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let rows = self.w[0].rows;
         let operands = self.operands(profile, wanted);
-        let each = row_of_each(&self.x, self.chosen.row_len());
+        let each = self.operand_of_each(profile);
         // Sorted by expert and output, so that each row of weights is decoded once for all tokens.
         let place = |index: usize| {
             let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
@@ -311,16 +331,42 @@ impl ExpertProducts {
         }
     }
 
-    /// Returns the rows of activations that the requested results need.
+    /// Returns the index of the operand that each entry of `chosen` reads: its row of activations, or its own operand
+    /// if the codes of activations have the scale of the expert.
+    fn operand_of_each(&self, profile: &Profile) -> Box<dyn Fn(usize) -> usize + Sync> {
+        match has_stored_scales(profile) {
+            true => Box::new(|entry| entry),
+            false => Box::new(row_of_each(&self.x, self.chosen.row_len())),
+        }
+    }
+
+    /// Returns the operands that the requested results need.
     fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
-        let (rows, width, dtype) = (self.w[0].rows, self.w[0].cols, self.w[0].dtype);
-        let each = row_of_each(&self.x, self.chosen.row_len());
+        let rows = self.w[0].rows;
+        let each = self.operand_of_each(profile);
         let mut needed: Vec<usize> = wanted.iter().map(|flat| each(flat / rows)).collect();
         needed.dedup();
         let x = InputTensor::of(&self.x, profile);
-        let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype, None));
-        parallel::map(needed.len(), 4 * width, |index| operand(needed[index])).into_iter().collect()
+        let operand = |index: usize| (index, self.operand(&x, profile, index));
+        parallel::map(needed.len(), 4 * self.w[0].cols, |index| operand(needed[index])).into_iter().collect()
     }
+
+    fn operand(&self, x: &InputTensor, profile: &Profile, index: usize) -> Operand {
+        let (width, dtype) = (self.w[0].cols, self.w[0].dtype);
+        if !has_stored_scales(profile) {
+            return Operand::new(x.part(index * width, width), profile, dtype, None);
+        }
+        let row = row_of_each(&self.x, self.chosen.row_len())(index);
+        let input = self.w[self.chosen.data()[index] as usize].input_scale();
+        let profile =
+            Profile { activation_codes: profile.activation_codes.filter(|_| input.is_some()), ..*profile };
+        Operand::new(x.part(row * width, width), &profile, dtype, input.map(CodeRange::Stored))
+    }
+}
+
+/// Returns true if the codes of activations have scales that are stored with the matrices.
+fn has_stored_scales(profile: &Profile) -> bool {
+    profile.activation_codes.is_some_and(|codes| codes.are_stored())
 }
 
 /// The weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
@@ -331,6 +377,8 @@ pub(crate) struct ExpertMixture {
     pub(crate) weights: Tensor,
     /// Scores in the choice, which decide the order of the sum: `[T, k]`
     pub(crate) scores: Tensor,
+    /// True if the architecture's authors round the sum only. Other engines may round products and partial sums.
+    pub(crate) is_whole: bool,
 }
 
 impl Operation for ExpertMixture {
@@ -343,13 +391,16 @@ impl Operation for ExpertMixture {
             let product = |slot: usize| {
                 let (weight, output) =
                     (weights.get(token * used + slot), outputs.get((token * used + slot) * width + column));
-                weight.times(output).rounded(profile.weighted)
+                weight.times(output)
             };
-            let terms: Vec<ExactValue> = (0..used).map(product).collect();
-            match profile.mixed {
+            let whole: Vec<ExactValue> = (0..used).map(product).collect();
+            let terms: Vec<ExactValue> = whole.iter().map(|term| term.rounded(profile.weighted)).collect();
+            let mixed = match profile.mixed {
                 Float::F32 => sum(&terms),
                 short => sum_in(short, &terms),
-            }
+            };
+            let is_rounded = [profile.weighted, profile.mixed] != [Float::F32; 2];
+            if self.is_whole && is_rounded { mixed.or(sum(&whole)) } else { mixed }
         };
         wanted.iter().map(one).collect()
     }

@@ -128,7 +128,9 @@ fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
         "equal" => by(&logits.clone().map(|_| 0.0), divided(true)),
         // The router's logits without softmax.
         "logits" => Some(of_chosen(logits)),
-        "unscaled" if routing.scale != 1.0 => by(logits, ExpertRouting { scale: 1.0, ..routing.clone() }),
+        "unscaled" if routing.scale != 1.0 || !routing.scales.is_empty() => {
+            by(logits, ExpertRouting { scale: 1.0, scales: Vec::new(), ..routing.clone() })
+        }
         "softmax" | "sigmoid" => {
             let function = score_function(word)?;
             (function != routing.function)

@@ -25,6 +25,10 @@ pub struct ExpertRouting {
     pub(crate) groups: Option<ExpertGroups>,
     /// Factor of the weights after they are divided by their sum.
     pub(crate) scale: f32,
+    /// Further factor of each expert's weight, `[E]`; empty without such factors.
+    pub(crate) scales: Vec<f32>,
+    /// Number that is added to the sum before weights are divided by it.
+    pub(crate) added: f32,
     /// True if the weights are divided by their sum.
     pub(crate) is_normalised: bool,
     /// True if the function reads the logits of the chosen experts alone, and logits decide the choice. The values of a
@@ -32,6 +36,10 @@ pub struct ExpertRouting {
     pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
     pub(crate) is_rounded: bool,
+    /// True if they round the weighted sum only, not its products and partial sums.
+    pub(crate) mixes_whole: bool,
+    /// True if they round scores, before the bias is added, and the sum of the weights, too.
+    pub(crate) rounds_scores: bool,
 }
 
 /// Function of a router's logits that gives each expert's score.
@@ -121,6 +129,17 @@ impl ExpertRouting {
     /// Multiplies weights by their factor: `[T, k]`.
     pub(crate) fn scaled(&self, weights: Tensor) -> Tensor {
         if self.scale == 1.0 { weights } else { weights.map(|weight| weight * self.scale) }
+    }
+
+    /// Multiplies weights by the factors of their experts: `[T, k]` twice, to `[T, k]`.
+    pub(crate) fn scaled_each(&self, weights: Tensor, chosen: &Tensor) -> Tensor {
+        if self.scales.is_empty() {
+            return weights;
+        }
+        let (shape, mut data) = (weights.shape().to_vec(), weights.into_data());
+        let experts = chosen.data().iter().map(|&expert| expert as usize);
+        data.iter_mut().zip(experts).for_each(|(weight, expert)| *weight *= self.scales[expert]);
+        Tensor::new(&shape, data)
     }
 }
 

@@ -30,7 +30,11 @@ impl Operation for RowProduct {
             // Engines compute the logarithm in `f32`, and round four times in all.
             let error = if self.temperature.is_some() { ROUNDINGS * U * factor.value.abs() } else { 0.0 };
             let row = flat / width / each;
-            factor.moved(K * error, error).times(x.get(row * width + flat % width))
+            let factor = factor.moved(K * error, error);
+            let is_rounded = self.temperature.as_ref().is_some_and(|(temperature, _)| temperature.is_rounded);
+            // Not every engine rounds a factor that the architecture's authors round.
+            let factor = if is_rounded { factor.or(factor.rounded(profile.results)) } else { factor };
+            factor.times(x.get(row * width + flat % width))
         };
         wanted.iter().map(one).collect()
     }

@@ -10,11 +10,13 @@ use crate::tensor::Tensor;
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::QueryTemperature,
-        keys: Some(["attn_temperature_tuning", "attention.temperature_length"]),
+        keys: Some(["attn_temperature_tuning", "attention.temperature_scale"]),
         at: &[Point::QScaled],
-        takes: "none|from-zero|of-pass|twice|half-floor",
+        takes: "none|from-zero|from-one|of-pass|twice|half-floor",
         compute: |at, value| tempered(at, value.as_word()?),
-        usual: |_| ["none", "from-zero", "of-pass", "twice", "half-floor"].map(ChangeValue::word).into(),
+        usual: |_| {
+            ["none", "from-zero", "from-one", "of-pass", "twice", "half-floor"].map(ChangeValue::word).into()
+        },
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -31,27 +33,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 fn tempered(at: &SiteContext, word: &str) -> Option<Tensor> {
     let RowProduct { x, temperature, .. } = at.stage()?;
     let (temperature, positions) = temperature.as_ref()?;
-    let (first, tokens) = (positions.start, positions.len());
-    let from = |first: usize| at.n.row_scaled(x, &temperature.factors(first..first + tokens));
+    let of = |x: &Tensor, other: QueryTemperature| Some(at.n.tempered(x, &other, positions.clone()));
     match word {
         "none" => Some(x.clone()),
-        // The position without the 1 that is added.
-        "from-zero" if first > 0 => Some(from(first - 1)),
-        "from-zero" => {
-            let rest = temperature.factors(0..tokens - 1).into_data();
-            Some(at.n.row_scaled(x, &Tensor::new(&[tokens], [vec![1.0], rest].concat())))
-        }
+        "from-zero" if temperature.offset != 0 => of(x, QueryTemperature { offset: 0, ..*temperature }),
+        "from-one" if temperature.offset != 1 => of(x, QueryTemperature { offset: 1, ..*temperature }),
         // Positions in the pass.
-        "of-pass" if first > 0 => Some(from(0)),
-        "twice" => Some(at.n.tempered(
-            &at.n.tempered(x, temperature, positions.clone()),
-            temperature,
-            positions.clone(),
-        )),
-        "half-floor" => {
-            let other = QueryTemperature { floor: temperature.floor.div_ceil(2), ..*temperature };
-            Some(at.n.tempered(x, &other, positions.clone()))
-        }
+        "of-pass" if positions.start > 0 => Some(at.n.tempered(x, temperature, 0..positions.len())),
+        "twice" => of(&of(x, *temperature)?, *temperature),
+        "half-floor" => of(x, QueryTemperature { floor: temperature.floor.div_ceil(2), ..*temperature }),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Product of a row and a factor of its own: `[T, ...]` and `[T]` to the same shape, or `[T, d]` and `[T, k]` to `[T, k, d]`.
 //!
-//! Llama 4 (Meta, 2025) multiplies queries by a temperature of their position, and the input of each chosen expert by the
-//! expert's weight.
+//! Llama 4 (Meta, 2025) and Ministral 3 (Mistral AI, 2025) multiply queries by a temperature of their position. Llama 4
+//! multiplies the input of each chosen expert by the expert's weight.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -11,23 +11,33 @@ use std::ops::Range;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Temperature of queries by position: `1 + scale · ln(1 + ⌊(position + 1) / floor⌋)`.
+/// Temperature of queries by position: `1 + scale · ln(1 + ⌊(position + offset) / floor⌋)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryTemperature {
     /// Number of positions with the same temperature.
     pub floor: usize,
     /// Factor of the logarithm.
     pub scale: f32,
+    /// Number that is added to positions.
+    pub(crate) offset: usize,
+    /// True if the architecture's authors round temperatures to the type of activations.
+    pub(crate) is_rounded: bool,
+    /// True if layers with RoPE have the temperature, too.
+    pub(crate) is_of_all_layers: bool,
 }
 
 impl QueryTemperature {
-    /// Constants of llama.cpp.
-    pub(crate) const LLAMA_CPP: Self = Self { floor: 8192, scale: 0.1 };
+    /// Llama 4's temperature, with the constants of llama.cpp.
+    pub(crate) const LLAMA4: Self =
+        Self { floor: 8192, scale: 0.1, offset: 1, is_rounded: false, is_of_all_layers: false };
+    /// Ministral 3's temperature, whose constants are in the files.
+    pub(crate) const MINISTRAL3: Self =
+        Self { floor: 0, scale: 0.0, offset: 0, is_rounded: true, is_of_all_layers: true };
 
     /// Returns the factors of the positions of a pass: `[T]`.
     pub(crate) fn factors(&self, positions: Range<usize>) -> Tensor {
         let factor = |position: usize| {
-            let steps = (position + 1) / self.floor.max(1);
+            let steps = (position + self.offset) / self.floor.max(1);
             (1.0 + f64::from(self.scale) * (steps as f64).ln_1p()) as f32
         };
         Tensor::new(&[positions.len()], positions.map(factor).collect())

@@ -1,4 +1,4 @@
-//! Changes of the factor of a layer's output, and of the factor of a layer's embeddings.
+//! Changes of the factors of a layer's output, of a layer's embeddings, and of a router's input.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
@@ -11,6 +11,14 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::LayerScale,
         at: &[Point::BlockOut],
+        takes: "none|inverse|twice",
+        compute: |at, value| scaled(at, value.as_word()?),
+        usual: |_| ["none", "inverse", "twice"].map(ChangeValue::word).into(),
+        ..CatalogueEntry::PLAIN
+    },
+    CatalogueEntry {
+        kind: CauseKind::RouterScale,
+        at: &[Point::RouterNorm],
         takes: "none|inverse|twice",
         compute: |at, value| scaled(at, value.as_word()?),
         usual: |_| ["none", "inverse", "twice"].map(ChangeValue::word).into(),
@@ -30,7 +38,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Computes the output of a layer with another factor.
+/// Computes a scaled value with another factor.
 fn scaled(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Scaling { x, by } = at.stage()?;
     match word {

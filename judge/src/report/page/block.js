@@ -2,13 +2,13 @@
 
 /** Parts of the model, each with its taps in data-flow order; taps in one list run in parallel. */
 const FLOW = [
-  ["input", [["tokens"], ["embed"]]],
-  ["attention", [["attn_norm"], ["mixer_in"], ["conv_in", "mixer_gate", "beta_logit", "decay_logit"], ["conv_out"], ["conv_act"], ["step_size"], ["q_latent"], ["q_latent_norm"], ["q", "k", "v", "attn_gate", "kv_latent"], ["kv_latent_norm"], ["q_norm", "k_norm", "v_norm"], ["q_rope", "k_rope"], ["q_scaled", "q_rope_norm", "k_rope_norm"], ["k_cache", "v_cache"], ["q_unit", "k_unit", "beta", "decay"], ["recurrent_state"], ["k_expanded", "v_expanded"], ["attn_scores"], ["attn_weights"], ["attn_latent"],
-    ["attn_context"], ["attn_gated"], ["recurrent_out"], ["recurrent_norm", "conv_gated"], ["attn_sub_norm"], ["mixer_out", "attn_out"], ["attn_post_norm"], ["attn_residual"]]],
-  ["feed-forward", [["ffn_norm"], ["router_logits"], ["expert_scores"], ["experts", "expert_weights"], ["expert_in"], ["ffn_gate", "ffn_up", "expert_gate", "expert_up", "shared_gate", "shared_up"],
-    ["ffn_act", "expert_act", "shared_act"], ["ffn_sub_norm"], ["expert_out", "shared_out", "shared_logit"], ["routed_out", "shared_weight"],
-    ["ffn_out"], ["ffn_post_norm"], ["ffn_residual"], ["layer_gate", "layer_input"], ["layer_act"], ["layer_out"], ["layer_post_norm"], ["block_out"]]],
-  ["output", [["final_norm"], ["logits"], ["last_logits"], ["argmax", "probs", "token_logprobs", "top_ids", "top_logprobs"], ["generated"]]],
+  ["input", [["tokens"], ["embed"], ["altup_projected"], ["altup_streams"]]],
+  ["attention", [["predict_router"], ["predict_coefs"], ["altup_predicted"], ["attn_norm"], ["mixer_in"], ["conv_in", "mixer_gate", "beta_logit", "decay_logit"], ["conv_out"], ["conv_act"], ["step_size"], ["q_latent"], ["q_latent_norm"], ["q", "k", "v", "attn_gate", "kv_latent"], ["kv_latent_norm"], ["q_norm", "k_norm", "v_norm"], ["q_rope", "k_rope"], ["q_scaled", "q_rope_norm", "k_rope_norm"], ["k_cache", "v_cache"], ["q_unit", "k_unit", "beta", "decay"], ["recurrent_state"], ["k_expanded", "v_expanded"], ["attn_scores"], ["attn_weights"], ["attn_latent"],
+    ["attn_context"], ["attn_gated"], ["recurrent_out"], ["recurrent_norm", "conv_gated"], ["attn_sub_norm"], ["mixer_out", "attn_out"], ["attn_post_norm"], ["attn_residual"], ["laurel_low"], ["laurel_high"], ["laurel_norm"], ["laurel_out"], ["laurel_residual"]]],
+  ["feed-forward", [["ffn_norm", "router_norm", "expert_norm"], ["router_logits"], ["expert_scores"], ["experts", "expert_weights"], ["expert_latent", "expert_in"], ["ffn_gate", "ffn_up", "expert_gate", "expert_up", "shared_gate", "shared_up"], ["ffn_sparse"],
+    ["ffn_act", "expert_act", "shared_act"], ["ffn_sub_norm"], ["expert_out", "shared_out", "shared_logit"], ["routed_latent"], ["routed_out", "shared_weight"], ["routed_post_norm", "shared_post_norm"],
+    ["ffn_out"], ["ffn_post_norm"], ["ffn_residual"], ["correct_router"], ["correct_coefs"], ["altup_corrected"], ["altup_active"], ["layer_gate", "layer_input"], ["layer_act"], ["layer_out"], ["layer_post_norm"], ["block_out"]]],
+  ["output", [["altup_unembedded"], ["altup_mean"], ["final_norm"], ["logits"], ["last_logits"], ["argmax", "probs", "token_logprobs", "top_ids", "top_logprobs"], ["generated"]]],
 ];
 
 /** Returns the worst row of each tap in a pass. */

@@ -14,7 +14,7 @@ from xcheck.taps import FUSED, TAPS
 from .modules import layers
 
 # Modules with several results, by the names that transformers gives them. Places are relative to a decoder layer.
-FEED_FORWARD = r"(mlp|feed_forward|block_sparse_moe|moe)"
+FEED_FORWARD = r"(mlp|feed_forward|block_sparse_moe|moe|mixer)"
 SHARED = FEED_FORWARD + r"\.(shared_experts?|shared_mlp)"
 ROUTER = FEED_FORWARD + r"\.gate|(mlp|block_sparse_moe|moe)\.router"
 MIXTURE = (
@@ -30,6 +30,7 @@ MIXTURE = (
     ("shared_logit", "output", FEED_FORWARD + r"\.shared_expert_gate"),
     ("ffn_out", "output", FEED_FORWARD),
 )
+<<<<<<< HEAD
 LATENT = (  # multi-head latent attention
     ("q", "output", r"(self_attn|attention)\.q_b_proj"),
     ("q_latent", "output", r"(self_attn|attention)\.q_a_proj"),
@@ -37,6 +38,14 @@ LATENT = (  # multi-head latent attention
     ("kv_latent", "output", r"(self_attn|attention)\.kv_a_proj_with_mqa"),
     ("kv_latent_norm", "output", r"(self_attn|attention)\.kv_a_layernorm"),
 )
+=======
+COMPRESSED = (  # experts with compressed inputs (Nemotron-H)
+    ("expert_latent", "output", r"mixer\.fc1_latent_proj"),
+    ("routed_latent", "output", r"mixer\.experts"),
+    ("routed_out", "output", r"mixer\.fc2_latent_proj"),
+)
+LATENT = (("q", "output", r"(self_attn|attention)\.q_b_proj"),)  # queries of multi-head latent attention
+>>>>>>> main
 RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("mixer_in", "output", r"(mamba|conv|mixer)\.in_proj"),
     ("conv_gated", "input", r"conv\.out_proj"),
@@ -62,6 +71,30 @@ EMBEDDINGS = (  # norms of values, and embeddings of each layer (Gemma 4)
     ("layer_act", "input", "per_layer_projection"),
     ("layer_out", "output", "per_layer_projection"),
     ("layer_post_norm", "output", "post_per_layer_input_norm"),
+)
+STREAMS = (  # AltUp, low-rank residuals and sparse gates (Gemma 3n)
+    ("predict_router", "input", r"altup\.prediction_coefs"),
+    ("predict_coefs", "output", r"altup\.prediction_coefs"),
+    ("correct_router", "input", r"altup\.correction_coefs"),
+    ("correct_coefs", "output", r"altup\.correction_coefs"),
+    ("laurel_low", "output", r"laurel\.linear_left"),
+    ("laurel_high", "output", r"laurel\.linear_right"),
+    ("laurel_norm", "output", r"laurel\.post_laurel_norm"),
+    ("laurel_out", "output", "laurel"),
+    ("laurel_residual", "input", "pre_feedforward_layernorm"),
+    ("ffn_sparse", "input", r"mlp\.act_fn"),
+    ("altup_active", "input", "per_layer_input_gate"),
+)
+BRANCHES = (  # experts and a feed-forward block that read the stream through norms of their own (Gemma 4)
+    ("router_norm", "input", "router.proj"),
+    ("router_logits", "output", "router.proj"),
+    ("expert_weights", "second output", "router"),
+    ("experts", "third output", "router"),
+    ("expert_norm", "output", "pre_feedforward_layernorm_2"),
+    ("routed_out", "output", "experts"),
+    ("routed_post_norm", "output", "post_feedforward_layernorm_2"),
+    ("shared_post_norm", "output", "post_feedforward_layernorm_1"),
+    ("ffn_out", "input", "post_feedforward_layernorm"),
 )
 # Values of a layer's attention function, with the axes of transformers.
 QUERIES, KEYS = ("batch", "head", "token", "head_dim"), ("batch", "kv_head", "token", "head_dim")
@@ -113,6 +146,15 @@ class Places:
     def outside(self, tap: str) -> Place | str:
         """Returns the place of a tap that exists once in a pass."""
         assert self.path is not None
+        parent, _, _ = self.path.rpartition(".")
+        if hasattr(self.model.get_submodule(parent), "altup_projections"):
+            streams = {
+                "embed": Place(f"{parent}.embed_tokens".lstrip("."), "output"),
+                "altup_streams": Place(f"{self.path}.0", "input"),
+                "altup_mean": Place(f"{parent}.norm".lstrip("."), "input"),
+            }
+            if tap in streams:
+                return streams[tap]
         if tap == "embed":
             return Place(f"{self.path}.0", "input")
         norm = (final_norm(self.model, self.path) or self.only_norm()) if tap == "final_norm" else None
@@ -166,21 +208,33 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
     if gates_attention(block, path, found):
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn
-    if "mixer.up_proj" in names and "attn_norm" in found:
+    if {"mixer.up_proj", "mixer.experts"} & set(names) and "attn_norm" in found:
         found["ffn_norm"] = found.pop("attn_norm")
-    for tap, side, pattern in (*MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS):
+    if "router.proj" in names:
+        found = beside_experts(path, found)
+    streams = STREAMS if "altup" in names else ()
+    for tap, side, pattern in (*COMPRESSED, *MIXTURE, *LATENT, *RECURRENT, *MIXER, *EMBEDDINGS, *streams):
         fits = [name for name in names if re.fullmatch(pattern, name)]
         if len(fits) == 1 and tap not in found:
             found[tap] = Place(f"{path}.{fits[0]}", side)
     if "shared_mlp.output_linear" in names:
         found = {tap: place for tap, place in found.items() if not tap.startswith("ffn_") or tap == "ffn_norm"}
         found.update(granite_feed_forward(path, "block_sparse_moe.experts" in names))
+    if "altup" in names:  # modules between which Gemma 4 has them read other values
+        found = {tap: place for tap, place in found.items() if tap not in ("attn_residual", "ffn_residual")}
     last = after_rope(block, names)
     found.update((last.get(tap, tap), Place(path, "attention", axes)) for tap, axes in ATTENTION.items())
     if has_latents(block):  # the taps are latents, attention reads whole heads
         for tap in ("q_rope", "k_rope", "k_cache", "v_cache"):
             del found[tap]
     return found
+
+
+def beside_experts(path: str, found: dict[str, Place]) -> dict[str, Place]:
+    """Returns the places in Gemma 4's layers, whose feed-forward block is a shared expert next to the others."""
+    parts = {f"ffn_{part}": f"shared_{part}" for part in ("gate", "up", "act", "out")}
+    own = {parts.get(tap, tap): place for tap, place in found.items()}
+    return {**own, **{tap: Place(f"{path}.{module}", side) for tap, side, module in BRANCHES}}
 
 
 def granite_feed_forward(path: str, has_experts: bool) -> dict[str, Place]:
@@ -198,11 +252,13 @@ def has_latents(module: Any) -> bool:
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
-    """Returns the taps that attention reads in Llama 4 and Hunyuan, by the tap that it reads in other models."""
+    """Returns the taps that attention reads in Llama 4, Ministral 3 and Hunyuan, by the tap that it reads in other models."""
     if any(name.endswith((".qk_norm", ".query_layernorm")) for name in names):
         return {"q_rope": "q_rope_norm", "k_rope": "k_rope_norm"}
     attention = getattr(block, "self_attn", None)
-    is_scaled = getattr(attention, "attn_temperature_tuning", False) and not getattr(attention, "use_rope", True)
+    rope = getattr(getattr(attention, "config", None), "rope_parameters", None) or {}
+    is_of_llama4 = getattr(attention, "attn_temperature_tuning", False) and not getattr(attention, "use_rope", True)
+    is_scaled = is_of_llama4 or "llama_4_scaling_beta" in rope
     return {"q_rope": "q_scaled"} if is_scaled else {}
 
 

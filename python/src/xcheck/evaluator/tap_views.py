@@ -70,6 +70,8 @@ def own_views(row: TapRow, place: Place, shape: tuple[int, ...], heads: Heads) -
         yield lambda tensor: tensor[0] if has_batch else tensor
         if tap.has_heads:  # heads before tokens
             yield lambda tensor: (tensor[0] if has_batch else tensor).transpose(0, 1)
+    elif len(shape) == 4 and shape[1] == 1 and not tap.has_heads:  # AltUp's streams, batch, tokens
+        yield lambda tensor: tensor[:, 0].transpose(0, 1)
     elif tap.has_heads and row.shape:
         width = row.shape[row.axes.index("head_dim") if row.axes else -1]
         if shape[-1] % width == 0:

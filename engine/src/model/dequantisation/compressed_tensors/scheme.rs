@@ -61,11 +61,9 @@ const ARGUMENTS: &[&str] = &[
 pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequantisation> {
     config.only_keys(KEYS)?;
     let empty = Value::Object(serde_json::Map::new());
-    config.only(
-        "kv_cache_scheme",
-        std::slice::from_ref(&empty),
-        "absent (quantised KV caches are not supported)",
-    )?;
+    if let Some(cache) = config.object("kv_cache_scheme")? {
+        cache.only("num_bits", &[8.into()], "8 (other quantised KV caches are not supported)")?;
+    }
     config.only("transform_config", std::slice::from_ref(&empty), "absent (rotations are not supported)")?;
     config.only(
         "moe_sparsity_config",
@@ -95,7 +93,12 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         names.push(name);
     }
     names.dedup();
-    Ok(Dequantisation { name: format!("compressed-tensors {}", names.join(", ")), groups, filter })
+    Ok(Dequantisation {
+        name: format!("compressed-tensors {}", names.join(", ")),
+        groups,
+        filter,
+        other_names: None,
+    })
 }
 
 /// Reads one format group and its name.

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::ExpertWeights,
-    at: &[Point::FfnOut, Point::RoutedOut],
+    at: &[Point::FfnOut, Point::RoutedLatent, Point::RoutedOut],
     takes: "unweighted|mean|squared|reversed|zero",
     compute: |at, value| mixed(at, at.stage()?, value.as_word()?),
     usual: |_| ["unweighted", "mean", "squared", "reversed", "zero"].map(ChangeValue::word).into(),
@@ -18,9 +18,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
 
 /// Computes the sum with other weights.
 fn mixed(at: &SiteContext, mixture: &ExpertMixture, word: &str) -> Option<Tensor> {
-    let ExpertMixture { outputs, weights, scores } = mixture;
+    let ExpertMixture { outputs, weights, scores, is_whole } = mixture;
     let used = weights.row_len();
-    let by = |weights: &Tensor| Some(at.n.mix(outputs, weights, scores));
+    let by = |weights: &Tensor| Some(at.n.mix(outputs, weights, scores, *is_whole));
     match word {
         // The routed experts are not added.
         "zero" => by(&Tensor::new(weights.shape(), vec![0.0; weights.data().len()])),

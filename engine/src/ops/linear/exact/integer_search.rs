@@ -5,6 +5,7 @@ use std::cell::LazyCell;
 use crate::exact::{Float, Profile, ResultPair, RowScales, exacts_explain, node_of};
 use crate::ops::linear::exact::Linear;
 use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType};
+use crate::weight::InputScale;
 
 /// A way to compute products of 8-bit activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +48,29 @@ impl IntegerProducts {
             })
         };
         groups.flat_map(of).chain(Self::of_short_quotients(results)).chain(Self::floats(results)).collect()
+    }
+
+    /// Returns the candidate for matrices whose file states a threshold of outliers.
+    pub fn with_outliers(threshold: f32) -> Vec<Self> {
+        let codes = ActivationCodes::with_outliers(threshold);
+        vec![Self { has_whole_weights: true, ..Self::of_decoded(codes) }]
+    }
+
+    /// Returns the candidates for matrices whose scales of activations are stored.
+    pub fn stored(results: Float, input: &InputScale) -> Vec<Self> {
+        let short = short_type(results).map(|short| (short, short));
+        let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
+        let codes = types.map(|(scale, quotients)| ActivationCodes {
+            scale,
+            quotients,
+            ..ActivationCodes::of_matrix(input)
+        });
+        let weights = |codes| {
+            let decoded = Self::of_decoded(codes);
+            let whole = Self { has_whole_weights: true, ..decoded };
+            [decoded, whole].into_iter().take(1 + usize::from(short.is_some()))
+        };
+        codes.flat_map(weights).collect()
     }
 
     /// Returns integers whose quotients have the type of the results, as compressed-tensors computes them.

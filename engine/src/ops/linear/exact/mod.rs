@@ -16,15 +16,16 @@ use std::ops::Range;
 use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, inherit, sums};
-use crate::exact::input::InputTensor;
-use crate::exact::operand::{Operand, ValueRange, operand_type, split};
+use crate::exact::input::{InputTensor, InputValues};
+use crate::exact::operand::{CodeRange, Operand, ValueRange, operand_type, split};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U};
 use crate::exact::{
     Choice, ColumnEvaluator, ExactValue, Float, LAMBDA, Operation, Profile, RowScales, is_given,
 };
 use crate::parallel;
-use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
+use crate::quant::ternary::is_ternary;
+use crate::quant::{self, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -42,6 +43,9 @@ fn is_of_parts(profile: &Profile) -> bool {
     let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
     of_integers || profile.operands.split().is_some()
 }
+
+/// Relative error of the constant for 1 / 127² in bitsandbytes' code for CPUs. Its code for CUDA has 6.200012e-5.
+const CONSTANT_ERROR: f64 = 6.200124e-5 * 127.0 * 127.0 - 1.0;
 
 /// Number of weight rows that are searched for row scales.
 const FIRST_ROWS: usize = 4;
@@ -74,7 +78,7 @@ impl Operation for Linear {
     ) -> Option<Box<dyn ColumnEvaluator + 's>> {
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
         let profile = &self.profile(profile);
-        let of_integers = is_of_parts(profile);
+        let of_integers = is_of_parts(profile) || profile.weights_of_kernels;
         let may_be_tiled =
             !is_coded && !of_integers && !profile.truncates && profile.parts == 1 && is_given(&self.x);
         may_be_tiled.then(|| Box::new(TiledProducts::new(self, profile, tokens)) as _)
@@ -105,9 +109,14 @@ impl Operation for Linear {
             Choice::SplitBf16,
             Choice::SplitTf32,
             Choice::WholeWeights,
+            Choice::WeightsOfKernels,
         ];
         // Weights of another type have no more digits than the model's type, or are not decoded before products.
-        let last = WITH_BIAS.len() - usize::from(self.w.dtype != DType::F32);
+        let last = match (self.w.of_kernels(), self.w.dtype) {
+            (Some(_), _) => WITH_BIAS.len(),
+            (None, DType::F32) => WITH_BIAS.len() - 1,
+            _ => WITH_BIAS.len() - 2,
+        };
         match (self.has_row_scales(), self.bias.is_some()) {
             (true, _) => &WITH_BIAS[..last],
             (false, true) => &WITH_BIAS[2..last],
@@ -147,7 +156,11 @@ impl Linear {
 
     /// Returns the profile without settings that only apply to other products.
     fn profile(&self, profile: &Profile) -> Profile {
-        let activation_codes = profile.activation_codes.filter(|codes| codes.whole_for != self.w.rows);
+        let activation_codes = profile.activation_codes.filter(|codes| match codes.group {
+            CodeGroup::Matrix => self.w.input_scale().is_some(),
+            _ if codes.outliers > 0.0 => self.w.outliers().is_some(),
+            _ => codes.whole_for != self.w.rows,
+        });
         Profile { activation_codes, ..*profile }
     }
 
@@ -229,10 +242,19 @@ impl Linear {
         let width = self.w.cols;
         let x = InputTensor::of(&self.x, profile);
         let all = || ValueRange::of((0..self.x.data().len()).map(|flat| x.get(flat)));
-        let shares = |codes: &ActivationCodes| codes.group == CodeGroup::Pass;
-        let pass = profile.activation_codes.as_ref().filter(|codes| shares(codes)).map(|_| all());
+        let shared = match profile.activation_codes.map(|codes| codes.group) {
+            Some(CodeGroup::Pass) => Some(CodeRange::Values(all())),
+            Some(CodeGroup::Matrix) => self.w.input_scale().map(CodeRange::Stored),
+            _ => None,
+        };
+        let codes = profile.activation_codes.filter(|codes| codes.outliers > 0.0);
+        let outliers = codes.and_then(|codes| Some((codes, codes.outlier_columns(self.x.data(), width)?)));
         parallel::map(tokens.len(), 4 * width, |token| {
-            Operand::new(x.part((tokens.start + token) * width, width), profile, self.w.dtype, pass)
+            let row = x.part((tokens.start + token) * width, width);
+            match &outliers {
+                Some((codes, columns)) => Operand::with_outliers(&row, codes, columns),
+                None => Operand::new(row, profile, self.w.dtype, shared),
+            }
         })
     }
 
@@ -345,13 +367,24 @@ pub(crate) struct WeightRow {
 
 impl WeightRow {
     pub(crate) fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
+        if let Some(w) = Some(w).filter(|_| profile.weights_of_kernels).and_then(Matrix::of_kernels) {
+            return Self::new(&w, output, &Profile { weights_of_kernels: false, ..*profile });
+        }
         let mut decoded = vec![0.0f32; w.cols];
         decode_matrix_row(w, output, &mut decoded);
         let weight = Linear::widened(profile);
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
+        let scale = if is_ternary(w.dtype) { 1.0 } else { w.scale() };
+        // ggml multiplies the product by the matrix's own scale.
+        let scales: Vec<f64> = if is_coded && scale != 1.0 { vec![scale.into()] } else { Vec::new() };
         if let Some([codes, minima]) = is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
-            return Self { codes, minima: Some(minima), block, scales: Vec::new(), low: None };
+            return Self { codes, minima: Some(minima), block, scales, low: None };
+        }
+        if !scales.is_empty() {
+            quant::decode_row(w.dtype, w.row(output), &mut decoded);
+            let codes = decoded.into_iter().map(weight).collect();
+            return Self { codes, minima: None, block, scales, low: None };
         }
         let mut codes: Vec<f64> = decoded.into_iter().map(weight).collect();
         let mut scales = Vec::new();
@@ -385,12 +418,39 @@ impl WeightRow {
             return self.over_devices(x, bias, profile);
         }
         let exact = self.scaled(self.over(columns.clone(), x, profile), profile);
+        if let Some(outliers) = &x.outliers {
+            let codes = match bias {
+                Some(bias) => with_bias(exact, bias, columns.len(), profile),
+                None => exact,
+            };
+            return self.with_outliers(codes, outliers, profile);
+        }
         match bias {
             // With codes, the sum is complete before the bias is added.
             Some(bias) if x.is_coded => exact.rounded(profile.biased).plus(bias),
             Some(bias) => with_bias(exact, bias, columns.len(), profile),
             None => exact,
         }
+    }
+
+    /// Adds the product of the columns with outliers, whose weights are rounded, to a product of codes, which is rounded
+    /// before.
+    fn with_outliers(&self, codes: ExactValue, outliers: &InputValues, profile: &Profile) -> ExactValue {
+        // Libraries multiply by a rounded 1 / 127².
+        let codes = codes.moved(0.0, CONSTANT_ERROR * codes.value.abs());
+        if outliers.values.iter().all(|&x| x == 0.0) {
+            return codes;
+        }
+        let weights = self.codes.iter().map(|&w| profile.results.round(w)).collect();
+        let row = Self { codes: weights, minima: None, block: 1, scales: Vec::new(), low: None };
+        let plain = Profile { activation_codes: None, ..*profile };
+        let whole = row.over(0..row.codes.len(), &Operand::plain(outliers.clone()), &plain);
+        let codes = codes.rounded(profile.results);
+        let sum = |a: ExactValue, b: ExactValue| {
+            ExactValue::bounded(a.value + b.value, a.radius + b.radius).plus(0.0)
+        };
+        // The second product is added before or after it is rounded.
+        sum(codes, whole).or(sum(codes, whole.rounded(profile.results)))
     }
 
     /// Returns the sum over devices that each have equal ranges of columns. The bias is added to the complete sum, or to

@@ -1,6 +1,7 @@
 //! Search for the scale of a row of integer weights, from the decoded weights.
 
 use crate::exact::Float;
+use crate::quant::nearest_whole;
 
 /// Range of the largest weight's code. A scale that gives a smaller code can be halved, since a factor of two changes
 /// no rounding.
@@ -18,7 +19,7 @@ pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     }
     let (low, high) = weights.cell(largest);
     let mut scales: Vec<f64> = Vec::new();
-    for code in LARGEST.map(|code| code as f64) {
+    for code in LARGEST.map(|code| code as f64).filter(|code| may_be(row, largest, *code, weights)) {
         for near in [low, largest, high] {
             let candidate = scale.round(near / code);
             let is_new = candidate > 0.0 && !scales.contains(&candidate);
@@ -30,11 +31,23 @@ pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     if scales.len() > MOST { Vec::new() } else { scales }
 }
 
+/// Returns false if the row's first weights are no integers times the scale with which the largest has this code. Most rows
+/// are of floats, and most codes are ruled out by one weight.
+fn may_be(row: &[f64], largest: f64, code: f64, weights: Float) -> bool {
+    // Both weights are rounded, by half a unit in the last place each.
+    const SLACK: f64 = 128.0 * 3.0 * (f32::EPSILON as f64) / 2.0;
+    let is_near = |w: &f64| {
+        let multiple = w / largest * code;
+        w.abs() < f64::from(f32::MIN_POSITIVE) || (multiple - nearest_whole(multiple)).abs() <= SLACK
+    };
+    weights != Float::F32 || row.iter().take(8).all(is_near)
+}
+
 /// Returns true if a weight is an 8-bit integer times a scale, rounded.
 fn is_multiple(weight: f64, scale: f64, weights: Float) -> bool {
     let rounded = |x: f64| if weights == Float::F32 { f64::from(x as f32) } else { weights.round(x) };
     // Rounding may have moved the product past the midpoint between two codes.
-    let code = (weight / scale).round();
+    let code = nearest_whole(weight / scale);
     code.abs() <= 128.0
         && [code - 1.0, code, code + 1.0].into_iter().any(|code| rounded(code * scale) == weight)
 }

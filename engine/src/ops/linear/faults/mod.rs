@@ -7,6 +7,7 @@ pub(crate) mod corruption;
 pub(crate) mod fused_projections;
 mod group_steps;
 pub(crate) mod groups;
+pub(crate) mod input_scales;
 pub(crate) mod precision;
 pub mod shards;
 pub(crate) mod split_sums;
@@ -32,6 +33,10 @@ use crate::weight::{DType, Matrix, StoredTensor};
 /// Taps of products with a weight matrix, and of the embedding table.
 const MATRICES: &[Point] = &[
     Point::Embed,
+    Point::PredictCoefs,
+    Point::CorrectCoefs,
+    Point::LaurelLow,
+    Point::LaurelHigh,
     Point::MixerIn,
     Point::ConvIn,
     Point::MixerGate,

@@ -1,0 +1,102 @@
+//! Temperature of queries by position in the files of a model.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::format::Gguf;
+use crate::model::json::Config;
+use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::row_factor::QueryTemperature;
+
+/// Keys of a temperature of queries in the files of an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemperatureFiles {
+    /// Llama 4: a switch and two numbers in `config.json`; constants of llama.cpp in GGUF files.
+    Llama4,
+    /// Ministral 3: a factor. The temperature grows with each original context of YaRN.
+    Ministral3,
+}
+
+/// Switch of Llama 4's temperature.
+const SWITCH: &str = "attn_temperature_tuning";
+
+impl TemperatureFiles {
+    /// Reads the temperature of a `config.json`; `known` is `None` for an architecture without one.
+    pub(super) fn in_json(
+        known: Option<Self>,
+        file: &Config,
+        rope: &Rope,
+    ) -> Result<Option<QueryTemperature>> {
+        match known {
+            Some(TemperatureFiles::Llama4) => of_llama4(file),
+            Some(TemperatureFiles::Ministral3) => {
+                const KEY: &str = "llama_4_scaling_beta";
+                let old = file.object("rope_scaling")?.filter(|old| !old.is_empty());
+                let parameters = old.map_or_else(|| file.object("rope_parameters"), |old| Ok(Some(old)))?;
+                let parameters = parameters.as_ref().unwrap_or(file);
+                let scale = parameters.require_f32(KEY)?;
+                let made = grown_by_context(scale, rope);
+                made.map(Some).map_err(|expected| parameters.bad_key(KEY, scale, expected))
+            }
+            None => {
+                let expected = "false (temperatures of queries are not supported)";
+                file.only(SWITCH, &[false.into(), 0.into()], expected)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads the temperature of a GGUF file. A Mistral without a temperature may have Ministral 3's name.
+    pub(super) fn in_gguf(
+        self,
+        file: &Gguf,
+        architecture: &str,
+        rope: &Rope,
+    ) -> Result<Option<QueryTemperature>> {
+        let key = format!("{architecture}.attention.temperature_scale");
+        match self {
+            TemperatureFiles::Llama4 => Ok(Some(QueryTemperature::LLAMA4)),
+            TemperatureFiles::Ministral3 => match file.optional::<f32>(&key)?.filter(|scale| *scale != 0.0) {
+                None => Ok(None),
+                Some(scale) => grown_by_context(scale, rope)
+                    .map(Some)
+                    .map_err(|expected| Error::bad_key(file.tensors.path(), &key, scale, expected)),
+            },
+        }
+    }
+}
+
+/// Returns Ministral 3's temperature with this factor, or what was expected.
+fn grown_by_context(scale: f32, rope: &Rope) -> std::result::Result<QueryTemperature, &'static str> {
+    let RopeScaling::Yarn(yarn) = &rope.scaling else {
+        return Err("RoPE with YaRN, and its original context");
+    };
+    match (yarn.original_context >= 1.0, scale.is_finite()) {
+        (true, true) => Ok(QueryTemperature {
+            floor: yarn.original_context as usize,
+            scale,
+            ..QueryTemperature::MINISTRAL3
+        }),
+        _ => Err("a finite number, and an original context of 1 position or more"),
+    }
+}
+
+/// Reads Llama 4's temperature.
+fn of_llama4(file: &Config) -> Result<Option<QueryTemperature>> {
+    // Official files state 4: transformers takes any number but 0 as true.
+    let is_on = match file.get(SWITCH) {
+        None => true,
+        Some(Value::Bool(is_on)) => *is_on,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Some(other) => return Err(file.bad_key(SWITCH, other, "true, false or a number")),
+    };
+    if !is_on {
+        return Ok(None);
+    }
+    let (floor, scale) = (file.require_usize("floor_scale")?, file.require_f32("attn_scale")?);
+    match (floor, scale.is_finite()) {
+        (0, _) => Err(file.bad_key("floor_scale", 0, "1 or more positions")),
+        (_, false) => Err(file.bad_key("attn_scale", scale, "a finite number")),
+        _ => Ok(Some(QueryTemperature { floor, scale, ..QueryTemperature::LLAMA4 })),
+    }
+}
