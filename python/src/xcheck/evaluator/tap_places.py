@@ -30,7 +30,6 @@ MIXTURE = (
     ("shared_logit", "output", FEED_FORWARD + r"\.shared_expert_gate"),
     ("ffn_out", "output", FEED_FORWARD),
 )
-<<<<<<< HEAD
 LATENT = (  # multi-head latent attention
     ("q", "output", r"(self_attn|attention)\.q_b_proj"),
     ("q_latent", "output", r"(self_attn|attention)\.q_a_proj"),
@@ -38,14 +37,11 @@ LATENT = (  # multi-head latent attention
     ("kv_latent", "output", r"(self_attn|attention)\.kv_a_proj_with_mqa"),
     ("kv_latent_norm", "output", r"(self_attn|attention)\.kv_a_layernorm"),
 )
-=======
 COMPRESSED = (  # experts with compressed inputs (Nemotron-H)
     ("expert_latent", "output", r"mixer\.fc1_latent_proj"),
     ("routed_latent", "output", r"mixer\.experts"),
     ("routed_out", "output", r"mixer\.fc2_latent_proj"),
 )
-LATENT = (("q", "output", r"(self_attn|attention)\.q_b_proj"),)  # queries of multi-head latent attention
->>>>>>> main
 RECURRENT = (  # layers with a convolution or a recurrence in place of attention
     ("mixer_in", "output", r"(mamba|conv|mixer)\.in_proj"),
     ("conv_gated", "input", r"conv\.out_proj"),
