@@ -18,6 +18,7 @@ leaves! {
     interval "../judge/src/kld/interval.rs"
     remaining_time "../src/cli/remaining_time.rs"
     residual "../judge/src/identify/residual.rs"
+    rounding "../engine/src/quant/rounding.rs"
     tiles "../engine/src/exact/tiles.rs"
     unique_names "../src/cli/unique_names.rs"
 }

@@ -43,16 +43,15 @@ MODELS = {
 
 # The converter, without a vocabulary.
 CONVERT = """
-import runpy, sys
+import importlib, runpy, sys
 source, model, out = sys.argv[1:]
 sys.path[:0] = [source, source + "/gguf-py"]
 from conversion.base import TextModel
-from conversion import llama, qwen
 def without_vocabulary(self):
     self.gguf_writer.add_tokenizer_model("no_vocab")
     self.gguf_writer.add_vocab_size(self.hparams["vocab_size"])
-for kind in (llama.LlamaModel, qwen.Qwen2Model, qwen.Qwen3MoeModel):
-    kind.set_vocab = without_vocabulary
+for module, kind in (("llama", "LlamaModel"), ("qwen", "Qwen2Model"), ("qwen", "Qwen3MoeModel")):
+    getattr(importlib.import_module("conversion." + module), kind).set_vocab = without_vocabulary
 sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", "f32"]
 runpy.run_path(source + "/convert_hf_to_gguf.py", run_name="__main__")
 """

@@ -21,6 +21,8 @@ pub(crate) struct Weights<'f> {
     file: &'f TensorFile,
     architecture: &'static str,
     used: HashSet<String>,
+    /// Names of layers' parameters that end in `.scale` and are no scales of matrices, without that ending.
+    own_scales: Vec<&'static str>,
 }
 
 impl<'f> Weights<'f> {
@@ -31,7 +33,13 @@ impl<'f> Weights<'f> {
         _ = lazy_bytes::bring(
             file.iter().filter(|(_, tensor)| tensor.shape.len() < 2).map(|(_, tensor)| &tensor.data),
         );
-        Self { file, architecture, used: HashSet::new() }
+        Self { file, architecture, used: HashSet::new(), own_scales: Vec::new() }
+    }
+
+    /// States the names of layers' parameters in GGUF. One that ends in `.scale` is no scale of a matrix.
+    pub(crate) fn with_parameters(mut self, names: &[(&str, &'static str)]) -> Self {
+        self.own_scales = names.iter().filter_map(|(_, name)| name.strip_suffix(".scale=")).collect();
+        self
     }
 
     /// Returns the file's path, for messages.
@@ -122,7 +130,9 @@ impl<'f> Weights<'f> {
     /// are none. llama.cpp does not read the scales of activations (`.input_scale`).
     fn scales(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
         let is_of_gguf = name.starts_with("blk.") || name == "output.weight";
-        let Some(stem) = name.strip_suffix(".weight").filter(|_| is_of_gguf) else { return Ok(Vec::new()) };
+        let has_own = |stem: &&str| self.own_scales.iter().any(|own| stem.ends_with(&format!(".{own}")));
+        let stem = name.strip_suffix(".weight").filter(|stem| is_of_gguf && !has_own(stem));
+        let Some(stem) = stem else { return Ok(Vec::new()) };
         self.used.insert(format!("{stem}.input_scale"));
         let scale = format!("{stem}.scale");
         let Some(stored) = self.file.get(&scale) else { return Ok(Vec::new()) };
