@@ -165,7 +165,7 @@ fn chance(one: usize, other: usize) -> f64 {
     (mixed >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Log-probabilities of which few belong to other tokens than the sampled ones.
+/// Replaces a few log-probabilities by those of tokens that were not sampled.
 fn of_other_tokens(index: usize, values: &[f64]) -> Vec<f64> {
     let is_other = |at: usize| (40 * index + at) % 131 == 7;
     values.iter().enumerate().map(|(at, value)| if is_other(at) { value - 6.0 } else { *value }).collect()

@@ -318,8 +318,8 @@ fn mixtral_qwen2_moe_and_qwen3_moe_dumps_of_two_engines_meet_by_the_numbers_of_e
     }
 }
 
-/// Only a model states the correction bias and the groups of a choice: router logits must not decide, whatever the
-/// architecture is called.
+/// Only a model states the correction bias and the groups of a choice. Without one, router logits must not decide the
+/// choice, whatever the name of the architecture is.
 #[test]
 fn router_logits_decide_no_choice_of_biased_scores_under_any_name_of_the_architecture() {
     const EXPERTS: usize = 8;

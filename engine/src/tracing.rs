@@ -153,12 +153,12 @@ impl<'n> TracedNumerics<'n> {
     }
 }
 
-/// Largest number of passes through which a recurrent state that is not recorded is evaluated. Without this limit, the
-/// time of a run would grow with the square of the number of passes.
+/// Largest number of passes through which a recurrent state is traced back to the last recorded one. Without this
+/// limit, the time of a run would grow with the square of the number of passes.
 const MOST_PASSES: usize = 64;
 
-/// Returns a recurrent state that follows from `passes` passes after the last recorded state. After
-/// [`MOST_PASSES`] passes, evaluates the state, so that later passes start from its values and error bounds.
+/// Returns a recurrent state, `passes` passes after the last recorded one. From [`MOST_PASSES`] passes on, evaluates
+/// it, so that later passes start from its values and error bounds.
 fn settled(state: &Tensor, passes: usize) -> Tensor {
     if passes < MOST_PASSES {
         return state.clone();

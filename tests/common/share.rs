@@ -1,7 +1,7 @@
 //! Tests with hundreds of cases go through a share of them, and with `XCHECK_EVERY_CASE=1` through every one.
 
-/// One of each `n` cases in a row, and one of the rest, at a place that differs from group to group: at the same place, the
-/// same values of an inner loop would be left out each time.
+/// Picks one case of each `n` in a row, and one of the rest. Its place differs from group to group; otherwise the same
+/// values of an inner loop would always be left out.
 pub fn one_of<T>(n: usize, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     const SEED: u64 = 810;
     let cases: Vec<T> = cases.into_iter().collect();

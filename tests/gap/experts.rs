@@ -14,7 +14,7 @@ use super::parquet::parquet;
 use super::{cause, data, judged_files};
 use crate::common::terminal::Terminal;
 
-/// A pair of files with the experts of both sides: a model, the columns of the log-probabilities, and of the experts.
+/// Writes a pair of files for a model, from these columns of log-probabilities and of experts.
 fn routed(folder: &Path, model: &str, columns: [&str; 2], experts: [&str; 2]) -> [PathBuf; 2] {
     let text = fs::read_to_string(data(&format!("{model}.jsonl"))).expect("it ships");
     let paths = [folder.join("rollout.jsonl"), folder.join("trainer.jsonl")];

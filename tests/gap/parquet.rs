@@ -1,4 +1,4 @@
-//! Parquet files of real writers have the values of JSONL; others are refused.
+//! Parquet files of real writers are read like JSONL files with the same values; others are refused.
 //!
 //! `tests/data/gap/parquet` is made by `reference-scripts/gap/make_parquet.py`, with pyarrow, pandas, polars and DuckDB.
 
@@ -85,7 +85,7 @@ fn parquet_files_that_cannot_be_compared_are_refused() {
     }
 }
 
-/// Damage to a file: each 61st byte has a flipped bit, or is 0, or 255.
+/// Returns copies of a file with one damaged byte each: every 61st byte gets a flipped bit, or is 0, or 255.
 fn damaged(whole: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let changes: [fn(u8, usize) -> u8; 3] = [|byte, at| byte ^ 1 << (at % 8), |_, _| 0, |_, _| 255];
     let places = (0..whole.len()).step_by(61).flat_map(move |at| changes.map(|change| (at, change)));

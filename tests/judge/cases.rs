@@ -43,7 +43,7 @@ fn what_passes_fails_against_another_rope() {
     }
 }
 
-/// Equal rows count as one, but their own values are many: a factor in all of them is still more than rounding.
+/// Equal rows count as one row of many values: a factor of all of them still exceeds rounding.
 #[test]
 fn a_factor_that_all_repeated_tokens_share_fails() {
     let file = format!(

@@ -100,7 +100,7 @@ pub struct CatalogueEntry {
     pub at: &'static [Point],
     /// True if the mistake affects one site, such as one weight, and not every layer.
     pub is_local: bool,
-    /// True if entries of this kind and value are different mistakes at different taps.
+    /// True if the same kind and value at another tap is a different mistake.
     pub names_tap: bool,
     /// Values for `--suppose`: an example, or the allowed words; empty if it takes no value.
     pub takes: &'static str,

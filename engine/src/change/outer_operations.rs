@@ -1,5 +1,5 @@
-//! Outer operations: a factor or a soft cap applied to another operation at the same tap, or other values joined to those
-//! of a rotation. If the inner operation is changed, the outer ones stay.
+//! Outer operations, which are applied to the result of another operation at the same tap: a factor, a soft cap, or
+//! joining the rotated part of heads with the other part. If the inner operation is changed, the outer ones stay.
 
 use std::sync::Arc;
 

@@ -68,8 +68,9 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
-    /// Returns true if a fused kernel may read the results before they are rounded: for sums, norms, multiplications by a
-    /// number, scores, tanh and short convolutions. Mamba-2's step size handles its own sum of dt and bias.
+    /// Returns true if a fused kernel may read the results before they are rounded. This applies to sums, norms,
+    /// multiplications by a number, scores, tanh and short convolutions. Mamba-2's step sizes treat the sum of dt and
+    /// bias themselves.
     fn is_fused(&self) -> bool {
         false
     }

@@ -230,9 +230,9 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
     (judged, examples, is_too_sure)
 }
 
-/// Returns how often a row occurs, on average over the rows. Repeated tokens have equal or nearly equal inputs and so the
-/// same errors, which averaging does not reduce. The rows are our engine's, so that a dump cannot widen its own bounds; some
-/// of their values are compared, to 8 bits.
+/// Returns the number of times that a row occurs, averaged over the rows. Repeated tokens have equal or nearly equal
+/// inputs and so the same errors, which averaging does not reduce. Reads the rows of our engine, so that a dump cannot
+/// widen its own bounds, and compares some values of each row, cut to 8 significant bits.
 fn repeats(results: &Tensor) -> f64 {
     const COMPARED: usize = 32;
     let width = results.shape().last().copied().unwrap_or(1).max(1);
@@ -241,7 +241,7 @@ fn repeats(results: &Tensor) -> f64 {
         let some = row.iter().step_by(width.div_ceil(COMPARED));
         *counts.entry(some.map(|value| value.to_bits() >> 16).collect()).or_default() += 1.0;
     }
-    // Rows of zeros are common without equal inputs.
+    // Rows of zeros are common even if inputs differ, so each counts as a single row.
     let of = |(row, &count): (&Vec<u32>, &f64)| {
         if row.iter().all(|value| *value == 0) { count } else { count * count }
     };

@@ -23,8 +23,8 @@ pub(crate) struct Attention<'m> {
 }
 
 impl Attention<'_> {
-    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T,
-    /// H·D]`.
+    /// Computes attention from rotated queries and keys to merged heads: `[T, H, D]` and twice `[T, Hkv, D]` to
+    /// `[T, H·D]`.
     pub(crate) fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let first = kv.first();
         let cached = self.extended(k, v, t, kv);

@@ -168,7 +168,7 @@ pub enum LayerState {
     Kv(KvLayer),
     /// State of a recurrent layer.
     Recurrent(RecurrentLayer),
-    /// Both, of a layer with attention and a recurrence in parallel.
+    /// Keys and values, and the recurrent state, of a layer with attention and a recurrence in parallel.
     Both(KvLayer, RecurrentLayer),
 }
 

@@ -20,7 +20,7 @@ pub(crate) const FAMILY: Family = Family {
         output: BiasRule::Stated("attention_bias"),
         mlp: BiasRule::Never,
     },
-    // llama.cpp takes files without the key as those of DeepSeek V2, except those of GLM 4.7 Flash.
+    // Without the key of the function, llama.cpp uses softmax, as in DeepSeek V2, except for GLM 4.7 Flash.
     experts: Some(ExpertFiles { gguf_function: Some(ScoreFunction::Softmax), ..ExpertFiles::DEEPSEEK_V3 }),
     predicting: Some(["num_nextn_predict_layers", "nextn_predict_layers"]),
     layer_names: SHARED_EXPERTS,

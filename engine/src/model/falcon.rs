@@ -10,7 +10,7 @@ use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
-/// Settings of Falcon models whose block has one norm of its input, or two halves one after the other.
+/// Settings of Falcon models whose halves share a norm of their input, or follow one another.
 pub(crate) const FAMILY: Family = Family {
     architecture: "falcon",
     gguf_names: &["falcon"],

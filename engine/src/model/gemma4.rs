@@ -50,7 +50,7 @@ pub(super) struct SharingAttention {
 #[derive(Clone, Debug)]
 struct KeyProjections {
     k: Matrix,
-    /// The matrix of keys if values are projected like them.
+    /// Matrix of values; the matrix of keys if it projects both.
     v: Matrix,
     k_norm: RmsNorm,
     v_norm: RmsNorm,

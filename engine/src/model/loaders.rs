@@ -206,7 +206,7 @@ fn loader_of(
 ) -> Result<&'static Loader> {
     LOADERS.iter().find(|loader| names(loader).contains(&name)).ok_or_else(|| {
         let mut known: Vec<_> = LOADERS.iter().flat_map(names).copied().collect();
-        // Relatives with the same name in files are neighbours.
+        // Architectures with the same name in files are neighbours in the list.
         known.dedup();
         Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
     })

@@ -36,7 +36,7 @@ const VOCABULARY: &str = "vocab_size";
 /// Maximum number of parts.
 const MOST_PARTS: usize = 64;
 
-/// Meta's names of matrices in a layer, transformers' names, and the axis that parts divide.
+/// Meta's names of matrices in a layer, transformers' names, and the axis along which parts divide the matrix.
 const MATRICES: [(&str, &str, usize); 7] = [
     ("attention.wq", "self_attn.q_proj", 0),
     ("attention.wk", "self_attn.k_proj", 0),
@@ -46,7 +46,7 @@ const MATRICES: [(&str, &str, usize); 7] = [
     ("feed_forward.w2", "mlp.down_proj", 1),
     ("feed_forward.w3", "mlp.up_proj", 0),
 ];
-/// The same for norms, which each part has as a whole.
+/// Meta's names of norms in a layer, and transformers' names. Every part contains the whole norm.
 const NORMS: [(&str, &str); 2] =
     [("attention_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")];
 
@@ -157,7 +157,7 @@ impl MetaFiles {
             "rope_theta": theta,
             "hidden_act": "silu",
             "tie_word_embeddings": false,
-            // Llama 2; 3; 3.1 and later.
+            // Llama 3.1 and later; Llama 2; Llama 3.
             "max_position_embeddings": if is_scaled { 131_072 } else if theta < 5e5 { 4096 } else { 8192 },
         });
         if is_scaled {
@@ -222,7 +222,8 @@ impl MetaSettings {
     }
 }
 
-/// Returns transformers' name of a tensor, and the axis that parts divide.
+/// Returns transformers' name of a tensor, and the axis along which parts divide it; `None` if all have the whole
+/// tensor.
 fn own_name(name: &str, pieces: &[StoredTensor], hidden: usize) -> Option<(String, Option<usize>)> {
     match name {
         "norm.weight" => return Some(("model.norm.weight".to_owned(), None)),

@@ -4,7 +4,7 @@
 use crate::model::decoder::{BiasRules, Family, SlidingDefaults};
 use crate::model::llama;
 
-/// Architecture settings. Dumps name it Llama, so that dumps of both kinds of files can be compared.
+/// Settings of Mistral. Dumps name it Llama, as GGUF files do, so that dumps of both kinds of files can be compared.
 pub(crate) const FAMILY: Family = Family {
     gguf_names: &[],
     model_types: &["mistral", "ministral", "mistral3"],

@@ -187,7 +187,7 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// Returns true if a window is a chunk of positions, of which a token sees those up to itself.
+    /// Returns true if windows are chunks of positions: a token sees earlier tokens of its own chunk only, and itself.
     fn has_chunks(&self) -> bool {
         false
     }

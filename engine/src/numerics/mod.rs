@@ -198,8 +198,7 @@ pub trait Numerics: Send + Sync {
         attention::softmax_with_sinks(scores, mask, sinks, |x| x)
     }
 
-    /// Adds ALiBi to scores: each head's slope, `[H]`, times the distance from the query to the key. `[H, T, S]` to `[H, T,
-    /// S]`.
+    /// Adds ALiBi to scores, `[H, T, S]`: each head's slope, `[H]`, times the distance from the query to the key.
     fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
         alibi::added(scores, slopes, mask.position, |score, slope, key, query| {
             slope.mul_add(alibi::distance(key, query), score)
@@ -359,7 +358,7 @@ pub trait Numerics: Send + Sync {
         self.gated(gate, normed, Activation::Silu)
     }
 
-    /// Multiplies values by a gate, part number `part` of a projection: `[T, n · C]` and `[T, C]` to `[T, C]`.
+    /// Multiplies `x` by a gate, which is part number `part` of a projection: `[T, n · C]` and `[T, C]` to `[T, C]`.
     fn gated_by_part(&self, projected: &Tensor, part: usize, x: &Tensor) -> Tensor {
         gating::gated(projected, part, x, |product| product)
     }

@@ -454,7 +454,7 @@ impl Numerics for PerturbedResults<'_> {
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
         let [state, out] = self.numerics.delta_rule(tokens, state);
         let terms = tokens.widths()[0] as f64;
-        // Two operands of each product, and the product as an operand of up to three others.
+        // Five roundings: of both operands of each product, and of the product as an operand of up to three others.
         let chunks = if tokens.len() > 1 { self.roundings.chunks * 5f64.sqrt() } else { 0.0 };
         let sigma = |x: f64, rms: f64| {
             K * (U * (terms * rms * rms + (terms / 3.0 + 1.0) * x * x).sqrt() + chunks * rms)
@@ -488,7 +488,7 @@ impl Numerics for PerturbedResults<'_> {
         let error =
             |n: f64, unit: f64, x: f64, rms: f64| K * unit * (n * rms * rms + (n + 3.0) * x * x).sqrt();
         let out = self.moved_in(self.activation_type(), out, |_, x, rms| error(most, U, x, rms));
-        // The state stays `f32`, but another form of the recurrence rounds the products that extend it to a short type.
+        // The state stays `f32`, but some engines round the products that are added to it to a short type.
         let of_state = |row: usize, x: f64, rms: f64| match self.activation_type() {
             DType::BF16 => error(1.0, 1.0 / 256.0, x, rms),
             DType::F16 => error(1.0, 1.0 / 2048.0, x, rms),

@@ -332,7 +332,8 @@ impl Numerics for Transformers {
         self.rounded(conv.of(x))
     }
 
-    /// Rounds the parameters. Rates that are no logarithms are results of an exponential in `f32`.
+    /// Rounds the parameters. Rates in the form `-exp(A_log)` stay as they are, since the exponential is computed in
+    /// `f32`.
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
         let rounded = if rates.are_logarithms { self.rounded_row(&rates.rates) } else { rates.rates.clone() };
         F32.decay(a, &DecayRates { rates: rounded, bias: self.rounded_row(&rates.bias), ..*rates })

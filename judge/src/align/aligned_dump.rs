@@ -147,7 +147,7 @@ impl<'d> AlignedDump<'d> {
     /// the relative error of the values as read. Later sites are read in the order shown.
     ///
     /// # Errors
-    /// Those of `rel_l2`.
+    /// If `rel_l2` returns one.
     pub(crate) fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
         if self.is_shown.get() || self.is_fixed.get() {
             return Ok(());

@@ -52,9 +52,9 @@ impl Routers {
         self.scores.get(&(site.layer, site.pass)).map(|(_, scores)| scores.row_len())
     }
 
-    /// Returns the margins by which the scores prefer the experts `own`, `[T, k]`, to the dump's, if recorded, and to the
-    /// nearest other expert. Returns `None` if another expert has a larger score, because these scores then do not decide
-    /// the choice, or if an expert does not exist.
+    /// Returns two margins by which scores prefer the experts `own`, `[T, k]`: to the dump's experts, if recorded, and
+    /// to the nearest other expert. Returns `None` if an expert does not exist, or if another one has a larger score,
+    /// because these scores then do not decide the choice.
     pub(crate) fn preference(
         &self,
         site: Site,

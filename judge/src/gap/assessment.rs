@@ -74,7 +74,7 @@ pub struct GapAssessment {
     pub training: Option<TrainingEffect>,
     /// Agreement of the experts, if both sides have routing replay data.
     pub experts: Option<RouteEffect>,
-    /// The side against our engine with the side's own experts.
+    /// Comparison with our engine that uses the side's own experts.
     pub replay: Option<RouteReplay>,
     /// Scales by probability and position.
     pub(crate) classes: Vec<TokenClass>,
@@ -230,7 +230,7 @@ impl PairTally {
         }
     }
 
-    /// Returns invalid values, patterns and sizes.
+    /// Returns findings about invalid values, patterns and sizes.
     fn faults(&self, pair: &PairView, grids: [Option<NumberGrid>; 2]) -> Vec<GapFinding> {
         let mut findings = self.values.findings();
         if findings.is_empty() {

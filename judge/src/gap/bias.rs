@@ -6,12 +6,13 @@ use super::finding::GapFinding;
 use super::pair_view::PairView;
 use super::token_sample::ScoredToken;
 
-/// Largest share of the squared differences that one sign may have without a bias.
+/// Largest mean difference without a bias, relative to the root mean square difference.
 const BIAS: f64 = 0.25;
-/// A mean difference of this many standard errors over sequences is a bias.
+/// Number of standard errors over sequences that a mean difference without a bias may have in addition.
 const SIGMAS: f64 = 5.0;
 
-/// A mean difference that rounding does not give: the tokens' KL divergence alone shifts the mean.
+/// Finds a mean difference that rounding cannot cause: rounding shifts the mean only by the KL divergence of the
+/// tokens.
 pub(super) fn bias(pair: &PairView) -> Option<GapFinding> {
     let deltas = |range: Range<usize>| pair.sample.tokens[range].iter().map(ScoredToken::delta);
     let count = pair.sample.tokens.len();

@@ -25,7 +25,7 @@ impl ExpertRoutes {
     /// Creates routes of `[tokens, layers, experts]`.
     ///
     /// # Errors
-    /// The problem with a value.
+    /// If a value is not an index of an expert.
     pub(super) fn of(
         [tokens, layers, used]: [usize; 3],
         ids: impl IntoIterator<Item = f64>,
@@ -52,7 +52,7 @@ impl ExpertRoutes {
     /// Reads the text in which vLLM sends routes: an `.npy` file in base64.
     ///
     /// # Errors
-    /// The problem with the text.
+    /// If the text is not base64 of such a file.
     pub(super) fn of_text(text: &str) -> Result<Self, String> {
         let expected = "expected lists [token][layer][expert], or such an .npy file in base64; convert SGLang's text, which has no shape: \
                         np.frombuffer(base64.b64decode(text), np.int32).reshape(-1, layers, experts).tolist()";
@@ -90,7 +90,7 @@ impl ExpertRoutes {
     /// Appends the routes of later tokens.
     ///
     /// # Errors
-    /// The problem, if both have other shapes.
+    /// If the numbers of layers or of experts differ.
     pub(super) fn append(&mut self, later: &Self) -> Result<(), String> {
         if self.shape() != later.shape() {
             return Err(format!("{:?} layers and experts, expected {:?}", later.shape(), self.shape()));

@@ -75,7 +75,7 @@ fn has_decimals(value: f32, digits: u32) -> bool {
     (scaled - scaled.round()).abs() <= scaled.abs() * 1e-7
 }
 
-/// Values of a shorter type than the stated one, or with few decimals.
+/// Finds values of a shorter type than the stated one, or with few decimals.
 pub(super) fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Option<GapFinding> {
     for (side, grid) in grids.into_iter().enumerate() {
         let name = ["rollout", "trainer"][side];

@@ -54,7 +54,7 @@ pub(super) fn token_id(value: f64) -> Option<u32> {
     }
 }
 
-/// Returns the number of tokens of a stored number.
+/// Converts a stored number to a number of tokens.
 pub(super) fn token_count(value: f64) -> Option<usize> {
     let count = value as usize;
     (count as f64 == value).then_some(count)

@@ -43,13 +43,13 @@ pub struct RouteEffect {
     pub(crate) other_choices: usize,
     /// Compared tokens with other experts in at least one layer.
     pub other_tokens: usize,
-    /// Their share of the squared differences.
+    /// Share of the squared differences at `other_tokens`.
     pub other_share: f64,
     /// Tokens with the same experts, after a token with others.
     pub(crate) later_tokens: usize,
-    /// Their share of the squared differences.
+    /// Share of the squared differences at `later_tokens`.
     pub(crate) later_share: f64,
-    /// Tokens with the same experts, here and before.
+    /// Tokens whose experts are the same, like those of all earlier tokens.
     pub(crate) same_tokens: usize,
     /// Root mean square difference of the log-odds of `same_tokens`.
     pub same_scale: f64,

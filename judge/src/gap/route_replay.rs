@@ -9,9 +9,9 @@ use super::finding::GapFinding;
 pub struct RouteReplay {
     /// Choices, one for each token and layer.
     pub choices: usize,
-    /// Choices that our engine would make otherwise.
+    /// Choices that differ from those of our engine.
     pub other_choices: usize,
-    /// Largest difference between the scores of our engine's experts and of the side's in their place.
+    /// Largest difference between the score of our engine's expert and that of the side's expert in its place.
     pub largest_gap: f64,
     /// Root mean square difference of the log-odds with the side's experts.
     pub scale: f64,

@@ -10,7 +10,7 @@ pub(super) enum TokenRoute {
     Unknown,
     /// All experts are the same, here and before.
     Same,
-    /// Experts of an earlier token differ, so that its keys and values do.
+    /// Experts are the same, but those of an earlier token differ, and so do its keys and values.
     Later,
     /// Experts differ in at least one layer.
     Other,

@@ -36,8 +36,8 @@ impl RecordedTaps {
         }
     }
 
-    /// Returns true if a fault at one site is found at the first recorded site that can show it: with fewer taps, in the same
-    /// layer and pass, or in the same pass.
+    /// Returns true if a fault made at one site is found where it should first show: at that site or, with fewer taps,
+    /// in the same layer and pass, or in the same pass.
     pub(crate) fn shows(self, made: Site, found: Site) -> bool {
         let is_same_layer = made.layer == found.layer || found.point == Point::Logits;
         match self {

@@ -30,7 +30,7 @@ pub(crate) struct BlockShape {
     pub(crate) has_sinks: bool,
     /// True if layers with Mamba-2 have attention, too. Both read the same norm, and their outputs are added.
     pub(crate) has_parallel_mixer: bool,
-    /// True if each layer has one half: attention or what replaces it, or a feed-forward block.
+    /// True if each layer has only one half: attention (or what replaces it), or a feed-forward block.
     pub(crate) has_single_halves: bool,
     /// True if the sigmoid of a gate, which is the second half of each query head, multiplies attention's output.
     pub(crate) has_output_gate: bool,
@@ -47,7 +47,7 @@ pub(crate) enum HalfNorms {
     Around,
 }
 
-/// Norms of queries and keys, before RoPE if their names state no other place.
+/// Norms of queries and keys. They precede RoPE, unless the variant's name states another place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
     /// None.
@@ -58,7 +58,7 @@ pub(crate) enum QkNorm {
     EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
-    /// [`QkNorm::EachHead`], after RoPE.
+    /// RMSNorm of each head after RoPE, with the same weight for all heads.
     EachHeadAfterRope,
     /// RMSNorm of each head after RoPE, without a weight, in layers with RoPE.
     AfterRope,
@@ -123,7 +123,7 @@ impl BlockShape {
     };
 }
 
-/// Weights of a block with options. Absent norms and halves are `None`.
+/// Weights of a block of any [`BlockShape`]. Norms and halves that it lacks are `None`.
 #[derive(Clone, Debug)]
 pub struct StandardBlock {
     /// `[d]`

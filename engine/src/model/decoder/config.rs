@@ -91,8 +91,8 @@ pub struct DecoderConfig {
     pub(crate) variants: Option<LayerVariants>,
     /// Settings of several residual streams, if there are several.
     pub(crate) streams: Option<StreamSettings>,
-    /// True for each layer that is a feed-forward block alone, in a model whose layers have one half each; the other layers
-    /// are attention, or what replaces it, alone.
+    /// True for each layer that is only a feed-forward block, false for one that is only attention or what replaces it.
+    /// `None` if all layers have both halves.
     pub(crate) single_halves: Option<Vec<bool>>,
     /// True if the weights contain a merged LoRA adapter.
     pub(crate) has_adapter: bool,
@@ -137,7 +137,7 @@ pub struct ExpertsConfig {
     pub(crate) has_bias: bool,
     /// True if weights multiply the inputs of experts instead of their outputs.
     pub(crate) weighs_inputs: bool,
-    /// True if tensors of all experts in Hugging Face files have a row for each input.
+    /// True if Hugging Face files stack experts as `[experts, inputs, outputs]`.
     pub(crate) has_input_rows: bool,
     /// True if experts are next to a feed-forward block, and each of both, and the router, has norms of its own.
     pub(crate) has_branch_norms: bool,
@@ -181,7 +181,7 @@ impl ExpertsConfig {
 pub struct SlidingWindow {
     /// Number of tokens that a query sees, itself included.
     pub window: usize,
-    /// True if a token sees its own chunk of so many positions, up to itself, instead of the latest tokens.
+    /// True if windows are chunks of positions: a token sees earlier tokens of its own chunk only, and itself.
     pub(crate) is_chunk: bool,
     /// Rotary positions of these layers.
     pub rope: Rope,

@@ -381,7 +381,7 @@ fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape>
             QkNorm::EachHead
         }
         QkNorm::EachHeadIfStated => QkNorm::Absent,
-        // llama.cpp knows the model without norms by its number of experts.
+        // llama.cpp recognises the Llama 4 without norms (Maverick) by its number of experts.
         QkNorm::AfterRope if file.optional(&format!("{architecture}.expert_count"))? == Some(128) => {
             QkNorm::Absent
         }

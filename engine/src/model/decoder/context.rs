@@ -87,7 +87,7 @@ impl ForwardContext<'_> {
     /// Returns the embeddings of a layer, `[T, P]`.
     ///
     /// # Panics
-    /// If the embeddings of the pass were not computed: see [`ForwardContext::attend_shared`].
+    /// If the embeddings of the pass were not computed. This is a bug of the caller: see [`Model::runs_in_parts`].
     pub(crate) fn embedding_of(&self, layer: usize, width: usize) -> Tensor {
         let all = self.embeddings.get().expect("a pass begins with its embeddings");
         let row = all.row_len();

@@ -1,9 +1,9 @@
 //! Linear attention with a gated delta rule in place of attention (Qwen3-Next, Qwen 3.5; Yang et al., 2024): a short
 //! convolution of queries, keys and values, and a norm of the output that a gate multiplies.
 //!
-//! Hugging Face files of Qwen3-Next have one matrix for queries, keys, values and gates of each key head, and one for the
-//! logits of beta and decay; GGUF files have one for queries, keys and values of all heads, and one for gates. Files of
-//! Qwen 3.5 have four matrices. Its GGUF files have value heads in another order.
+//! Hugging Face files of Qwen3-Next have one matrix for queries, keys, values and gates of each key head, and one for
+//! the logits of beta and decay; GGUF files have one for queries, keys and values of all heads, and one for gates.
+//! Files of Qwen 3.5 have four matrices; in its GGUF files, value heads have another order.
 
 use std::ops::Range;
 
@@ -202,7 +202,7 @@ impl DeltaAttention {
         t.tap(AttnOut, self.output.of(n, &self.in_file_order(n, gated)))
     }
 
-    /// Returns rows of all heads, `[T, H·Dv]`, in the order of the output projection's columns.
+    /// Reorders the values of all heads, `[T, H·Dv]`, to match the columns of the output projection.
     fn in_file_order(&self, n: &dyn Numerics, x: Tensor) -> Tensor {
         if self.output_heads.is_sorted() {
             return x;
@@ -223,7 +223,7 @@ impl DeltaAttention {
     }
 }
 
-/// Returns the rows of heads of `width` rows each.
+/// Returns the row indices of these heads, each of which has `width` rows.
 fn rows_of(heads: &[usize], width: usize) -> Vec<usize> {
     heads.iter().flat_map(|head| head * width..(head + 1) * width).collect()
 }

@@ -82,7 +82,7 @@ pub(crate) enum SharedExpertFiles {
     Unweighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. The shared expert has no weight.
     Count(&'static str),
-    /// As large as one expert, in every layer with experts. The shared expert has no weight.
+    /// No key: the size is that of one expert, in every layer with experts. The shared expert has no weight.
     Always,
 }
 
@@ -329,7 +329,7 @@ impl ExpertFiles {
         Ok(ExpertsConfig { count, routing, shared_ffn_size, has_bias, latent, ..settings })
     }
 
-    /// Returns the settings that the architecture decides. A file states the others.
+    /// Returns the settings that depend on the architecture alone. The others are read from the file.
     fn settings(&self) -> ExpertsConfig {
         let routing = ExpertRouting {
             used: 0,

@@ -95,7 +95,7 @@ pub struct Family {
     pub(crate) positions: Positions,
     /// True if the vocabulary projection has a bias.
     pub(crate) has_head_bias: bool,
-    /// Number of key-value heads of a `config.json`, if it is not the value of a key.
+    /// Reader of the number of key-value heads of a `config.json`, if it is not simply the value of one key.
     pub(crate) kv_heads: Option<fn(&Config) -> ReadResult<usize>>,
     /// Returns an error for settings of a `config.json` that only this architecture has and that the forward pass does not
     /// support.
@@ -267,7 +267,7 @@ pub struct SlidingDefaults {
     pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
     pub(crate) rope: SlidingRope,
-    /// Chunk size of GGUF files, which do not state it, if windows are chunks of positions.
+    /// Chunk size, which GGUF files do not state; `None` if windows are not chunks of positions.
     pub(crate) chunk: Option<usize>,
     /// True if only sliding-window layers rotate queries and keys, in a model whose files state a window.
     pub(crate) rotates_alone: bool,

@@ -18,7 +18,7 @@ use crate::ops::scaling::Multiplier;
 pub(crate) struct LayerVariants {
     /// Size of a head, and number of key-value heads, in layers with full attention.
     pub(crate) full_heads: [usize; 2],
-    /// True if the values of layers with full attention are projected like their keys.
+    /// True if layers with full attention project values with the matrix of keys.
     pub(crate) has_keys_as_values: bool,
     /// Number of last layers that read the keys and values of earlier layers.
     pub(crate) n_sharing: usize,
@@ -137,7 +137,7 @@ impl LayerVariants {
         layer < own && (layer + 1..own).all(|later| c.slides(later) != c.slides(layer))
     }
 
-    /// Checks sizes. Returns what was found, and what was expected.
+    /// Checks the sizes. The error states what was found and what was expected.
     fn check(&self, c: &DecoderConfig) -> Result<(), (String, String)> {
         let [head_dim, kv_heads] = self.full_heads;
         let is_size = |number: usize| (1..=size::MAX_SIZE).contains(&number);
@@ -190,7 +190,7 @@ impl LayerWeights<'_, '_> {
         self.config.variants.as_ref().is_some_and(|variants| variants.is_shared(self.config, self.layer))
     }
 
-    /// Returns true if values are projected like keys: GGUF files have no matrix of values then.
+    /// Returns true if values are projected with the matrix of keys. GGUF files then have no matrix of values.
     pub(crate) fn has_keys_as_values(&self) -> bool {
         match self.names {
             DecoderNames::Gguf { .. } => !self.has_in_gguf("attn_v"),

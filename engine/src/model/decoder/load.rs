@@ -29,10 +29,10 @@ pub struct LayerWeights<'a, 'f> {
 }
 
 impl LayerWeights<'_, '_> {
-    /// Loads the norms of queries and of keys, of rows of `lens` values.
+    /// Loads the norms of queries and keys. `lens` are the lengths of their rows.
     ///
     /// # Errors
-    /// Those of [`LayerWeights::norm`].
+    /// See [`LayerWeights::norm`].
     pub(super) fn qk_norms(&mut self, lens: [usize; 2]) -> Result<[RmsNorm; 2]> {
         Ok([self.norm("attn_q_norm", lens[0])?, self.norm("attn_k_norm", lens[1])?])
     }
@@ -211,8 +211,8 @@ impl LayerWeights<'_, '_> {
         self.config.recurrent_mixer(self.layer)
     }
 
-    /// Returns true if a Hugging Face checkpoint keeps queries, keys and values in one tensor, by key-value head. Recurrent
-    /// layers may have a tensor of this name, too.
+    /// Returns true if a Hugging Face checkpoint has queries, keys and values of attention in one tensor, grouped by
+    /// key-value head. In models with recurrent layers, a tensor of this name may belong to those.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
         let has_name = matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer));

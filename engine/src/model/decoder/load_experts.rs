@@ -16,7 +16,7 @@ impl LayerWeights<'_, '_> {
         self.config.experts.clone().ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
-    /// Returns true for attention and true for a feed-forward block, if the layer has them.
+    /// Returns two flags: true if the layer has attention or what replaces it, true if it has a feed-forward block.
     pub(super) fn halves(&self) -> [bool; 2] {
         match &self.config.single_halves {
             Some(are_feed_forward) => [!are_feed_forward[self.layer], are_feed_forward[self.layer]],
@@ -94,8 +94,8 @@ impl LayerWeights<'_, '_> {
         Ok(halves(&both, rows))
     }
 
-    /// Returns the name of a tensor with a matrix of each expert, if a Hugging Face checkpoint of an architecture with one
-    /// tensor for each expert has it: transformers 5 saves models either way.
+    /// Returns the name of the tensor with the matrices of all experts, if a Hugging Face checkpoint has it although
+    /// the architecture has one tensor for each expert: transformers 5 saves models either way.
     fn stacked_in_hugging_face(&self, name: &str) -> Option<String> {
         let of_each = |name: &str| self.names.of_layer(name, self.layer).contains("{}");
         let tensor =
@@ -126,7 +126,8 @@ impl LayerWeights<'_, '_> {
         self.config.experts.as_ref().is_some_and(|experts| experts.has_input_rows)
     }
 
-    /// Loads `rows` outputs from `first` on of each expert from a tensor with inputs in its rows, `[E, inputs, outputs]`.
+    /// Loads outputs `first..first + rows` of each expert from a tensor with inputs in its rows,
+    /// `[E, inputs, outputs]`.
     fn transposed(
         &mut self,
         name: &str,

@@ -130,7 +130,7 @@ pub struct Decoder<B> {
 }
 
 impl<B> Decoder<B> {
-    /// Returns the model with other blocks, made from its own.
+    /// Returns the model with each block converted by `block`.
     pub fn with_blocks<C>(self, block: impl Fn(B) -> C) -> Decoder<C> {
         Decoder {
             layers: self.layers.into_iter().map(block).collect(),

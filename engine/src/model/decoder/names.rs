@@ -105,7 +105,7 @@ impl<'a> DecoderNames<'a> {
     pub(super) fn hugging_face(file: &TensorFile, family: &'a Family) -> Self {
         let (layer, outer) = (family.layer_names, family.outer_names);
         let has = |prefix: &&str| file.get(&format!("{prefix}{}.weight", outer.embedding)).is_some();
-        // A model that was saved without its head has its own prefix only, such as `decoder.` of `model.decoder.`.
+        // Names of a model that was saved without its head lack `model.`: `decoder.` replaces `model.decoder.`.
         let bare = outer.prefix.strip_prefix("model.").unwrap_or(outer.prefix);
         let prefix = [outer.prefix, bare].into_iter().chain(PREFIXES).find(has).unwrap_or(outer.prefix);
         DecoderNames::HuggingFace { prefix, layer, outer, may_predict: family.predicting.is_some() }

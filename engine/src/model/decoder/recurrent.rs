@@ -101,7 +101,7 @@ impl RecurrentFiles {
         }
     }
 
-    /// Returns the number of layers, if the `config.json` of the architecture states it by the list of their kinds.
+    /// Returns the number of layers, if the `config.json` states it only by the list of their kinds.
     pub(super) fn listed_in_json(self, file: &Config) -> Result<Option<usize>> {
         Ok(self.kinds(file)?.map(|kinds| kinds.len()))
     }
@@ -181,8 +181,9 @@ impl RecurrentFiles {
         }
     }
 
-    /// Reads the recurrent layers of a GGUF file; `None` if it has none. These are the layers without key-value heads or,
-    /// with a delta rule, those that `attention.recurrent_layers` or `full_attention_interval` marks. `kinds` are the kinds
+    /// Reads the recurrent layers of a GGUF file; `None` if it has none. With a delta rule,
+    /// `attention.recurrent_layers` or `full_attention_interval` marks them; otherwise they are the layers without
+    /// key-value heads. `kinds` are the kinds
     /// of layers with one half each.
     pub(super) fn in_gguf(
         self,

@@ -130,7 +130,8 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
     }
 }
 
-/// Reads RoPE that rotates the first part of a head's pairs, with the frequencies of the whole head.
+/// Reads RoPE that rotates only the first pairs of a head, with the frequencies that they have if the whole head
+/// rotates.
 fn proportional_scaling(parameters: &Config, head_dim: usize) -> Result<RopeScaling> {
     parameters.only("factor", &[1.0.into(), 1.into()], "1 (scaled proportional RoPE is not supported)")?;
     let part = parameters.optional_f32(PARTIAL)?.unwrap_or(1.0);

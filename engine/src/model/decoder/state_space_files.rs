@@ -82,7 +82,7 @@ impl StateSpaceFiles {
         })
     }
 
-    /// Reads if a norm follows the gate.
+    /// Returns true if a norm follows the gate.
     fn has_norm_in_json(self, file: &Config) -> Result<bool> {
         if self != StateSpaceFiles::FalconH1 {
             return Ok(true);
@@ -121,8 +121,8 @@ impl StateSpaceFiles {
         }
     }
 
-    /// Reads the limits of step sizes. Transformers applies the least step of Nemotron-H, which it takes from another key
-    /// than other engines.
+    /// Reads the limits of step sizes. For Nemotron-H, transformers reads the least step from a key of its own, which
+    /// other engines ignore.
     fn limits(self, file: &Config) -> Result<Option<StepLimits>> {
         const KEY: &str = "time_step_limit";
         let stated = file.get(KEY);
@@ -197,7 +197,7 @@ impl StateSpaceFiles {
     }
 }
 
-/// Returns true for a range of steps.
+/// Returns true for two limits in ascending order, the first of which is finite and not negative.
 fn is_range(range: &[f32]) -> bool {
     matches!(range, [least, most] if *least >= 0.0 && least < most && least.is_finite())
 }

@@ -16,8 +16,8 @@ pub(crate) struct BiasedScores {
 }
 
 impl Operation for BiasedScores {
-    /// Bounds the roundings of the slope, the bias, the sum, and of a score that a fused kernel adds before it is rounded.
-    /// Engines that count positions from the first key add a larger bias.
+    /// Bounds the roundings of the slope, the bias and the sum, and of a score that a fused kernel adds unrounded.
+    /// Includes engines that count positions from the first key, whose biases are larger.
     ///
     /// The slope of head h is a power of up to h + 1 of a base. Such a power has h + 1 times the relative error of its base,
     /// which is up to `U` in engines that round it to f32, as ours does. All scores of a head share this error, so sigma
@@ -41,7 +41,7 @@ impl Operation for BiasedScores {
         wanted.iter().map(one).collect()
     }
 
-    /// The bound contains the rounding of the sum.
+    /// Returns `f32`, since the bound already contains the rounding of the sum.
     fn results(&self, _: &Profile) -> Float {
         Float::F32
     }

@@ -52,14 +52,15 @@ fn scaled(slopes: &[f32], factor: f32) -> Option<Vec<f32>> {
     (factor != 1.0).then(|| slopes.iter().map(|slope| slope * factor).collect())
 }
 
-/// Returns one geometric series of slopes for all heads, as ports compute them whose number of heads is a power of two.
+/// Returns one geometric series of slopes for all heads, as in engines that expect a power of two as the number of
+/// heads.
 fn geometric(slopes: &[f32]) -> Option<Vec<f32>> {
     let heads = slopes.len();
     let slope = |head: usize| (-8.0 * (head + 1) as f32 / heads as f32).exp2();
     (!heads.is_power_of_two()).then(|| (0..heads).map(slope).collect())
 }
 
-/// Estimates the factor of the slopes: logarithms of weights less the scores are linear in the bias, in each row.
+/// Estimates the factor of the slopes: in each row, the logarithms of weights minus the scores are linear in the bias.
 fn read_factor(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((scores, slopes, mask)) = biased(at) else { return Vec::new() };
     let &[_, tokens, keys] = scores.shape() else { return Vec::new() };

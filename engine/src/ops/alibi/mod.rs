@@ -8,8 +8,8 @@ pub(crate) mod faults;
 
 use crate::tensor::Tensor;
 
-/// Returns the slope of each head: powers of 2^(-8/n), where n is the largest power of two up to the number of heads. The
-/// other heads have every second slope of twice as many heads.
+/// Returns the slope of each head: powers of 2^(-8/n), where n is the largest power of two up to the number of heads.
+/// Heads beyond n have every second slope of a series for 2n heads.
 pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     let known = if heads == 0 { 1 } else { 1 << heads.ilog2() };
     let base = |of: usize| (-8.0 / of as f32).exp2();
@@ -20,7 +20,8 @@ pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     (0..heads).map(slope).collect()
 }
 
-/// Computes `add(score, slope, key, query)` for each score of a pass whose first token has this index among the keys.
+/// Computes `add(score, slope, key, query)` for each score. `position` is the index of the pass's first token among the
+/// keys.
 pub(crate) fn added(
     scores: &Tensor,
     slopes: &[f32],

@@ -92,7 +92,7 @@ impl Scores {
         [head, row % tokens, head * self.k.shape()[1] / heads]
     }
 
-    /// Returns true if scaled queries are the results of an operation.
+    /// Returns true if scaling queries is an operation of its own, so that its results are rounded.
     fn rounds_queries(&self, profile: &Profile) -> bool {
         matches!(self.scale, AttentionScale::RoundedQueries(_)) && profile.scaled == ScaledOperand::Model
     }

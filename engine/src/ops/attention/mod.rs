@@ -26,8 +26,8 @@ pub struct Mask {
     pub position: usize,
     /// Maximum number of keys that a query sees, itself included; `None` for no limit.
     pub window: Option<usize>,
-    /// Number of keys that the cache has already dropped, if windows are chunks of positions (a query sees keys of its own
-    /// chunk only). `None` for windows of the latest keys.
+    /// Number of keys that the cache has already dropped, if windows are chunks of positions: a query sees keys of its
+    /// own chunk only. `None` if windows are the latest keys.
     pub chunks: Option<usize>,
 }
 

@@ -40,7 +40,8 @@ impl Operation for ExpertWeights {
                 (ScoreFunction::Softmax, true) => {
                     let skipped = self.skipped(&all.values, chosen.clone());
                     let weights = softmax(&InputValues::new(chosen.map(|expert| all.get(expert))), profile);
-                    // Engines subtract the largest logit of all experts, which lowers the exponents by `skipped` more.
+                    // An engine may subtract the largest logit of all experts, not of the chosen ones: exponents are
+                    // `skipped` lower.
                     let moved = |weight: ExactValue| {
                         let error = 2.0 * U * skipped * weight.value;
                         weight.moved(K * error, error)

@@ -31,8 +31,8 @@ pub struct ExpertRouting {
     pub(crate) added: f32,
     /// True if the weights are divided by their sum.
     pub(crate) is_normalised: bool,
-    /// True if the function reads the logits of the chosen experts alone, and logits decide the choice. The values of a
-    /// softmax are those of weights divided by their sum, in other roundings.
+    /// True if experts are chosen by their logits, and the function reads the logits of the chosen ones alone. Softmax
+    /// then differs only in roundings from weights of all experts, divided by the sum of the chosen ones.
     pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
     pub(crate) is_rounded: bool,
@@ -109,7 +109,7 @@ impl ExpertRouting {
         is_of_all || !self.bias.is_empty() || self.groups.is_some()
     }
 
-    /// Returns true if experts are chosen by their logits, because scores of all experts do not exist.
+    /// Returns true if experts are chosen by their logits, because only the chosen ones get scores.
     pub(crate) fn chooses_by_logits(&self) -> bool {
         self.is_of_chosen && self.function == ScoreFunction::Sigmoid
     }

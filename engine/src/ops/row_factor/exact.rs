@@ -8,7 +8,7 @@ use crate::exact::{ExactValue, Operation, Profile};
 use crate::ops::row_factor::{QueryTemperature, repeats};
 use crate::tensor::Tensor;
 
-/// Roundings in a temperature: a logarithm with an error of two, its argument, a product and a sum.
+/// Number of roundings in a temperature: two of the logarithm, one each of its argument, a product and a sum.
 const ROUNDINGS: f64 = 5.0;
 
 /// Multiplies each row by its factors.
@@ -17,7 +17,7 @@ pub(crate) struct RowProduct {
     pub(crate) x: Tensor,
     /// `[T]`, or `[T, k]` for several products of each row
     pub(crate) factors: Tensor,
-    /// Temperature and positions that the factors are computed from, if they are computed from such.
+    /// Temperature and positions that the factors are computed from; `None` for other factors.
     pub(crate) temperature: Option<(QueryTemperature, Range<usize>)>,
 }
 
@@ -27,7 +27,7 @@ impl Operation for RowProduct {
         let (width, (each, _)) = (self.x.row_len(), repeats(&self.x, &self.factors));
         let one = |&flat: &usize| {
             let factor = factors.get(flat / width);
-            // Engines compute the logarithm in `f32`, and round four times in all.
+            // Engines compute the temperature in `f32`.
             let error = if self.temperature.is_some() { ROUNDINGS * U * factor.value.abs() } else { 0.0 };
             let row = flat / width / each;
             let factor = factor.moved(K * error, error);

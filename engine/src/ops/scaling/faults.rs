@@ -28,7 +28,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::LayerScale,
         at: &[Point::LayerInput],
         takes: "none",
-        // The sum of projected and own embeddings is multiplied by 1/√2.
+        // Without the factor 1/√2, the sum of projected and own embeddings is √2 times as large.
         compute: |at, value| {
             (value.as_word()? == "none")
                 .then(|| at.n.mapped(at.value, |x, root| x * root, std::f64::consts::SQRT_2))

@@ -1,6 +1,6 @@
 //! Scaling: `x · c` or `x / c`, elementwise, with a constant factor as an architecture's authors write it.
 //!
-//! Mistakes of other factors than those of layers belong to the operation whose result they scale.
+//! The mistakes here concern layers' factors. Those of other factors belong to the operation whose result they scale.
 
 pub(crate) mod exact;
 pub(crate) mod faults;

@@ -121,7 +121,7 @@ impl Scan {
         let rates: Vec<f64> =
             self.space.decay.iter().map(|&decay| self.rate(decay.into(), profile)).collect();
         let count = self.steps.data().len();
-        // Sums of the exponents of a head's tokens, from the first on.
+        // Running sums of each head's exponents over the tokens.
         let mut sums = vec![0.0; count + heads];
         for flat in 0..count {
             sums[flat + heads] = sums[flat] + steps.get(flat).value * rates[flat % heads];

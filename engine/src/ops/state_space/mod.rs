@@ -1,7 +1,7 @@
-//! Recurrence of Mamba-2 (state-space duality; Dao and Gu, 2024). Each head has a recurrent
-//! state S, `[P, N]`. A token updates and reads it: `S = exp(Δ · A) · S + Δ · x · Bᵀ`, `y = S · C + D · x`. The step size
-//! Δ = softplus(dt + bias), within limits if there are any, is one number for each head and token. One tensor contains x of all heads, B and C,
-//! `[T, H·P + 2·G·N]`; the heads of each of G groups share B and C.
+//! Recurrence of Mamba-2 (state-space duality; Dao and Gu, 2024). Each head has a recurrent state S, `[P, N]`. A token
+//! updates and reads it: `S = exp(Δ · A) · S + Δ · x · Bᵀ`, `y = S · C + D · x`. Each head and token has one step size,
+//! Δ = softplus(dt + bias), which may be limited. One tensor contains x of all heads, B and C, `[T, H·P + 2·G·N]`; the
+//! heads of each of G groups share B and C.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -23,7 +23,7 @@ pub struct StepRule {
 pub struct StepLimits {
     /// Least and largest step.
     pub(crate) range: [f32; 2],
-    /// True if other engines than transformers do not apply the limits.
+    /// True if only transformers applies the limits.
     pub(crate) is_optional: bool,
 }
 

@@ -83,7 +83,7 @@ fn encrypted(source: &FileBytes, at: usize) -> Error {
 #[derive(Default)]
 struct SchemaCheck {
     elements: u64,
-    /// Number of children that all elements state, and that the current one states.
+    /// Numbers of children: the sum over all elements, and that of the current element.
     children: u64,
     own_children: u64,
     /// Number of children that follow, on each level of the tree.
@@ -92,7 +92,7 @@ struct SchemaCheck {
 }
 
 impl SchemaCheck {
-    /// Counts a field of the metadata; `None` if it has another type than Parquet's definition, or the schema is too deep.
+    /// Checks and counts a field; `None` if its type differs from Parquet's definition, or the schema is too deep.
     fn visit(&mut self, path: &[i16], kind: u8, number: i64) -> Option<()> {
         let expected = match path {
             [1] | [2, 1..=3 | 5..=9] => 5,
@@ -124,11 +124,11 @@ impl SchemaCheck {
     }
 }
 
-/// Kind of the end of a structure.
+/// Thrift's kind of field that ends a structure.
 const STOP: u8 = 0;
 
-/// Reads Thrift's compact protocol: structures of numbered fields. `visit` gets the numbers of the fields that lead to a
-/// value, its kind, and its number if it is an integer; it gets [`STOP`] at the end of a structure.
+/// Reader of Thrift's compact protocol: structures of numbered fields. `visit` gets the numbers of the fields that lead
+/// to a value, its kind, and its number if it is an integer; it gets [`STOP`] at the end of a structure.
 struct ThriftReader<'a, V> {
     bytes: &'a [u8],
     path: Vec<i16>,
@@ -210,7 +210,7 @@ impl<'a, V: FnMut(&[i16], u8, i64) -> Option<()>> ThriftReader<'a, V> {
             few => few.into(),
         };
         (0..len).try_for_each(|_| match head & 15 {
-            // The path has the same length in a list of lists.
+            // A list of lists is refused, since its path is that of a simple list.
             9 => None,
             12 => {
                 self.left = self.left.checked_sub(1)?;

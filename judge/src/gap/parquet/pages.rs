@@ -16,9 +16,9 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-/// Bytes that a page may have, apart from those that its compressed size explains.
+/// Number of bytes of a page up to which its compression ratio does not matter.
 const SMALL_PAGE: usize = 16 << 20;
-/// Largest page.
+/// Maximum number of bytes of a page.
 const LARGEST_PAGE: usize = 1 << 28;
 /// Largest compression ratio of a page that is not small.
 const LARGEST_RATIO: usize = 1024;
@@ -152,7 +152,7 @@ impl BoundedPages {
             }
             Encoding::PLAIN | Encoding::RLE | Encoding::DELTA_BINARY_PACKED | Encoding::BYTE_STREAM_SPLIT => {
             }
-            // The crate allocates memory for the count that a page of texts as differences states.
+            // For texts stored as differences, the crate would allocate memory by the count that the page states.
             other => return Err(bad(format!("a page in the encoding {other}"))),
         }
         if count.saturating_add(self.read_values.fetch_add(count, Ordering::Relaxed)) > MOST_VALUES {
@@ -163,7 +163,7 @@ impl BoundedPages {
             Page::DictionaryPage { buf, .. } => {
                 *buf = decompressed(std::mem::take(buf), self.compression)?;
                 self.has_dictionary = true;
-                // Numbers of 16 bits are the smallest values.
+                // Each value has at least 16 bits.
                 if count > MOST_ENTRIES.min(buf.len() / 2) {
                     return Err(bad(format!("a dictionary of {count} values in {} bytes", buf.len())));
                 }

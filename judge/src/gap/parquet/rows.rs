@@ -219,8 +219,8 @@ impl<V: ParquetValue> ParquetRows<V> {
     /// Reads the next row into `row`; false after the last one.
     ///
     /// # Errors
-    /// If a page is damaged, a row has more than 8 million values (16 million in nested lists), or a group has other
-    /// rows than it states.
+    /// If a page is damaged, a row has more than 8 million values (16 million in nested lists), or the number of rows
+    /// in a group is not the stated one.
     pub fn read(&mut self, row: &mut ParquetRow<V>) -> Result<bool> {
         loop {
             let Some(reader) = &mut self.reader else {

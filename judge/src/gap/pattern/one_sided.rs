@@ -81,7 +81,7 @@ pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
     })
 }
 
-/// Returns true if noise does not give all these differences the same sign.
+/// Returns true if noise is unlikely to give all these differences the same sign.
 pub(super) fn exceed_chance(deltas: impl Iterator<Item = f64>) -> bool {
     let evidence: f64 = deltas.map(|delta| (-delta.abs()).exp().ln_1p()).sum();
     evidence > -CHANCE.ln()

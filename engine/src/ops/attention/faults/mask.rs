@@ -176,7 +176,7 @@ fn other_layer(at: &SiteContext) -> Option<usize> {
 fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     let other = other_layer(at)?;
     if let Some(Rotary { x, positions, .. }) = at.stage() {
-        // Heads of another size do not fit.
+        // RoPE of another layer does not fit if the sizes of heads differ.
         let rope = at.operations.rope(other).filter(|rope| Some(&rope.width) <= x.shape().last())?;
         return Some(at.n.rotate(x, &at.n.rope_table(rope, positions.clone())));
     }

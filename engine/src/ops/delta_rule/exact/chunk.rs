@@ -121,11 +121,12 @@ impl Chunk {
         (K * U).powi(2) * of_sums + (self.ulps * U).powi(2)
     }
 
-    /// Returns the variance of the error of a sum over the chunk's tokens or a row of the state. Each term
-    /// is a dot product: `product` is its square, `squares` the sum of its squared products.
+    /// Returns the variance of the error of a dot product: a term of a sum over the chunk's tokens, or a row of the
+    /// state times a vector. `product` is the square of the dot product, `squares` the sum of its squared terms.
     ///
-    /// Both operands of each product are rounded once. The term itself is rounded up to three times as an operand of the
-    /// next product: as an entry of the matrix of products, of its inverse, and as a part of the update. Sums are `f32`.
+    /// Both operands of each product are rounded once. The dot product is rounded up to three times as an operand of
+    /// the next product: as an entry of the matrix of products, of its inverse, and as a part of the update. Sums are
+    /// `f32`.
     fn of_products(&self, [product, squares]: [f64; 2], width: usize) -> f64 {
         let n = width as f64;
         let in_f32 = (self.terms() + n / 3.0 + 1.0) * product + (n / 2.0 + 1.0) * squares;

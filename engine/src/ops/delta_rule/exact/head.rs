@@ -138,7 +138,7 @@ impl HeadRun {
         let mut weight = self.steps[token].q.clone();
         let mut variances = vec![0.0; self.state.len()];
         let mut length: f64 = weight.iter().map(|w| w * w).sum();
-        // Part of the output that depends on the state before or after a token.
+        // Part of each output that comes from the state after a token, then from the state before it.
         let mut shares = self.steps[token].raw_output.clone();
         for (at, step) in self.steps[..=token].iter().enumerate().rev() {
             let (along, _) = dot(&weight, &step.k);

@@ -15,8 +15,8 @@ fn before(state: &Tensor) -> Option<Arc<DeltaHistory>> {
     }
 }
 
-/// A recorded state, and the tokens of all passes since then. A state between two passes that no dump records is evaluated
-/// from the recorded state and these tokens.
+/// A recorded state, and the tokens of all passes since then. Later states that the dump does not record are evaluated
+/// from these.
 pub(crate) struct DeltaHistory {
     /// `[H, Dv, Dk]`
     pub(crate) initial: Tensor,

@@ -120,7 +120,7 @@ impl EmbeddingInputs {
         }
     }
 
-    /// Returns true if embeddings are rows of the table, times a factor.
+    /// Returns true if embeddings are rows of the table times a factor, without learned positions and without a norm.
     fn is_plain(&self) -> bool {
         self.positions.is_none() && self.norm.is_none()
     }
@@ -312,7 +312,8 @@ fn at_position(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     Some(at.n.add(a, &at.n.embed(&table, &moved)))
 }
 
-/// Returns the row of a sequence's first position, if the pass begins later. Some architectures have rows before it.
+/// Returns the table row of a sequence's first position, if the pass begins later. Some architectures do not begin at
+/// row 0.
 fn first_row(at: &SiteContext, positions: &[u32]) -> Option<u32> {
     let start = u32::try_from(at.positions.start).ok().filter(|start| *start > 0)?;
     positions.first()?.checked_sub(start)

@@ -204,7 +204,7 @@ fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tens
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
-/// Norms a query or key before its rotation instead of after it, where the values then stay as they are.
+/// Norms a query or key before its rotation instead of after it. At the norm's own tap, values then stay as they are.
 fn normed_before(at: &SiteContext) -> Option<Tensor> {
     let norm = match at.site.point {
         Point::QRope => Point::QRopeNorm,
