@@ -601,12 +601,13 @@ bool is_scale(const ggml_tensor * tensor) { return std::strstr(tensor->name, ".s
 std::vector<Source> weight_sources(const ggml_tensor * node) {
     std::vector<Source> sources;
     for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
-        if (!operand || is_scale(operand)) continue;
+        if (!operand) continue;
         const Name name = weight_name(operand);
-        // Factors of experts and of the router's input (Gemma 4).
-        const bool is_scale = std::strstr(operand->name, ".scale");
-        if (is_scale && name.base == "ffn_gate_inp") sources.push_back({name.layer, "router_norm", node, ROWS});
-        if (is_scale && (name.base == "ffn_gate_inp" || name.base == "ffn_down_exps")) continue;
+        if (is_scale(operand)) {
+            // Factors of the router's inputs (Gemma 4).
+            if (name.base == "ffn_gate_inp") sources.push_back({name.layer, "router_norm", node, ROWS});
+            continue;
+        }
         const auto tap = WEIGHT_TAPS.find(name.base);
         if (tap == WEIGHT_TAPS.end()) continue;
         const bool is_of_streams = name.base == "altup_proj" || name.base == "altup_unembd_proj";

@@ -123,7 +123,6 @@ pub(crate) const FAMILY: Family = Family {
         ("ffn_up_shexp", "ffn_up"),
         ("ffn_down_shexp", "ffn_down"),
         ("router_scale", "ffn_gate_inp.scale="),
-        ("expert_scales", "ffn_down_exps.scale="),
     ],
     ..gemma3::FAMILY
 };

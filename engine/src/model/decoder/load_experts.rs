@@ -43,18 +43,12 @@ impl LayerWeights<'_, '_> {
         }
     }
 
-    /// Loads the factor of each expert: of its weight in Hugging Face files, of its output in GGUF files.
+    /// Loads the factor of each expert's weight. In GGUF files, the factors are the scales of the down matrices.
     ///
     /// # Errors
     /// See [`LayerWeights::vector`].
-    pub(super) fn expert_scales(&mut self, count: usize) -> Result<[Vec<f32>; 2]> {
-        match self.is_gguf() {
-            true if self.has_in_gguf("expert_scales") => {
-                Ok([Vec::new(), self.vector("expert_scales", count)?])
-            }
-            true => Ok([Vec::new(), Vec::new()]),
-            false => Ok([self.vector("expert_scales", count)?, Vec::new()]),
-        }
+    pub(super) fn expert_scales(&mut self, count: usize) -> Result<Vec<f32>> {
+        if self.is_gguf() { Ok(Vec::new()) } else { self.vector("expert_scales", count) }
     }
 
     /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.

@@ -37,8 +37,6 @@ pub struct Mixture {
     pub(crate) norms: Option<Box<BranchNorms>>,
     /// Matrices that compress the experts' inputs, `[latent, d]`, and expand their sum, `[d, latent]`, if there are any.
     pub(crate) latent: Option<[Matrix; 2]>,
-    /// Factor of each expert's output, `[E]`; empty without such factors
-    pub(crate) output_scales: Vec<f32>,
     /// Clamped GLU and biases, if there are any.
     pub(crate) clamped: Option<(ClampedGlu, ExpertBiases)>,
 }
@@ -75,10 +73,7 @@ impl Mixture {
             ]),
             None => None,
         };
-        let [scales, output_scales] = match e.has_branch_norms {
-            true => w.expert_scales(e.count)?,
-            false => [Vec::new(), Vec::new()],
-        };
+        let scales = if e.has_branch_norms { w.expert_scales(e.count)? } else { Vec::new() };
         let clamped = match e.clamped {
             Some(glu) => Some((glu, w.expert_biases(e.count, c.ffn_size, c.hidden_size)?)),
             None => None,
@@ -90,7 +85,6 @@ impl Mixture {
             routing: ExpertRouting { bias, scales, ..e.routing },
             norms: e.has_branch_norms.then(|| BranchNorms::load(c, w).map(Box::new)).transpose()?,
             latent,
-            output_scales,
             norm: w.norm("ffn_norm", c.hidden_size)?,
             router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
             gate,
@@ -184,20 +178,7 @@ impl Mixture {
             (_, None) => n.activation(&up, p.c.activation),
         };
         let act = t.tap(ExpertAct, act);
-        let out = t.tap(ExpertOut, routed(&act, &self.down, biases.map(|biases| &biases.down)));
-        match self.output_scales.is_empty() {
-            true => out,
-            false => self.scaled(out, chosen, n),
-        }
-    }
-
-    /// Multiplies the output of each chosen expert by the expert's factor: `[T, k, d]`.
-    fn scaled(&self, out: Tensor, chosen: &Tensor, n: &dyn Numerics) -> Tensor {
-        let factors: Vec<f32> =
-            chosen.data().iter().map(|&expert| self.output_scales[expert as usize]).collect();
-        let shape = out.shape().to_vec();
-        let rows = out.reshaped(&[factors.len(), shape[2]]);
-        n.row_scaled(&rows, &Tensor::new(&[factors.len()], factors)).reshaped(&shape)
+        t.tap(ExpertOut, routed(&act, &self.down, biases.map(|biases| &biases.down)))
     }
 }
 
