@@ -8,6 +8,13 @@ use crate::common::architecture;
 use crate::common::share::{one_of, pairs};
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
+use xcheck::checkpoint::{Point, Site};
+use xcheck::engine::{self, RunInput};
+use xcheck::format::FileBytes;
+use xcheck::model::ModelFiles;
+use xcheck::numerics::F32;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
 
 fn text(path: &Path) -> String {
     path.to_str().expect("a plain path").to_owned()
@@ -722,6 +729,41 @@ fn a_missing_softcap_is_the_default_and_a_null_softcap_is_none() {
     assert_eq!(at(None), (1, "softcap".into()), "30 where the dump has 12");
     assert_eq!(at(Some(Value::Null)), (1, "softcap".into()), "none where the dump has 12");
     assert_eq!(at(Some(json!(12))), (0, String::new()));
+}
+
+/// Keeps logits.
+struct LogitTap(Vec<f32>);
+
+impl Tap for LogitTap {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point == Point::Logits {
+            self.0.extend_from_slice(value.data());
+        }
+        value
+    }
+}
+
+/// llama.cpp caps the logits of a Gemma 4 file that does not state a cap at 30.
+#[test]
+fn a_gguf_file_of_gemma_4_without_a_softcap_has_the_cap_of_llama_cpp() {
+    const KEY: &[u8] = b"gemma4.final_logit_softcapping";
+    let path = architecture("tiny-gemma4moe").join("tiny-gemma4moe-f32.gguf");
+    let bytes = fs::read(path).expect("it is there");
+    let at = bytes.windows(KEY.len()).position(|found| found == KEY).expect("the key") + KEY.len();
+    let logits = |edit: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = bytes.clone();
+        edit(&mut bytes);
+        let file = ModelFiles::Gguf(FileBytes { path: "changed.gguf".into(), data: bytes.into() });
+        let model = file.load().expect("it loads").model;
+        let mut kept = LogitTap(Vec::new());
+        engine::run(&*model, &F32, &RunInput::greedy(&[1, 393, 395], 1), &mut kept).expect("it runs");
+        kept.0
+    };
+    // After the key: the type of the value, then the value.
+    let of = |cap: f32| logits(&|bytes| bytes[at + 4..at + 8].copy_from_slice(&cap.to_le_bytes()));
+    let without = logits(&|bytes| bytes[at - 1] = b'x');
+    assert_eq!(without, of(30.0));
+    assert_ne!(without, of(20.0));
 }
 
 /// A configuration that says otherwise of experts than the one that a real dump is of: each is named where it first shows.

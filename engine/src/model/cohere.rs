@@ -37,7 +37,7 @@ pub(crate) const FAMILY: Family = Family {
     stated: &[NumberKey {
         json: "logit_scale",
         gguf: "logit_scale",
-        default: None,
+        default: [None; 2],
         set: |config, factor| config.logits_scale = Some(Multiplier::Number(factor)),
     }],
     gguf_head_is_tied: true,

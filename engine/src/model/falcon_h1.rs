@@ -23,13 +23,13 @@ pub(crate) const FAMILY: Family = Family {
         NumberKey {
             json: "embedding_multiplier",
             gguf: "embedding_multiplier",
-            default: None,
+            default: [None; 2],
             set: |config, factor| config.embed_scale = Some(Multiplier::Number(factor)),
         },
         NumberKey {
             json: "lm_head_multiplier",
             gguf: "lm_head_multiplier",
-            default: None,
+            default: [None; 2],
             set: |config, factor| config.logits_scale = Some(Multiplier::Number(factor)),
         },
     ],

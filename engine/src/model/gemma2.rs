@@ -17,13 +17,13 @@ pub(crate) const FAMILY: Family = Family {
         NumberKey {
             json: "attn_logit_softcapping",
             gguf: "attn_logit_softcapping",
-            default: Some(50.0),
+            default: [Some(50.0); 2],
             set: |config, cap| config.attn_cap = Some(cap),
         },
         NumberKey {
             json: "final_logit_softcapping",
             gguf: "final_logit_softcapping",
-            default: Some(30.0),
+            default: [Some(30.0); 2],
             set: |config, cap| config.logits_cap = Some(cap),
         },
     ],

@@ -71,7 +71,7 @@ pub(crate) const FAMILY: Family = Family {
     stated: &[NumberKey {
         json: "final_logit_softcapping",
         gguf: "final_logit_softcapping",
-        default: Some(30.0),
+        default: [Some(30.0); 2],
         set: |config, cap| config.logits_cap = Some(cap),
     }],
     sliding: Some(SlidingDefaults {

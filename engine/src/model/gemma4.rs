@@ -79,7 +79,8 @@ pub(crate) const FAMILY: Family = Family {
     stated: &[NumberKey {
         json: "final_logit_softcapping",
         gguf: "final_logit_softcapping",
-        default: None,
+        // llama.cpp caps the logits of a file without the key.
+        default: [None, Some(30.0)],
         set: |config, cap| config.logits_cap = Some(cap),
     }],
     sliding: Some(SlidingDefaults {

@@ -143,7 +143,7 @@ impl DecoderConfig {
         }
         for stated in family.stated {
             let key = key(stated.gguf);
-            if let Some(number) = file.optional(&key)?.or(stated.default) {
+            if let Some(number) = file.optional(&key)?.or(stated.default[1]) {
                 stated
                     .put(&mut config, number)
                     .map_err(|expected| Error::bad_key(path, &key, number, expected))?;

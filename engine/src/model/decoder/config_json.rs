@@ -116,7 +116,7 @@ impl DecoderConfig {
         }
         for stated in family.stated {
             // An explicit null disables the option, even if there is a default.
-            let default = stated.default.filter(|_| !file.is_null(stated.json));
+            let default = stated.default[0].filter(|_| !file.is_null(stated.json));
             if let Some(number) = file.optional_f32(stated.json)?.or(default) {
                 let refuse = |expected| file.bad_key(stated.json, number, expected);
                 stated.put(&mut config, number).map_err(refuse)?;

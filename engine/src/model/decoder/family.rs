@@ -218,8 +218,8 @@ pub struct NumberKey {
     pub(crate) json: &'static str,
     /// Key in GGUF files, after the architecture's name.
     pub(crate) gguf: &'static str,
-    /// Default for files without the key; `None` leaves the option unset.
-    pub(crate) default: Option<f32>,
+    /// Defaults for a `config.json` and a GGUF file without the key; `None` leaves the option unset.
+    pub(crate) default: [Option<f32>; 2],
     /// Stores the value in the configuration.
     pub(crate) set: fn(&mut DecoderConfig, f32),
 }
