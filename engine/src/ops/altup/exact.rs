@@ -78,12 +78,24 @@ impl Operation for MagnitudeMatch {
 fn magnitude(x: &InputValues, least: f64, short: Float) -> ExactValue {
     let squares = x.map(|x| x.times(x).rounded(short));
     let mean = average(&squares).rounded(short);
-    let mean = if mean.value < least { ExactValue { value: least, ..mean } } else { mean };
+    let least = ExactValue::sure(least);
+    let mean = larger(mean, least.or(least.rounded(short)));
     let root = mean.value.sqrt();
     if root == 0.0 {
         return ExactValue::bounded(0.0, mean.radius.sqrt());
     }
     mean.through(root, 0.5 / root).moved(K * U * root, U * root).rounded(short)
+}
+
+/// Returns the larger one of a value and its least value, which engines may round.
+fn larger(x: ExactValue, least: ExactValue) -> ExactValue {
+    let ends = |x: ExactValue| [x.value - x.radius, x.value + x.radius];
+    let ([low, high], [least_low, least_high]) = (ends(x), ends(least));
+    if low >= least_high {
+        return x;
+    }
+    let (low, high) = (low.max(least_low), high.max(least_high));
+    ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0)
 }
 
 fn reciprocal(x: ExactValue) -> ExactValue {

@@ -56,7 +56,15 @@ impl Operation for ExpertWeights {
                     let score =
                         |expert| self.routing.score(sigmoid(all.get(expert), profile.library_ulps), profile);
                     let scores = chosen.map(score).collect();
-                    if is_normalised { self.routing.divided_by_sum(scores, profile) } else { scores }
+                    let shares = |scores| self.routing.divided_by_sum(scores, profile);
+                    let weights = if is_normalised { shares(scores) } else { scores };
+                    match self.routing.scale == 1.0 {
+                        true => weights,
+                        // Engines round before they multiply by the factor.
+                        false => {
+                            weights.into_iter().map(|weight| self.routing.score(weight, profile)).collect()
+                        }
+                    }
                 }
             };
             let one = |&flat: &usize| {

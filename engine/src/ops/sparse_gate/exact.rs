@@ -85,6 +85,7 @@ fn above(x: ExactValue, threshold: ExactValue) -> ExactValue {
     let rest = sum(x, ExactValue { value: -threshold.value, ..threshold });
     match rest.value + rest.radius <= 0.0 {
         true => ExactValue::default(),
-        false => ExactValue { value: rest.value.max(0.0), ..rest },
+        false if rest.value < 0.0 => ExactValue::bounded(0.0, rest.value + rest.radius),
+        false => rest,
     }
 }
