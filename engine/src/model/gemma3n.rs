@@ -248,11 +248,13 @@ impl LowRankResidual {
 fn ffn_size(file: &Config) -> Result<usize> {
     const KEY: &str = "intermediate_size";
     let Some(listed) = file.get(KEY).and_then(Value::as_array) else { return file.require_usize(KEY) };
-    let expected = "one size for all layers (layers of different sizes are not supported)";
-    let size = listed.first().and_then(Value::as_u64).filter(|size| listed.iter().all(|one| one == *size));
+    let n_layers = file.require_usize("num_hidden_layers")?;
+    let expected = format!("one number for each of {n_layers} layers, the same in all");
+    let is_even = |size: &u64| listed.len() == n_layers && listed.iter().all(|one| one == *size);
+    let size = listed.first().and_then(Value::as_u64).filter(is_even);
     match size.and_then(|size| usize::try_from(size).ok()) {
         Some(size) => Ok(size),
-        None => Err(file.bad_key(KEY, "a list of other sizes", expected)),
+        None => Err(file.bad_key(KEY, Value::from(listed.clone()), expected)),
     }
 }
 

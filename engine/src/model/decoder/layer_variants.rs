@@ -65,9 +65,10 @@ impl LayerVariants {
             embedding_rows: rows,
             scales: scales(family, (1.0 / (c.hidden_size as f64).sqrt()) as f32),
         };
-        let refuse = |found: String, expected: String| file.bad_key("num_kv_shared_layers", found, expected);
-        variants.check(c).map_err(|(found, expected)| refuse(found, expected))?;
-        Ok(variants)
+        match variants.fault(c) {
+            None => Ok(variants),
+            Some(([key, _], found, expected)) => Err(file.bad_key(key, found, expected)),
+        }
     }
 
     /// Reads the keys of a GGUF file. The head size of the file is that of layers with full attention.
@@ -120,10 +121,10 @@ impl LayerVariants {
             embedding_rows: c.vocab_size,
             scales: scales(family, 1.0 / (c.hidden_size as f32).sqrt()),
         };
-        let refuse =
-            |(found, expected)| Error::bad_key(path, &key("attention.shared_kv_layers"), found, expected);
-        variants.check(c).map_err(refuse)?;
-        Ok(variants)
+        match variants.fault(c) {
+            None => Ok(variants),
+            Some(([_, name], found, expected)) => Err(Error::bad_key(path, &key(name), found, expected)),
+        }
     }
 
     /// Returns true if a layer reads keys and values of an earlier layer.
@@ -137,35 +138,38 @@ impl LayerVariants {
         layer < own && (layer + 1..own).all(|later| c.slides(later) != c.slides(layer))
     }
 
-    /// Checks the sizes. The error states what was found and what was expected.
-    fn check(&self, c: &DecoderConfig) -> Result<(), (String, String)> {
+    /// Returns the keys of an invalid number, the number, and the expected one.
+    fn fault(&self, c: &DecoderConfig) -> Option<([&'static str; 2], usize, String)> {
         let [head_dim, kv_heads] = self.full_heads;
         let is_size = |number: usize| (1..=size::MAX_SIZE).contains(&number);
-        if !is_size(head_dim)
-            || !head_dim.is_multiple_of(2)
-            || kv_heads == 0
-            || !c.n_heads.is_multiple_of(kv_heads)
-        {
-            let found =
-                format!("heads of {head_dim} values and {kv_heads} key-value heads with full attention");
-            return Err((found, format!("an even size, and a divisor of the {} query heads", c.n_heads)));
+        let at_most = || format!("at most {}", size::MAX_SIZE);
+        if !is_size(head_dim) || !head_dim.is_multiple_of(2) {
+            let expected = format!("an even number, {}", at_most());
+            return Some((["global_head_dim", "attention.key_length"], head_dim, expected));
         }
-        if !is_size(self.sharing_ffn_size) || self.embedding_width > size::MAX_SIZE {
-            let found = format!("sizes {} and {}", self.sharing_ffn_size, self.embedding_width);
-            return Err((found, format!("at most {}", size::MAX_SIZE)));
+        if kv_heads == 0 || !c.n_heads.is_multiple_of(kv_heads) {
+            let expected = format!("a divisor of the {} query heads", c.n_heads);
+            return Some((["num_global_key_value_heads", "attention.head_count_kv"], kv_heads, expected));
+        }
+        if !is_size(self.sharing_ffn_size) {
+            let keys = ["intermediate_size", "feed_forward_length"];
+            return Some((keys, self.sharing_ffn_size, format!("1 or more, and {}", at_most())));
+        }
+        if self.embedding_width > size::MAX_SIZE {
+            let keys = ["hidden_size_per_layer_input", "embedding_length_per_layer_input"];
+            return Some((keys, self.embedding_width, at_most()));
         }
         let own = c.n_layers.saturating_sub(self.n_sharing);
         let has = |slides: bool, layers: std::ops::Range<usize>| {
             layers.into_iter().any(|layer| c.slides(layer) == slides)
         };
         let has_source = |slides: bool| !has(slides, own..c.n_layers) || has(slides, 0..own);
-        match self.n_sharing < c.n_layers && has_source(true) && has_source(false) {
-            true => Ok(()),
-            false => {
-                let expected = "a smaller number: each kind of layer that shares keys needs an earlier layer with keys of its own";
-                Err((self.n_sharing.to_string(), expected.to_owned()))
-            }
-        }
+        let is_sound = self.n_sharing < c.n_layers && has_source(true) && has_source(false);
+        (!is_sound).then(|| {
+            let expected = "a smaller number: each kind of layer that shares keys needs an earlier layer with keys of its own";
+            let keys = ["num_kv_shared_layers", "attention.shared_kv_layers"];
+            (keys, self.n_sharing, expected.to_owned())
+        })
     }
 }
 
