@@ -1,10 +1,13 @@
 //! Stored tensors: bytes of a file with type and shape, not yet decoded.
 
+mod input_scale;
+
 use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
 
+pub use self::input_scale::InputScale;
 use crate::lazy_bytes::LazyBytes;
 
 macro_rules! dtypes {
@@ -159,27 +162,6 @@ pub enum Factor {
     Divides(f32),
     /// Every weight is multiplied by the scale before products.
     InWeights(f32),
-}
-
-/// Scale of the 8-bit codes of a matrix's activations, stored with the matrix.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InputScale {
-    /// Type of the codes: I8 or F8_E4M3.
-    pub codes: DType,
-    /// Distance between the values of neighbouring codes.
-    pub step: f32,
-    /// Code of zero.
-    pub zero: f32,
-}
-
-impl InputScale {
-    /// Types of codes.
-    pub(crate) const CODES: [DType; 2] = [DType::I8, DType::F8_E4M3];
-
-    /// Returns the name of the tensor with the step and the zero point, beside a decoded weight.
-    pub(crate) fn tensor(module: &str, codes: DType) -> String {
-        format!("{module}.input_scale.{codes}")
-    }
 }
 
 /// Weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs). Each row is contiguous and a
