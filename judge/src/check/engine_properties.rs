@@ -36,6 +36,13 @@ impl EngineProperties {
         site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
     }
 
+    /// Returns the number of latest keys that the last of `read` positions sees in a site's layer: a cache may drop the
+    /// others. `None` if the layer sees all positions.
+    pub(crate) fn least_keys(&self, site: Site, read: usize) -> Option<usize> {
+        let window = self.window(site).filter(|&window| window > 0 && read > 0)?;
+        Some(if self.has_chunks { (read - 1) % window + 1 } else { window.min(read) })
+    }
+
     /// Returns the type to which the values of a tap are rounded.
     pub(crate) fn computed_at(&self, point: Point) -> DType {
         match point {
@@ -80,5 +87,31 @@ impl EngineProperties {
             |stored: &Float| exact::type_of_results(traced).is_some_and(|results| stored.loses(results));
         let of_operation = || held.stored(site).and_then(Float::of).filter(is_lossy);
         self.stored(held, site).and_then(Float::of).or_else(of_operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EngineProperties;
+    use crate::checkpoint::{Point, Site};
+    use crate::weight::DType;
+
+    #[test]
+    fn a_cache_keeps_the_window_or_the_chunk_of_the_last_position() {
+        let engine = |has_chunks| EngineProperties {
+            pairing: None,
+            windows: vec![Some(4), None],
+            has_chunks,
+            expert_groups: None,
+            computed: DType::F32,
+            products: DType::F32,
+            cache: DType::F32,
+        };
+        let site = |layer| Site { point: Point::KCache, layer: Some(layer), pass: Some(0) };
+        let least =
+            |has_chunks| [1, 3, 4, 5, 7, 8, 9].map(|read| engine(has_chunks).least_keys(site(0), read));
+        assert_eq!(least(false), [1, 3, 4, 4, 4, 4, 4].map(Some));
+        assert_eq!(least(true), [1, 3, 4, 1, 3, 4, 1].map(Some));
+        assert_eq!(engine(true).least_keys(site(1), 9), None);
     }
 }
