@@ -83,7 +83,7 @@ impl Operand {
     /// Quantises a row except the columns with outliers.
     pub(crate) fn with_outliers(row: &InputValues, codes: &ActivationCodes, columns: &[bool]) -> Self {
         let none = ExactValue::sure(0.0);
-        let is_outlier = |x: ExactValue| x.value.abs() >= f64::from(codes.outliers);
+        let is_outlier = |x: ExactValue| codes.is_outlier(x.value as f32);
         let short = row.map(|x| if is_outlier(x) { none } else { x.rounded(Float::F16) });
         let short = integers(&short, codes, None);
         let of = |row: &InputValues, wanted: bool| {
@@ -269,10 +269,43 @@ fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange) -> ExactVa
     let slack = |scaled: f64| scaled.abs() * (4.0 * U + off);
     let (zero, ends) = range.ends(codes, step, slack);
     let scaled = x.value / step;
-    let unsure = slack(scaled) + x.radius / step;
+    // The sum of the quotient and the zero point is rounded, too.
+    let unsure = slack(scaled) + U * f64::from(zero.abs()) + x.radius / step;
     let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest_around(zero, scaled, ends), step);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
     let about = low.abs().max(high.abs()) * off;
     ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0 + about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CodeRange, integer};
+    use crate::exact::value::ExactValue;
+    use crate::quant::ActivationCodes;
+    use crate::weight::{DType, InputScale};
+
+    /// Engines round a quotient in f32 to a code before they add the zero point, or after it.
+    #[test]
+    fn codes_around_a_zero_point_are_those_of_f32() {
+        let mut other = 0;
+        for zero in [0.0f32, 3.0, 100.0, -127.0] {
+            let input = InputScale { codes: DType::I8, step: 0.0123, zero };
+            let codes = ActivationCodes::of_matrix(&input);
+            for near in (-25..=25).flat_map(|half| (-40i32..=40).map(move |ulps| (half, ulps))) {
+                let tie = f64::from(near.0) + 0.5 + f64::from(near.1) * 2f64.powi(-21);
+                let x = (tie * f64::from(input.step)) as f32;
+                let exact = integer(ExactValue::sure(x.into()), &codes, &CodeRange::Stored(input));
+                let quotient = x / input.step;
+                let after = (quotient + zero).round_ties_even().clamp(-128.0, 127.0) - zero;
+                let before = (quotient.round_ties_even() + zero).clamp(-128.0, 127.0) - zero;
+                other += usize::from(before != after);
+                for code in [before, after] {
+                    let off = f64::from(code) * f64::from(input.step) - exact.value;
+                    assert!(off.abs() <= exact.radius + 1e-12, "{x}, zero {zero}: {code}, {exact:?}");
+                }
+            }
+        }
+        assert!(other > 20, "{other}");
+    }
 }
