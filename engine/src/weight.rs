@@ -183,7 +183,7 @@ pub struct Matrix {
     input_scale: Option<InputScale>,
     /// Smallest absolute activation whose column is not quantised (LLM.int8()).
     outliers: Option<f32>,
-    /// Values (`f32`) that kernels use which do not decode the weight before a product, if they differ.
+    /// Weight values (`f32`) of kernels that multiply without decoding the weight first, if they differ.
     of_kernels: Option<LazyBytes>,
 }
 
@@ -221,7 +221,7 @@ impl Matrix {
         self.input_scale
     }
 
-    /// Returns the name of the tensor with the threshold of outliers, beside a decoded weight.
+    /// Returns the name under which a decoded checkpoint has a module's threshold of outliers.
     pub(crate) fn tensor_of_outliers(module: &str) -> String {
         format!("{module}.input_outliers")
     }
@@ -236,19 +236,19 @@ impl Matrix {
         Self { outliers, ..self }
     }
 
-    /// Returns the name of the tensor with the values of kernels, beside a decoded weight.
+    /// Returns the name under which a decoded checkpoint has the weight values of kernels.
     pub(crate) fn tensor_of_kernels(module: &str) -> String {
         format!("{module}.weight.of_kernels")
     }
 
-    /// Returns the matrix with the values of kernels that do not decode the weight before a product; `None` if they use
-    /// the same values.
+    /// Returns the matrix with the weight values of kernels that multiply without decoding the weight first; `None` if they
+    /// use the same values.
     pub(crate) fn of_kernels(&self) -> Option<Self> {
         let data = self.of_kernels.clone()?;
         Some(Self { dtype: DType::F32, data, of_kernels: None, ..self.clone() })
     }
 
-    /// Sets the values of kernels, F32; returns `None` if they do not fit.
+    /// Sets the weight values of kernels (F32); returns `None` if the shape or type differs.
     pub(crate) fn with_values_of_kernels(self, values: &StoredTensor) -> Option<Self> {
         let fits = values.dtype == DType::F32 && values.shape == [self.rows, self.cols];
         fits.then(|| Self { of_kernels: Some(values.data.clone()), ..self })
@@ -331,10 +331,10 @@ impl Matrix {
         Self { rows: rows.len(), data: of(&self.data), scales, of_kernels, ..*self }
     }
 
-    /// Replaces the encoded elements; returns `None` if the length differs.
+    /// Replaces the encoded elements; returns `None` if the length differs. Kernels then use the same values.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
         let data = LazyBytes::from(data);
-        (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
+        (data.len() == self.data.len()).then(|| Self { data, of_kernels: None, ..self.clone() })
     }
 
     /// Returns the encoded elements of one row.
@@ -381,5 +381,19 @@ impl Matrix {
     /// Returns the number of elements that share a separately stored scale; `None` without separate scales.
     pub(crate) fn group_len(&self) -> Option<usize> {
         self.scales.as_ref().map(|scales| self.rows * self.cols / (scales.len() / 4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DType, Matrix, StoredTensor};
+
+    #[test]
+    fn new_elements_replace_the_values_of_kernels() {
+        let tensor = StoredTensor { dtype: DType::F32, shape: vec![1, 2], data: vec![0; 8].into() };
+        let matrix = Matrix::from_stored(&tensor).and_then(|matrix| matrix.with_values_of_kernels(&tensor));
+        let matrix = matrix.expect("it fits");
+        assert!(matrix.of_kernels().is_some());
+        assert!(matrix.with_elements(vec![1; 8]).is_some_and(|changed| changed.of_kernels().is_none()));
     }
 }

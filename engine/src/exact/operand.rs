@@ -213,7 +213,7 @@ impl ValueRange {
     }
 }
 
-/// What determines the codes of some values.
+/// Range of values, or a stored scale, that determines 8-bit codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CodeRange {
     /// The range of the values.

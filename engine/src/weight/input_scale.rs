@@ -17,7 +17,7 @@ impl InputScale {
     /// Types of codes.
     pub(crate) const CODES: [DType; 2] = [DType::I8, DType::F8_E4M3];
 
-    /// Returns the name of the tensor with the step and the zero point, beside a decoded weight.
+    /// Returns the name under which a decoded checkpoint has the step and the zero point of a module's activations.
     pub(crate) fn tensor(module: &str, codes: DType) -> String {
         format!("{module}.input_scale.{codes}")
     }
