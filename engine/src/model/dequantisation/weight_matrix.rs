@@ -28,6 +28,17 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) of_kernels: Option<ElementDecoder<'f>>,
 }
 
+impl<'f> WeightMatrix<'f> {
+    /// Creates the matrix of a module whose values are the same in all kernels.
+    pub(crate) fn new(
+        dtype: DType,
+        [rows, cols]: [usize; 2],
+        value: impl Fn(usize, usize) -> f32 + Send + Sync + 'f,
+    ) -> Self {
+        Self { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels: None }
+    }
+}
+
 impl WeightMatrix<'_> {
     /// Returns the name of the decoded tensor of a module.
     pub(crate) fn name(&self, module: &str) -> String {
