@@ -383,17 +383,3 @@ impl Matrix {
         self.scales.as_ref().map(|scales| self.rows * self.cols / (scales.len() / 4))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{DType, Matrix, StoredTensor};
-
-    #[test]
-    fn new_elements_replace_the_values_of_kernels() {
-        let tensor = StoredTensor { dtype: DType::F32, shape: vec![1, 2], data: vec![0; 8].into() };
-        let matrix = Matrix::from_stored(&tensor).and_then(|matrix| matrix.with_values_of_kernels(&tensor));
-        let matrix = matrix.expect("it fits");
-        assert!(matrix.of_kernels().is_some());
-        assert!(matrix.with_elements(vec![1; 8]).is_some_and(|changed| changed.of_kernels().is_none()));
-    }
-}

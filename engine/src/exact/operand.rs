@@ -277,35 +277,3 @@ fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange) -> ExactVa
     let about = low.abs().max(high.abs()) * off;
     ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0 + about)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{CodeRange, integer};
-    use crate::exact::value::ExactValue;
-    use crate::quant::ActivationCodes;
-    use crate::weight::{DType, InputScale};
-
-    /// Engines round a quotient in f32 to a code before they add the zero point, or after it.
-    #[test]
-    fn codes_around_a_zero_point_are_those_of_f32() {
-        let mut other = 0;
-        for zero in [0.0f32, 3.0, 100.0, -127.0] {
-            let input = InputScale { codes: DType::I8, step: 0.0123, zero };
-            let codes = ActivationCodes::of_matrix(&input);
-            for near in (-25..=25).flat_map(|half| (-40i32..=40).map(move |ulps| (half, ulps))) {
-                let tie = f64::from(near.0) + 0.5 + f64::from(near.1) * 2f64.powi(-21);
-                let x = (tie * f64::from(input.step)) as f32;
-                let exact = integer(ExactValue::sure(x.into()), &codes, &CodeRange::Stored(input));
-                let quotient = x / input.step;
-                let after = (quotient + zero).round_ties_even().clamp(-128.0, 127.0) - zero;
-                let before = (quotient.round_ties_even() + zero).clamp(-128.0, 127.0) - zero;
-                other += usize::from(before != after);
-                for code in [before, after] {
-                    let off = f64::from(code) * f64::from(input.step) - exact.value;
-                    assert!(off.abs() <= exact.radius + 1e-12, "{x}, zero {zero}: {code}, {exact:?}");
-                }
-            }
-        }
-        assert!(other > 20, "{other}");
-    }
-}

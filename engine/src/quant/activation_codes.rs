@@ -232,7 +232,7 @@ impl ActivationCodes {
     }
 
     /// Returns true if a value, rounded to `f16`, reaches the threshold of outliers.
-    pub(crate) fn is_outlier(&self, value: f32) -> bool {
+    pub fn is_outlier(&self, value: f32) -> bool {
         f16::from_f32(value.abs()).to_f32() >= self.outliers
     }
 
@@ -287,35 +287,4 @@ impl ActivationCodes {
 /// Returns the smallest and the largest of the values and zero.
 pub fn extent(values: impl Iterator<Item = f32>) -> (f32, f32) {
     values.fold((0.0, 0.0), |(low, high), value| (low.min(value), high.max(value)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{ActivationCodes, CodeGroup, ScaleType};
-
-    /// bitsandbytes compares values of `f16` with the threshold.
-    #[test]
-    fn outliers_are_found_after_rounding_to_f16() {
-        let codes = ActivationCodes::with_outliers(6.0);
-        let values = [5.999, -5.999, 5.997, f32::MAX, f32::NAN, 0.0];
-        let wanted = [true, true, false, true, false, false];
-        assert_eq!(codes.outlier_columns(&values, values.len()), Some(wanted.to_vec()));
-    }
-
-    #[test]
-    fn ties_go_to_even_codes_for_every_zero_point() {
-        let codes = ActivationCodes { group: CodeGroup::Matrix, ..ActivationCodes::default() };
-        for quotients in [ScaleType::F32, ScaleType::F16, ScaleType::Bf16] {
-            let codes = ActivationCodes { quotients, ..codes };
-            for zero in -20i8..=20 {
-                let zero = f32::from(zero);
-                for half in -41..=41 {
-                    let quotient = f64::from(half) / 2.0;
-                    let wanted = (quotient + f64::from(zero)).round_ties_even() - f64::from(zero);
-                    let found = codes.nearest_around(zero, quotient, codes.ends_around(zero));
-                    assert_eq!(found, wanted, "{quotients:?}, {quotient} around {zero}");
-                }
-            }
-        }
-    }
 }

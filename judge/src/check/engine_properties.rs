@@ -89,29 +89,3 @@ impl EngineProperties {
         self.stored(held, site).and_then(Float::of).or_else(of_operation)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::EngineProperties;
-    use crate::checkpoint::{Point, Site};
-    use crate::weight::DType;
-
-    #[test]
-    fn a_cache_keeps_the_window_or_the_chunk_of_the_last_position() {
-        let engine = |has_chunks| EngineProperties {
-            pairing: None,
-            windows: vec![Some(4), None],
-            has_chunks,
-            expert_groups: None,
-            computed: DType::F32,
-            products: DType::F32,
-            cache: DType::F32,
-        };
-        let site = |layer| Site { point: Point::KCache, layer: Some(layer), pass: Some(0) };
-        let least =
-            |has_chunks| [1, 3, 4, 5, 7, 8, 9].map(|read| engine(has_chunks).least_keys(site(0), read));
-        assert_eq!(least(false), [1, 3, 4, 4, 4, 4, 4].map(Some));
-        assert_eq!(least(true), [1, 3, 4, 1, 3, 4, 1].map(Some));
-        assert_eq!(engine(true).least_keys(site(1), 9), None);
-    }
-}
