@@ -33,21 +33,16 @@ fn scale_of(state: &mut u64, exponents: std::ops::Range<i32>) -> f64 {
 /// The search in a row of `f32`, without shortcuts.
 fn whole_search(row: &[f64], scale: Float) -> Vec<f64> {
     let largest = row.iter().fold(0.0f64, |most, w| most.max(w.abs()));
-    let bits = (largest as f32).to_bits();
-    let middle = |other: u32| (largest + f64::from(f32::from_bits(other))) / 2.0;
     let is_multiple = |w: f64, scale: f64| {
         let code = (w / scale).round_ties_even();
         let is = |code: f64| f64::from((code * scale) as f32) == w;
         code.abs() <= 128.0 && [code - 1.0, code, code + 1.0].into_iter().any(is)
     };
     let mut scales: Vec<f64> = Vec::new();
-    for code in (64..=128).map(f64::from) {
-        for near in [middle(bits - 1), largest, middle(bits + 1)] {
-            let candidate = scale.round(near / code);
-            let is_new = candidate > 0.0 && !scales.contains(&candidate);
-            if is_new && row.iter().all(|&w| is_multiple(w, candidate)) {
-                scales.push(candidate);
-            }
+    for candidate in (64..=128).map(|code| scale.round(largest / f64::from(code))) {
+        let is_new = candidate > 0.0 && !scales.contains(&candidate);
+        if is_new && row.iter().all(|&w| is_multiple(w, candidate)) {
+            scales.push(candidate);
         }
     }
     if scales.len() > 4 { Vec::new() } else { scales }
