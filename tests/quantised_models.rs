@@ -113,10 +113,14 @@ fn weights_have_the_bits_of_the_libraries() {
     }
 }
 
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+pub(crate) type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 /// A copy of a folder with another configuration or other tensors.
-fn changed(name: &str, config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mut Tensors)) -> TempDir {
+pub(crate) fn changed(
+    name: &str,
+    config: impl FnOnce(&mut Value),
+    tensors: impl FnOnce(&mut Tensors),
+) -> TempDir {
     let copy = TempDir::new().expect("a folder");
     let mut json = json_of(&folder(name).join("config.json"));
     config(&mut json);
@@ -135,7 +139,7 @@ fn changed(name: &str, config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mu
 }
 
 /// Changes the bytes of every tensor with that ending.
-fn each(tensors: &mut Tensors, ending: &str, change: impl Fn(&mut [u8])) {
+pub(crate) fn each(tensors: &mut Tensors, ending: &str, change: impl Fn(&mut [u8])) {
     let named = tensors.iter_mut().filter(|(name, _)| name.ends_with(ending));
     assert!(named.map(|(_, (_, _, data))| change(data)).count() > 0, "there is one");
 }

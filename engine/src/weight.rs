@@ -1,10 +1,13 @@
 //! Stored tensors: bytes of a file with type and shape, not yet decoded.
 
+mod input_scale;
+
 use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
 
+pub use self::input_scale::InputScale;
 use crate::lazy_bytes::LazyBytes;
 
 macro_rules! dtypes {
@@ -161,27 +164,6 @@ pub enum Factor {
     InWeights(f32),
 }
 
-/// Scale of the 8-bit codes of a matrix's activations, stored with the matrix.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InputScale {
-    /// Type of the codes: I8 or F8_E4M3.
-    pub codes: DType,
-    /// Distance between the values of neighbouring codes.
-    pub step: f32,
-    /// Code of zero.
-    pub zero: f32,
-}
-
-impl InputScale {
-    /// Types of codes.
-    pub(crate) const CODES: [DType; 2] = [DType::I8, DType::F8_E4M3];
-
-    /// Returns the name of the tensor with the step and the zero point, beside a decoded weight.
-    pub(crate) fn tensor(module: &str, codes: DType) -> String {
-        format!("{module}.input_scale.{codes}")
-    }
-}
-
 /// Weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs). Each row is contiguous and a
 /// whole number of blocks.
 ///
@@ -201,7 +183,7 @@ pub struct Matrix {
     input_scale: Option<InputScale>,
     /// Smallest absolute activation whose column is not quantised (LLM.int8()).
     outliers: Option<f32>,
-    /// Values (`f32`) that kernels use which do not decode the weight before a product, if they differ.
+    /// Weight values (`f32`) of kernels that multiply without decoding the weight first, if they differ.
     of_kernels: Option<LazyBytes>,
 }
 
@@ -239,7 +221,7 @@ impl Matrix {
         self.input_scale
     }
 
-    /// Returns the name of the tensor with the threshold of outliers, beside a decoded weight.
+    /// Returns the name under which a decoded checkpoint has a module's threshold of outliers.
     pub(crate) fn tensor_of_outliers(module: &str) -> String {
         format!("{module}.input_outliers")
     }
@@ -254,19 +236,19 @@ impl Matrix {
         Self { outliers, ..self }
     }
 
-    /// Returns the name of the tensor with the values of kernels, beside a decoded weight.
+    /// Returns the name under which a decoded checkpoint has the weight values of kernels.
     pub(crate) fn tensor_of_kernels(module: &str) -> String {
         format!("{module}.weight.of_kernels")
     }
 
-    /// Returns the matrix with the values of kernels that do not decode the weight before a product; `None` if they use
-    /// the same values.
+    /// Returns the matrix with the weight values of kernels that multiply without decoding the weight first; `None` if they
+    /// use the same values.
     pub(crate) fn of_kernels(&self) -> Option<Self> {
         let data = self.of_kernels.clone()?;
         Some(Self { dtype: DType::F32, data, of_kernels: None, ..self.clone() })
     }
 
-    /// Sets the values of kernels, F32; returns `None` if they do not fit.
+    /// Sets the weight values of kernels (F32); returns `None` if the shape or type differs.
     pub(crate) fn with_values_of_kernels(self, values: &StoredTensor) -> Option<Self> {
         let fits = values.dtype == DType::F32 && values.shape == [self.rows, self.cols];
         fits.then(|| Self { of_kernels: Some(values.data.clone()), ..self })
@@ -349,10 +331,10 @@ impl Matrix {
         Self { rows: rows.len(), data: of(&self.data), scales, of_kernels, ..*self }
     }
 
-    /// Replaces the encoded elements; returns `None` if the length differs.
+    /// Replaces the encoded elements; returns `None` if the length differs. Kernels then use the same values.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
         let data = LazyBytes::from(data);
-        (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
+        (data.len() == self.data.len()).then(|| Self { data, of_kernels: None, ..self.clone() })
     }
 
     /// Returns the encoded elements of one row.

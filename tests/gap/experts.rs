@@ -152,6 +152,34 @@ fn tokens_without_routes_are_not_excused() {
     }
 }
 
+/// A known flip also changes later tokens whose own experts are not recorded.
+#[test]
+fn unknown_experts_after_a_flip_are_excused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for model in MIXTURES {
+        let [rollout, trainer] = routed(folder.path(), model, ["rollout", "trainer"], OWN_ROUTES);
+        let text = fs::read_to_string(&rollout).expect("written");
+        let others: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        edited(&trainer, |index, line| {
+            let tokens = line["routed_experts"].as_array_mut().expect("lists");
+            let theirs = others[index]["routed_experts"].as_array().expect("lists");
+            let same = tokens.iter().zip(theirs).take_while(|(own, other)| own == other).count();
+            for experts in
+                tokens.iter_mut().skip(same + 1).flat_map(|token| token.as_array_mut().expect("layers"))
+            {
+                experts.as_array_mut().expect("experts").iter_mut().for_each(|expert| *expert = json!(-1));
+            }
+        });
+        let found = judged_files([&rollout, &trainer], [None, None], ["bf16", "f32"]);
+        assert_eq!(
+            cause(&found),
+            (Verdict::Inconclusive, "flipped-experts"),
+            "{model}: {:?}",
+            found.findings
+        );
+    }
+}
+
 #[test]
 fn experts_without_a_side_in_one_file_are_the_rollouts() {
     let terminal = Terminal::new();

@@ -95,7 +95,7 @@ pub enum Choice {
     /// Weights with more digits than the model's type, which are not rounded to it before products: kernels that apply
     /// the scales of quantised weights themselves.
     WholeWeights,
-    /// Weights as kernels compute them that do not decode them before a product.
+    /// Weight values of kernels that multiply without decoding the weight first.
     WeightsOfKernels,
     /// Weights of norms that are not rounded to the model's type.
     WholeNormWeights,

@@ -83,7 +83,7 @@ impl Operand {
     /// Quantises a row except the columns with outliers.
     pub(crate) fn with_outliers(row: &InputValues, codes: &ActivationCodes, columns: &[bool]) -> Self {
         let none = ExactValue::sure(0.0);
-        let is_outlier = |x: ExactValue| x.value.abs() >= f64::from(codes.outliers);
+        let is_outlier = |x: ExactValue| codes.is_outlier(x.value as f32);
         let short = row.map(|x| if is_outlier(x) { none } else { x.rounded(Float::F16) });
         let short = integers(&short, codes, None);
         let of = |row: &InputValues, wanted: bool| {
@@ -213,7 +213,7 @@ impl ValueRange {
     }
 }
 
-/// What determines the codes of some values.
+/// Range of values, or a stored scale, that determines 8-bit codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CodeRange {
     /// The range of the values.
@@ -269,7 +269,8 @@ fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange) -> ExactVa
     let slack = |scaled: f64| scaled.abs() * (4.0 * U + off);
     let (zero, ends) = range.ends(codes, step, slack);
     let scaled = x.value / step;
-    let unsure = slack(scaled) + x.radius / step;
+    // The sum of the quotient and the zero point is rounded, too.
+    let unsure = slack(scaled) + U * f64::from(zero.abs()) + x.radius / step;
     let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest_around(zero, scaled, ends), step);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);

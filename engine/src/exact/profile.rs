@@ -122,8 +122,8 @@ pub struct Profile {
     /// 8-bit quantisation of activations before products with weights; `None` for no quantisation. Overrides
     /// `operands`.
     pub activation_codes: Option<ActivationCodes>,
-    /// True if weights are those of kernels that do not decode them before a product. Found by the search and not stated
-    /// in manifests.
+    /// True for the weight values of kernels that multiply without decoding the weight first. Found by the search and not
+    /// stated in manifests.
     #[serde(skip)]
     pub weights_of_kernels: bool,
     /// Application of integer weights' row scales to products. The scales are found in the decoded weights.

@@ -1,5 +1,7 @@
 //! Loads weights by name, checks their shapes, and checks that no tensor stays unused.
 
+mod matrix_scales;
+
 use std::collections::HashSet;
 use std::fmt::Arguments;
 use std::path::Path;
@@ -11,7 +13,7 @@ use crate::lazy_bytes::{self, LazyBytes, UnavailableBytes};
 use crate::model::quantisation;
 use crate::parallel;
 use crate::quant::{self, decode_row, ternary};
-use crate::weight::{DType, Factor, InputScale, Matrix, StoredTensor};
+use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
 /// Valid types for ternary weights of a Hugging Face checkpoint.
 const TERNARY: &str = "u8 (four rows of codes packed into one, so a multiple of 4 rows), or f32, f16, bf16";
@@ -126,24 +128,6 @@ impl<'f> Weights<'f> {
         self.sound(name, tensor)
     }
 
-    /// Returns the scales of the matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if there
-    /// are none. llama.cpp does not read the scales of activations (`.input_scale`).
-    fn scales(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
-        let is_of_gguf = name.starts_with("blk.") || name == "output.weight";
-        let has_own = |stem: &&str| self.own_scales.iter().any(|own| stem.ends_with(&format!(".{own}")));
-        let stem = name.strip_suffix(".weight").filter(|stem| is_of_gguf && !has_own(stem));
-        let Some(stem) = stem else { return Ok(Vec::new()) };
-        self.used.insert(format!("{stem}.input_scale"));
-        let scale = format!("{stem}.scale");
-        let Some(stored) = self.file.get(&scale) else { return Ok(Vec::new()) };
-        let dtype = stored.dtype;
-        let scales = self.vector(&scale, count)?;
-        match scales.iter().position(|scale| !scale.is_finite()) {
-            None => Ok(scales),
-            Some(block) => Err(self.bad_scale(&scale, dtype, block)),
-        }
-    }
-
     /// Loads a vector as a matrix of one row.
     ///
     /// # Errors
@@ -185,12 +169,9 @@ impl<'f> Weights<'f> {
             DType::INT8_GROUPS => self.with_scales(name, matrix)?,
             _ => matrix,
         };
-        let input_scale = self.input_scale(name)?;
-        let matrix = self.with_values_of_kernels(name, matrix.with_input_scale(input_scale))?;
-        let outliers = name.strip_suffix(".weight").map(Matrix::tensor_of_outliers);
-        let outliers = outliers.filter(|tensor| self.has(tensor));
-        let outliers = outliers.map(|tensor| self.factor(&tensor)).transpose()?;
-        let matrix = matrix.with_outliers(outliers);
+        let (input_scale, outliers) = (self.input_scale(name)?, self.outliers(name)?);
+        let matrix = matrix.with_input_scale(input_scale).with_outliers(outliers);
+        let matrix = self.with_values_of_kernels(name, matrix)?;
         if matrix.is_elsewhere() {
             return Ok(matrix); // `arrive` looks at it
         }
@@ -231,40 +212,6 @@ impl<'f> Weights<'f> {
         let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
         let quantised = if plain { quantisation::quantised(&masters) } else { None };
         quantised.ok_or_else(|| self.unsupported(name, masters.dtype, TERNARY))
-    }
-
-    /// Attaches the values that kernels use in place of the decoded ones, if there are any.
-    fn with_values_of_kernels(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
-        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_kernels).unwrap_or_default();
-        if !self.has(&tensor) {
-            return Ok(matrix);
-        }
-        let values = self.fetch(&tensor, &[matrix.rows, matrix.cols])?;
-        let dtype = matrix.dtype;
-        matrix.with_values_of_kernels(values).ok_or_else(|| self.unsupported(&tensor, dtype, "f32"))
-    }
-
-    /// Returns the stored scale of a matrix's activations, if there is one.
-    fn input_scale(&mut self, name: &str) -> Result<Option<InputScale>> {
-        let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
-        for codes in InputScale::CODES {
-            let tensor = InputScale::tensor(module, codes);
-            if self.has(&tensor) {
-                let numbers = self.vector(&tensor, 2)?;
-                return Ok(Some(InputScale { codes, step: numbers[0], zero: numbers[1] }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Attaches the scales that are stored as a separate tensor.
-    fn with_scales(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
-        let scales = name.strip_suffix("weight").map_or_else(String::new, |stem| format!("{stem}scales"));
-        let groups = self.file.get(&scales).map_or(0, |tensor| tensor.shape[tensor.shape.len() - 1]);
-        let tensor = self.fetch(&scales, &[matrix.rows, groups])?;
-        let unsupported =
-            || self.unsupported(name, matrix.dtype, "a matrix with an f32 for each group of a row");
-        matrix.clone().with_scales(tensor).ok_or_else(unsupported)
     }
 
     /// Loads and transposes a copy of a matrix that is stored as `cols` inputs × `rows` outputs, in a plain type.
@@ -365,11 +312,6 @@ impl<'f> Weights<'f> {
         let width = if dtype == DType::INT8_GROUPS { size_of::<f32>() } else { dtype.block_bytes() };
         let (file, offset) = (self.file.path().into(), block * width);
         ModelError::BadScale { file, tensor: tensor.to_owned(), dtype, block, offset }.into()
-    }
-
-    /// Returns an error about a matrix with a scale and a bias.
-    pub(crate) fn scaled_bias(&self, tensor: &str, dtype: DType) -> Error {
-        self.unsupported(tensor, dtype, "a feed-forward matrix with either a .scale or a bias, not both")
     }
 
     fn unsupported(&self, tensor: &str, dtype: DType, supported: &str) -> Error {

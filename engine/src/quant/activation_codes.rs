@@ -185,15 +185,17 @@ impl ActivationCodes {
         self.nearest_around(0.0, quotient, ends)
     }
 
-    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient.
+    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient, and the sum is
+    /// rounded to a code: ties go to even codes, not to even distances from the zero point.
     pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
         let zero = f64::from(zero);
-        let quotient = self.quotients.round_wide(self.quotients.round_wide(quotient) + zero) - zero;
-        match self.codes {
-            ActivationCodeType::Int8 => nearest_whole(quotient).clamp(least.into(), most.into()),
-            ActivationCodeType::F8E4m3 => f64::from(round_to_eighth(quotient as f32, 3, -6, LARGEST_F8))
-                .clamp(least.into(), most.into()),
-        }
+        let quotient = self.quotients.round_wide(quotient);
+        let sum = if zero == 0.0 { quotient } else { self.quotients.round_wide(quotient + zero) };
+        let code = match self.codes {
+            ActivationCodeType::Int8 => nearest_whole(sum),
+            ActivationCodeType::F8E4m3 => round_to_eighth(sum as f32, 3, -6, LARGEST_F8).into(),
+        };
+        (code - zero).clamp(least.into(), most.into())
     }
 
     pub(crate) fn decoded(&self, code: f64, step: f64) -> f64 {
@@ -220,14 +222,18 @@ impl ActivationCodes {
 
     /// Returns true for each column with an outlier; `None` if outliers are quantised.
     pub(crate) fn outlier_columns(&self, values: &[f32], width: usize) -> Option<Vec<bool>> {
-        let is_outlier = |value: f32| value.abs() >= self.outliers;
         (self.outliers > 0.0).then(|| {
             let mut columns = vec![false; width];
             for row in values.chunks(width.max(1)) {
-                columns.iter_mut().zip(row).for_each(|(column, &value)| *column |= is_outlier(value));
+                columns.iter_mut().zip(row).for_each(|(column, &value)| *column |= self.is_outlier(value));
             }
             columns
         })
+    }
+
+    /// Returns true if a value, rounded to `f16`, reaches the threshold of outliers.
+    pub fn is_outlier(&self, value: f32) -> bool {
+        f16::from_f32(value.abs()).to_f32() >= self.outliers
     }
 
     /// Quantises rows of `width` values except columns with outliers. Returns both parts, with zeros for each other's
@@ -235,7 +241,7 @@ impl ActivationCodes {
     pub(crate) fn split_outliers(&self, values: &[f32], width: usize, columns: &[bool]) -> [Vec<f32>; 2] {
         let whole = |(at, &value): (usize, &f32)| if columns[at % width] { value } else { 0.0 };
         let outliers = values.iter().enumerate().map(whole).collect();
-        let without = |&value: &f32| if value.abs() >= self.outliers { 0.0 } else { value };
+        let without = |&value: &f32| if self.is_outlier(value) { 0.0 } else { value };
         let mut codes: Vec<f32> =
             values.iter().map(without).map(|value| f16::from_f32(value).to_f32()).collect();
         self.round(&mut codes, width);

@@ -3,6 +3,7 @@
 mod faults;
 mod golden;
 mod llama2c;
+mod outliers;
 mod scales;
 mod simd;
 mod ternary;

@@ -36,6 +36,13 @@ impl EngineProperties {
         site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
     }
 
+    /// Returns the number of latest keys that the last of `read` positions sees in a site's layer: a cache may drop the
+    /// others. `None` if the layer sees all positions.
+    pub(crate) fn least_keys(&self, site: Site, read: usize) -> Option<usize> {
+        let window = self.window(site).filter(|&window| window > 0 && read > 0)?;
+        Some(if self.has_chunks { (read - 1) % window + 1 } else { window.min(read) })
+    }
+
     /// Returns the type to which the values of a tap are rounded.
     pub(crate) fn computed_at(&self, point: Point) -> DType {
         match point {

@@ -340,9 +340,7 @@ impl<'d> LiveComparison<'d> {
         match ShapeDifference::of(site.point, own.shape(), dumped.shape()) {
             ShapeDifference::None => Ok(Some(own.clone())),
             ShapeDifference::Keys { numbers: [ours, theirs], is_alone: true } => {
-                let window = self.engine.window(site);
-                // A chunk that has just begun has few keys.
-                let least = window.map(|window| if self.engine.has_chunks { 1 } else { window.min(ours) });
+                let least = self.engine.least_keys(site, ours);
                 let keeps_enough = least.is_some_and(|least| (least..ours).contains(&theirs));
                 Ok(keeps_enough.then(|| latest_keys(own, site.point, theirs)))
             }

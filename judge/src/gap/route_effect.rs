@@ -45,7 +45,7 @@ pub struct RouteEffect {
     pub other_tokens: usize,
     /// Share of the squared differences at `other_tokens`.
     pub other_share: f64,
-    /// Tokens with the same experts, after a token with others.
+    /// Tokens with the same or unknown experts, after a token with others.
     pub(crate) later_tokens: usize,
     /// Share of the squared differences at `later_tokens`.
     pub(crate) later_share: f64,

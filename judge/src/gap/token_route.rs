@@ -5,12 +5,12 @@ use super::sequence_join::SequencePair;
 /// Agreement of both sides' experts at a token. Its log-probability is computed from the token before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TokenRoute {
-    /// A side has no data for this token, or for one before it.
+    /// A side has no data for this token, or for one before it, and no experts are known to differ before.
     #[default]
     Unknown,
     /// All experts are the same, here and before.
     Same,
-    /// Experts are the same, but those of an earlier token differ, and so do its keys and values.
+    /// Experts of an earlier token differ, and so do its keys and values. The token's own experts are the same or unknown.
     Later,
     /// Experts differ in at least one layer.
     Other,
@@ -57,14 +57,12 @@ impl RouteAgreement {
             }
             let route = match before {
                 _ if differs => TokenRoute::Other,
+                TokenRoute::Later => TokenRoute::Later,
                 _ if !is_known => TokenRoute::Unknown,
                 before => before,
             };
             found.tokens.push(route);
-            before = match (route, before) {
-                (TokenRoute::Other, _) | (_, TokenRoute::Later) => TokenRoute::Later,
-                (route, _) => route,
-            };
+            before = if route == TokenRoute::Other { TokenRoute::Later } else { route };
         }
         found
     }

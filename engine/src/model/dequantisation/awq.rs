@@ -51,13 +51,6 @@ impl WeightFormat for Awq {
             let code = code(codes, col, row) as f32 - code(zeros, group, row) as f32 - reading.zero();
             code * scales[group * rows + row]
         };
-        Ok(WeightMatrix {
-            dtype: DType::F32,
-            rows,
-            cols,
-            experts: None,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
     }
 }

@@ -95,7 +95,7 @@ impl WeightFormat for FourBits {
             round_to(DType::BF16, code) * round_to(DType::BF16, scale)
         };
         let of_kernels: Option<ElementDecoder> = Some(Box::new(of_kernels));
-        Ok(WeightMatrix { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels })
+        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(dtype, [rows, cols], value) })
     }
 }
 
@@ -159,14 +159,7 @@ impl WeightFormat for EightBits {
         let value = move |row: usize, col: usize| {
             f32::from(codes[row * cols + col] as i8) * largest[row] * EIGHT_BIT_STEP
         };
-        Ok(WeightMatrix {
-            dtype: DType::F32,
-            rows,
-            cols,
-            experts: None,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
     }
 }
 

@@ -63,13 +63,6 @@ impl WeightFormat for DenseWeights {
             let zero = zeros.as_ref().map_or(0.0, |zeros| zeros[at]);
             (numbers[usize::from(codes[row * cols + col])] - zero) * scale
         };
-        Ok(WeightMatrix {
-            dtype: DType::F32,
-            rows,
-            cols,
-            experts: None,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
     }
 }

@@ -50,13 +50,6 @@ impl WeightFormat for Float8Weights {
             let scale = grid.scale(&scales, grid.at(row, col), reading);
             numbers[usize::from(codes[row * cols + col])] as f32 * scale
         };
-        Ok(WeightMatrix {
-            dtype: DType::F32,
-            rows,
-            cols,
-            experts: None,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
     }
 }

@@ -53,14 +53,7 @@ impl WeightFormat for Gptq {
             let at = group_of[col] * rows + row;
             (codes.get(row, col) as f32 - f32::from(zeros[at]) - reading.zero()) * scales[at]
         };
-        Ok(WeightMatrix {
-            dtype: DType::F32,
-            rows,
-            cols,
-            experts: None,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
     }
 }
 

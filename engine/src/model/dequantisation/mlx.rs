@@ -46,6 +46,6 @@ impl WeightFormat for Mlx {
                 round_to(dtype, (codes.get(row, col) as f32 - reading.zero()) * scales[at]) + biases[at],
             )
         };
-        Ok(WeightMatrix { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels: None })
+        Ok(WeightMatrix::new(dtype, [rows, cols], value))
     }
 }

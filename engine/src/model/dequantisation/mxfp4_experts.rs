@@ -51,14 +51,7 @@ impl WeightFormat for Mxfp4Experts {
             let at = (row / inputs * outputs + output) * inputs + row % inputs;
             e2m1(codes, reading.index(at)) * scales[at / BLOCK]
         };
-        let (rows, experts) = (experts * inputs, Some(experts));
-        Ok(WeightMatrix {
-            dtype: DType::BF16,
-            rows,
-            cols: outputs,
-            experts,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        let matrix = WeightMatrix::new(DType::BF16, [experts * inputs, outputs], value);
+        Ok(WeightMatrix { experts: Some(experts), ..matrix })
     }
 }

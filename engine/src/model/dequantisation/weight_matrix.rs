@@ -23,9 +23,20 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: ElementDecoder<'f>,
-    /// Decodes the element as kernels that do not decode the weight before a product, in F32; `None` if they use the same
-    /// values.
+    /// Returns an element's value (F32) in kernels that multiply without decoding the weight first; `None` if they use the
+    /// same values.
     pub(crate) of_kernels: Option<ElementDecoder<'f>>,
+}
+
+impl<'f> WeightMatrix<'f> {
+    /// Creates the matrix of a module whose values are the same in all kernels.
+    pub(crate) fn new(
+        dtype: DType,
+        [rows, cols]: [usize; 2],
+        value: impl Fn(usize, usize) -> f32 + Send + Sync + 'f,
+    ) -> Self {
+        Self { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels: None }
+    }
 }
 
 impl WeightMatrix<'_> {

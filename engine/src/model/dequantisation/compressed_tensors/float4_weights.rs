@@ -42,7 +42,7 @@ impl WeightFormat for Float4Weights {
             e2m1(codes, reading.index(row * cols + col)) * scales[grid.at(row, col)]
         };
         let dtype = if self.has_global_scale { DType::F32 } else { DType::BF16 };
-        Ok(WeightMatrix { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels: None })
+        Ok(WeightMatrix::new(dtype, [rows, cols], value))
     }
 }
 

@@ -56,14 +56,7 @@ impl WeightFormat for PackedWeights {
             let code = codes.get(row, reading.index(col).min(cols - 1)) as i32;
             ((code - zero) as f32 - reading.zero()) * scales[at]
         };
-        Ok(WeightMatrix {
-            dtype: DType::F32,
-            rows,
-            cols,
-            experts: None,
-            value: Box::new(value),
-            of_kernels: None,
-        })
+        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
     }
 }
 

@@ -1,8 +1,7 @@
 //! Exact evaluation of a product whose bias is added several times, as by the devices of tensor parallelism.
 
-use crate::exact::operand::Operand;
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
-use crate::ops::linear::exact::{Linear, WeightRow, reduced, with_bias};
+use crate::ops::linear::exact::{Linear, reduced, with_bias};
 use crate::tensor::Tensor;
 
 /// `x · wᵀ + n · bias`, `[T, cols]` to `[T, rows]`.
@@ -55,19 +54,5 @@ impl RepeatedBias {
         let fused = again(with_bias(sum, bias, columns, &Profile { biased: Float::F32, ..*profile }));
         let separate = again(sum.rounded(profile.results).plus(bias));
         at_once.or(fused).or(separate)
-    }
-}
-
-impl WeightRow {
-    /// Returns the sums over consecutive ranges of `width` columns.
-    pub(super) fn parts(
-        &self,
-        width: usize,
-        x: &Operand,
-        profile: &Profile,
-    ) -> impl Iterator<Item = ExactValue> {
-        let columns = self.codes.len();
-        let part = move |first: usize| self.over(first..columns.min(first + width), x, profile);
-        (0..columns).step_by(width).map(move |first| self.scaled(part(first), profile))
     }
 }

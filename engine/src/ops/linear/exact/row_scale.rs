@@ -19,7 +19,10 @@ pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     }
     let (low, high) = weights.cell(largest);
     let mut scales: Vec<f64> = Vec::new();
-    for code in LARGEST.map(|code| code as f64).filter(|code| may_be(row, largest, *code, weights)) {
+    for code in LARGEST
+        .map(|code| code as f64)
+        .filter(|&code| weights != Float::F32 || may_be(row, largest, code, scale))
+    {
         for near in [low, largest, high] {
             let candidate = scale.round(near / code);
             let is_new = candidate > 0.0 && !scales.contains(&candidate);
@@ -31,16 +34,19 @@ pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     if scales.len() > MOST { Vec::new() } else { scales }
 }
 
-/// Returns false if the row's first weights are no integers times the scale with which the largest has this code. Most rows
-/// are of floats, and most codes are ruled out by one weight.
-fn may_be(row: &[f64], largest: f64, code: f64, weights: Float) -> bool {
+/// Returns false if one of the row's first weights, all `f32`, is not an integer times the scale with which the largest has
+/// this code. Most rows are of floats, and one weight rules out most codes.
+fn may_be(row: &[f64], largest: f64, code: f64, scale: Float) -> bool {
     // Both weights are rounded, by half a unit in the last place each.
     const SLACK: f64 = 128.0 * 3.0 * (f32::EPSILON as f64) / 2.0;
     let is_near = |w: &f64| {
         let multiple = w / largest * code;
         w.abs() < f64::from(f32::MIN_POSITIVE) || (multiple - nearest_whole(multiple)).abs() <= SLACK
     };
-    weights != Float::F32 || row.iter().take(8).all(is_near)
+    // With a scale that is rounded by more, such as a subnormal number, the largest weight can have another code.
+    let exact = largest / code;
+    let has_code = (scale.round(exact) - exact).abs() * code < exact / 2.0;
+    !has_code || row.iter().take(8).all(is_near)
 }
 
 /// Returns true if a weight is an 8-bit integer times a scale, rounded.

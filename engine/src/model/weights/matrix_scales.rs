@@ -1,0 +1,74 @@
+//! Tensors that a file stores with a matrix: scales of its products and groups, quantisation of its activations, values of
+//! kernels.
+
+use super::Weights;
+use crate::error::{Error, Result};
+use crate::weight::{DType, InputScale, Matrix};
+
+impl Weights<'_> {
+    /// Returns the scales of the matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if there
+    /// are none. llama.cpp does not read the scales of activations (`.input_scale`).
+    pub(super) fn scales(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
+        let is_of_gguf = name.starts_with("blk.") || name == "output.weight";
+        let has_own = |stem: &&str| self.own_scales.iter().any(|own| stem.ends_with(&format!(".{own}")));
+        let stem = name.strip_suffix(".weight").filter(|stem| is_of_gguf && !has_own(stem));
+        let Some(stem) = stem else { return Ok(Vec::new()) };
+        self.used.insert(format!("{stem}.input_scale"));
+        let scale = format!("{stem}.scale");
+        let Some(stored) = self.file.get(&scale) else { return Ok(Vec::new()) };
+        let dtype = stored.dtype;
+        let scales = self.vector(&scale, count)?;
+        match scales.iter().position(|scale| !scale.is_finite()) {
+            None => Ok(scales),
+            Some(block) => Err(self.bad_scale(&scale, dtype, block)),
+        }
+    }
+
+    /// Attaches the values that kernels use in place of the decoded ones, if there are any.
+    pub(super) fn with_values_of_kernels(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
+        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_kernels).unwrap_or_default();
+        if !self.has(&tensor) {
+            return Ok(matrix);
+        }
+        let values = self.fetch(&tensor, &[matrix.rows, matrix.cols])?;
+        matrix.with_values_of_kernels(values).ok_or_else(|| self.unsupported(&tensor, values.dtype, "f32"))
+    }
+
+    /// Returns the stored scale of a matrix's activations, if there is one.
+    pub(super) fn input_scale(&mut self, name: &str) -> Result<Option<InputScale>> {
+        let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
+        for codes in InputScale::CODES {
+            let tensor = InputScale::tensor(module, codes);
+            if self.has(&tensor) {
+                let numbers = self.vector(&tensor, 2)?;
+                let found = InputScale { codes, step: numbers[0], zero: numbers[1] };
+                return match found.is_sound() {
+                    true => Ok(Some(found)),
+                    false => Err(self.bad_scale(&tensor, DType::F32, 0)),
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the threshold of outliers among a matrix's activations, if there is one.
+    pub(super) fn outliers(&mut self, name: &str) -> Result<Option<f32>> {
+        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_outliers);
+        tensor.filter(|tensor| self.has(tensor)).map(|tensor| self.factor(&tensor)).transpose()
+    }
+
+    /// Attaches the scales that are stored as a separate tensor.
+    pub(super) fn with_scales(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
+        let scales = name.strip_suffix("weight").map_or_else(String::new, |stem| format!("{stem}scales"));
+        let groups = self.file.get(&scales).map_or(0, |tensor| tensor.shape[tensor.shape.len() - 1]);
+        let tensor = self.fetch(&scales, &[matrix.rows, groups])?;
+        let unsupported =
+            || self.unsupported(name, matrix.dtype, "a matrix with an f32 for each group of a row");
+        matrix.clone().with_scales(tensor).ok_or_else(unsupported)
+    }
+
+    /// Returns an error about a matrix with a scale and a bias.
+    pub(crate) fn scaled_bias(&self, tensor: &str, dtype: DType) -> Error {
+        self.unsupported(tensor, dtype, "a feed-forward matrix with either a .scale or a bias, not both")
+    }
+}
