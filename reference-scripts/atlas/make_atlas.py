@@ -36,13 +36,13 @@ of a token; such faults are not counted as injected. A fault is not measurable i
 roundings.
 """
 
-OTHER_ENGINES = """Each model ran in f32 on the CPU, with a prompt and one or two decoding steps. Taps were recorded: of mlx-lm by
-`record_mlx_lm.py`, of llama.cpp by `dump_llama_cpp` from an F32 GGUF file that its own converter wrote, with an f32 KV cache,
-of vLLM by `dump_vllm.py` from models with heads of 32 values.
+OTHER_ENGINES = """Each model ran in f32 on the CPU, with a prompt and one or two decoding steps. `record_mlx_lm.py` recorded
+the taps of mlx-lm. `dump_llama_cpp` recorded those of llama.cpp, with an f32 KV cache and an F32 GGUF file from llama.cpp's
+converter. `dump_vllm.py` recorded those of vLLM, with models whose heads have 32 values.
 For a run that fails, the table has the bound ratio at the first wrong tap, the tap, and the cause that xcheck names.
 `no run` means that the engine or its converter refuses the model. The table has only models that one of the engines runs.
-Values that are not judged are recorded taps that no module of transformers returns; with them, the verdict of
-`xcheck check` is inconclusive in place of a pass.
+`not judged` counts the recorded taps that no module of transformers returns. With such taps, the verdict of
+`xcheck check` is inconclusive instead of pass.
 """
 
 CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of

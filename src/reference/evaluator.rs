@@ -172,7 +172,7 @@ impl EvaluatorProcess {
         let last_line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
         let advice = match status.code() {
             Some(_) => "nothing was judged",
-            None => "nothing was judged; a system that runs out of memory kills programs",
+            None => "nothing was judged; the worker may have run out of memory",
         };
         self.failure(&reason_of_end(status, last_line), advice)
     }

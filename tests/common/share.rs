@@ -1,7 +1,7 @@
 //! Tests with hundreds of cases go through a share of them, and with `XCHECK_EVERY_CASE=1` through every one.
 
-/// Picks one case of each `n` in a row, and one of the rest. Its place differs from group to group; otherwise the same
-/// values of an inner loop would always be left out.
+/// Picks one case from each group of `n` consecutive cases, and one from the rest. The picked index varies between
+/// groups; otherwise the same values of an inner loop would always be left out.
 pub fn one_of<T>(n: usize, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     const SEED: u64 = 810;
     let cases: Vec<T> = cases.into_iter().collect();

@@ -74,7 +74,7 @@ fn largest(values: &[f32; 32]) -> f32 {
     values.iter().fold(0.0f32, |most, &value| if value.abs() > most.abs() { value } else { most })
 }
 
-/// Returns the index of the nearest value of the table; the lower one of two that are equally near loses.
+/// Returns the index of the nearest value in the table; if two are equally near, that of the larger one.
 fn nearest(x: f32) -> u8 {
     let above = VALUES.iter().position(|&value| x < f32::from(value)).unwrap_or(VALUES.len());
     match above {

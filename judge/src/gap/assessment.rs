@@ -358,8 +358,8 @@ impl PairTally {
 }
 
 impl GapAssessment {
-    /// Joins an assessment with our engine's choices of experts and one with the side's own. Other experts are an excuse if
-    /// they explain most of the gap, but no proof: a wrong router flips experts, too.
+    /// Joins two assessments: one with our engine's choices of experts, one with the side's own choices. If other
+    /// experts explain most of the gap, a fail becomes inconclusive, not a pass: a wrong router also flips experts.
     #[must_use]
     pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
         let replay = replay.with_scales(self.scale, replayed.scale);

@@ -8,7 +8,7 @@ use super::token_sample::ScoredToken;
 
 /// Largest mean difference without a bias, relative to the root mean square difference.
 const BIAS: f64 = 0.25;
-/// Number of standard errors over sequences that a mean difference without a bias may have in addition.
+/// Number of standard errors, computed over sequences, that is added to the largest mean difference without a bias.
 const SIGMAS: f64 = 5.0;
 
 /// Finds a mean difference that rounding cannot cause: rounding shifts the mean only by the KL divergence of the

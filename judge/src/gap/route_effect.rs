@@ -6,13 +6,13 @@ use super::finding::{GapFinding, counted};
 use super::pair_view::PairView;
 use super::token_route::{RouteAgreement, TokenRoute};
 
-/// Least share of the squared differences for which other experts count as the reason.
+/// Minimum share of the squared differences that other experts must account for to count as the reason.
 pub(super) const MOST_OF_GAP: f64 = 0.5;
 /// Largest share of choices that rounding flips. Between bf16 and f32, 2.1 and 3.5 % were measured; a wrong router flipped
 /// 86 % (`make_routes.py`).
 const MOST_FLIPPED: f64 = 0.2;
-/// Fewest sequences with tokens of the same experts for which a pattern that other experts do not cause is excused. The
-/// tests of the patterns need as many.
+/// Minimum number of sequences that contain tokens with the same experts. With fewer, a finding that other experts
+/// cannot cause is not excused. The tests for patterns need the same number.
 const LEAST_SEQUENCES: usize = 8;
 /// Findings that other experts can cause in a correct engine.
 const CAUSED: [&str; 8] = [
@@ -105,8 +105,8 @@ impl RouteEffect {
         CAUSED.contains(&cause)
     }
 
-    /// Returns true if other experts can be the reason for a finding that the other tokens do not have. `proven_in` is the
-    /// number of sequences with tokens of the same experts, if enough such tokens differ by rounding alone.
+    /// Returns true if other experts can cause a finding that tokens with the same experts do not have.
+    /// `proven_in` is the number of sequences with such tokens, if enough of these tokens differ by rounding alone.
     pub(super) fn can_cause(&self, cause: &str, proven_in: Option<usize>) -> bool {
         let is_rare = self.other_choices as f64 <= MOST_FLIPPED * self.choices as f64;
         let holds_gap = self.other_share + self.later_share >= MOST_OF_GAP;

@@ -41,7 +41,7 @@ impl RouteReplay {
     /// Returns the finding that a side's log-probabilities are not those of its experts.
     pub(super) fn contradiction(&self) -> GapFinding {
         let text = format!(
-            "the side's log-probabilities do not fail against the model, but do with the side's routed_experts ({}): these \
+            "the side's log-probabilities fail against the model only with the side's routed_experts ({}): these \
              experts belong to other tokens, layers or requests",
             self.sentence()
         );

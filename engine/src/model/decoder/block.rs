@@ -69,7 +69,7 @@ pub(crate) enum QkNorm {
 pub(crate) struct ParallelHalves {
     /// True if the feed-forward block has a norm of its own; else it reads the norm before attention.
     pub(crate) has_ffn_norm: bool,
-    /// Order of the additions; in a family's constant, that of Hugging Face's code.
+    /// Order of the additions. The constant of a family states the order in Hugging Face's code.
     pub(crate) order: ParallelOrder,
     /// Order of the additions in llama.cpp's code.
     pub(crate) gguf_order: ParallelOrder,
@@ -123,7 +123,7 @@ impl BlockShape {
     };
 }
 
-/// Weights of a block of any [`BlockShape`]. Norms and halves that it lacks are `None`.
+/// Weights of a block of any `BlockShape`. Norms and halves that it lacks are `None`.
 #[derive(Clone, Debug)]
 pub struct StandardBlock {
     /// `[d]`

@@ -27,9 +27,9 @@ pub(crate) struct BranchNorms {
 /// Factor of the router's input after its norm: the weights, and 1/√d.
 #[derive(Clone, Debug)]
 enum RouterScale {
-    /// transformers multiplies by the weights first, which are those of the norm.
+    /// 1/√d. transformers multiplies by the weights first, so they are the weight of the norm.
     Number(f32),
-    /// llama.cpp multiplies by 1/√d first, which is the weight of the norm. `[d]`
+    /// The weights, `[d]`. llama.cpp multiplies by 1/√d first, so 1/√d is the weight of the norm.
     Columns(Vec<f32>),
 }
 

@@ -28,9 +28,9 @@ pub(crate) struct ExpertFiles {
     pub(crate) has_plain_sigmoid: bool,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub(crate) is_rounded: bool,
-    /// True if they round the weighted sum only, not its products and partial sums.
+    /// True if the architecture's authors round the weighted sum only, not its products and partial sums.
     pub(crate) mixes_whole: bool,
-    /// True if they round scores and the sum of the weights, too.
+    /// True if the architecture's authors also round scores and the sum of the weights.
     pub(crate) rounds_scores: bool,
     /// Number that transformers adds to the sum of the weights.
     pub(crate) added: f32,

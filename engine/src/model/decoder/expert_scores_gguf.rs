@@ -6,8 +6,8 @@ use crate::model::decoder::ExpertFiles;
 use crate::ops::experts::ScoreFunction;
 
 impl ExpertFiles {
-    /// Returns the function of GGUF files that do not state it. llama.cpp knows early files of GLM 4.7 Flash, which have
-    /// sigmoids, by their sizes.
+    /// Returns the score function for a GGUF file that does not state it. llama.cpp recognises early files of
+    /// GLM 4.7 Flash, which use sigmoids, by their sizes.
     pub(super) fn usual_in_gguf(&self, file: &Gguf, architecture: &str, n_layers: usize) -> ScoreFunction {
         const FLASH_VOCABULARY: usize = 154_880;
         let vocabulary = file.tensors.get("token_embd.weight").and_then(|table| table.shape.first());

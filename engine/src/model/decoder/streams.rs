@@ -119,7 +119,7 @@ fn sparsity_in_json(file: &Config, n_layers: usize) -> Result<Vec<Option<GateSpa
         |found: &Value| file.bad_key(KEY, found, format!("a share below 1 for each of {n_layers} layers"));
     let shares = stated.as_array().filter(|shares| shares.len() == n_layers).ok_or_else(|| refuse(stated))?;
     let of_layer = |share: &Value| match share.as_f64().map(|share| share as f32) {
-        // As in transformers, only a share above 0 is one.
+        // As in transformers, a gate is sparse only if its share is above 0.
         Some(none) if none <= 0.0 => Ok(None),
         Some(share) => GateSparsity::of(share).map(Some).ok_or_else(|| refuse(stated)),
         None => Err(refuse(stated)),

@@ -40,9 +40,9 @@ pub(crate) enum ActivationScheme {
 impl ActivationScheme {
     /// Returns a scheme that is not supported.
     pub(super) fn unsupported(settings: &Config, key: &str, found: impl ToString) -> Self {
-        const EXPECTED: &str = "whole activations, or 8-bit ones with one stored scale (dynamic: false, strategy: \
-                                tensor) or symmetric ones with scales computed from their values (other quantised \
-                                activations are not supported)";
+        const EXPECTED: &str = "unquantised activations, 8-bit ones with one stored scale (dynamic: false, strategy: \
+                                tensor), or symmetric 8-bit ones with scales computed from their values (other \
+                                quantised activations are not supported)";
         Self::unsupported_for(settings, key, found, EXPECTED)
     }
 
