@@ -308,7 +308,7 @@ fn a_file_of_another_computation_is_no_reference_of_it() {
             ["dump", "--kld", &path, "--text", &text, "--ctx", "16", "--chunks", "2", "--suppose", supposed];
         let model = ["--model", "tiny-llama3-f32", "--numerics", "llama.cpp"];
         terminal.run(&[&what, &model[..]].concat()).succeeded();
-        let (code, report) = as_reference(&terminal, &path, "tiny-llama3-f32", &["--no-causes"]);
+        let (code, report) = as_reference(&terminal, &path, "tiny-llama3-f32", &[]);
         assert_eq!(code, 1, "{supposed}: {report:#}");
     }
 }
