@@ -7,6 +7,7 @@ mod cache_override;
 pub(crate) mod delegate;
 mod f32;
 mod fused_kernels;
+mod gaussian;
 mod ggml;
 mod kernel_variants;
 mod llama2_c;

@@ -8,18 +8,18 @@
 //! If results are rounded to 16 bits, another engine may have one more rounding inside: a result then moves to a
 //! neighbouring number.
 
+mod injected_errors;
+
 use std::iter::repeat_n;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use half::{bf16, f16};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
-
+pub use self::injected_errors::Roundings;
+use self::injected_errors::partial_sums;
 use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, PerturbedTerms};
 use crate::ops::activation::{Activation, ClampedGlu};
-use crate::ops::attention::{AttentionScale, Mask, head_of};
+use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::DeltaTokens;
 use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
@@ -64,34 +64,6 @@ pub fn moved<E>(
         let is_wide = numerics.activation_type() == DType::F32;
         run(&how(PerturbedResults::new(if is_wide { &resummed } else { numerics }, seed)))
     })
-}
-
-/// Roundings that another engine makes beyond those of these numerics. Each is the largest relative error, or 0 for
-/// none.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Roundings {
-    /// Rounding of the results of every operation.
-    pub(crate) results: f64,
-    /// Rounding of weights, and of activations before products with weights.
-    pub(crate) operands: f64,
-    /// Rounding of the intermediate values of norms.
-    pub(crate) norms: f64,
-    /// Rounding of an activation before its product with the up projection.
-    pub(crate) activated: f64,
-    /// Rounding of cosines and sines, and of the products of rotations.
-    pub(crate) rotations: f64,
-    /// Rounding of queries before products with keys.
-    pub(crate) queries: f64,
-    /// Rounding of scores, and of dot products before their scale.
-    pub(crate) scores: f64,
-    /// Rounding of attention weights and exponentials before products with values.
-    pub(crate) attention: f64,
-    /// Rounding of the sum over values after each key.
-    pub(crate) sums: f64,
-    /// Rounding of experts' weights and of weighted outputs.
-    pub(crate) experts: f64,
-    /// Rounding of the operands of a gated delta rule in chunks of tokens.
-    pub(crate) chunks: f64,
 }
 
 /// Numerics that add random rounding errors to other numerics. The same seed gives the same errors for the same
@@ -154,189 +126,6 @@ impl<'n> PerturbedResults<'n> {
     /// Adds the errors of these roundings.
     pub fn with_roundings(self, roundings: Roundings) -> Self {
         Self { roundings, ..self }
-    }
-
-    /// Adds the error of one rounding, with the relative error `unit` at most.
-    fn rounded_by(&self, x: Tensor, unit: f64) -> Tensor {
-        if unit == 0.0 { x } else { self.moved(x, |x, _| K * unit * x.abs()) }
-    }
-
-    /// Adds the error of rounding a result.
-    fn result(&self, x: Tensor) -> Tensor {
-        self.rounded_by(x, self.roundings.results)
-    }
-
-    /// Adds to a sum of products the errors of `operands` rounded operands and of `roundings` roundings of the sum.
-    fn in_short(&self, x: Tensor, operands: f64, roundings: f64) -> Tensor {
-        if self.short_products == 0.0 {
-            return x;
-        }
-        let sigma = K * self.short_products;
-        self.moved(x, |x, rms| sigma * (operands * rms * rms + roundings * x * x).sqrt())
-    }
-
-    /// Perturbs a value that is combined with the cache by the rounding of the cache's type.
-    fn as_the_cache(&self, x: Tensor) -> Tensor {
-        let unit = match self.cache_type() {
-            DType::F16 if self.short_attention => 1.0 / 2048.0,
-            DType::BF16 if self.short_attention => 1.0 / 256.0,
-            _ => return x,
-        };
-        self.moved(x, |x, _| K * unit * x.abs())
-    }
-
-    /// Adds to each value a Gaussian number times `sigma(value, root mean square of its row)`.
-    fn moved(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
-        self.moved_in(self.numerics.activation_type(), x, |_, x, rms| sigma(x, rms))
-    }
-
-    /// Perturbs a result that is rounded to `dtype`; `sigma` also gets the index of the row.
-    fn moved_in(&self, dtype: DType, x: Tensor, sigma: impl Fn(usize, f64, f64) -> f64) -> Tensor {
-        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
-        let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
-        let mut data = x.into_data();
-        if matches!(dtype, DType::BF16 | DType::F16) {
-            let one_in = if self.sums_alone { 64 } else { 4 };
-            data.iter_mut().for_each(|value| *value = random.rounded_again(dtype, *value, one_in));
-            return Tensor::new(&shape, data);
-        }
-        for (index, row) in data.chunks_mut(width).enumerate() {
-            let square = |x: &f32| f64::from(*x) * f64::from(*x);
-            let rms = (row.iter().map(square).sum::<f64>() / width as f64).sqrt();
-            for value in row {
-                let wide = f64::from(*value);
-                *value = (wide + sigma(index, wide, rms) * random.next()) as f32;
-            }
-        }
-        Tensor::new(&shape, data)
-    }
-
-    /// Adds to each value a Gaussian number times `unit` and the value's entry in `sizes`.
-    fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
-        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
-        let moved =
-            |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
-        Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
-    }
-
-    /// Perturbs a result that stays in `f32`.
-    fn in_f32(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
-        self.moved_in(DType::F32, x, |_, x, rms| sigma(x, rms))
-    }
-
-    /// Adds the error of sums of `n` products.
-    fn summed(&self, x: Tensor, n: usize) -> Tensor {
-        let n = n as f64;
-        self.moved(x, |x, rms| K * U * (n / 2.0 * rms * rms + (n / 3.0 + 1.0) * x * x).sqrt())
-    }
-
-    /// Adds the errors of a product of `x` with a matrix, which sums over the columns of `x`.
-    fn products(&self, products: Tensor, x: &Tensor) -> Tensor {
-        let summed = self.in_short(self.summed(products, x.row_len()), 2.0, 1.0);
-        let operands = self.roundings.operands;
-        let summed = match operands > 0.0 {
-            true => self.moved(summed, |_, rms| K * operands * 2f64.sqrt() * rms),
-            false => summed,
-        };
-        let summed = self.result(summed);
-        if !self.eight_bits {
-            return summed;
-        }
-        let steps: Vec<f64> = (0..x.rows()).map(|row| eight_bit_step(x.row(row))).collect();
-        self.moved_in(self.activation_type(), summed, |row, _, rms| rms * steps[row.min(steps.len() - 1)])
-    }
-
-    /// Adds to scores the error of skipping their rounding to 16 bits, since most kernels keep scores in `f32`.
-    fn unrounded(&self, scores: &Tensor) -> Tensor {
-        let dtype = self.activation_type();
-        if self.sums_alone || !matches!(dtype, DType::BF16 | DType::F16) {
-            return scores.clone();
-        }
-        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
-        let moved = |x: &f32| {
-            let next = neighbour(dtype, *x, random.uniform() < 0.5);
-            if next.is_finite() { x + (next - x) * 0.5 * random.uniform() as f32 } else { *x }
-        };
-        Tensor::new(scores.shape(), scores.data().iter().map(moved).collect())
-    }
-
-    /// Adds the error of `roundings` elementwise operations.
-    fn rounded(&self, x: Tensor, roundings: f64) -> Tensor {
-        self.moved(x, |x, _| U * roundings * x.abs())
-    }
-}
-
-/// Returns the size of the partial sums over values, in the order of keys: √Σ of their squares, `[T, H·D]`.
-fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
-    let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
-        panic!("weights are [H, T, S], values [S, Hkv, D]")
-    };
-    let of_head = |at: usize| {
-        let (token, head) = (at / heads, at % heads);
-        let weights = &weights.row(head)[token * keys..][..keys];
-        let (mut sums, mut squares) = (vec![0.0f32; head_dim], vec![0.0f32; head_dim]);
-        for (key, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
-            let values = head_of(v, key, head * key_heads / heads);
-            for ((sum, square), value) in sums.iter_mut().zip(&mut squares).zip(values) {
-                *sum += weight * value;
-                *square += *sum * *sum;
-            }
-        }
-        squares.into_iter().map(f32::sqrt)
-    };
-    Tensor::new(&[tokens, heads * head_dim], (0..tokens * heads).flat_map(of_head).collect())
-}
-
-/// Returns the number next to a value in a 16-bit type; zero, NaN and infinity are returned unchanged.
-fn neighbour(dtype: DType, value: f32, is_above: bool) -> f32 {
-    // For numbers of the same sign, the bit patterns are in the order of the numbers.
-    let next = |bits: u16| if is_above == (value > 0.0) { bits + 1 } else { bits - 1 };
-    match dtype {
-        _ if value == 0.0 || !value.is_finite() => value,
-        DType::BF16 => bf16::from_bits(next(bf16::from_f32(value).to_bits())).to_f32(),
-        _ => f16::from_bits(next(f16::from_f32(value).to_bits())).to_f32(),
-    }
-}
-
-/// Returns the relative error of products if a row and its weights are rounded to 8 bits: an error uniform over a
-/// step has a sigma of 1/√12 step, and there are two.
-fn eight_bit_step(row: &[f32]) -> f64 {
-    let largest = row.iter().fold(0.0f64, |most, x| most.max(f64::from(x.abs())));
-    let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-    let rms = (square / row.len().max(1) as f64).sqrt();
-    if rms > 0.0 { 2f64.sqrt() * largest / rms / 127.0 / 12f64.sqrt() } else { 0.0 }
-}
-
-/// Generator of approximately Gaussian numbers with mean 0 and sigma 1: sums of four uniform numbers, which need
-/// neither a logarithm nor a sine. A result of a model sums thousands of them.
-pub(super) struct Gaussian(ChaCha8Rng);
-
-impl Gaussian {
-    pub(super) fn new(seed: u64, operation: u64) -> Self {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        random.set_stream(operation);
-        Self(random)
-    }
-
-    #[inline]
-    fn uniform(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Simulates a second rounding, which moves a value by less than half a step: to its neighbour or not at all. One
-    /// value in `one_in`, a power of two, moves.
-    #[inline]
-    fn rounded_again(&mut self, dtype: DType, value: f32, one_in: u32) -> f32 {
-        let bits = self.0.next_u32();
-        if bits & (one_in - 1) == 0 { neighbour(dtype, value, bits & one_in == 0) } else { value }
-    }
-
-    #[inline]
-    pub(super) fn next(&mut self) -> f64 {
-        let bits = self.0.next_u64();
-        let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-        // A uniform number out of n has the mean (n - 1) / 2 and the variance (n² - 1) / 12.
-        (sum as f64 - 2.0 * 65_535.0) * (3f64.sqrt() / 65_536.0)
     }
 }
 
@@ -595,16 +384,4 @@ impl Numerics for PerturbedResults<'_> {
 /// Returns the largest absolute value among the finite values.
 fn largest(row: &[f32]) -> f64 {
     row.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| most.max(f64::from(x.abs())))
-}
-
-impl PerturbedResults<'_> {
-    /// Adds the errors of softmax. An exponential at distance L below the largest has the error of 0.42 L roundings of
-    /// its argument, and the library's error.
-    fn softmaxed(&self, dtype: DType, weights: Tensor) -> Tensor {
-        let terms = weights.shape().last().copied().unwrap_or(1) as f64;
-        let below = |x: f64| if x > 0.0 { -x.ln() } else { 0.0 };
-        self.moved_in(dtype, weights, |_, x, _| {
-            U * x.abs() * (0.42 * below(x) + LIBRARY + 1.0 + K * (terms / 3.0).sqrt())
-        })
-    }
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::numerics::Numerics;
 use crate::numerics::delegate::delegate;
-use crate::numerics::perturbed_results::{Gaussian, K, U};
+use crate::numerics::gaussian::Gaussian;
+use crate::numerics::perturbed_results::{K, U};
 use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction};
