@@ -1252,17 +1252,17 @@ def record_weighed_inputs(recorder: Recorder, mixture: nn.Module, layer: int) ->
     mixture.forward = forward
 
 
-def record_shared_sum(recorder: Recorder, block: nn.Module, layer: int) -> None:
-    """Records the sum of experts and of Granite 4's feed-forward block, which no module returns."""
+def record_sum(recorder: Recorder, block: nn.Module, summand: nn.Module, layer: int, tap: str) -> None:
+    """Records the sum of a value and the output of the module `summand`, which no module returns."""
     own, outputs = block.forward, []
-    block.shared_mlp.register_forward_hook(lambda _, args, output: outputs.append(output))
+    summand.register_forward_hook(lambda _, args, output: outputs.append(output))
 
     def forward(*args: object, **rest: object) -> Tensor:
         outputs.clear()
         with Sums() as seen:
             result = own(*args, **rest)
         (total,) = [total for (_, added, *_), total in seen.calls if added is outputs[0]]
-        recorder.keep("ffn_out", layer, total)
+        recorder.keep(tap, layer, total)
         return result
 
     block.forward = forward
@@ -1275,9 +1275,7 @@ def side_by_side(streams: Tensor) -> Tensor:
 
 def record_streams(recorder: Recorder, block: nn.Module, layer: int) -> None:
     """Records AltUp's streams, the sum after attention, and the sparse gate of one of Gemma 3n's layers."""
-    altup, own, attended = block.altup, block.forward, []
-    predict, correct = altup.predict, altup.correct
-    block.post_attention_layernorm.register_forward_hook(lambda _, args, output: attended.append(output))
+    altup, predict, correct = block.altup, block.altup.predict, block.altup.correct
 
     def keep_prediction(streams: Tensor) -> Tensor:
         predicted = predict(streams)
@@ -1290,15 +1288,8 @@ def record_streams(recorder: Recorder, block: nn.Module, layer: int) -> None:
         recorder.keep("altup_corrected", layer, side_by_side(corrected))
         return corrected
 
-    def forward(*args: object, **rest: object) -> Tensor:
-        attended.clear()
-        with Sums() as seen:
-            result = own(*args, **rest)
-        (total,) = [total for (_, added, *_), total in seen.calls if added is attended[0]]
-        recorder.keep("attn_residual", layer, total)
-        return result
-
-    altup.predict, altup.correct, block.forward = keep_prediction, keep_correction, forward
+    altup.predict, altup.correct = keep_prediction, keep_correction
+    record_sum(recorder, block, block.post_attention_layernorm, layer, "attn_residual")
     if block.mlp.activation_sparsity > 0:
         hook_port(recorder, block, "ffn_sparse", layer, input_of("mlp.act_fn"))
     if block.config.altup_correct_scale:
@@ -1382,7 +1373,7 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
     if hasattr(mixture, "experts"):
         record_experts(recorder, mixture, layer)
         if hasattr(block, "shared_mlp"):
-            record_shared_sum(recorder, block, layer)
+            record_sum(recorder, block, block.shared_mlp, layer, "ffn_out")
     if has_streams:
         record_streams(recorder, block, layer)
         block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, side_by_side(output)))

@@ -20,12 +20,7 @@ pub(crate) const FAMILY: Family = Family {
             default: [Some(50.0); 2],
             set: |config, cap| config.attn_cap = Some(cap),
         },
-        NumberKey {
-            json: "final_logit_softcapping",
-            gguf: "final_logit_softcapping",
-            default: [Some(30.0); 2],
-            set: |config, cap| config.logits_cap = Some(cap),
-        },
+        NumberKey::logits_cap([Some(30.0); 2]),
     ],
     sliding: Some(SlidingDefaults { full_every: Some(2), ..SlidingDefaults::ALL }),
     config_defaults,

@@ -68,12 +68,7 @@ pub(crate) const FAMILY: Family = Family {
     gguf_names: &["gemma3n"],
     model_types: &["gemma3n_text", "gemma3n"],
     has_streams: true,
-    stated: &[NumberKey {
-        json: "final_logit_softcapping",
-        gguf: "final_logit_softcapping",
-        default: [Some(30.0); 2],
-        set: |config, cap| config.logits_cap = Some(cap),
-    }],
+    stated: &[NumberKey::logits_cap([Some(30.0); 2])],
     sliding: Some(SlidingDefaults {
         full_every: Some(5),
         rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },

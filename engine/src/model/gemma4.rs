@@ -76,13 +76,10 @@ pub(crate) const FAMILY: Family = Family {
     gain: Gain::WeightFirst,
     attn_scale: |_| AttentionScale::Products(1.0),
     has_layer_variants: true,
-    stated: &[NumberKey {
-        json: "final_logit_softcapping",
-        gguf: "final_logit_softcapping",
+    stated: &[
         // llama.cpp caps the logits of a file without the key.
-        default: [None, Some(30.0)],
-        set: |config, cap| config.logits_cap = Some(cap),
-    }],
+        NumberKey::logits_cap([None, Some(30.0)]),
+    ],
     sliding: Some(SlidingDefaults {
         full_every: Some(6),
         rope: SlidingRope::Own { key: "rope_local_base_freq", theta: 10_000.0 },

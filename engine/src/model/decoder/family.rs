@@ -225,6 +225,12 @@ pub struct NumberKey {
 }
 
 impl NumberKey {
+    /// Soft cap of the logits, with its defaults.
+    pub(crate) const fn logits_cap(default: [Option<f32>; 2]) -> Self {
+        const KEY: &str = "final_logit_softcapping";
+        Self { json: KEY, gguf: KEY, default, set: |config, cap| config.logits_cap = Some(cap) }
+    }
+
     /// Stores the number in the configuration, or returns a message about the expected value.
     pub(super) fn put(&self, config: &mut DecoderConfig, number: f32) -> Result<(), &'static str> {
         if !(number > 0.0 && number.is_finite()) {
