@@ -45,10 +45,11 @@ For a run that fails, the table has the bound ratio at the first wrong tap, the 
 `xcheck check` is inconclusive instead of pass.
 """
 
-CAUSES = """Named / among / unnamed / wrong, for the first wrong module of each injected fault: the cause is named alone, is one of
-several that explain every value, no cause is named, or only other causes are. {count} models were asked, with a limit of
-15 s of wall-clock time on a busy machine (xcheck's default is 10 s). Weights that are larger by a thousandth have no cause
-to name.
+CAUSES = """Each cell counts the injected faults as named / among / unnamed / wrong, by the cause that xcheck names at
+the first wrong module. Named: only the right cause. Among: the right cause is one of several that explain every value.
+Unnamed: no cause. Wrong: only other causes. {count} models were measured on a busy machine, with a limit of 15 s of
+wall-clock time for each fault (xcheck's default is 10 s). xcheck has no cause for weights that are larger by a
+thousandth.
 """
 
 

@@ -140,7 +140,7 @@ kinds! {
         AltupPrediction "altup_prediction" "the prediction of AltUp's streams: missing, transposed, or without the streams";
         AltupCorrection "altup_correction" "the correction of AltUp's streams: missing, or with other coefficients or differences";
         AltupScale "altup_scale" "the factors of AltUp's active stream: missing";
-        AltupMagnitude "altup_magnitude" "the streams of AltUp that are projected, or their mean: without their magnitudes, copies, or the first one alone";
+        AltupMagnitude "altup_magnitude" "AltUp's projected streams or their mean: not rescaled, copies of the embeddings, a sum, or the first stream alone";
         LayerStreams "layer_streams" "the streams of AltUp that a layer's embeddings are added to";
         ResidualScale "residual_scale" "the factor of a branch or of the stream before a residual add";
     }

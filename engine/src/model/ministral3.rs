@@ -1,5 +1,5 @@
 //! Ministral 3 (Mistral AI, 2025): Mistral's block with YaRN and a temperature of queries that grows with each original
-//! context of YaRN. GGUF files of Mistral Small 3.1 have its name.
+//! context of YaRN. GGUF files of Mistral Small 3.1 use Ministral 3's architecture name (`mistral3`).
 
 use serde_json::{Value, json};
 

@@ -40,7 +40,7 @@ impl SymmetricBlock for BlockIq4Nl {
     }
 }
 
-/// Quantises rows of a KV cache. The decoded values of a block keep their scale and codes.
+/// Quantises rows of a KV cache. Values that were decoded from a block get the scale and codes of that block again.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     for (block, values) in blocks_mut::<BlockIq4Nl>(out).iter_mut().zip(row.as_chunks::<32>().0) {
         *block = decoded_block(values).unwrap_or_else(|| quantised(values));
@@ -87,7 +87,7 @@ fn nearest(x: f32) -> u8 {
     }
 }
 
-/// Returns the block whose decoded values these are, if there is one.
+/// Returns a block that decodes to exactly these values, if there is one.
 fn decoded_block(values: &[f32; 32]) -> Option<BlockIq4Nl> {
     let most = largest(values);
     let block = |&divisor: &i8| {

@@ -202,8 +202,8 @@ impl PairTally {
         found
     }
 
-    /// Returns the findings that remain if tokens with other experts are left out, or the finding that these experts are the
-    /// reason for all.
+    /// Judges the tokens without known flips of experts alone. If flips can cause the first finding, returns the faults
+    /// that remain, or `flipped-experts` if none remain; otherwise returns the findings unchanged.
     fn without_flips(
         &self,
         findings: Vec<GapFinding>,

@@ -45,7 +45,7 @@ impl GapFinding {
         self
     }
 
-    /// Returns the finding about a part of the tokens, which has this share of all squared differences.
+    /// Multiplies the finding's share by `part`, the share of all squared differences at the tokens that were judged.
     pub(super) fn within(self, part: f64) -> Self {
         Self { share: self.share * part, ..self }
     }

@@ -49,7 +49,7 @@ pub struct RouteEffect {
     pub(crate) later_tokens: usize,
     /// Share of the squared differences at `later_tokens`.
     pub(crate) later_share: f64,
-    /// Tokens whose experts are the same, like those of all earlier tokens.
+    /// Tokens whose experts, and the experts of all earlier tokens, are the same on both sides.
     pub(crate) same_tokens: usize,
     /// Root mean square difference of the log-odds of `same_tokens`.
     pub same_scale: f64,
@@ -131,8 +131,9 @@ impl RouteEffect {
             }
         };
         let text = format!(
-            "{}: {:.1} % of the gap is there, {:.1} % at later tokens of the same sequences; {others}. Rounding flips experts with nearly equal scores, and a wrong router \
-             flips them, too: --model compares both sides with the model",
+            "{}: {:.1} % of the squared gap is at these tokens, {:.1} % at later tokens of the same sequences; \
+             {others}. Rounding flips experts with nearly equal scores, but a wrong router flips experts, too: use \
+             --model to compare both sides with the model",
             self.described(),
             100.0 * self.other_share,
             100.0 * self.later_share,

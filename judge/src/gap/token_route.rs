@@ -5,7 +5,7 @@ use super::sequence_join::SequencePair;
 /// Agreement of both sides' experts at a token. Its log-probability is computed from the token before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TokenRoute {
-    /// A side has no data for this token, or for one before it, and no experts are known to differ before.
+    /// A side has no data for this token or an earlier one, and no earlier token has experts that are known to differ.
     #[default]
     Unknown,
     /// All experts are the same, here and before.

@@ -82,7 +82,7 @@ pub(crate) enum SharedExpertFiles {
     Unweighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. The shared expert has no weight.
     Count(&'static str),
-    /// No key: the size is that of one expert, in every layer with experts. The shared expert has no weight.
+    /// No key: every layer with experts has a shared expert of the size of one expert. The shared expert has no weight.
     Always,
 }
 

@@ -43,7 +43,7 @@ impl ExpertFiles {
         })
     }
 
-    /// Reads if the weights of the chosen experts are divided by their sum.
+    /// Returns true if the weights of the chosen experts are divided by their sum.
     pub(super) fn normalised_in_gguf(&self, file: &Gguf, key: &str) -> Result<bool> {
         let stated = file.optional::<bool>(key)?;
         let Some(known) = self.gguf_normalised else { return Ok(stated.unwrap_or(false)) };

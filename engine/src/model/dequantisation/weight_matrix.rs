@@ -23,8 +23,8 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: ElementDecoder<'f>,
-    /// Returns an element's value (F32) in kernels that multiply without decoding the weight first; `None` if they use the
-    /// same values.
+    /// Returns the F32 value of an element in kernels that multiply without decoding the weight first; `None` if these
+    /// kernels use the decoded values.
     pub(crate) of_kernels: Option<ElementDecoder<'f>>,
 }
 

@@ -1,5 +1,5 @@
-//! Tensors that a file stores with a matrix: scales of its products and groups, quantisation of its activations, values of
-//! kernels.
+//! Tensors that a file stores with a matrix: scales of its products and groups, scales and outlier thresholds of its
+//! activations, and the weight values that some kernels use.
 
 use super::Weights;
 use crate::error::{Error, Result};

@@ -29,8 +29,8 @@ pub(crate) fn parts(coefs: &Tensor) -> usize {
     coefs.row_len().isqrt()
 }
 
-/// Multiplies each part of a row of `x`, `[T, k·d]`, by the quotient of two magnitudes: that of the row of `like`, `[T, d]`,
-/// and its own. `round` is applied to each step; `magnitude` computes a magnitude, of at least the second argument squared.
+/// Rescales each part of a row of `x`, `[T, k·d]`, to the magnitude of the row of `like`, `[T, d]`. `round` is applied
+/// to each step. `magnitude` computes a magnitude; its second argument is the smallest mean square.
 pub(crate) fn matched(
     x: &Tensor,
     like: &Tensor,

@@ -156,7 +156,8 @@ fn scaled(weight: ExactValue, scale: f64, used: usize) -> ExactValue {
 }
 
 impl ExpertRouting {
-    /// Returns a score that engines may round: not every engine rounds scores that the architecture's authors round.
+    /// Returns a score. If the architecture's authors round scores, allows both the rounded and the unrounded score,
+    /// since other engines may not round.
     fn score(&self, score: ExactValue, profile: &Profile) -> ExactValue {
         if self.rounds_scores { score.or(score.rounded(profile.results)) } else { score }
     }

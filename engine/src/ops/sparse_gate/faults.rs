@@ -37,8 +37,8 @@ fn share(quantile: f64) -> f64 {
     (1.0 + libm::erf(quantile * std::f64::consts::FRAC_1_SQRT_2)) / 2.0
 }
 
-/// Estimates the share of zeros from the thresholds of all rows, in the digits that configurations have. The smallest value
-/// above a threshold has the smallest rounding error.
+/// Estimates the share of zeros from the thresholds of all rows, rounded to three and to two digits, as configurations
+/// state it. Reads a row's threshold from the smallest value above it, which has the smallest rounding error.
 fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(SparseGating { gate, sparsity }) = at.stage() else { return Vec::new() };
     let width = gate.row_len();
