@@ -5,27 +5,15 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use serde_json::Value;
 use tempfile::TempDir;
-use xcheck::engine::RunInput;
-use xcheck::model::ModelFiles;
 use xcheck::numerics::Transformers;
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
 use xcheck::weight::Matrix;
 
-use crate::common::faulty::{Base, Faulty};
-use crate::common::terminal::Terminal;
-use crate::judge::clay::Clay;
-use crate::judge::scene::recorded;
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
-}
+use crate::quantised_models::{checked, dumped, folder};
 
 fn check(name: &str, dump: &Path) -> (i32, Value) {
-    let (model, dump) = (folder(name).display().to_string(), dump.display().to_string());
-    let (code, report) =
-        Terminal::new().json(&["check", "--candidate", &dump, "--model", &model, "--no-report"]);
-    (code, report["references"][0].clone())
+    checked(&folder(name), dump, &[])
 }
 
 /// The library multiplies decoded weights, or its kernel for CPUs with AVX512-BF16 multiplies codes.
@@ -81,23 +69,16 @@ fn int8_product(x: &Tensor, w: &Matrix, threshold: f32) -> Tensor {
     Tensor::new(&[x.rows(), w.rows], data)
 }
 
-fn dumped(linear: fn(&Tensor, &Matrix) -> Tensor) -> (TempDir, PathBuf) {
-    let model =
-        ModelFiles::open(&folder("int8-model")).expect("it is a model").load().expect("it loads").model;
-    let numerics = Faulty { base: Base(&Transformers::Bf16), linear: Some(linear), ..Faulty::default() };
-    let dump = recorded(&*model, &numerics, "bf16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
-    let place = TempDir::new().expect("a folder");
-    let file = place.path().join("dump.safetensors");
-    Clay::of(&dump).save(&file);
-    (place, file)
+fn int8_dump(linear: fn(&Tensor, &Matrix) -> Tensor) -> (TempDir, PathBuf) {
+    dumped(&folder("int8-model"), (&Transformers::Bf16, "bf16"), linear)
 }
 
 #[test]
 fn quantised_outliers_are_named_and_whole_ones_pass() {
-    let (_place, file) = dumped(|x, w| int8_product(x, w, 2.5));
+    let (_place, file) = int8_dump(|x, w| int8_product(x, w, 2.5));
     let (code, report) = check("int8-model", &file);
     assert_eq!(code, 0, "{report:#}");
-    let (_place, file) = dumped(|x, w| int8_product(x, w, f32::MAX));
+    let (_place, file) = int8_dump(|x, w| int8_product(x, w, f32::MAX));
     let (code, report) = check("int8-model", &file);
     assert_eq!(code, 1, "{report:#}");
     let findings = report["findings"].as_array().expect("findings");

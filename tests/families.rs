@@ -96,11 +96,13 @@ pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
             assert_eq!(code, 0, "{}: {}", dump.display(), reference["reason"]);
             let [compared, identical] = ["taps_compared", "taps_identical"]
                 .map(|count| reference["coverage"][count].as_u64().expect("a number") as usize);
-            // Graphs of llama.cpp record a few taps more or fewer than modules of transformers. Its numerics in our engine
-            // compute the same bits.
+            // Graphs of llama.cpp record up to 12 taps fewer or 8 more than modules of transformers. Its numerics in our
+            // engine compute the same bits.
             let is_of_llama_cpp = dump.display().to_string().contains("llama.cpp");
-            let is_right =
-                if is_of_llama_cpp { identical == compared && compared * 2 > taps } else { compared == taps };
+            let is_right = match is_of_llama_cpp {
+                true => identical == compared && (taps - 12..=taps + 8).contains(&compared),
+                false => compared == taps,
+            };
             assert!(is_right, "{}: {compared} compared, {identical} identical", dump.display());
             assert_eq!(compared, arrays(&dump), "{}", dump.display());
         }

@@ -15,7 +15,7 @@ use xcheck::engine::RunInput;
 use xcheck::format::{FileBytes, TensorFile};
 use xcheck::model::dequantisation::Dequantisation;
 use xcheck::model::{Config, ModelFiles};
-use xcheck::numerics::Transformers;
+use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
@@ -45,7 +45,7 @@ const MODELS: [&str; 16] = [
     "mxfp4-experts",
 ];
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
 }
 
@@ -164,10 +164,31 @@ fn reversed(data: &mut [u8]) {
     numbers.reverse();
 }
 
-/// Exit code and report of a dump that is judged with the model in a folder.
-fn verdict(model: &Path, dump: &Path) -> (i32, Value) {
+/// Exit code and verdict of a dump that is judged with the model in a folder.
+pub(crate) fn checked(model: &Path, dump: &Path, options: &[&str]) -> (i32, Value) {
     let (model, dump) = (model.display().to_string(), dump.display().to_string());
-    Terminal::new().json(&["check", "--candidate", &dump, "--model", &model, "--no-report", "--no-causes"])
+    let words = [&["check", "--candidate", &dump, "--model", &model, "--no-report"], options].concat();
+    let (code, report) = Terminal::new().json(&words);
+    (code, report["references"][0].clone())
+}
+
+fn verdict(model: &Path, dump: &Path) -> (i32, Value) {
+    checked(model, dump, &["--no-causes"])
+}
+
+/// A dump by an engine in `dtype` whose products with weights are computed by `linear`.
+pub(crate) fn dumped(
+    model: &Path,
+    (base, dtype): (&'static dyn Numerics, &str),
+    linear: fn(&Tensor, &Matrix) -> Tensor,
+) -> (TempDir, PathBuf) {
+    let model = ModelFiles::open(model).expect("it is a model").load().expect("it loads").model;
+    let numerics = Faulty { base: Base(base), linear: Some(linear), ..Faulty::default() };
+    let dump = recorded(&*model, &numerics, dtype, &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    (place, file)
 }
 
 #[test]
@@ -208,12 +229,7 @@ fn the_same_dumps_fail_with_a_fault_in_the_format() {
 
 /// A dump by an engine in f16 whose products do not round the weights that it decodes.
 fn by_whole_weights(linear: fn(&Tensor, &Matrix) -> Tensor) -> (i32, Value) {
-    let model = ModelFiles::open(&folder("awq")).expect("it is a model").load().expect("it loads").model;
-    let numerics = Faulty { base: Base(&Transformers::F16), linear: Some(linear), ..Faulty::default() };
-    let dump = recorded(&*model, &numerics, "f16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
-    let place = TempDir::new().expect("a folder");
-    let file = place.path().join("dump.safetensors");
-    Clay::of(&dump).save(&file);
+    let (_place, file) = dumped(&folder("awq"), (&Transformers::F16, "f16"), linear);
     verdict(&folder("awq"), &file)
 }
 

@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use half::bf16;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use xcheck::engine::RunInput;
 use xcheck::exact::Float;
 use xcheck::model::ModelFiles;
 use xcheck::numerics::{Numerics, Transformers};
@@ -15,27 +14,14 @@ use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, InputScale, Matrix};
 
-use crate::common::faulty::{Base, Faulty};
 use crate::common::terminal::Terminal;
 use crate::judge::clay::Clay;
-use crate::judge::scene::recorded;
-use crate::quantised_models::{changed, each};
+use crate::quantised_models::{changed, checked, dumped, each, folder};
 
 const FOLDERS: [&str; 3] = ["fp8-static", "w8a8-static", "w8a8-static-zeros"];
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised").join(name)
-}
-
-fn check(name: &str, dump: &Path, more: &[&str]) -> (i32, Value) {
-    check_with(&folder(name), dump, more)
-}
-
-fn check_with(model: &Path, dump: &Path, more: &[&str]) -> (i32, Value) {
-    let (model, dump) = (model.display().to_string(), dump.display().to_string());
-    let words = [&["check", "--candidate", &dump, "--model", &model, "--no-report"], more].concat();
-    let (code, report) = Terminal::new().json(&words);
-    (code, report["references"][0].clone())
+fn check(name: &str, dump: &Path, options: &[&str]) -> (i32, Value) {
+    checked(&folder(name), dump, options)
 }
 
 #[test]
@@ -141,22 +127,12 @@ macro_rules! engines {
 engines!(stored unit dynamic no_zero of_queries);
 
 /// A dump by an engine that chooses scales in some way.
-fn dumped(name: &str, scale: &str, float: Float) -> (TempDir, PathBuf) {
-    dumped_with(&folder(name), scale, float)
-}
-
-fn dumped_with(model: &Path, scale: &str, float: Float) -> (TempDir, PathBuf) {
-    let model = ModelFiles::open(model).expect("it is a model").load().expect("it loads").model;
-    let (base, dtype): (&'static dyn Numerics, _) = match float {
+fn scaled_dump(model: &Path, scale: &str, float: Float) -> (TempDir, PathBuf) {
+    let base: (&'static dyn Numerics, _) = match float {
         Float::F32 => (&Transformers::F32, "f32"),
         _ => (&Transformers::Bf16, "bf16"),
     };
-    let numerics = Faulty { base: Base(base), linear: Some(engine(scale, float)), ..Faulty::default() };
-    let dump = recorded(&*model, &numerics, dtype, &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
-    let place = TempDir::new().expect("a folder");
-    let file = place.path().join("dump.safetensors");
-    Clay::of(&dump).save(&file);
-    (place, file)
+    dumped(model, base, engine(scale, float))
 }
 
 #[test]
@@ -164,11 +140,11 @@ fn other_scales_of_activations_are_named_and_stored_ones_pass() {
     let causes = [("unit", "unit"), ("dynamic", "token"), ("of_queries", "of:q")];
     for name in ["fp8-static", "fp8-static-tensor", "w8a8-static"] {
         for float in [Float::Bf16, Float::F32] {
-            let (_place, file) = dumped(name, "stored", float);
+            let (_place, file) = scaled_dump(&folder(name), "stored", float);
             let (code, report) = check(name, &file, &["--no-causes"]);
             assert_eq!(code, 0, "{name}, {float:?}: {report:#}");
             for (scale, value) in causes {
-                let (_place, file) = dumped(name, scale, float);
+                let (_place, file) = scaled_dump(&folder(name), scale, float);
                 let (code, report) = check(name, &file, &[]);
                 let case = format!("{name}, {float:?}, {scale}: {report:#}");
                 assert_eq!(code, 1, "{case}");
@@ -190,10 +166,10 @@ fn other_scales_of_activations_are_named_and_stored_ones_pass() {
 fn an_unused_zero_point_of_activations_is_named_and_a_used_one_passes() {
     let name = "w8a8-static-zeros";
     for float in [Float::Bf16, Float::F32] {
-        let (_place, file) = dumped(name, "stored", float);
+        let (_place, file) = scaled_dump(&folder(name), "stored", float);
         let (code, report) = check(name, &file, &["--no-causes"]);
         assert_eq!(code, 0, "{float:?}: {report:#}");
-        let (_place, file) = dumped(name, "no_zero", float);
+        let (_place, file) = scaled_dump(&folder(name), "no_zero", float);
         let (code, report) = check(name, &file, &[]);
         assert_eq!(code, 1, "{float:?}: {report:#}");
         let findings = report["findings"].as_array().expect("findings");
@@ -212,8 +188,8 @@ fn odd_zero_points_of_activations_pass_and_unused_ones_fail() {
     let model = changed("w8a8-static-zeros", |_| (), |tensors| each(tensors, "input_zero_point", add_one));
     for float in [Float::Bf16, Float::F32] {
         for (scale, wanted) in [("stored", 0), ("no_zero", 1)] {
-            let (_place, file) = dumped_with(model.path(), scale, float);
-            let (code, report) = check_with(model.path(), &file, &["--no-causes"]);
+            let (_place, file) = scaled_dump(model.path(), scale, float);
+            let (code, report) = checked(model.path(), &file, &["--no-causes"]);
             assert_eq!(code, wanted, "{float:?}, {scale}: {report:#}");
         }
     }
@@ -224,7 +200,7 @@ fn stated_codes_of_stored_scales_need_no_note() {
     let stated = |group: Value| {
         let terminal = Terminal::new();
         let file = terminal.path().join("dump.safetensors");
-        let (_place, made) = dumped("fp8-static", "stored", Float::F32);
+        let (_place, made) = scaled_dump(&folder("fp8-static"), "stored", Float::F32);
         let dump = xcheck::dump::Dump::open(&made).expect("it is sound");
         let codes = json!({"activation_codes": {"group": group, "codes": "f8_e4m3"}});
         Clay::of(&dump).say(|json| json["producer"]["rounding"] = codes).save(&file);

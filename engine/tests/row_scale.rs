@@ -3,6 +3,8 @@
 use xcheck_engine::exact::Float;
 use xcheck_engine::ops::linear::exact::scales_of_row;
 
+use crate::separation::dice::Dice;
+
 #[test]
 fn the_int8_scale_of_a_row_of_codes_is_found_and_other_rows_have_none() {
     let scale = Float::Bf16.round(0.0123);
@@ -15,18 +17,10 @@ fn the_int8_scale_of_a_row_of_codes_is_found_and_other_rows_have_none() {
     assert_eq!(scales_of_row(&[0.0; 96], Float::Bf16, Float::Bf16), [0.0; 0]);
 }
 
-/// Pseudorandom numbers (splitmix64).
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
 /// Returns a positive number with a random exponent in a range, as `f32`.
-fn scale_of(state: &mut u64, exponents: std::ops::Range<i32>) -> f64 {
-    let exponent = exponents.start + (random(state) % (exponents.len() as u64)) as i32;
-    let fraction = 1.0 + (random(state) % (1 << 23)) as f64 / f64::from(1 << 23);
+fn scale_of(dice: &mut Dice, exponents: std::ops::Range<i32>) -> f64 {
+    let exponent = exponents.start + (dice.bits() % (exponents.len() as u64)) as i32;
+    let fraction = 1.0 + (dice.bits() % (1 << 23)) as f64 / f64::from(1 << 23);
     f64::from((fraction * 2f64.powi(exponent)) as f32)
 }
 
@@ -52,14 +46,14 @@ fn whole_search(row: &[f64], scale: Float) -> Vec<f64> {
 fn no_scale_that_the_whole_search_finds_is_ruled_out() {
     // Usual scales, scales near the smallest normal and subnormal numbers of f32 and f16, and near the largest.
     let ranges = [-20..4, -149..-120, -26..-10, 110..121];
-    let (mut state, mut found) = (7, [0; 3]);
+    let (mut dice, mut found) = (Dice::new(7), [0; 3]);
     for case in 0..6000 {
         let (index, float) = [(0, Float::F32), (1, Float::Bf16), (2, Float::F16)][case % 3];
-        let scale = float.round(scale_of(&mut state, ranges[case / 3 % 4].clone()));
+        let scale = float.round(scale_of(&mut dice, ranges[case / 3 % 4].clone()));
         let most = [128, 64, 63, 127][case / 12 % 4];
-        let code = |state: &mut u64| (random(state) % (2 * most + 1)) as f64 - most as f64;
-        let len = 1 + random(&mut state) as usize % 24;
-        let mut row: Vec<f64> = (0..len).map(|_| f64::from((code(&mut state) * scale) as f32)).collect();
+        let code = |dice: &mut Dice| (dice.bits() % (2 * most + 1)) as f64 - most as f64;
+        let len = 1 + dice.bits() as usize % 24;
+        let mut row: Vec<f64> = (0..len).map(|_| f64::from((code(&mut dice) * scale) as f32)).collect();
         if case % 5 == 0 {
             row[0] = f64::from(f32::from_bits((row[0] as f32).to_bits() ^ 1));
         }

@@ -1,5 +1,6 @@
 //! What no query sees may hold anything; a cache that is too short or too long is a finding, not an error.
 
+use serde_json::Value;
 use xcheck::check::{Mode, Role};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::{ArrayValues, Dump};
@@ -9,6 +10,8 @@ use super::clay::Clay;
 use super::scene::{
     Scene, assert_does_not_pass, assert_first_wrong, assert_passes, compare, row, site, told,
 };
+use crate::common::architecture;
+use crate::common::terminal::Terminal;
 
 const NAMES: [&str; 2] = ["llama.cpp-f32", "transformers-f32"];
 
@@ -262,4 +265,35 @@ fn scores_that_are_masked_throughout_are_no_pass() {
     assert_passes(&compare(&right, &right));
     assert_does_not_pass(&compare(&masked, &right));
     assert_does_not_pass(&compare(&right, &masked));
+}
+
+/// Of 12 keys in chunks of 5, the last position sees its own chunk of 2 alone.
+#[test]
+fn a_cache_of_chunks_has_at_least_the_keys_of_the_last_chunk() {
+    let folder = architecture("tiny-llama4-chunks");
+    let verdict_of = |keys: usize| {
+        let is_cut = |site: Site| {
+            let is_cache = matches!(site.point, Point::KCache | Point::VCache);
+            is_cache && (site.layer, site.pass) == (Some(0), Some(0))
+        };
+        let cut = Clay::open(&folder.join("dumps/transformers-f32.safetensors")).edit_all(is_cut, |values| {
+            let width = values.data.len() / values.shape[0];
+            values.data.drain(..(values.shape[0] - keys) * width);
+            values.shape[0] = keys;
+        });
+        let terminal = Terminal::new();
+        cut.save(&terminal.path().join("cut.safetensors"));
+        let model = folder.join("hf").display().to_string();
+        let words =
+            ["check", "--model", &model, "--candidate", "cut.safetensors", "--no-report", "--no-causes"];
+        let (code, report) = terminal.json(&words);
+        let rows = report["references"][0]["results"].as_array().cloned().unwrap_or_default();
+        let is_cut = |row: &&Value| row["tap"] == "k_cache" && row["layer"] == 0 && row["pass"] == 0;
+        let row = rows.iter().find(is_cut).cloned().unwrap_or_default();
+        (code, row["verdict"].as_str().map(str::to_owned), row["reason"].clone())
+    };
+    assert_eq!(verdict_of(2), (0, Some("pass".to_owned()), Value::Null));
+    let (code, verdict, reason) = verdict_of(1);
+    assert_eq!((code, verdict.as_deref()), (1, Some("fail")));
+    assert!(reason.to_string().contains("has 1 keys, expected 12"), "{reason}");
 }

@@ -6,7 +6,7 @@ mod attention;
 mod correct_bf16;
 mod correct_f32;
 mod criteria;
-mod dice;
+pub mod dice;
 mod faults_attention;
 mod faults_linear;
 mod faults_norm;

@@ -11,7 +11,7 @@ use super::number_grid::{NumberGrid, coarse};
 use super::pair_view::{PairView, rms};
 use super::pattern::patterns;
 use super::rounding_scales::LogOddsScale;
-use super::route_effect::{MOST_OF_GAP, RouteCounts, RouteEffect};
+use super::route_effect::{RouteCounts, RouteEffect};
 use super::route_replay::RouteReplay;
 use super::sequence_join::{JoinCounts, SequenceJoin};
 use super::softmax_sum;
@@ -215,17 +215,21 @@ impl PairTally {
         if experts.other_tokens == 0 {
             return findings;
         }
+        // One copy of the sample at a time.
+        let proven_in = {
+            let same = self.sample.with_routes(|route| route == TokenRoute::Same);
+            let is_proven = informative_tokens(&view(&same, rounding)) >= LEAST_INFORMATIVE;
+            is_proven.then_some(same.sequences.len())
+        };
         let unflipped = self.sample.with_routes(TokenRoute::is_unflipped);
         let remaining = self.faults(&view(&unflipped, rounding), grids);
         let is_faulty = remaining.iter().any(is_fault);
-        let same = self.sample.with_routes(|route| route == TokenRoute::Same);
-        let is_proven = informative_tokens(&view(&same, rounding)) >= LEAST_INFORMATIVE;
-        match experts.can_cause(cause, is_proven.then_some(same.sequences.len())) {
+        match experts.can_cause(cause, proven_in) {
             _ if is_faulty && RouteEffect::is_caused(cause) => {
                 let part = pair.share(|index| self.sample.routes[index].is_unflipped());
                 remaining.into_iter().map(|finding| finding.within(part)).collect()
             }
-            true if !is_faulty => vec![experts.finding(is_proven)],
+            true if !is_faulty => [vec![experts.finding(proven_in.is_some())], remaining].concat(),
             _ => findings,
         }
     }
@@ -359,7 +363,8 @@ impl PairTally {
 
 impl GapAssessment {
     /// Joins two assessments: one with our engine's choices of experts, one with the side's own choices. If other
-    /// experts explain most of the gap, a fail becomes inconclusive, not a pass: a wrong router also flips experts.
+    /// experts, as few as rounding flips, explain most of the gap, a fail becomes inconclusive, not a pass: a wrong router
+    /// also flips experts.
     #[must_use]
     pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
         let replay = replay.with_scales(self.scale, replayed.scale);
@@ -368,9 +373,7 @@ impl GapAssessment {
             Verdict::Fail if !is_excused => return Self { replay: Some(replay), ..replayed },
             _ if !is_excused => vec![replay.contradiction()],
             Verdict::Pass => return Self { replay: Some(replay), ..self },
-            _ if replay.other_choices == 0 || replay.explained < MOST_OF_GAP => {
-                return Self { replay: Some(replay), ..self };
-            }
+            _ if !replay.is_excuse() => return Self { replay: Some(replay), ..self },
             _ => [vec![replay.finding()], replayed.findings].concat(),
         };
         let mut found = Self { replay: Some(replay), verdict: Verdict::Inconclusive, findings, ..self };

@@ -10,7 +10,11 @@ use super::token_route::{RouteAgreement, TokenRoute};
 pub(super) const MOST_OF_GAP: f64 = 0.5;
 /// Largest share of choices that rounding flips. Between bf16 and f32, 2.1 and 3.5 % were measured; a wrong router flipped
 /// 86 % (`make_routes.py`).
-const MOST_FLIPPED: f64 = 0.2;
+pub(super) const MOST_FLIPPED: f64 = 0.2;
+/// Largest share of a sequence's choices that rounding flips: at most 19 % were measured, and at least 74 % with a wrong router.
+const MOST_OF_SEQUENCE: f64 = 0.5;
+/// Fewest choices of a sequence whose share of flips is judged.
+const LEAST_CHOICES: usize = 16;
 /// Minimum number of sequences that contain tokens with the same experts. With fewer, a finding that other experts
 /// cannot cause is not excused. The tests for patterns need the same number.
 const LEAST_SEQUENCES: usize = 8;
@@ -31,6 +35,8 @@ const CAUSED: [&str; 8] = [
 pub(super) struct RouteCounts {
     choices: usize,
     other_choices: usize,
+    /// Number of sequences in which more choices differ than rounding flips.
+    other_sequences: usize,
     pub(super) has_other_shape: bool,
 }
 
@@ -41,6 +47,8 @@ pub struct RouteEffect {
     pub(crate) choices: usize,
     /// Choices of other experts.
     pub(crate) other_choices: usize,
+    /// Sequences in which more choices differ than rounding flips.
+    pub(crate) other_sequences: usize,
     /// Compared tokens with other experts in at least one layer.
     pub other_tokens: usize,
     /// Share of the squared differences at `other_tokens`.
@@ -60,19 +68,24 @@ impl RouteCounts {
     pub(super) fn add(&mut self, agreement: &RouteAgreement) {
         self.choices += agreement.choices;
         self.other_choices += agreement.other_choices;
+        let most = MOST_OF_SEQUENCE * agreement.choices as f64;
+        let is_other = agreement.choices >= LEAST_CHOICES && agreement.other_choices as f64 > most;
+        self.other_sequences += usize::from(is_other);
         self.has_other_shape |= agreement.has_other_shape;
     }
 
     /// Returns the reason why the routes cannot be those of the same tokens in correct engines.
     pub(super) fn contradiction(&self) -> Option<String> {
         let share = self.other_choices as f64 / self.choices.max(1) as f64;
-        (share > MOST_FLIPPED).then(|| {
-            format!(
-                "{:.0} % of the chosen experts differ, and rounding flips few: routed_experts of one side belongs to other \
-                 tokens, layers or requests, or a router is wrong",
-                100.0 * share
-            )
-        })
+        let differing = match self.other_sequences {
+            _ if share > MOST_FLIPPED => format!("{:.0} % of the chosen experts differ", 100.0 * share),
+            0 => return None,
+            count => format!("most of the chosen experts differ in {}", counted(count, "sequence")),
+        };
+        Some(format!(
+            "{differing}, and rounding flips few: routed_experts of one side belongs to other tokens, layers or requests, or \
+             a router is wrong"
+        ))
     }
 
     /// Returns each group's share of the squared differences; `None` if a side has no routing data.
@@ -89,6 +102,7 @@ impl RouteCounts {
         Some(RouteEffect {
             choices: self.choices,
             other_choices: self.other_choices,
+            other_sequences: self.other_sequences,
             other_tokens: count(TokenRoute::Other),
             other_share: share(TokenRoute::Other),
             later_tokens: count(TokenRoute::Later),
@@ -108,7 +122,8 @@ impl RouteEffect {
     /// Returns true if other experts can cause a finding that tokens with the same experts do not have.
     /// `proven_in` is the number of sequences with such tokens, if enough of these tokens differ by rounding alone.
     pub(super) fn can_cause(&self, cause: &str, proven_in: Option<usize>) -> bool {
-        let is_rare = self.other_choices as f64 <= MOST_FLIPPED * self.choices as f64;
+        let is_rare =
+            self.other_choices as f64 <= MOST_FLIPPED * self.choices as f64 && self.other_sequences == 0;
         let holds_gap = self.other_share + self.later_share >= MOST_OF_GAP;
         let is_same_mostly = self.same_tokens >= self.other_tokens + self.later_tokens;
         let is_proven = proven_in.is_some_and(|sequences| sequences >= LEAST_SEQUENCES) && is_same_mostly;

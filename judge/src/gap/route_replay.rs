@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::finding::GapFinding;
+use super::route_effect::{MOST_FLIPPED, MOST_OF_GAP};
 
 /// A side's choices of experts against those of our engine, each from the same hidden states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -31,6 +32,12 @@ impl RouteReplay {
     pub(super) fn with_scales(self, own: f64, replayed: f64) -> Self {
         let explained = 1.0 - (replayed / own.max(f64::MIN_POSITIVE)).powi(2);
         Self { scale: replayed, explained: explained.max(0.0), ..self }
+    }
+
+    /// Returns true if other experts, as few as rounding flips, explain most of the gap.
+    pub(super) fn is_excuse(&self) -> bool {
+        let is_rare = self.other_choices as f64 <= MOST_FLIPPED * self.choices as f64;
+        self.other_choices > 0 && is_rare && self.explained >= MOST_OF_GAP
     }
 
     /// Returns the finding that a side computes as the model does with other experts.

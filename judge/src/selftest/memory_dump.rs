@@ -42,6 +42,7 @@ impl RecordedTaps {
         let is_same_layer = made.layer == found.layer || found.point == Point::Logits;
         match self {
             RecordedTaps::Full => made == found,
+            RecordedTaps::NoScores if self.keeps(made.point) => made == found,
             RecordedTaps::NoScores | RecordedTaps::Blocks => is_same_layer && made.pass == found.pass,
             RecordedTaps::Logits => made.pass == found.pass,
         }
