@@ -110,8 +110,9 @@ pub struct CatalogueEntry {
     pub(crate) compute: fn(&SiteContext, &ChangeValue) -> Option<Tensor>,
     /// Estimates values from an engine's results, nearest first. Results without a meaning are NaN.
     pub(crate) read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
-    /// Returns values to try if none can be estimated.
-    pub(crate) usual: fn(&SiteContext) -> Vec<ChangeValue>,
+    /// Returns values to try if none can be estimated; `None` for the words that the entry takes, or for the change
+    /// without a value.
+    pub(crate) usual: Option<fn(&SiteContext) -> Vec<ChangeValue>>,
     /// Returns more values, to try where a run is cheap and no usual value explains a dump.
     pub(crate) sweep: fn(&SiteContext) -> Vec<ChangeValue>,
 }
@@ -136,6 +137,15 @@ impl CatalogueEntry {
         }
     }
 
+    /// Returns values to try at a site if none can be estimated, without those of an inner operation.
+    pub(crate) fn usual(&self, at: &SiteContext) -> Vec<ChangeValue> {
+        match self.usual {
+            Some(usual) => usual(at),
+            None if self.takes.is_empty() => vec![ChangeValue::Nothing],
+            None => self.takes.split('|').map(ChangeValue::word).collect(),
+        }
+    }
+
     /// Default entry: no value, not local.
     pub(crate) const PLAIN: Self = Self {
         kind: CauseKind::Unknown,
@@ -147,7 +157,7 @@ impl CatalogueEntry {
         own: |_| ChangeValue::Nothing,
         compute: |_, _| None,
         read: |_, _| Vec::new(),
-        usual: |_| vec![ChangeValue::Nothing],
+        usual: None,
         sweep: |_| Vec::new(),
     };
 }

@@ -163,9 +163,9 @@ impl CatalogueEntry {
 
     /// Returns values to try if none can be estimated.
     pub fn usual_at(&self, at: &SiteContext) -> Vec<ChangeValue> {
-        let mut usual = (self.usual)(at);
+        let mut usual = self.usual(at);
         if let Some(inside) = inside(at) {
-            let more = (self.usual)(&at.with(&inside.x));
+            let more = self.usual(&at.with(&inside.x));
             usual.extend(more.into_iter().filter(|value| !usual.contains(value)).collect::<Vec<_>>());
         }
         usual

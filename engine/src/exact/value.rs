@@ -101,6 +101,17 @@ impl ExactValue {
         Self { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
     }
 
+    /// Returns the root of a number that is not negative, with one rounding. Its slope is that of the chord to the lower end,
+    /// which no error exceeds.
+    pub(crate) fn root(self) -> Self {
+        let root = self.value.sqrt();
+        if root == 0.0 {
+            return Self::bounded(0.0, self.radius.sqrt());
+        }
+        let lowest = (self.value - self.radius).max(0.0).sqrt();
+        self.through(root, 1.0 / (root + lowest)).moved(K * U * root, U * root)
+    }
+
     /// Propagates the error through a function: `value` is the function's value and `slope` its slope.
     #[inline(always)]
     pub(crate) fn through(self, value: f64, slope: f64) -> Self {

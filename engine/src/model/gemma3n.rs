@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::checkpoint::Point::{self, *};
 use crate::error::Result;
 use crate::model::cache::LayerState;
+use crate::model::decoder::columns::columns;
 use crate::model::decoder::streams::{after_first, stream};
 use crate::model::decoder::{
     DecoderBlock, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, NumberKey,
@@ -214,7 +215,7 @@ impl AltUp {
     fn add_to_others(&self, corrected: &Tensor, embeddings: &Tensor, n: &dyn Numerics) -> Tensor {
         let (d, width) = (embeddings.row_len(), corrected.row_len());
         let (rest, shape) = (width - d, [corrected.rows(), width - d]);
-        let others = n.rearranged(&[corrected], &shape, &|flat| (0, flat / rest * width + d + flat % rest));
+        let others = columns(n, corrected, d, rest);
         let repeated = n.rearranged(&[embeddings], &shape, &|flat| (0, flat / rest * d + flat % d));
         after_first(corrected, &n.add(&others, &repeated), n)
     }

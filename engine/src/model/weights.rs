@@ -23,8 +23,6 @@ pub(crate) struct Weights<'f> {
     file: &'f TensorFile,
     architecture: &'static str,
     used: HashSet<String>,
-    /// Names of layers' parameters that end in `.scale` and are no scales of matrices, without that ending.
-    own_scales: Vec<&'static str>,
 }
 
 impl<'f> Weights<'f> {
@@ -35,13 +33,7 @@ impl<'f> Weights<'f> {
         _ = lazy_bytes::bring(
             file.iter().filter(|(_, tensor)| tensor.shape.len() < 2).map(|(_, tensor)| &tensor.data),
         );
-        Self { file, architecture, used: HashSet::new(), own_scales: Vec::new() }
-    }
-
-    /// States the names of layers' parameters in GGUF. One that ends in `.scale` is no scale of a matrix.
-    pub(crate) fn with_parameters(mut self, names: &[(&str, &'static str)]) -> Self {
-        self.own_scales = names.iter().filter_map(|(_, name)| name.strip_suffix(".scale=")).collect();
-        self
+        Self { file, architecture, used: HashSet::new() }
     }
 
     /// Returns the file's path, for messages.

@@ -59,16 +59,11 @@ impl BranchNorms {
         let normed = n.rms_norm(x, &self.router);
         let router = match &self.scale {
             RouterScale::Number(factor) => n.scale(&normed, Multiplier::Number(*factor)),
-            RouterScale::Columns(weights) => column_scaled(&normed, weights, n),
+            RouterScale::Columns(weights) => {
+                let factors = Tensor::new(normed.shape(), weights.repeat(normed.rows()));
+                n.gated_by_part(&factors, 0, &normed)
+            }
         };
         [t.tap(RouterNorm, router), t.tap(ExpertNorm, n.rms_norm(x, &self.experts))]
     }
-}
-
-/// Multiplies each column by a factor: `[T, d]`, `[d]` to `[T, d]`.
-fn column_scaled(x: &Tensor, factors: &[f32], n: &dyn Numerics) -> Tensor {
-    let (rows, columns) = (x.rows(), x.row_len());
-    let turned = n.rearranged(&[x], &[columns, rows], &|flat| (0, flat % rows * columns + flat / rows));
-    let scaled = n.row_scaled(&turned, &Tensor::new(&[columns], factors.to_vec()));
-    n.rearranged(&[&scaled], &[rows, columns], &|flat| (0, flat % columns * rows + flat / columns))
 }

@@ -49,20 +49,15 @@ impl DecoderConfig {
             _ => None,
         };
         let ffn_key = experts.map_or("feed_forward_length", |experts| experts.ffn_size[1]);
-        let [ffn_rule, heads_rule] = match family.has_layer_variants {
-            true => [if experts.is_some() { SizeRule::Same } else { SizeRule::Free }, SizeRule::Free],
-            false => [
-                if family.shape.has_single_halves {
-                    SizeRule::SameOrZero("layers of another kind")
-                } else {
-                    SizeRule::Same
-                },
-                if family.recurrent.is_some() {
-                    SizeRule::SameOrZero("layers without attention")
-                } else {
-                    SizeRule::Same
-                },
-            ],
+        let ffn_rule = match &experts {
+            None if family.has_layer_variants => SizeRule::Free,
+            _ if family.shape.has_single_halves => SizeRule::SameOrZero("layers of another kind"),
+            _ => SizeRule::Same,
+        };
+        let heads_rule = match &family.recurrent {
+            _ if family.has_layer_variants => SizeRule::Free,
+            Some(_) => SizeRule::SameOrZero("layers without attention"),
+            None => SizeRule::Same,
         };
         let ffn_size = layers.size(ffn_key, ffn_rule)?;
         let mut config = Self {

@@ -349,7 +349,7 @@ impl<B: DecoderBlock> Decoder<B> {
     ) -> Result<Self> {
         let c = &config;
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
-        let mut w = Weights::new(file, family.architecture).with_parameters(family.gguf_layer_names);
+        let mut w = Weights::new(file, family.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
         let layer_embeddings = LayerEmbeddings::load(c, &mut w, names)?;
         let streams = StreamProjections::load(c, &mut w, names)?;

@@ -109,11 +109,9 @@ impl Mixture {
     pub(crate) fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let normed = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
-        let [for_router, for_experts] = match &self.norms {
-            Some(norms) => norms.inputs(x, n, t),
-            None => [normed.clone(), normed.clone()],
-        };
-        let mixed = self.routed(&for_router, &for_experts, p, t);
+        let own = self.norms.as_ref().map(|norms| norms.inputs(x, n, t));
+        let [for_router, for_experts] = own.as_ref().map_or([&normed; 2], |own| own.each_ref());
+        let mixed = self.routed(for_router, for_experts, p, t);
         let Some(shared) = &self.shared else { return t.tap(FfnOut, mixed) };
         let routed = t.tap(RoutedOut, mixed);
         let (routed, post_norm) = match &self.norms {
@@ -145,15 +143,13 @@ impl Mixture {
         }
         let chosen = t.tap(Experts, n.choose(&scores, routing));
         let mut weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
-        let mut each = match &self.latent {
-            Some([down, _]) => t.tap(ExpertLatent, n.linear(x, down)),
-            None => x.clone(),
-        };
-        if self.weighs_inputs {
-            each = t.tap(ExpertIn, n.row_scaled(&each, &weights));
+        let latent = self.latent.as_ref().map(|[down, _]| t.tap(ExpertLatent, n.linear(x, down)));
+        let x = latent.as_ref().unwrap_or(x);
+        let weighed = self.weighs_inputs.then(|| t.tap(ExpertIn, n.row_scaled(x, &weights)));
+        if weighed.is_some() {
             weights = weights.map(|_| 1.0);
         }
-        let out = self.outputs(&each, &chosen, p, t);
+        let out = self.outputs(weighed.as_ref().unwrap_or(x), &chosen, p, t);
         let mixed = n.mix(&out, &weights, &of_chosen(&scores, &chosen), routing.mixes_whole);
         match &self.latent {
             Some([_, up]) => n.linear(&t.tap(RoutedLatent, mixed), up),

@@ -3,7 +3,7 @@
 
 mod block;
 mod branch_norms;
-mod columns;
+pub(crate) mod columns;
 mod config;
 mod config_gguf;
 mod config_json;
@@ -336,7 +336,10 @@ impl<B: DecoderBlock> ModelPass for DecoderPass<'_, B> {
         let model = self.model;
         arrive(format_args!("the head"), &[("output", &model.output)]);
         // llama.cpp projects the streams of all tokens.
-        let x = model.streams.as_ref().map_or(x.clone(), |streams| streams.end(&x, n, t));
+        let x = match &model.streams {
+            Some(streams) => streams.end(&x, n, t),
+            None => x,
+        };
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, model.output_norm.of(n, &x));
         let bias = model.output_bias.as_deref();

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::checkpoint::Point::*;
 use crate::error::{Error, Result};
 use crate::model::decoder::DecoderConfig;
+use crate::model::decoder::columns::{columns, joined};
 use crate::model::decoder::layer_sizes::GgufLayers;
 use crate::model::decoder::names::DecoderNames;
 use crate::model::json::Config;
@@ -157,7 +158,7 @@ impl StreamProjections {
     /// Computes the streams of the embeddings: `[T, d]` to `[T, n·d]`.
     pub(super) fn begin(&self, x: Tensor, n: &dyn Numerics, t: &mut Probe) -> Tensor {
         let projected = self.inputs.iter().map(|matrix| n.linear(&x, matrix)).collect::<Vec<_>>();
-        let projected = t.tap(AltupProjected, side_by_side(&projected, n));
+        let projected = t.tap(AltupProjected, joined(n, &projected));
         t.tap(AltupStreams, after_first(&x, &n.match_magnitude(&projected, &x), n))
     }
 
@@ -167,7 +168,7 @@ impl StreamProjections {
         let others = self.outputs.iter().zip(1..);
         let projected: Vec<Tensor> =
             others.map(|(matrix, part)| n.linear(&stream(x, part, count, n), matrix)).collect();
-        let projected = t.tap(AltupUnembedded, side_by_side(&projected, n));
+        let projected = t.tap(AltupUnembedded, joined(n, &projected));
         let matched = n.match_magnitude(&projected, &stream(x, 0, count, n));
         t.tap(AltupMean, n.mean_of_streams(&after_first(x, &matched, n), count))
     }
@@ -181,9 +182,8 @@ impl StreamProjections {
 
 /// Returns a stream: `[T, n·d]` to `[T, d]`.
 pub(crate) fn stream(x: &Tensor, part: usize, count: usize, n: &dyn Numerics) -> Tensor {
-    let width = x.row_len();
-    let d = width / count;
-    n.rearranged(&[x], &[x.rows(), d], &|flat| (0, flat / d * width + part * d + flat % d))
+    let d = x.row_len() / count;
+    columns(n, x, part * d, d)
 }
 
 /// Joins the first d values of each row of `first` with all values of `others`, `[T, k·d]`: `[T, (1 + k)·d]`.
@@ -196,12 +196,4 @@ pub(crate) fn after_first(first: &Tensor, others: &Tensor, n: &dyn Numerics) -> 
         (row, at) if at < d => (0, row * own + at),
         (row, at) => (1, row * rest + at - d),
     })
-}
-
-/// Joins tensors of one shape, row by row.
-fn side_by_side(parts: &[Tensor], n: &dyn Numerics) -> Tensor {
-    let parts: Vec<&Tensor> = parts.iter().collect();
-    let (rows, d) = parts.first().map_or((0, 1), |first| (first.rows(), first.row_len()));
-    let width = d * parts.len();
-    n.rearranged(&parts, &[rows, width], &|flat| (flat % width / d, flat / width * d + flat % d))
 }

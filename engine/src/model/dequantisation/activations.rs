@@ -108,8 +108,9 @@ impl ActivationScheme {
             (None, true) => 0.0,
             _ => module.number(ZERO, &[&[DType::I8, DType::I32], &InputScale::CODES, FLOATS].concat())?,
         };
-        match zero.fract() == 0.0 && (-128.0..=127.0).contains(&zero) && (zero == 0.0 || !is_symmetric) {
-            true => Ok(Some(InputScale { codes, step, zero })),
+        let stored = InputScale { codes, step, zero };
+        match stored.is_sound() && (zero == 0.0 || !is_symmetric) {
+            true => Ok(Some(stored)),
             false => {
                 let expected =
                     if is_symmetric { "0 (symmetric: true)" } else { "an integer from -128 to 127" };

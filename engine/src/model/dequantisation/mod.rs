@@ -144,16 +144,13 @@ impl Dequantisation {
     /// If the tensors of a module contradict the configuration or each other.
     pub(crate) fn weights<'f>(&self, file: &'f TensorFile) -> Result<BTreeMap<&'f str, WeightMatrix<'f>>> {
         let this = self.for_file(file);
-        if !std::ptr::eq(this, self) {
-            return this.weights(file);
-        }
         let mut weights = BTreeMap::new();
-        for (index, group) in self.groups.iter().enumerate() {
+        for (index, group) in this.groups.iter().enumerate() {
             let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
             let ending = format!("{joint}{main}");
             for module in file.iter().filter_map(|(name, _)| name.strip_suffix(ending.as_str())) {
                 let tensors = ModuleTensors { file, module, joint, main };
-                match self.filter.conversion(module) {
+                match this.filter.conversion(module) {
                     Conversion::Group(wanted) | Conversion::Either(wanted) if wanted != index => {}
                     Conversion::Excluded(why) => return Err(tensors.bad(excluded(&why))),
                     Conversion::Group(_) | Conversion::Either(_) => {
@@ -162,7 +159,7 @@ impl Dequantisation {
                 }
             }
         }
-        self.check_rest(file, &weights)?;
+        this.check_rest(file, &weights)?;
         Ok(weights)
     }
 
@@ -172,20 +169,17 @@ impl Dequantisation {
     /// See `Dequantisation::weights`; also if there is not enough memory.
     pub fn decoded(&self, file: &TensorFile) -> Result<TensorFile> {
         let this = self.for_file(file);
-        if !std::ptr::eq(this, self) {
-            return this.decoded(file);
-        }
-        let weights = self.weights(file)?;
+        let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
-        let consumed: HashSet<String> = weights.keys().flat_map(|module| self.consumed(module)).collect();
+        let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !is_cache_scale(name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
         let by_kernels = weights.iter().filter_map(|(module, weight)| {
             Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
         });
-        let scales = self.input_scales(file, weights.keys().copied())?;
+        let scales = this.input_scales(file, weights.keys().copied())?;
         file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).collect())
     }
 

@@ -3,20 +3,19 @@
 
 use super::Weights;
 use crate::error::{Error, Result};
-use crate::weight::{DType, InputScale, Matrix};
+use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 
 impl Weights<'_> {
-    /// Returns the scales of the matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if there
-    /// are none. llama.cpp does not read the scales of activations (`.input_scale`).
+    /// Returns the scales of the `count` matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if
+    /// there are none. A `.scale` of another shape is a parameter of its own. llama.cpp does not read the scales of
+    /// activations (`.input_scale`).
     pub(super) fn scales(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
         let is_of_gguf = name.starts_with("blk.") || name == "output.weight";
-        let has_own = |stem: &&str| self.own_scales.iter().any(|own| stem.ends_with(&format!(".{own}")));
-        let stem = name.strip_suffix(".weight").filter(|stem| is_of_gguf && !has_own(stem));
-        let Some(stem) = stem else { return Ok(Vec::new()) };
+        let Some(stem) = name.strip_suffix(".weight").filter(|_| is_of_gguf) else { return Ok(Vec::new()) };
         self.used.insert(format!("{stem}.input_scale"));
         let scale = format!("{stem}.scale");
-        let Some(stored) = self.file.get(&scale) else { return Ok(Vec::new()) };
-        let dtype = stored.dtype;
+        let stored = self.file.get(&scale).filter(|stored| stored.shape == [count]);
+        let Some(&StoredTensor { dtype, .. }) = stored else { return Ok(Vec::new()) };
         let scales = self.vector(&scale, count)?;
         match scales.iter().position(|scale| !scale.is_finite()) {
             None => Ok(scales),

@@ -21,7 +21,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: WORDS,
         own,
         compute: |at, value| has_gate(at).then(|| by_word(at, value.as_word()?))?,
-        usual: |at| if has_gate(at) { others(at, &["without-up", "without-gate"]) } else { Vec::new() },
+        usual: Some(|at| if has_gate(at) { others(at, &["without-up", "without-gate"]) } else { Vec::new() }),
         ..CatalogueEntry::PLAIN
     },
     // GPT-2 has no gate, and a different key in `config.json`.
@@ -32,7 +32,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: WORDS,
         own,
         compute: |at, value| (!has_gate(at)).then(|| by_word(at, value.as_word()?))?,
-        usual: |at| if has_gate(at) { Vec::new() } else { others(at, &[]) },
+        usual: Some(|at| if has_gate(at) { Vec::new() } else { others(at, &[]) }),
         ..CatalogueEntry::PLAIN
     },
     // After the short convolution of a recurrent layer.
@@ -46,7 +46,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             "none" => at.stage().map(|op: &Nonlinearity| op.x.clone()),
             word => by_word(at, word),
         },
-        usual: |at| others(at, &["none"]),
+        usual: Some(|at| others(at, &["none"])),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -57,7 +57,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let Nonlinearity { x, up, activation } = at.stage()?;
             (value.as_word()? == "operands").then(|| Some(at.n.gated(up.as_ref()?, x, *activation)))?
         },
-        usual: |_| vec![ChangeValue::word("operands")],
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -28,7 +28,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 _ => None,
             }
         },
-        usual: |_| ["stream", "branch"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -45,7 +44,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             Some(at.n.add(&at.stage::<Addition>()?.a, &scaled))
         },
         read: read_scale,
-        usual: |at| factors(at).into_iter().map(ChangeValue::Number).collect(),
+        usual: Some(|at| factors(at).into_iter().map(ChangeValue::Number).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -53,7 +52,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: RESIDUALS,
         takes: "normed-residual",
         compute: |at, value| (value.as_word()? == "normed-residual").then(|| of_normed(at))?,
-        usual: |_| vec![ChangeValue::word("normed-residual")],
         ..CatalogueEntry::PLAIN
     },
     // The last of transformers' hidden states is normed.
@@ -66,7 +64,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let is_it = is_last && value.as_word()? == "normed-by-final-norm";
             is_it.then(|| normed(at, at.value, Point::FinalNorm, None))?
         },
-        usual: |_| vec![ChangeValue::word("normed-by-final-norm")],
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -23,10 +23,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         Some(_) => None,
     },
     read: read_factor,
-    usual: |at| match biased(at) {
+    usual: Some(|at| match biased(at) {
         Some(_) => ["none", "reversed", "geometric"].map(ChangeValue::word).into(),
         None => Vec::new(),
-    },
+    }),
     ..CatalogueEntry::PLAIN
 }];
 

@@ -80,11 +80,7 @@ fn magnitude(x: &InputValues, least: f64, short: Float) -> ExactValue {
     let mean = average(&squares).rounded(short);
     let least = ExactValue::sure(least);
     let mean = larger(mean, least.or(least.rounded(short)));
-    let root = mean.value.sqrt();
-    if root == 0.0 {
-        return ExactValue::bounded(0.0, mean.radius.sqrt());
-    }
-    mean.through(root, 0.5 / root).moved(K * U * root, U * root).rounded(short)
+    mean.root().rounded(short)
 }
 
 /// Returns the larger one of a value and its least value, which engines may round.
@@ -101,10 +97,7 @@ fn larger(x: ExactValue, least: ExactValue) -> ExactValue {
 fn reciprocal(x: ExactValue) -> ExactValue {
     let nearest = x.value - x.radius;
     let slope = if nearest > 0.0 { 1.0 / (x.value * nearest) } else { f64::INFINITY };
-    match x.radius {
-        0.0 => ExactValue::sure(1.0 / x.value),
-        _ => x.through(1.0 / x.value, slope),
-    }
+    x.through(1.0 / x.value, slope)
 }
 
 /// Mean of the parts of each row.

@@ -2,7 +2,7 @@
 //! added to.
 
 use crate::change::outer_operations::made_by;
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::exact::gather::Gather;
 use crate::exact::{Node, Operation};
@@ -25,7 +25,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::PredictRouter, Point::CorrectRouter],
         takes: "unbounded|unscaled|unnormed",
         compute: |at, value| routed(at, value.as_word()?),
-        usual: |_| ["unbounded", "unscaled", "unnormed"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -33,7 +32,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::AltupPredicted],
         takes: "none|transposed|alone",
         compute: |at, value| predicted(at, value.as_word()?),
-        usual: |_| ["none", "transposed", "alone"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -41,7 +39,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::AltupCorrected],
         takes: "none|without-one|absolute",
         compute: |at, value| corrected(at, value.as_word()?),
-        usual: |_| ["none", "without-one", "absolute"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -52,7 +49,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         compute: |at, value| {
             (value.as_word()? == "none").then(|| at.stage().map(|op: &GatedProduct| op.x.clone()))?
         },
-        usual: |_| vec![ChangeValue::word("none")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -60,7 +56,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::AltupStreams, Point::AltupMean],
         takes: "none|copies|first|sum",
         compute: |at, value| magnitudes(at, value.as_word()?),
-        usual: |_| ["none", "copies", "first", "sum"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -68,7 +63,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::BlockOut],
         takes: "none|all",
         compute: |at, value| with_embeddings(at, value.as_word()?),
-        usual: |_| ["none", "all"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

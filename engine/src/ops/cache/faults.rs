@@ -14,7 +14,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: CACHES,
         takes: "repeated|unwritten|first-lost|past-lost",
         compute: |at, value| with_rows(at, &stale(at, value.as_word()?)?),
-        usual: |_| ["repeated", "unwritten", "first-lost", "past-lost"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -23,7 +22,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "one-early|one-late|reversed|10:9,11:10",
         compute: |at, value| with_rows(at, &moved(at, value.as_word()?)?),
         read: read_rows,
-        usual: |_| ["one-early", "one-late", "reversed"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["one-early", "one-late", "reversed"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -32,7 +31,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "pass3:15:zero|pass2:0-3:4-7",
         compute: |at, value| with_rows(at, &overwritten(at, value.as_word()?)?),
         read: read_overwritten,
-        usual: |_| Vec::new(),
+        usual: Some(|_| Vec::new()),
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -192,7 +191,7 @@ fn overwriting(at: &SiteContext, places: &[(usize, Option<usize>)]) -> Option<St
 /// Returns a value, unless a change with a name of its own has the same result.
 fn not_named(at: &SiteContext, theirs: &[f64], value: String) -> Vec<ChangeValue> {
     let named = ENTRIES.iter().flat_map(|entry| {
-        let words = (entry.usual)(at).into_iter();
+        let words = entry.usual(at).into_iter();
         words.filter_map(move |word| (entry.compute)(at, &word))
     });
     let is_named = named.into_iter().any(|known| distance(&known, theirs) < NEAR);

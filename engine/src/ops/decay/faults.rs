@@ -1,21 +1,18 @@
 //! Changes of the decay of linear attention: none, the wrong sign, without its bias, or rates read as logarithms or the
 //! reverse.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::decay::DecayRates;
 use crate::ops::decay::exact::Decay;
 use crate::tensor::Tensor;
 
-const WORDS: [&str; 4] = ["none", "growing", "unbiased", "stored-rates"];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::LinearDecay,
     at: &[Point::Decay],
     takes: "none|growing|unbiased|stored-rates",
     compute: |at, value| changed(at, value.as_word()?),
-    usual: |_| WORDS.map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];
 

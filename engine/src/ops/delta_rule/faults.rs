@@ -11,15 +11,12 @@ use crate::ops::delta_rule::exact::{DeltaHistory, DeltaOutput, DeltaState};
 use crate::tensor::Tensor;
 
 const RESULTS: &[Point] = &[Point::RecurrentState, Point::RecurrentOut];
-const WORDS: [&str; 4] = ["tiled-heads", "undecayed", "whole", "swapped"];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     CatalogueEntry {
         kind: CauseKind::StateKept,
         at: RESULTS,
         takes: "none",
         compute: |at, value| (value.as_word()? == "none").then(|| reset(at)).flatten(),
-        usual: |_| vec![ChangeValue::word("none")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -27,7 +24,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: RESULTS,
         takes: "tiled-heads|undecayed|whole|swapped",
         compute: |at, value| changed(at, value.as_word()?),
-        usual: |_| WORDS.map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -36,7 +32,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "1",
         own: |at| scale(at).map_or(ChangeValue::Nothing, ChangeValue::Number),
         compute: |at, value| scaled(at, value.number()?),
-        usual: |_| vec![ChangeValue::Number(1.0)],
+        usual: Some(|_| vec![ChangeValue::Number(1.0)]),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -26,10 +26,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             })
         },
         compute: |at, value| weighed(at, value.as_word()?),
-        usual: |_| {
+        usual: Some(|_| {
             let words = ["all", "chosen", "equal", "logits", "softmax", "sigmoid", "biased", "unscaled"];
             words.map(ChangeValue::word).into()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -38,7 +38,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::ExpertScores],
         takes: "softmax|sigmoid|unbiased|subtracted",
         compute: |at, value| scored(at, value.as_word()?),
-        usual: |_| ["softmax", "sigmoid", "unbiased", "subtracted"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -47,7 +46,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::Experts],
         takes: "none|largest|sum",
         compute: |at, value| grouped(at, value.as_word()?),
-        usual: |_| ["none", "largest", "sum"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -57,10 +55,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "1",
         own: |at| routing(at).map_or(ChangeValue::Nothing, |own| ChangeValue::Number(own.used as f64)),
         compute: |at, value| with_fewer(at, value.number()?),
-        usual: |at| {
+        usual: Some(|at| {
             let used = routing(at).map_or(0, |own| own.used);
             (1..used).rev().take(2).map(|fewer| ChangeValue::Number(fewer as f64)).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -72,7 +70,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let w = &at.operations.stage::<ExpertProducts>(other, at.site.layer)?.w;
             (value.as_word() == Some("weights")).then(|| with(at, w))?
         },
-        usual: |_| vec![ChangeValue::word("weights")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -88,7 +85,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             with(at, &order.into_iter().map(|expert| w[expert].clone()).collect::<Vec<_>>())
         },
         read: read_order,
-        usual: |_| ["next", "previous", "reversed", "first-half"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["next", "previous", "reversed", "first-half"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -101,7 +98,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let from = |flat: usize| (0, flat / experts * experts + order[flat % experts]);
             Some(at.n.gathered(&[at.value], at.value.shape(), from))
         },
-        usual: |_| ["next", "previous", "reversed"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["next", "previous", "reversed"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -1,20 +1,17 @@
 //! Changes of a gate: missing, with an activation, or another part of its projection.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::activation::Activation;
 use crate::ops::gating::exact::GatedProduct;
 use crate::tensor::Tensor;
 
-const WORDS: [&str; 5] = ["none", "silu", "sigmoid", "swapped", "order"];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::ConvGate,
     at: &[Point::ConvIn, Point::ConvGated],
     takes: "none|silu|sigmoid|swapped|order",
     compute: |at, value| by_word(at, value.as_word()?),
-    usual: |_| WORDS.map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];
 

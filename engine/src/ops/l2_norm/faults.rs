@@ -21,7 +21,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: UNITS,
         takes: "rms",
         compute: |at, value| (value.as_word()? == "rms").then(|| of_means(at)).flatten(),
-        usual: |_| vec![ChangeValue::word("rms")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -33,7 +32,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             norm.map_or(ChangeValue::Nothing, |norm| ChangeValue::Number(norm.norm.eps.into()))
         },
         compute: |at, value| with(at, |norm| Some(L2Norm { eps: value.number()? as f32, ..norm })),
-        usual: |_| [1e-6, 1e-5, 1e-12, 1e-3].map(ChangeValue::Number).into(),
+        usual: Some(|_| [1e-6, 1e-5, 1e-12, 1e-3].map(ChangeValue::Number).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -48,7 +47,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             };
             with(at, |norm| Some(L2Norm { is_least, ..norm }))
         },
-        usual: |_| ["largest", "added"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -24,7 +24,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             Some(at.n.log_probabilities(&op.logits, &op.picks, temperature as f32))
         },
         read: read_temperature,
-        usual: |_| TEMPERATURES.map(ChangeValue::Number).into(),
+        usual: Some(|_| TEMPERATURES.map(ChangeValue::Number).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -32,7 +32,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::TokenLogprobs, Point::TopLogprobs],
         takes: "log10|log2|probabilities|late|early",
         compute: |at, value| otherwise(at, value.as_word()?),
-        usual: |_| ["log10", "log2", "probabilities", "late", "early"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -40,7 +39,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::TokenLogprobs],
         takes: "own-token|next|previous",
         compute: |at, value| of_other_tokens(at, value.as_word()?),
-        usual: |_| ["own-token", "next", "previous"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -51,7 +49,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let op = at.stage::<LogProbabilities>().filter(|_| value.as_word() == Some("of-named"))?;
             made(at, op, Picks { is_closed: true, ..op.picks.clone() })
         },
-        usual: |_| vec![ChangeValue::word("of-named")],
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -18,7 +18,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "first|one-before|5",
         compute: |at, value| row(at, index(at, value)?),
         read: read_row,
-        usual: |_| ["first", "one-before"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["first", "one-before"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     // An ignored temperature equals a temperature of 1.
@@ -36,7 +36,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             Some(at.n.probabilities(&at.stage::<Probabilities>()?.logits, temperature as f32))
         },
         read: read_temperature,
-        usual: |_| TEMPERATURES.map(ChangeValue::Number).into(),
+        usual: Some(|_| TEMPERATURES.map(ChangeValue::Number).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -44,7 +44,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::Probs],
         takes: "log|log10|logits",
         compute: |at, value| unlike_probabilities(at, value.as_word()?),
-        usual: |_| ["log", "log10", "logits"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

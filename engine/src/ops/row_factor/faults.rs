@@ -1,6 +1,6 @@
 //! Changes of factors of rows: temperatures of queries, and weights of experts' inputs.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::row_factor::QueryTemperature;
@@ -14,9 +14,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::QScaled],
         takes: "none|from-zero|from-one|of-pass|twice|half-floor",
         compute: |at, value| tempered(at, value.as_word()?),
-        usual: |_| {
-            ["none", "from-zero", "from-one", "of-pass", "twice", "half-floor"].map(ChangeValue::word).into()
-        },
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -24,7 +21,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::ExpertIn],
         takes: "unweighted|squared",
         compute: |at, value| weighed(at, value.as_word()?),
-        usual: |_| ["unweighted", "squared"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

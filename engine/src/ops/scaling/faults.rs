@@ -1,6 +1,6 @@
 //! Changes of the factors of a layer's output, of a layer's embeddings, and of a router's input.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::scaling::Multiplier;
@@ -13,7 +13,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::BlockOut],
         takes: "none|inverse|twice",
         compute: |at, value| scaled(at, value.as_word()?),
-        usual: |_| ["none", "inverse", "twice"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -21,7 +20,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::RouterNorm],
         takes: "none|inverse|twice",
         compute: |at, value| scaled(at, value.as_word()?),
-        usual: |_| ["none", "inverse", "twice"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -33,7 +31,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             (value.as_word()? == "none")
                 .then(|| at.n.mapped(at.value, |x, root| x * root, std::f64::consts::SQRT_2))
         },
-        usual: |_| vec![ChangeValue::word("none")],
         ..CatalogueEntry::PLAIN
     },
 ];

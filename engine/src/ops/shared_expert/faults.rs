@@ -1,6 +1,6 @@
 //! Changes of a mixture's shared expert: without the expert, or without its weight.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue};
+use crate::change::{CatalogueEntry, CauseKind};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::shared_expert::exact::SharedSum;
@@ -18,6 +18,5 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
             _ => None,
         }
     },
-    usual: |_| ["none", "unweighted"].map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];

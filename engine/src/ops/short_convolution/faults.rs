@@ -1,6 +1,6 @@
 //! Changes of a short convolution: its kernel, its bias, and the inputs that a layer keeps between passes.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::short_convolution::ShortConvolution;
@@ -28,7 +28,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let weight = weights.flat_map(|row| (0..kernel).map(|at| row[from(at, kernel)])).collect();
             Some(at.n.short_convolution(x, &ShortConvolution { weight, ..conv.clone() }))
         },
-        usual: |_| ["reversed", "next", "previous"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -36,7 +35,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: CONVOLVED,
         takes: "none|old|reversed",
         compute: |at, value| with_kept(at, value.as_word()?),
-        usual: |_| ["none", "old", "reversed"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -53,7 +51,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             };
             Some(at.n.short_convolution(x, &ShortConvolution { bias, ..conv.clone() }))
         },
-        usual: |_| ["none", "twice"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -61,15 +61,9 @@ impl SparseGating {
         let divisor = f64::from(self.sparsity.divisor(row.len()));
         let value = variance.value / divisor;
         let variance = variance.through(value, 1.0 / divisor).moved(2.0 * K * U * value, 2.0 * U * value);
-        let deviation = if value > 0.0 {
-            let root = value.sqrt();
-            variance.through(root, 0.5 / root).moved(K * U * root, U * root)
-        } else {
-            ExactValue::bounded(0.0, variance.radius.sqrt())
-        };
         let quantile = f64::from(self.sparsity.quantile);
         let quantile = ExactValue::bounded(quantile, QUANTILE * U * quantile.abs()).rounded(short);
-        let distance = deviation.rounded(short).times(quantile).rounded(short);
+        let distance = variance.root().rounded(short).times(quantile).rounded(short);
         sum(mean.rounded(short), distance).rounded(short)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         (None, word) => by_word(at, word?),
     },
     read,
-    usual: |_| WORDS.map(ChangeValue::word).into(),
+    usual: Some(|_| WORDS.map(ChangeValue::word).into()),
     ..CatalogueEntry::PLAIN
 }];
 

@@ -1,6 +1,6 @@
 //! Changes of Mamba-2's recurrence: steps, decay, the skip connection, and the recurrent state that a layer keeps between passes.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::state_space::exact::{Scan, ScanOutput, ScanState, StepSizes};
@@ -35,7 +35,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 _ => None,
             }
         },
-        usual: |_| ["unbiased", "biased-twice", "linear", "unlimited"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -58,7 +57,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let space = StateSpace { decay, is_log: false, ..scan.space.clone() };
             with(at, &Scan { space, ..scan.clone() })
         },
-        usual: |_| ["none", "growing", "log"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -75,7 +73,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let skip = vec![factor; scan.space.skip.len()];
             with(at, &Scan { space: StateSpace { skip, ..scan.space.clone() }, ..scan.clone() })
         },
-        usual: |_| ["none", "one"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -112,7 +109,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let x = at.n.gathered(&[&scan.x], &[scan.x.rows(), width], from);
             with(at, &Scan { x, space: StateSpace { groups: heads, ..scan.space.clone() }, ..scan.clone() })
         },
-        usual: |_| ["first", "alternating"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -124,7 +120,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let zeros = || Tensor::new(scan.before.shape(), vec![0.0; scan.before.data().len()]);
             (value.as_word()? == "none").then(|| with(at, &Scan { before: zeros(), ..scan.clone() }))?
         },
-        usual: |_| vec![ChangeValue::word("none")],
         ..CatalogueEntry::PLAIN
     },
 ];

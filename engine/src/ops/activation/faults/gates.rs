@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::exact::{Node, node_of};
 use crate::numerics::Numerics;
@@ -17,7 +17,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::AttnGated],
         takes: "none|silu",
         compute: |at, value| gated(at, value.as_word()?),
-        usual: |_| ["none", "silu"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -29,7 +28,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             "unnormed" => without_norm(at),
             word => gated(at, word),
         },
-        usual: |_| ["before", "none", "sigmoid", "unnormed"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -37,7 +35,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::Beta],
         takes: "one|logit|doubled",
         compute: |at, value| share(at, value.as_word()?),
-        usual: |_| ["one", "logit", "doubled"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

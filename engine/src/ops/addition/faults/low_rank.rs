@@ -2,7 +2,7 @@
 //! the sum.
 
 use crate::change::outer_operations::made_by;
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::addition::exact::Addition;
@@ -22,7 +22,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 _ => None,
             }
         },
-        usual: |_| ["none", "alone"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -30,7 +29,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::LaurelResidual],
         takes: "unscaled|halved|missing",
         compute: |at, value| combined(at, value.as_word()?),
-        usual: |_| ["unscaled", "halved", "missing"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

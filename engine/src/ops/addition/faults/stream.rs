@@ -21,10 +21,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         Some(at.n.add(&times(a, stream), &times(b, branch)))
     },
     read: read_factors,
-    usual: |at| match at.stage::<Addition>() {
+    usual: Some(|at| match at.stage::<Addition>() {
         Some(_) => ["stream:2", "stream:4"].map(ChangeValue::word).into(),
         None => Vec::new(),
-    },
+    }),
     ..CatalogueEntry::PLAIN
 }];
 

@@ -39,7 +39,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::AttnScores],
         takes: "prompt-unrotated|new-unrotated|cached-unrotated|cached-twice",
         compute: |at, value| scores(at, value.as_word()?),
-        usual: |_| READINGS.map(|(word, _)| ChangeValue::word(word)).into(),
+        usual: Some(|_| READINGS.map(|(word, _)| ChangeValue::word(word)).into()),
         ..CatalogueEntry::PLAIN
     },
     // The cache itself keeps the rotated keys, so that each pass rotates them again.
@@ -48,7 +48,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::KCache],
         takes: "stored-twice",
         compute: |at, value| (value.as_word()? == "stored-twice").then(|| twice(at, at.value))?,
-        usual: |_| vec![ChangeValue::word("stored-twice")],
         ..CatalogueEntry::PLAIN
     },
 ];

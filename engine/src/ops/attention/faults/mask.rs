@@ -46,7 +46,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             _ => None,
         },
         read: |at, theirs| [read_window(at, theirs), visible_keys::read(at, theirs, true)].concat(),
-        usual: windows,
+        usual: Some(windows),
         sweep: |at| visible_keys::all(at, true),
     },
     CatalogueEntry {
@@ -63,7 +63,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         compute: |at, value| with_mask(at, value.as_word()?),
         read: |at, theirs| visible_keys::read(at, theirs, false),
         sweep: |at| visible_keys::all(at, false),
-        usual: |_| ["none", "strict", "one-more", "from-start", "added"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["none", "strict", "one-more", "from-start", "added"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -71,7 +71,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: WEIGHTS,
         takes: "queries|heads",
         compute: |at, value| along(at, value.as_word()?),
-        usual: |_| ["queries", "heads"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -79,7 +78,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: WEIGHTS,
         takes: "scores-bf16|scores-f16|bf16|f16",
         compute: |at, value| of_rounded(at, value.as_word()?),
-        usual: |_| ["scores-bf16", "scores-f16", "bf16", "f16"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
 ];

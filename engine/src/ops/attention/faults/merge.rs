@@ -1,7 +1,7 @@
 //! Changes of attention that is computed apart over cached and over new keys, and then merged by the sums of the parts'
 //! exponentials (prefix caching, chunked prefill). A port may merge with wrong shares.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::exact::within;
 use crate::numerics::Numerics;
@@ -9,14 +9,11 @@ use crate::ops::attention::exact::Softmax;
 use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 
-const SHARES: [&str; 5] = ["base-2", "base-e", "exchanged", "mean", "sum"];
-
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::AttnMerge,
     at: &[Point::AttnWeights],
     takes: "base-2|base-e|exchanged|mean|sum",
     compute: |at, value| merged(at, value.as_word()?),
-    usual: |_| SHARES.map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];
 

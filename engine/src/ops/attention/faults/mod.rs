@@ -31,7 +31,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         },
         compute: |at, value| with_scale(at, value.number()? as f32),
         read: read_scale,
-        usual: |at| scales(at).into_iter().map(ChangeValue::Number).collect(),
+        usual: Some(|at| scales(at).into_iter().map(ChangeValue::Number).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry { kind: CauseKind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..NO_SOFTCAP },
@@ -41,7 +41,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::AttnScores],
         takes: "before-scale|log2",
         compute: |at, value| capped_otherwise(at, value.as_word()?),
-        usual: |_| ["before-scale", "log2"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry { kind: CauseKind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..NO_SOFTCAP },
@@ -52,7 +51,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "tile|first|0,1,0,1",
         compute: |at, value| reading(at, &key_heads(at, value.as_word()?)?),
         read: read_key_heads,
-        usual: |_| ["tile", "first"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["tile", "first"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -61,7 +60,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "reversed|groups|transposed|heads-first|1,0,3,2",
         compute: |at, value| in_order(at, value.as_word()?),
         read: read_order,
-        usual: |_| ["reversed", "groups", "transposed", "heads-first"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["reversed", "groups", "transposed", "heads-first"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
 ];
@@ -77,7 +76,6 @@ const NO_SOFTCAP: CatalogueEntry = CatalogueEntry {
         ("none", (x, Some(_))) => Some(x),
         _ => None,
     },
-    usual: |_| vec![ChangeValue::word("none")],
     ..CatalogueEntry::PLAIN
 };
 
@@ -86,7 +84,7 @@ const SOFTCAP: CatalogueEntry = CatalogueEntry {
     own: |at| uncapped(at).1.map_or(ChangeValue::word("none"), |cap| ChangeValue::Number(cap.into())),
     compute: |at, value| capped(at, value.number()?),
     read: read_cap,
-    usual: |_| CAPS[..3].iter().copied().map(ChangeValue::Number).collect(),
+    usual: Some(|_| CAPS[..3].iter().copied().map(ChangeValue::Number).collect()),
     ..CatalogueEntry::PLAIN
 };
 

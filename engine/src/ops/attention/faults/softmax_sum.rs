@@ -20,10 +20,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         let [sum, sinks] = [read_sum(at, theirs), read_sinks(at, theirs)].map(Option::unwrap_or_default);
         [sum, sinks].concat()
     },
-    usual: |at| {
+    usual: Some(|at| {
         let has_sinks = at.stage::<Softmax>().is_some_and(|own| own.sinks.is_some());
         vec![ChangeValue::word(if has_sinks { "none" } else { "zeros:1" })]
-    },
+    }),
     sweep: |at| [counts(), sizes(at)].concat(),
     ..CatalogueEntry::PLAIN
 }];

@@ -20,10 +20,10 @@ const SCALED: CatalogueEntry = CatalogueEntry {
         _ => scaled(at, &factors(at, value)?),
     },
     read: read_factors,
-    usual: |at| match CACHES.contains(&at.n.cache_type()) {
+    usual: Some(|at| match CACHES.contains(&at.n.cache_type()) {
         true => vec![ChangeValue::Number(2.0), ChangeValue::word(CODES)],
         false => vec![ChangeValue::Number(2.0)],
-    },
+    }),
     ..CatalogueEntry::PLAIN
 };
 

@@ -16,10 +16,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     takes: "504:33=0.06",
     compute: |at, value| with_elements(at, value.as_word()?),
     read: read_elements,
-    usual: |at| {
+    usual: Some(|at| {
         let token = EmbeddingInputs::of(at).and_then(|made| made.tokens.first().copied());
         token.map(|token| ChangeValue::Word(format!("{token}:3=0.75"))).into_iter().collect()
-    },
+    }),
     ..CatalogueEntry::PLAIN
 }];
 

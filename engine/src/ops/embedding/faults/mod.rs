@@ -28,7 +28,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             made.with(at, &shifted(at, &made.tokens, value.as_word()?)?)
         },
         read: |at, theirs| read_tokens(at, theirs).into_iter().filter(is_shift).collect(),
-        usual: |at| EmbeddingInputs::of(at).map_or(Vec::new(), |made| shifts(made.tokens[0]).into()),
+        usual: Some(|at| EmbeddingInputs::of(at).map_or(Vec::new(), |made| shifts(made.tokens[0]).into())),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -40,7 +40,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             made.with(at, &others(&made.tokens, value)?)
         },
         read: |at, theirs| read_tokens(at, theirs).into_iter().filter(|read| !is_shift(read)).collect(),
-        usual: |_| vec![ChangeValue::word("each+1")],
+        usual: Some(|_| vec![ChangeValue::word("each+1")]),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -53,7 +53,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         },
         compute: |at, value| scaled(at, value.number()? as f32),
         read: read_scale,
-        usual: |at| factors(at).into_iter().map(ChangeValue::Number).collect(),
+        usual: Some(|at| factors(at).into_iter().map(ChangeValue::Number).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -62,10 +62,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "1|restart|none",
         compute: at_position,
         read: read_position,
-        usual: |_| {
+        usual: Some(|_| {
             let words = ["restart", "none"].map(ChangeValue::word);
             [1.0, 2.0].map(ChangeValue::Number).into_iter().chain(words).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -1,7 +1,7 @@
 //! Changes of a mixture's weighted sum: experts that are added without their weights, with those of other experts, or not
 //! at all.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::experts::exact::ExpertMixture;
@@ -12,7 +12,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     at: &[Point::FfnOut, Point::RoutedLatent, Point::RoutedOut],
     takes: "unweighted|mean|squared|reversed|zero",
     compute: |at, value| mixed(at, at.stage()?, value.as_word()?),
-    usual: |_| ["unweighted", "mean", "squared", "reversed", "zero"].map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];
 

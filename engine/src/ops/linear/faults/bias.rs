@@ -15,10 +15,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let factors = read_times(at, theirs).into_iter();
             factors.filter(|factor| is_count(*factor)).map(of_ranks).collect()
         },
-        usual: |at| match biased(at) {
+        usual: Some(|at| match biased(at) {
             Some(_) => [2.0, 4.0, 8.0, 3.0].map(of_ranks).into(),
             None => Vec::new(),
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -31,10 +31,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let is_new = |factor: &f64| !(is_row_parallel(at) && is_count(*factor));
             read_times(at, theirs).into_iter().filter(is_new).map(ChangeValue::Number).collect()
         },
-        usual: |at| match biased(at).filter(|_| !is_row_parallel(at)) {
+        usual: Some(|at| match biased(at).filter(|_| !is_row_parallel(at)) {
             Some(_) => [2.0, 0.5].map(ChangeValue::Number).into(),
             None => Vec::new(),
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -22,10 +22,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "rank:1/2",
         compute: |at, value| added(at, value.as_word()?.strip_prefix("rank:")?),
         read: |at, theirs| read_gains(at, theirs).iter().filter_map(|word| of_rank(word)).collect(),
-        usual: |at| match own(at) {
+        usual: Some(|at| match own(at) {
             Some(_) => ["rank:1/2", "rank:2/2", "rank:1/4"].map(ChangeValue::word).into(),
             None => Vec::new(),
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -38,7 +38,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let words = read_gains(at, theirs).into_iter();
             words.filter(|word| !is_row_parallel || of_rank(word).is_none()).map(ChangeValue::Word).collect()
         },
-        usual: |_| Vec::new(),
+        usual: Some(|_| Vec::new()),
         ..CatalogueEntry::PLAIN
     },
 ];

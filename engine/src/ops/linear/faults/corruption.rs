@@ -33,7 +33,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     takes: "17:33=0.25|17:byte40=0x9f",
     compute: |at, value| edited(at, &edits(value.as_word()?)?),
     read: read_edits,
-    usual: |at| usual_edit(at).map(|edit| ChangeValue::Word(edit.to_string())).into_iter().collect(),
+    usual: Some(|at| usual_edit(at).map(|edit| ChangeValue::Word(edit.to_string())).into_iter().collect()),
     ..CatalogueEntry::PLAIN
 }];
 

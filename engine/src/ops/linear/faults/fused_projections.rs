@@ -39,7 +39,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 const FUSED: CatalogueEntry = CatalogueEntry {
     kind: CauseKind::FusedOrder,
     takes: "interleaved|concatenated|interleaved:2|concatenated:2",
-    usual: |_| ["interleaved", "concatenated", "concatenated:2"].map(ChangeValue::word).into(),
+    usual: Some(|_| ["interleaved", "concatenated", "concatenated:2"].map(ChangeValue::word).into()),
     ..CatalogueEntry::PLAIN
 };
 

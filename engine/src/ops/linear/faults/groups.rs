@@ -23,11 +23,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         let w = changed(at, &product.w, value.as_word()?)?;
         with(at, &LinearParameters { w, ..product })
     },
-    usual: |at| match own(at).map(|product| product.w) {
+    usual: Some(|at| match own(at).map(|product| product.w) {
         Some(w) if has_scales(w.dtype) || GroupSteps::has(&w) => WORDS.map(ChangeValue::word).into(),
         Some(w) if is_plain(w.dtype) => vec![ChangeValue::word("transposed")],
         _ => Vec::new(),
-    },
+    }),
     ..CatalogueEntry::PLAIN
 }];
 

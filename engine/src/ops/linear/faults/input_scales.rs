@@ -15,7 +15,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     at: PRODUCTS,
     takes: "unit|inverse|no-zero|token|pass|values:128|of:ffn_out|layer:3|token:short",
     compute: |at, value| changed(at, value.as_word()?),
-    usual: |at| words(at).into_iter().map(ChangeValue::Word).collect(),
+    usual: Some(|at| words(at).into_iter().map(ChangeValue::Word).collect()),
     ..CatalogueEntry::PLAIN
 }];
 

@@ -90,10 +90,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             }
             None => read_scale(at, theirs),
         },
-        usual: |at| {
+        usual: Some(|at| {
             let root = width(at).sqrt();
             [1.0, 0.5, 2.0, 1.0 / root, root].map(ChangeValue::Number).into()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -103,7 +103,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "token_embd|output",
         own: |at| ChangeValue::word(if at.site.point == Point::Embed { "token_embd" } else { "output" }),
         compute: of_other_table,
-        usual: |_| ["token_embd", "output"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -116,7 +115,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let other = QKV.iter().find(|point| Some(point.name()) == value.as_word())?;
             with(at, &at.operations.product(*other, at.site.layer)?)
         },
-        usual: |_| ["q", "k", "v"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -133,7 +131,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let is_asked_for = value.as_word() == Some("weights");
             is_asked_for.then(|| with(at, &at.operations.product(other, at.site.layer)?))?
         },
-        usual: |_| vec![ChangeValue::word("weights")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -143,7 +140,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         own: |at| at.site.layer.map_or(ChangeValue::Nothing, |layer| ChangeValue::Number(layer as f64)),
         compute: |at, value| with(at, &at.operations.product(at.site.point, Some(whole(value.number()?)?))?),
         read: nearest_layers,
-        usual: |at| neighbours(at).map(|layer| ChangeValue::Number(layer as f64)).collect(),
+        usual: Some(|at| neighbours(at).map(|layer| ChangeValue::Number(layer as f64)).collect()),
         ..CatalogueEntry::PLAIN
     },
     // A port without support for biases omits all; a port that misreads them omits those of one tap.
@@ -155,7 +152,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let product = own(at).filter(|product| product.bias.is_some())?;
             (value.as_word()? == "none").then(|| with(at, &LinearParameters { bias: None, ..product }))?
         },
-        usual: |_| vec![ChangeValue::word("none")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -164,7 +160,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: IN_LAYERS,
         takes: "layer:3",
         compute: with_bias_of,
-        usual: |at| neighbours(at).map(|layer| ChangeValue::Word(format!("layer:{layer}"))).collect(),
+        usual: Some(|at| neighbours(at).map(|layer| ChangeValue::Word(format!("layer:{layer}"))).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -173,7 +169,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: PRODUCTS,
         takes: "zero|bias-alone",
         compute: without_weight,
-        usual: |_| ["zero", "bias-alone"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -181,7 +176,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::Q, Point::K, Point::QNorm, Point::KNorm, Point::QRope, Point::KRope],
         takes: "half-to-interleaved|interleaved-to-half|half-to-interleaved:8",
         compute: permuted,
-        usual: permutations,
+        usual: Some(permutations),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -192,7 +187,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         own: |_| ChangeValue::Number(1.0),
         compute: scaled,
         read: read_scale,
-        usual: |_| [2.0, 0.5].map(ChangeValue::Number).into(),
+        usual: Some(|_| [2.0, 0.5].map(ChangeValue::Number).into()),
         ..CatalogueEntry::PLAIN
     },
 ];

@@ -26,7 +26,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 None => rounded_product(at, rounding),
             }
         },
-        usual: |_| ["bf16", "f16"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["bf16", "f16"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     // Quantisers leave the embeddings and the output matrix as they are.
@@ -34,7 +34,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         kind: CauseKind::WeightPrecision,
         at: IN_LAYERS,
         takes: "f8_e4m3|f8_e5m2|f8_e4m3-tensor|f8_e4m3-row|int8-tensor|int8-row|q8_0",
-        usual: |_| vec![ChangeValue::word("int8-row")],
+        usual: Some(|_| vec![ChangeValue::word("int8-row")]),
         ..QUANTISED
     },
     CatalogueEntry {
@@ -46,7 +46,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let words = nearest_roundings(at, theirs).into_iter();
             words.map(|word| ChangeValue::Word(format!("head:{word}"))).collect()
         },
-        usual: |_| Vec::new(),
+        usual: Some(|_| Vec::new()),
         ..CatalogueEntry::PLAIN
     },
 ];

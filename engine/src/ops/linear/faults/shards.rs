@@ -26,7 +26,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         read: |at, theirs| {
             read_outputs(at, theirs).or_else(|| read_columns(at, theirs)).into_iter().collect()
         },
-        usual: |_| Vec::new(),
+        usual: Some(|_| Vec::new()),
         ..CatalogueEntry::PLAIN
     },
     // Tried if neither projection is recorded.
@@ -35,7 +35,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: GATE_UP,
         takes: "gate-up:0,0",
         compute: |at, value| outputs(at, value.as_word()?.strip_prefix("gate-up:")?),
-        usual: |_| Vec::new(),
+        usual: Some(|_| Vec::new()),
         sweep: |_| ["gate-up:0,0", "gate-up:1,0"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },

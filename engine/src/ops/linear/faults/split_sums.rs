@@ -17,7 +17,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     takes: "2|columns:8",
     compute: |at, value| split(at, width(at, value)?),
     read: read_split,
-    usual: |_| Vec::new(),
+    usual: Some(|_| Vec::new()),
     ..CatalogueEntry::PLAIN
 }];
 

@@ -27,7 +27,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     takes: "zero:12-13",
     compute: |at, value| without_rows(at, value.as_word()?.strip_prefix("zero:")?),
     read: read_zeros,
-    usual: |_| Vec::new(),
+    usual: Some(|_| Vec::new()),
     ..CatalogueEntry::PLAIN
 }];
 

@@ -33,7 +33,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: PRODUCTS,
         takes: "adjacent|groups-of-64|reversed|no-minimum|no-high-bits|words-reversed|neighbours",
         compute: |at, value| read_as(at, value.as_word()?),
-        usual: |_| {
+        usual: Some(|_| {
             let words = [
                 "adjacent",
                 "groups-of-64",
@@ -44,7 +44,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 "neighbours",
             ];
             words.map(ChangeValue::word).into()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -53,11 +53,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "none|int8|f16|q8_0|q8_1|q8_k",
         own: |at| ChangeValue::word(rounded_to(at)),
         compute: |at, value| meeting(at, value.as_word()?),
-        usual: |at| {
+        usual: Some(|at| {
             let ggml = own(at).filter(|product| DECODABLE.contains(&product.w.dtype));
             let ggml = ggml.map(|product| activation_type(product.w.dtype).name());
             ["none", "int8"].into_iter().chain(ggml).map(ChangeValue::word).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
 ];

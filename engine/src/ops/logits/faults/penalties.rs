@@ -23,7 +23,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
                 false => (ours, theirs),
             })
         },
-        usual: |at| usual(at, 1.1),
+        usual: Some(|at| usual(at, 1.1)),
         ..CatalogueEntry::PLAIN
     },
     // The penalty is subtracted once.
@@ -34,7 +34,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         own: |_| ChangeValue::Number(0.0),
         compute: |at, value| subtracted(at, amount(at, value)?, |_| 1),
         read: |at, theirs| read(at, theirs, &[], |ours, theirs, _| (1.0, ours - theirs)),
-        usual: |at| usual(at, 0.5),
+        usual: Some(|at| usual(at, 0.5)),
         ..CatalogueEntry::PLAIN
     },
     // The penalty is subtracted for each time that the token was read.
@@ -45,7 +45,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         own: |_| ChangeValue::Number(0.0),
         compute: |at, value| subtracted(at, amount(at, value)?, |count| count),
         read: |at, theirs| read(at, theirs, &[], |ours, theirs, count| (count as f64, ours - theirs)),
-        usual: |at| usual(at, 0.5),
+        usual: Some(|at| usual(at, 0.5)),
         ..CatalogueEntry::PLAIN
     },
 ];

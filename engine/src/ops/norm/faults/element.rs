@@ -17,10 +17,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
         is_one(&gains(at)?).then(|| with_gains(at, |gains| edited(gains, &edits)))?
     },
     read: read_gains,
-    usual: |at| {
+    usual: Some(|at| {
         let gain = gains(at).and_then(|gains| gains.get(1).copied()).unwrap_or(1.0);
         vec![ChangeValue::Word(format!("1={}", rounded_to(3, f64::from(gain) * 1.5 + 0.1) as f32))]
-    },
+    }),
     ..CatalogueEntry::PLAIN
 }];
 

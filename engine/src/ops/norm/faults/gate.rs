@@ -1,6 +1,6 @@
 //! Changes of a norm of a gated output.
 
-use crate::change::{CatalogueEntry, CauseKind, ChangeValue};
+use crate::change::{CatalogueEntry, CauseKind};
 use crate::checkpoint::Point;
 use crate::exact::node_of;
 use crate::numerics::Numerics;
@@ -32,6 +32,5 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
             _ => None,
         }
     },
-    usual: |_| ["after", "none", "sigmoid", "unnormed", "ungrouped"].map(ChangeValue::word).into(),
     ..CatalogueEntry::PLAIN
 }];

@@ -46,7 +46,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         own: |at| own_eps(at).map_or(ChangeValue::Nothing, |eps| ChangeValue::Number(eps.into())),
         compute: |at, value| with_eps(at, value.number()? as f32),
         read: read_eps,
-        usual: |_| EPSILONS.iter().copied().map(ChangeValue::Number).collect(),
+        usual: Some(|_| EPSILONS.iter().copied().map(ChangeValue::Number).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -55,10 +55,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "eps-outside-root|largest|unbiased|none-subtracted|variance|squared-twice:32",
         compute: |at, value| with_variance(at, value.as_word()?),
         read: read_squares,
-        usual: |_| {
+        usual: Some(|_| {
             let words = ["eps-outside-root", "largest", "unbiased", "none-subtracted", "variance"];
             words.map(ChangeValue::word).into()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -67,10 +67,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "1|1:stored",
         own: |_| ChangeValue::Number(0.0),
         compute: with_offset,
-        usual: |_| {
+        usual: Some(|_| {
             let numbers = [1.0, -1.0].map(ChangeValue::Number);
             numbers.into_iter().chain([ChangeValue::word("1:stored")]).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -80,7 +80,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "ffn_norm|attn_norm:3|none",
         compute: |at, value| of_another(at, value.as_word()?),
         read: read_gains,
-        usual: |at| others(at).chain([ChangeValue::word("none")]).collect(),
+        usual: Some(|at| others(at).chain([ChangeValue::word("none")]).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -88,7 +88,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: NORMS,
         takes: "rms|layer|l2",
         compute: |at, value| of_kind(at, value.as_word()?),
-        usual: |_| ["layer", "rms", "l2"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["layer", "rms", "l2"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -106,7 +106,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             "each-head" => over_each_head(at),
             _ => None,
         },
-        usual: |_| ["all-heads", "each-head"].map(ChangeValue::word).into(),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -115,7 +114,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "parts:2",
         compute: |at, value| in_parts(at, value.as_word()?.strip_prefix("parts:")?.parse().ok()?),
         read: read_parts,
-        usual: |_| ["parts:2", "parts:4"].map(ChangeValue::word).into(),
+        usual: Some(|_| ["parts:2", "parts:4"].map(ChangeValue::word).into()),
         ..CatalogueEntry::PLAIN
     },
 ];

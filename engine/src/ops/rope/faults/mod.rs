@@ -39,7 +39,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             with(at, |rope| Some(Rope { theta, ..rope.clone() }))
         },
         read: read_theta,
-        usual: |at| thetas(at).into_iter().map(ChangeValue::Number).collect(),
+        usual: Some(|at| thetas(at).into_iter().map(ChangeValue::Number).collect()),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -56,7 +56,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             with(at, move |rope| Some(Rope { scaling: scaling(rope, &word)?, ..rope.clone() }))
         },
         read: read_scaling,
-        usual: |at| {
+        usual: Some(|at| {
             let words = [
                 "none",
                 "factors-alone",
@@ -72,7 +72,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             ];
             let yarns = at.stage::<Rotary>().map_or(Vec::new(), |op| usual_yarns(&op.rope));
             words.map(ChangeValue::word).into_iter().chain(yarns.into_iter().map(ChangeValue::Word)).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -86,11 +86,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             let pairing = pairing(value.as_word()?)?;
             with(at, |rope| Some(Rope { pairing, ..rope.clone() }))
         },
-        usual: |_| {
+        usual: Some(|_| {
             [RopePairing::Half, RopePairing::Interleaved]
                 .map(|pairing| ChangeValue::word(pairing.name()))
                 .into()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -119,10 +119,10 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             }
         },
         read: read_position,
-        usual: |_| {
+        usual: Some(|_| {
             let offsets = [1.0, -1.0, 2.0, -2.0].map(ChangeValue::Number);
             offsets.into_iter().chain(["restart", "still"].map(ChangeValue::word)).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -147,7 +147,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
             at.stage::<Rotary>().map_or(ChangeValue::Nothing, |op| ChangeValue::Number(op.rope.width as f64))
         },
         compute: width::changed,
-        usual: width::usual,
+        usual: Some(width::usual),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -155,11 +155,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: ROTATED,
         takes: "frequencies-bf16|frequencies-f16|angles-bf16|angles-f16|both-bf16|both-f16|cos-sin-bf16|cos-sin-f16|tables-bf16|tables-f16|all-bf16|all-f16",
         compute: |at, value| rounded(at, value.as_word()?),
-        usual: |_| {
+        usual: Some(|_| {
             let parts = ["frequencies", "angles", "both", "cos-sin", "tables", "all"];
             let words = |part| ["bf16", "f16"].map(|float| ChangeValue::Word(format!("{part}-{float}")));
             parts.iter().flat_map(words).collect()
-        },
+        }),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -168,7 +168,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         takes: "4-7:x4|6-7:unscaled|all:x0.5|0-1:short",
         compute: |at, value| frequencies::changed(at, value.as_word()?),
         read: frequencies::read,
-        usual: frequencies::usual,
+        usual: Some(frequencies::usual),
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -176,7 +176,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: ROTATED,
         takes: "after-rope",
         compute: |at, value| (value.as_word()? == "after-rope").then(|| normed_after(at))?,
-        usual: |_| vec![ChangeValue::word("after-rope")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
@@ -184,7 +183,6 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
         at: &[Point::QRope, Point::KRope, Point::QRopeNorm, Point::KRopeNorm],
         takes: "before-rope",
         compute: |at, value| (value.as_word()? == "before-rope").then(|| normed_before(at))?,
-        usual: |_| vec![ChangeValue::word("before-rope")],
         ..CatalogueEntry::PLAIN
     },
     CatalogueEntry {
