@@ -15,6 +15,7 @@ mod ternary;
 mod tile;
 mod wide_block;
 
+use super::block::{QuantBlock, decode_blocks};
 use super::{Dot, DotTile, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
@@ -135,6 +136,17 @@ pub(super) fn ternary_sum(dtype: DType) -> Option<TernarySum> {
 pub(super) fn ternary_codes() -> Option<TernaryCodes> {
     // SAFETY: `found` checks for the instructions that the function needs.
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
+}
+
+/// Returns the row decoder that the compiler makes for AVX2.
+#[expect(unsafe_code)]
+pub(super) fn decoder<B: QuantBlock>() -> Option<fn(&[u8], &mut [f32])> {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn decode<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
+        decode_blocks::<B>(row, out);
+    }
+    // SAFETY: `found` checks for the instructions that the function needs.
+    found().then_some(|row, out| unsafe { decode::<B>(row, out) })
 }
 
 fn found() -> bool {
