@@ -248,8 +248,13 @@ impl Matrix {
         Some(Self { dtype: DType::F32, data, of_kernels: None, ..self.clone() })
     }
 
+    /// Returns true if kernels that multiply without decoding the weight first use other values.
+    pub(crate) fn has_values_of_kernels(&self) -> bool {
+        self.of_kernels.is_some()
+    }
+
     /// Sets the weight values of kernels (F32); returns `None` if the shape or type differs.
-    pub(crate) fn with_values_of_kernels(self, values: &StoredTensor) -> Option<Self> {
+    pub fn with_values_of_kernels(self, values: &StoredTensor) -> Option<Self> {
         let fits = values.dtype == DType::F32 && values.shape == [self.rows, self.cols];
         fits.then(|| Self { of_kernels: Some(values.data.clone()), ..self })
     }
@@ -259,8 +264,13 @@ impl Matrix {
         Self { input_scale, ..self }
     }
 
+    /// Sets the stored quantisation of activations to that of another matrix.
+    pub(crate) fn with_activations_of(self, other: &Self) -> Self {
+        Self { input_scale: other.input_scale, outliers: other.outliers, ..self }
+    }
+
     /// Replaces the scale.
-    pub(crate) fn with_scale(self, scale: f32) -> Self {
+    pub fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
     }
 

@@ -174,3 +174,16 @@ fn a_chain_of_operations_is_rounded_where_it_is_stored() {
     let sums = residual.iter().zip(&made).map(|(a, b)| short(a + b));
     assert_eq!(found(&plain, sums.collect()), None);
 }
+
+/// Kernels that decode the new elements have no other values.
+#[test]
+fn changed_elements_have_no_values_of_kernels() {
+    let w = wave(OUTPUTS * WIDTH, 0.73);
+    let plain = matrix(&w);
+    let data: Vec<u8> = w.iter().flat_map(|&w| (w as f32 * 1.01).to_le_bytes()).collect();
+    let values = StoredTensor { dtype: DType::F32, shape: vec![OUTPUTS, WIDTH], data: data.into() };
+    let with_values = plain.clone().with_values_of_kernels(&values).expect("as many values");
+    assert_ne!(with_values, plain);
+    let same = with_values.with_elements(plain.row_range(0..OUTPUTS).to_vec()).expect("as many bytes");
+    assert_eq!(same, plain);
+}

@@ -2,10 +2,14 @@
 
 mod alibi;
 mod attention;
+mod cache_codes;
 mod error_map;
+mod expert_codes;
+mod expert_weights;
 mod kernels;
 mod lazy_bytes;
 mod matrix_product;
+mod matrix_scale;
 mod parallel;
 mod perturbed;
 mod quant;
@@ -19,3 +23,4 @@ mod sinks;
 #[path = "../../tests/common/skip.rs"]
 mod skip;
 mod views;
+mod zero_point;

@@ -4,7 +4,7 @@ use crate::exact::float::Float;
 use crate::exact::input::InputValues;
 use crate::exact::profile::{Operands, Profile};
 use crate::exact::value::{ExactValue, U};
-use crate::quant::{self, ActivationCodes, known, quantise_row};
+use crate::quant::{self, ActivationCodes, ActivationRow, known, quantise_row};
 use crate::weight::{DType, InputScale};
 
 /// A row of activations, rounded as the product requires.
@@ -17,8 +17,15 @@ pub(crate) struct Operand {
     pub(crate) is_coded: bool,
     /// Second number of each value, if values are split in two numbers.
     pub(crate) low: Option<Vec<f64>>,
-    /// Values of the columns with outliers, which are not quantised; zeros elsewhere.
-    pub(crate) outliers: Option<InputValues>,
+    /// Columns with outliers, which are not quantised; their codes are zero.
+    pub(crate) outliers: Option<OutlierColumns>,
+}
+
+/// Values of a row in the columns with outliers.
+#[derive(Debug)]
+pub(crate) struct OutlierColumns {
+    pub(crate) columns: Vec<usize>,
+    pub(crate) values: InputValues,
 }
 
 /// Returns the type that activations are rounded to before products with weights of a type.
@@ -86,11 +93,11 @@ impl Operand {
         let is_outlier = |x: ExactValue| codes.is_outlier(x.value as f32);
         let short = row.map(|x| if is_outlier(x) { none } else { x.rounded(Float::F16) });
         let short = integers(&short, codes, None);
-        let of = |row: &InputValues, wanted: bool| {
-            let value = |at: usize| if columns[at] == wanted { row.get(at) } else { none };
-            InputValues::new((0..columns.len()).map(value))
-        };
-        Self { outliers: Some(of(row, true)), ..Self::plain(of(&short, false)) }
+        let code = |at: usize| if columns[at] { none } else { short.get(at) };
+        let codes = InputValues::new((0..columns.len()).map(code));
+        let columns: Vec<usize> = (0..columns.len()).filter(|&at| columns[at]).collect();
+        let values = InputValues::new(columns.iter().map(|&at| row.get(at)));
+        Self { outliers: Some(OutlierColumns { columns, values }), ..Self::plain(codes) }
     }
 
     /// Quantises a row to a block type.
@@ -100,9 +107,7 @@ impl Operand {
         quantise_row(dtype, &values, &mut bytes);
         let known = known(dtype, &bytes).expect("what has no floats has codes");
         let block = dtype.block_len();
-        let coded = InputValues::new(
-            (0..row.len()).map(|at| code(row, at, block, known.values[at], known.steps[at], dtype)),
-        );
+        let coded = InputValues::new((0..row.len()).map(|at| code(row, at, block, &known, dtype)));
         let surplus = known.sums.map(|sums| {
             let of_block = known.values.chunks(32).map(|values| values.iter().sum::<f64>());
             sums.iter().zip(of_block).map(|(sum, values)| sum - values).collect()
@@ -113,8 +118,8 @@ impl Operand {
 
 /// Evaluates one code. It may be either of two if builds compute the same step in another order, or the value is
 /// uncertain.
-fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype: DType) -> ExactValue {
-    let x = row.get(at);
+fn code(row: &InputValues, at: usize, block: usize, known: &ActivationRow, dtype: DType) -> ExactValue {
+    let (x, value, step) = (row.get(at), known.values[at], known.steps[at]);
     let block = at / block * block..(at / block + 1) * block;
     let of_block = &row.values[block.clone()];
     let largest = of_block.iter().fold(0.0f64, |most, x| most.max(x.abs()));
@@ -130,7 +135,14 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
         DType::Q4_1 | DType::Q5_1 => return offset_code(x, of_block, value, unsure, levels),
         // The scale depends on all codes: the value is uncertain by the widest distance between two codes.
         DType::IQ4_NL if unsure > 0.0 => return ExactValue::bounded(value, x.radius + WIDEST * step),
-        DType::IQ4_NL => return ExactValue::sure(value),
+        DType::IQ4_NL => {
+            let [low, high] = refined_scales(of_block, &known.values[block], step);
+            if low == high {
+                return ExactValue::sure(value);
+            }
+            let code = value / step;
+            return ExactValue::bounded((low + high) / 2.0 * code, (high - low) / 2.0 * code.abs());
+        }
         _ => (),
     }
     let scaled = x.value.abs() / largest * levels;
@@ -151,6 +163,23 @@ fn code(row: &InputValues, at: usize, block: usize, value: f64, step: f64, dtype
 
 /// Widest distance between neighbouring values of IQ4_NL's table, −127 and −104, in steps.
 const WIDEST: f64 = 23.0;
+
+/// Returns the smallest and the largest absolute scale that a block of IQ4_NL may get: a rounded quotient of two sums in
+/// `f32`, whose terms are added in any order, with or without fused multiplications.
+fn refined_scales(block: &[f64], decoded: &[f64], step: f64) -> [f64; 2] {
+    let (mut products, mut sizes, mut squares) = (0.0f64, 0.0f64, 0.0f64);
+    for (x, decoded) in block.iter().zip(decoded) {
+        let code = decoded / step;
+        let product = x.powi(3) * code;
+        (products, sizes) = (products + product, sizes + product.abs());
+        squares += (x * code).powi(2);
+    }
+    // A term is rounded at most three times and added to at most all others.
+    let roundings = block.len() as f64 + 2.0;
+    let scale = products / squares;
+    let unsure = U * (roundings * (sizes / squares + scale.abs()) + scale.abs());
+    [scale - unsure, scale + unsure].map(|scale| Float::F16.round(scale))
+}
 
 /// Evaluates a code of a block with a minimum.
 fn offset_code(x: ExactValue, block: &[f64], value: f64, unsure: f64, levels: f64) -> ExactValue {

@@ -6,7 +6,7 @@ use crate::exact::choice::ChoiceSet;
 use crate::exact::float::Float;
 use crate::numerics::{Roundings, TILE};
 use crate::quant::ActivationCodes;
-use crate::weight::DType;
+use crate::weight::{DType, Matrix};
 
 /// Type that activations are rounded to before products with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,6 +289,13 @@ impl Default for Profile {
 }
 
 impl Profile {
+    /// Returns the profile of products with a matrix, without settings that only apply to other matrices.
+    pub(crate) fn of_product(&self, w: &Matrix) -> Self {
+        let activation_codes = self.activation_codes.filter(|codes| codes.apply_to(w));
+        let weights_of_kernels = self.weights_of_kernels && w.has_values_of_kernels();
+        Self { activation_codes, weights_of_kernels, ..*self }
+    }
+
     /// Returns true if a sum, or another fused result, is read before rounding.
     pub(crate) fn reads_sums(&self) -> bool {
         self.norm_of_sums || self.mean_of_sums || self.fused != FusedResults::Nothing

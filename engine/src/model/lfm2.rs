@@ -48,7 +48,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Settings of LFM2 with experts.
-pub(crate) const MOE_FAMILY: Family = Family {
+pub const MOE_FAMILY: Family = Family {
     architecture: "lfm2moe",
     gguf_names: &["lfm2moe"],
     model_types: &["lfm2_moe"],

@@ -40,7 +40,7 @@ pub(crate) mod helium;
 pub(crate) mod hunyuan_dense;
 pub(crate) mod jais2;
 mod json;
-pub(crate) mod lfm2;
+pub mod lfm2;
 pub mod llama;
 pub(crate) mod llama4;
 mod loaders;

@@ -28,11 +28,10 @@ impl ActivationQuantisation {
 
     /// Computes a product of quantised activations with `product`. Columns with outliers are multiplied separately.
     fn product(&self, x: &Tensor, w: &Matrix, product: impl Fn(&Tensor, bool) -> Tensor) -> Tensor {
-        if self.codes.outliers > 0.0 && w.outliers().is_none() {
+        if !self.codes.apply_to(w) {
             return product(x, true);
         }
-        let columns =
-            self.codes.outlier_columns(x.data(), x.row_len()).filter(|_| w.rows != self.codes.whole_for);
+        let columns = self.codes.outlier_columns(x.data().chunks(x.row_len().max(1)), x.row_len());
         let Some(columns) = columns else { return product(&self.rounded(x, w), true) };
         let [codes, outliers] = self.codes.split_outliers(x.data(), x.row_len(), &columns);
         let codes = product(&Tensor::new(x.shape(), codes), true);
@@ -46,8 +45,6 @@ impl ActivationQuantisation {
         let mut data = x.data().to_vec();
         match (self.codes.group, w.input_scale()) {
             (CodeGroup::Matrix, Some(input)) => self.codes.round_stored(&mut data, &input),
-            (CodeGroup::Matrix, None) => {}
-            _ if w.rows == self.codes.whole_for => {}
             _ => self.codes.round(&mut data, x.row_len()),
         }
         Tensor::new(x.shape(), data)
@@ -75,7 +72,7 @@ impl Numerics for ActivationQuantisation {
     }
 
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.inner.linear_of_expert(&self.rounded(x, w), w)
+        self.product(x, w, |x, _| self.inner.linear_of_expert(x, w))
     }
 
     delegate!(

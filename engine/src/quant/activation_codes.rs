@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::nearest_whole;
-use crate::weight::{DType, InputScale};
+use crate::weight::{DType, InputScale, Matrix};
 
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +147,15 @@ impl ActivationCodes {
         self.group == CodeGroup::Matrix
     }
 
+    /// Returns true if the activations of products with this matrix are quantised.
+    pub(crate) fn apply_to(&self, w: &Matrix) -> bool {
+        let is_stated = match self.group {
+            CodeGroup::Matrix => w.input_scale().is_some(),
+            _ => self.outliers == 0.0 || w.outliers().is_some(),
+        };
+        is_stated && w.rows != self.whole_for
+    }
+
     /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
     pub(crate) fn stored(&self, input: &InputScale) -> (f32, f32) {
         (self.scale.round(input.step), input.zero)
@@ -220,11 +229,15 @@ impl ActivationCodes {
         Self { group: CodeGroup::Token, outliers: threshold, ..Self::default() }
     }
 
-    /// Returns true for each column with an outlier; `None` if outliers are quantised.
-    pub(crate) fn outlier_columns(&self, values: &[f32], width: usize) -> Option<Vec<bool>> {
+    /// Returns true for each column with an outlier in a row; `None` if outliers are quantised.
+    pub(crate) fn outlier_columns<'r>(
+        &self,
+        rows: impl Iterator<Item = &'r [f32]>,
+        width: usize,
+    ) -> Option<Vec<bool>> {
         (self.outliers > 0.0).then(|| {
             let mut columns = vec![false; width];
-            for row in values.chunks(width.max(1)) {
+            for row in rows {
                 columns.iter_mut().zip(row).for_each(|(column, &value)| *column |= self.is_outlier(value));
             }
             columns

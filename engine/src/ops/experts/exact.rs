@@ -1,21 +1,20 @@
 //! Exact evaluation of mixtures of experts: routing weights, products with the chosen experts' matrices, and the
 //! weighted sum. The chosen experts are inputs; the router's logits are judged separately.
 
-use std::collections::HashMap;
+mod mixture;
+mod products;
 
-use crate::exact::dot::dot;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operand::{CodeRange, Operand, operand_type};
 use crate::exact::operation::by_row;
 use crate::exact::value::{K, U, both};
-use crate::exact::{Choice, ExactValue, Float, Operands, Operation, Profile, is_given};
+use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::activation::exact::sigmoid;
 use crate::ops::attention::exact::softmax;
-use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction, choose, normalised, row_of_each};
-use crate::ops::linear::exact::WeightRow;
-use crate::parallel;
+use crate::ops::experts::{ExpertRouting, RouterPrecision, ScoreFunction, choose, normalised};
 use crate::tensor::Tensor;
-use crate::weight::Matrix;
+
+pub(crate) use mixture::ExpertMixture;
+pub(crate) use products::ExpertProducts;
 
 /// Weights of the chosen experts: `[T, E]`, `[T, k]` to `[T, k]`.
 pub(crate) struct ExpertWeights {
@@ -162,16 +161,10 @@ impl ExpertRouting {
         if self.rounds_scores { score.or(score.rounded(profile.results)) } else { score }
     }
 
-    /// Divides values by their sum.
+    /// Divides values by their sum. If the architecture's authors round the sum, allows both the rounded and the unrounded
+    /// sum, like [`Self::score`].
     fn divided_by_sum(&self, values: Vec<ExactValue>, profile: &Profile) -> Vec<ExactValue> {
-        let sum: f64 = values.iter().map(|value| value.value).sum::<f64>() + f64::from(self.added);
-        // The sum of the values, and that with the added number.
-        let rounding = match profile.results {
-            short if self.rounds_scores && short != Float::F32 => 2.0 * short.unit() * sum.abs(),
-            _ => 0.0,
-        };
-        let sigma = values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt() + rounding;
-        let radius: f64 = values.iter().map(|value| value.radius).sum::<f64>() + rounding;
+        let ExactValue { value: sum, sigma, radius } = self.sum(&values, profile);
         let size = sum.abs();
         // The sum is uncertain by less than itself, unless values of both signs cancel out.
         let least = (size - radius).max(size * U);
@@ -184,6 +177,23 @@ impl ExpertRouting {
             }
         };
         values.into_iter().map(divided).collect()
+    }
+
+    /// Returns the divisor of the weights: their sum and the added number.
+    fn sum(&self, values: &[ExactValue], profile: &Profile) -> ExactValue {
+        let (added, short) = (f64::from(self.added), profile.results);
+        let terms = ExactValue {
+            value: values.iter().map(|value| value.value).sum(),
+            sigma: values.iter().map(|value| value.sigma.powi(2)).sum::<f64>().sqrt(),
+            radius: values.iter().map(|value| value.radius).sum(),
+        };
+        let sum = ExactValue { value: terms.value + added, ..terms };
+        if !self.rounds_scores || short == Float::F32 {
+            return sum;
+        }
+        // The rounded sum may be of terms that were added in `f32` in any order.
+        let terms = terms.moved(0.0, U * values.len() as f64 * terms.value.abs());
+        sum.or(terms.plus(added).rounded(short)).or(terms.rounded(short).plus(added).rounded(short))
     }
 }
 
@@ -255,191 +265,4 @@ impl Operation for ExpertChoice {
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.scores]
     }
-}
-
-/// Products with the matrices of the chosen experts: `[T, cols]` or `[T, k, cols]` to `[T, k, rows]`.
-pub(crate) struct ExpertProducts {
-    /// `[T, cols]`, or `[T, k, cols]`: each chosen expert's own activations
-    pub(crate) x: Tensor,
-    /// `[rows, cols]` of each expert
-    pub(crate) w: Vec<Matrix>,
-    /// `[T, k]`, ascending
-    pub(crate) chosen: Tensor,
-}
-
-impl Operation for ExpertProducts {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let mut exacts = self.products(profile, wanted);
-        if profile.operands.tf32().is_some() {
-            self.allow_whole_rows(profile, wanted, &mut exacts);
-        }
-        exacts
-    }
-
-    fn is_light(&self) -> bool {
-        false
-    }
-
-    fn choices(&self) -> &'static [Choice] {
-        &[Choice::Tf32, Choice::Tf32Away, Choice::Tf32Cut, Choice::Truncates]
-    }
-
-    fn inputs(&self) -> Vec<&Tensor> {
-        vec![&self.x]
-    }
-
-    fn dependence(&self) -> f64 {
-        (self.w[0].rows as f64 / self.w[0].cols as f64).max(1.0)
-    }
-
-    fn is_unbiased(&self, profile: &Profile) -> bool {
-        let is_coded = Float::of(operand_type(profile, self.w[0].dtype)).is_none();
-        is_given(&self.x) && !profile.truncates && !is_coded
-    }
-}
-
-impl ExpertProducts {
-    fn products(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let rows = self.w[0].rows;
-        let operands = self.operands(profile, wanted);
-        let each = self.operand_of_each(profile);
-        // Sorted by expert and output, so that each row of weights is decoded once for all tokens.
-        let place = |index: usize| {
-            let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
-            (self.chosen.data()[entry] as usize, output)
-        };
-        let mut order: Vec<usize> = (0..wanted.len()).collect();
-        order.sort_unstable_by_key(|&index| place(index));
-        let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| place(a) == place(b)).collect();
-        let of_group = |group: usize| {
-            let indices = groups[group];
-            let (expert, output) = place(indices[0]);
-            let row = WeightRow::new(&self.w[expert], output, profile);
-            let at = |&index: &usize| row.times(&operands[&each(wanted[index] / rows)], None, profile);
-            indices.iter().map(at).collect::<Vec<_>>()
-        };
-        let found = parallel::map(groups.len(), self.w[0].cols, of_group);
-        let mut exacts = vec![ExactValue::default(); wanted.len()];
-        for (indices, found) in groups.into_iter().zip(found) {
-            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
-        }
-        exacts
-    }
-
-    /// Widens the results of experts that one token of the pass chooses: cuBLAS computes products of one row in plain
-    /// f32, unless other sequences of a batch add rows.
-    fn allow_whole_rows(&self, profile: &Profile, wanted: &[usize], exacts: &mut [ExactValue]) {
-        let mut tokens = vec![0; self.w.len()];
-        self.chosen.data().iter().for_each(|&expert| tokens[expert as usize] += 1);
-        let is_alone =
-            |&index: &usize| tokens[self.chosen.data()[wanted[index] / self.w[0].rows] as usize] == 1;
-        let alone: Vec<usize> = (0..wanted.len()).filter(is_alone).collect();
-        let whole = Profile { operands: Operands::Whole, truncates: false, ..*profile };
-        let flats: Vec<usize> = alone.iter().map(|&index| wanted[index]).collect();
-        for (index, exact) in alone.into_iter().zip(self.products(&whole, &flats)) {
-            exacts[index] = exacts[index].or(exact);
-        }
-    }
-
-    /// Returns the index of the operand that each entry of `chosen` reads: its row of activations, or its own operand
-    /// if the codes of activations have the scale of the expert.
-    fn operand_of_each(&self, profile: &Profile) -> Box<dyn Fn(usize) -> usize + Sync> {
-        match has_stored_scales(profile) {
-            true => Box::new(|entry| entry),
-            false => Box::new(row_of_each(&self.x, self.chosen.row_len())),
-        }
-    }
-
-    /// Returns the operands that the requested results need.
-    fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
-        let rows = self.w[0].rows;
-        let each = self.operand_of_each(profile);
-        let mut needed: Vec<usize> = wanted.iter().map(|flat| each(flat / rows)).collect();
-        needed.dedup();
-        let x = InputTensor::of(&self.x, profile);
-        let operand = |index: usize| (index, self.operand(&x, profile, index));
-        parallel::map(needed.len(), 4 * self.w[0].cols, |index| operand(needed[index])).into_iter().collect()
-    }
-
-    fn operand(&self, x: &InputTensor, profile: &Profile, index: usize) -> Operand {
-        let (width, dtype) = (self.w[0].cols, self.w[0].dtype);
-        if !has_stored_scales(profile) {
-            return Operand::new(x.part(index * width, width), profile, dtype, None);
-        }
-        let row = row_of_each(&self.x, self.chosen.row_len())(index);
-        let input = self.w[self.chosen.data()[index] as usize].input_scale();
-        let profile =
-            Profile { activation_codes: profile.activation_codes.filter(|_| input.is_some()), ..*profile };
-        Operand::new(x.part(row * width, width), &profile, dtype, input.map(CodeRange::Stored))
-    }
-}
-
-/// Returns true if the codes of activations have scales that are stored with the matrices.
-fn has_stored_scales(profile: &Profile) -> bool {
-    profile.activation_codes.is_some_and(|codes| codes.are_stored())
-}
-
-/// The weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` to `[T, d]`.
-pub(crate) struct ExpertMixture {
-    /// `[T, k, d]`
-    pub(crate) outputs: Tensor,
-    /// `[T, k]`
-    pub(crate) weights: Tensor,
-    /// Scores in the choice, which decide the order of the sum: `[T, k]`
-    pub(crate) scores: Tensor,
-    /// True if the architecture's authors round the sum only. Other engines may round products and partial sums.
-    pub(crate) is_whole: bool,
-}
-
-impl Operation for ExpertMixture {
-    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let &[_, used, width] = self.outputs.shape() else { panic!("outputs are [T, k, d]") };
-        let (outputs, weights) =
-            (InputTensor::of(&self.outputs, profile), InputTensor::of(&self.weights, profile));
-        let one = |&flat: &usize| {
-            let (token, column) = (flat / width, flat % width);
-            let product = |slot: usize| {
-                let (weight, output) =
-                    (weights.get(token * used + slot), outputs.get((token * used + slot) * width + column));
-                weight.times(output)
-            };
-            let whole: Vec<ExactValue> = (0..used).map(product).collect();
-            let terms: Vec<ExactValue> = whole.iter().map(|term| term.rounded(profile.weighted)).collect();
-            let mixed = match profile.mixed {
-                Float::F32 => sum(&terms),
-                short => sum_in(short, &terms),
-            };
-            let is_rounded = [profile.weighted, profile.mixed] != [Float::F32; 2];
-            if self.is_whole && is_rounded { mixed.or(sum(&whole)) } else { mixed }
-        };
-        wanted.iter().map(one).collect()
-    }
-
-    fn choices(&self) -> &'static [Choice] {
-        &[Choice::Weighted, Choice::Mixed]
-    }
-
-    fn inputs(&self) -> Vec<&Tensor> {
-        vec![&self.outputs, &self.weights]
-    }
-}
-
-/// Sums the terms, for any order of summation.
-fn sum(terms: &[ExactValue]) -> ExactValue {
-    dot(
-        &InputValues::new(terms.iter().copied()),
-        &InputValues::new(terms.iter().map(|_| ExactValue::sure(1.0))),
-    )
-}
-
-/// Sums expert after expert in index order, and rounds each partial sum.
-fn sum_in(short: Float, terms: &[ExactValue]) -> ExactValue {
-    let add = |sum: ExactValue, term: &ExactValue| {
-        let value = sum.value + term.value;
-        ExactValue { value, sigma: sum.sigma.hypot(term.sigma), radius: sum.radius + term.radius }
-            .moved(K * U * value.abs(), U * value.abs())
-            .rounded(short)
-    };
-    let (first, rest) = terms.split_first().expect("a token chooses an expert");
-    rest.iter().fold(*first, add)
 }

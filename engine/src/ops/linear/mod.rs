@@ -35,8 +35,13 @@ impl<'w> DecodedRows<'w> {
 
     /// Returns a row without a copy, if it is stored as `f32`.
     fn stored(&self, index: usize) -> Option<&[f32]> {
-        let is_stored = self.w.dtype == DType::F32 && self.rounded_to == DType::F32;
+        let is_stored = self.w.dtype == DType::F32 && self.is_as_stored();
         is_stored.then(|| <[f32]>::ref_from_bytes(self.w.row(index)).ok()).flatten()
+    }
+
+    /// Returns true if weights are the stored numbers, neither scaled nor rounded.
+    fn is_as_stored(&self) -> bool {
+        self.w.dtype == self.rounded_to && self.w.scale() == 1.0
     }
 }
 
@@ -55,7 +60,7 @@ impl RowSource for DecodedRows<'_> {
         }
         decode_matrix_row(self.w, index, scratch);
         match self.rounded_to {
-            dtype if dtype == self.w.dtype => (),
+            _ if self.is_as_stored() => (),
             DType::BF16 => round::<bf16>(scratch),
             DType::F16 => round::<f16>(scratch),
             _ => (),

@@ -9,6 +9,7 @@ mod integer_search;
 mod integers;
 mod repeated_bias;
 mod row_scale;
+mod shared_codes;
 mod split_sums;
 mod weight_row;
 
@@ -17,14 +18,14 @@ use std::ops::Range;
 use multiversion::multiversion;
 
 use crate::exact::input::InputTensor;
-use crate::exact::operand::{CodeRange, Operand, ValueRange, operand_type};
+use crate::exact::operand::{Operand, operand_type};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U};
 use crate::exact::{
     Choice, ColumnEvaluator, ExactValue, Float, LAMBDA, Operation, Profile, RowScales, is_given,
 };
 use crate::parallel;
-use crate::quant::{CodeGroup, decode_matrix_row};
+use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -32,6 +33,7 @@ pub use integer_search::{IntegerProducts, products_that_explain};
 pub use integers::Integers;
 pub(crate) use repeated_bias::RepeatedBias;
 pub use row_scale::scales_of_row;
+pub(crate) use shared_codes::SharedCodes;
 pub(crate) use split_sums::SplitSums;
 pub(crate) use weight_row::WeightRow;
 use weight_row::{reduced, with_bias};
@@ -40,7 +42,7 @@ use weight_row::{reduced, with_bias};
 const PRODUCTS: usize = 2;
 
 /// Returns true if products use integers, or operands that are split in two numbers.
-fn is_of_parts(profile: &Profile) -> bool {
+pub(crate) fn is_of_parts(profile: &Profile) -> bool {
     let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
     of_integers || profile.operands.split().is_some()
 }
@@ -62,7 +64,7 @@ impl Operation for Linear {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
         let tokens = first / self.w.rows..last / self.w.rows + 1;
-        let profile = &self.profile(profile);
+        let profile = &profile.of_product(&self.w);
         if wanted.len() == last + 1 - first {
             return self.all(profile, tokens, first..last + 1);
         }
@@ -75,7 +77,7 @@ impl Operation for Linear {
         tokens: Range<usize>,
     ) -> Option<Box<dyn ColumnEvaluator + 's>> {
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        let profile = &self.profile(profile);
+        let profile = &profile.of_product(&self.w);
         let of_integers = is_of_parts(profile) || profile.weights_of_kernels;
         let may_be_tiled =
             !is_coded && !of_integers && !profile.truncates && profile.parts == 1 && is_given(&self.x);
@@ -133,7 +135,7 @@ impl Operation for Linear {
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // If a code may round either way, all results of its token share the error.
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        let of_integers = is_of_parts(profile);
+        let of_integers = is_of_parts(&profile.of_product(&self.w));
         is_given(&self.x) && !profile.truncates && profile.parts == 1 && !is_coded && !of_integers
     }
 }
@@ -150,16 +152,6 @@ impl Linear {
             })
         };
         (0..self.w.rows.min(FIRST_ROWS)).any(&mut has_scale)
-    }
-
-    /// Returns the profile without settings that only apply to other products.
-    fn profile(&self, profile: &Profile) -> Profile {
-        let activation_codes = profile.activation_codes.filter(|codes| match codes.group {
-            CodeGroup::Matrix => self.w.input_scale().is_some(),
-            _ if codes.outliers > 0.0 => self.w.outliers().is_some(),
-            _ => codes.whole_for != self.w.rows,
-        });
-        Profile { activation_codes, ..*profile }
     }
 
     /// Evaluates the consecutive results in `range`, which lie in the rows of `tokens`.
@@ -239,21 +231,10 @@ impl Linear {
     fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
         let width = self.w.cols;
         let x = InputTensor::of(&self.x, profile);
-        let all = || ValueRange::of((0..self.x.data().len()).map(|flat| x.get(flat)));
-        let shared = match profile.activation_codes.map(|codes| codes.group) {
-            Some(CodeGroup::Pass) => Some(CodeRange::Values(all())),
-            Some(CodeGroup::Matrix) => self.w.input_scale().map(CodeRange::Stored),
-            _ => None,
-        };
-        let codes = profile.activation_codes.filter(|codes| codes.outliers > 0.0);
-        let outliers = codes.and_then(|codes| Some((codes, codes.outlier_columns(self.x.data(), width)?)));
-        parallel::map(tokens.len(), 4 * width, |token| {
-            let row = x.part((tokens.start + token) * width, width);
-            match &outliers {
-                Some((codes, columns)) => Operand::with_outliers(&row, codes, columns),
-                None => Operand::new(row, profile, self.w.dtype, shared),
-            }
-        })
+        let rows = 0..self.x.data().len() / width;
+        let codes = SharedCodes::of(&self.x, &x, rows, &self.w, profile);
+        let operand = |token: usize| codes.operand(x.part((tokens.start + token) * width, width));
+        parallel::map(tokens.len(), 4 * width, operand)
     }
 
     /// Returns the rounding of a stored weight.

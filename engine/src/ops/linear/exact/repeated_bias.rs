@@ -17,12 +17,13 @@ pub(crate) struct RepeatedBias {
 impl Operation for RepeatedBias {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
-        let (rows, profile) = (self.product.w.rows, &self.product.profile(profile));
+        let (rows, profile) = (self.product.w.rows, &profile.of_product(&self.product.w));
         let tokens = self.product.operands(profile, first / rows..last / rows + 1);
         self.product.by_output(profile, &tokens, wanted, |row, x, output| {
             let bias = profile.weights.round(self.bias[output].into());
-            // Each device adds the bias to its part of the sum, or the bias is added to the complete sum.
-            if profile.parts != self.times {
+            // Each device adds the bias to its part of the sum, or the bias is added to the complete sum. Columns with outliers
+            // belong to no part.
+            if profile.parts != self.times || x.outliers.is_some() {
                 return self.over_all(row.times(x, None, profile), bias, profile);
             }
             let width = self.product.w.cols.div_ceil(profile.parts);

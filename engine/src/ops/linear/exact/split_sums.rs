@@ -17,7 +17,7 @@ pub(crate) struct SplitSums {
 impl Operation for SplitSums {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
-        let (rows, profile) = (self.product.w.rows, &self.product.profile(profile));
+        let (rows, profile) = (self.product.w.rows, &profile.of_product(&self.product.w));
         let tokens = self.product.operands(profile, first / rows..last / rows + 1);
         self.product.by_output(profile, &tokens, wanted, |row, x, output| {
             let rounded = |sum: ExactValue| sum.rounded(self.short);

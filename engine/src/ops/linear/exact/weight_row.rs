@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use super::{Linear, scales_of_row};
 use crate::exact::dot::{cut_off, inherit, sums};
-use crate::exact::input::InputValues;
-use crate::exact::operand::{Operand, operand_type, split};
+use crate::exact::operand::{Operand, OutlierColumns, operand_type, split};
 use crate::exact::value::{K, U};
 use crate::exact::{ExactValue, Float, Profile, RowScales};
 use crate::quant::ternary::is_ternary;
@@ -33,9 +32,6 @@ impl WeightRow {
         if let Some(w) = Some(w).filter(|_| profile.weights_of_kernels).and_then(Matrix::of_kernels) {
             return Self::new(&w, output, &Profile { weights_of_kernels: false, ..*profile });
         }
-        let mut decoded = vec![0.0f32; w.cols];
-        decode_matrix_row(w, output, &mut decoded);
-        let weight = Linear::widened(profile);
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
         let scale = if is_ternary(w.dtype) { 1.0 } else { w.scale() };
@@ -44,12 +40,15 @@ impl WeightRow {
         if let Some([codes, minima]) = is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
             return Self { codes, minima: Some(minima), block, scales, low: None };
         }
+        let mut decoded = vec![0.0f32; w.cols];
+        match scales.is_empty() {
+            true => decode_matrix_row(w, output, &mut decoded),
+            false => quant::decode_row(w.dtype, w.row(output), &mut decoded),
+        }
+        let mut codes: Vec<f64> = decoded.into_iter().map(Linear::widened(profile)).collect();
         if !scales.is_empty() {
-            quant::decode_row(w.dtype, w.row(output), &mut decoded);
-            let codes = decoded.into_iter().map(weight).collect();
             return Self { codes, minima: None, block, scales, low: None };
         }
-        let mut codes: Vec<f64> = decoded.into_iter().map(weight).collect();
         let mut scales = Vec::new();
         if profile.row_scales != RowScales::Decoded {
             scales = scales_of_row(&codes, profile.weights, profile.results);
@@ -78,7 +77,7 @@ impl WeightRow {
     /// Returns the product with a row of activations, plus a bias.
     pub(crate) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
         let columns = 0..self.codes.len();
-        if profile.parts > 1 {
+        if profile.parts > 1 && x.outliers.is_none() {
             return self.over_devices(x, bias, profile);
         }
         let exact = self.scaled(self.over(columns.clone(), x, profile), profile);
@@ -99,16 +98,17 @@ impl WeightRow {
 
     /// Adds the product of the columns with outliers, whose weights are rounded, to a product of codes, which is rounded
     /// before.
-    fn with_outliers(&self, codes: ExactValue, outliers: &InputValues, profile: &Profile) -> ExactValue {
+    fn with_outliers(&self, codes: ExactValue, outliers: &OutlierColumns, profile: &Profile) -> ExactValue {
+        let OutlierColumns { columns, values } = outliers;
         // Libraries multiply by a rounded 1 / 127².
         let codes = codes.moved(0.0, CONSTANT_ERROR * codes.value.abs());
-        if outliers.values.iter().all(|&x| x == 0.0) {
+        if values.values.iter().all(|&x| x == 0.0) {
             return codes;
         }
-        let weights = self.codes.iter().map(|&w| profile.results.round(w)).collect();
+        let weights = columns.iter().map(|&column| profile.results.round(self.codes[column])).collect();
         let row = Self { codes: weights, minima: None, block: 1, scales: Vec::new(), low: None };
         let plain = Profile { activation_codes: None, ..*profile };
-        let whole = row.over(0..row.codes.len(), &Operand::plain(outliers.clone()), &plain);
+        let whole = row.over(0..row.codes.len(), &Operand::plain(values.clone()), &plain);
         let codes = codes.rounded(profile.results);
         let sum = |a: ExactValue, b: ExactValue| {
             ExactValue::bounded(a.value + b.value, a.radius + b.radius).plus(0.0)

@@ -116,7 +116,7 @@ impl Edit {
 /// Returns an edit with a large effect: an element set to twice the largest of its row, or for blocks the bit that
 /// changes the fewest elements, and these most.
 fn usual_edit(at: &SiteContext) -> Option<Edit> {
-    let w = own(at)?.w;
+    let w = own(at)?.w.with_scale(1.0);
     let (row, column, mut values) = (w.rows / 3, w.cols / 2, vec![0.0f32; w.cols]);
     decode_matrix_row(&w, row, &mut values);
     if Float::of(w.dtype).is_some() {
@@ -139,7 +139,7 @@ fn usual_edit(at: &SiteContext) -> Option<Edit> {
     least.map(|(.., edit)| edit)
 }
 
-/// A block of a row of a matrix.
+/// A block of a row of a matrix, without the matrix's own scale.
 struct RowBlock<'w> {
     w: &'w Matrix,
     row: usize,
@@ -169,10 +169,7 @@ impl<'w> RowBlock<'w> {
                 let scale = scales[self.index / group * 4..].first_chunk().copied().map(f32::from_le_bytes);
                 values[0] = f32::from(bytes[0] as i8) * scale.unwrap_or(0.0);
             }
-            None if is_ternary(w.dtype) => {
-                ternary::decode_row(bytes, &mut values);
-                values.iter_mut().for_each(|value| *value *= w.scale());
-            }
+            None if is_ternary(w.dtype) => ternary::decode_row(bytes, &mut values),
             None => decode_row(w.dtype, bytes, &mut values),
         }
         values.into_iter().map(|value| self.used.round(value.into())).collect()
@@ -199,8 +196,9 @@ fn read_edits(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         return Vec::new();
     }
     let used = Profile::of(at.n.numerics()).weights;
-    let factor = effective(product.factor);
-    let reading = CorruptionSearch { w: &product.w, x: operands(at, x, &product.w), factor, used };
+    let factor = effective(product.factor) * f64::from(product.w.scale());
+    let w = &product.w.clone().with_scale(1.0);
+    let reading = CorruptionSearch { w, x: operands(at, x, w), factor, used };
     let of_row = |&row: &usize| {
         let bias = product.bias.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
         // Errors are measured from our result before rounding.
@@ -272,9 +270,11 @@ fn operands(at: &SiteContext, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
 
 /// Data for finding the elements that cause an output's errors.
 struct CorruptionSearch<'r> {
+    /// The matrix, without its own scale.
     w: &'r Matrix,
     /// Inputs of each token.
     x: Vec<Vec<f64>>,
+    /// Factor of all products, which includes the matrix's own scale.
     factor: f64,
     /// Type that weights are rounded to before the product.
     used: Float,

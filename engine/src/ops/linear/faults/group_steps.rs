@@ -68,7 +68,8 @@ pub(super) fn with_numbers(w: &Matrix, changed: impl Fn(f32, usize, usize) -> f3
         let values = row.iter().enumerate();
         values.for_each(|(col, &value)| data.extend(changed(value, index, col).to_le_bytes()));
     }
-    Matrix::from_stored(&StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() })
+    let stored = StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() };
+    Some(Matrix::from_stored(&stored)?.with_activations_of(w))
 }
 
 /// Returns true for numbers without codes and scales.

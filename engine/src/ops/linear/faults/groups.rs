@@ -128,11 +128,12 @@ fn decoded_off(w: &Matrix, by: f32) -> Option<Matrix> {
     for index in 0..w.rows {
         decode_matrix_row(w, index, &mut row);
         for (values, block) in row.chunks(len).zip(w.row(index).chunks(size)) {
-            let off = by * f16::from_le_bytes([block[0], block[1]]).to_f32();
+            let off = by * f16::from_le_bytes([block[0], block[1]]).to_f32() * w.scale();
             values.iter().for_each(|value| data.extend((value + off).to_le_bytes()));
         }
     }
-    Matrix::from_stored(&StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() })
+    let stored = StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() };
+    Some(Matrix::from_stored(&stored)?.with_activations_of(w))
 }
 
 /// Adds a number to each code, in a type that products read as codes. Codes of 4 bits need a type with 5 bits. `None` if
@@ -154,7 +155,8 @@ fn with_codes_off(w: &Matrix, by: i8) -> Option<Matrix> {
         DType::Q4_0 => {
             blocks.for_each(|block| data.extend(of_five_bits(block, by)));
             let (dtype, shape) = (DType::Q5_0, vec![w.rows, w.cols]);
-            Matrix::from_stored(&StoredTensor { dtype, shape, data: data.into() })
+            let changed = Matrix::from_stored(&StoredTensor { dtype, shape, data: data.into() })?;
+            Some(changed.with_activations_of(w).with_scale(w.scale()))
         }
         _ => None,
     }

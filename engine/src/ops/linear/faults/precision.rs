@@ -91,7 +91,8 @@ fn applies_to(rounding: WeightRounding, w: &Matrix) -> bool {
     }
 }
 
-/// Rounds weights of a plain type and stores them in the original type, so activations are rounded as before.
+/// Rounds stored weights of a plain type and stores them in the original type, so activations are rounded as before. The
+/// matrix keeps its own scale.
 fn rounded(w: &Matrix, rounding: WeightRounding) -> Option<Matrix> {
     rounded_by(w, rounding, largest_in(w, rounding))
 }
@@ -102,21 +103,21 @@ fn rounded_by(w: &Matrix, rounding: WeightRounding, largest: f32) -> Option<Matr
         return None;
     }
     let mut data = vec![0; w.dtype.bytes_for(w.cols * w.rows)?];
-    let mut row = vec![0.0; w.cols];
+    let (unscaled, mut row) = (w.clone().with_scale(1.0), vec![0.0; w.cols]);
     for (index, stored) in data.chunks_mut(w.dtype.bytes_for(w.cols)?).enumerate() {
-        decode_matrix_row(w, index, &mut row);
+        decode_matrix_row(&unscaled, index, &mut row);
         rounding.round(&mut row, largest);
         quantise_row(w.dtype, &row, stored);
     }
     w.with_elements(data)
 }
 
-/// Returns the largest absolute weight, if the rounding needs it.
+/// Returns the largest absolute stored weight, if the rounding needs it.
 fn largest_in(w: &Matrix, rounding: WeightRounding) -> f32 {
     let WeightRounding::Tensor(_) = rounding else { return 0.0 };
-    let mut row = vec![0.0; w.cols];
+    let (unscaled, mut row) = (w.clone().with_scale(1.0), vec![0.0; w.cols]);
     (0..w.rows).fold(0.0f32, |most, index| {
-        decode_matrix_row(w, index, &mut row);
+        decode_matrix_row(&unscaled, index, &mut row);
         most.max(largest_of(&row))
     })
 }

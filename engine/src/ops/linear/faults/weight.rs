@@ -65,7 +65,9 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 /// Reads the matrix as if the file stored it transposed.
 fn transposed(w: &Matrix) -> Option<Matrix> {
     let stored = StoredTensor { dtype: w.dtype, shape: vec![w.cols, w.rows], data: elements(w).into() };
-    (w.group_len().is_none() && w.dtype.tail_bytes() == 0).then(|| Matrix::transposed(&stored))?
+    let is_whole = w.group_len().is_none() && w.dtype.tail_bytes() == 0;
+    let transposed = is_whole.then(|| Matrix::transposed(&stored))??;
+    Some(transposed.with_activations_of(w).with_scale(w.scale()))
 }
 
 fn elements(w: &Matrix) -> Bytes {
