@@ -103,7 +103,9 @@ pub(super) fn mixed_dot() -> Option<Dot> {
 pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
         Q4_0 tile::q4_0;
+        Q4_1 tile::q4_1;
         Q5_0 tile::q5_0;
+        Q5_1 tile::q5_1;
         Q8_0 tile::q8_0;
         IQ4_NL tile::iq4_nl_batch;
         Q2_K k_quants_tile::q2_k;
