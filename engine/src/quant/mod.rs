@@ -82,6 +82,9 @@ pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
 /// Dot products of two stored rows with four quantised rows; same bits as [`Dot`].
 pub(crate) type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
 
+/// Decodes a stored row.
+pub(crate) type RowDecoder = fn(row: &[u8], out: &mut [f32]);
+
 /// Quantises a row of activations.
 pub(crate) type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
 
@@ -96,7 +99,7 @@ struct TypeTraits {
     dtype: DType,
     /// Type that activations are quantised to: `vec_dot_type` in ggml's type traits.
     activation: DType,
-    decode: fn(row: &[u8], out: &mut [f32]),
+    decode: RowDecoder,
     dot: Dot,
     /// Returns the index of the first block with an infinite or NaN scale.
     unsound: fn(row: &[u8]) -> Option<usize>,

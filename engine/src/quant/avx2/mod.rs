@@ -16,7 +16,7 @@ mod tile;
 mod wide_block;
 
 use super::block::{QuantBlock, decode_blocks};
-use super::{Dot, DotTile, RowQuantiser, TernaryCodes, TernarySum};
+use super::{Dot, DotTile, RowDecoder, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
 /// Provides safe access to functions that need special instructions.
@@ -142,7 +142,7 @@ pub(super) fn ternary_codes() -> Option<TernaryCodes> {
 
 /// Returns the row decoder that the compiler makes for AVX2.
 #[expect(unsafe_code)]
-pub(super) fn decoder<B: QuantBlock>() -> Option<fn(&[u8], &mut [f32])> {
+pub(super) fn decoder<B: QuantBlock>() -> Option<RowDecoder> {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn decode<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
         decode_blocks::<B>(row, out);
