@@ -3,7 +3,7 @@
 is checked with and without the search; the difference of the processor seconds is the time of the search.
 
     cargo build --release
-    python benches/cause_search.py [--models tiny-llama2 tiny-llama3 ...] [--values N] [--prompt TEXT]
+    python benches/cause_search.py [--models tiny-llama2 tiny-llama3 ...] [--values N] [--tokens IDS]
 
 Prints for each model the number of dumps that fail, the median, the time that 95 % stay below, the longest time with its
 change, and the share of dumps whose report names the injected cause. A model is a name that `xcheck models` lists, or a
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--xcheck", type=Path, default=REPOSITORY / "target" / "release" / "xcheck")
     parser.add_argument("--models", nargs="+", default=SHIPPED)
     parser.add_argument("--values", type=int, default=2, help="values of each cause")
-    parser.add_argument("--prompt", default="Once upon a time, there was a little girl named Lily")
+    parser.add_argument("--tokens", default="1,17,5,80,33,12,7,91,64,3,29,101,54,76,18,2", help="ids of the prompt")
     args = parser.parse_args()
 
     every = changes(args.xcheck, args.values)
@@ -78,7 +78,7 @@ def main() -> None:
     times = []
     with tempfile.TemporaryDirectory() as folder:
         for model in args.models:
-            prompt = ["--prompt", args.prompt]
+            prompt = ["--tokens", args.tokens]
             found = [(search(args.xcheck, model, change, prompt, Path(folder)), change) for change in every]
             found = sorted((seconds, named, change) for (seconds, named), change in filter(lambda one: one[0], found))
             times += found

@@ -28,18 +28,9 @@ pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row
     <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
 }
 
-/// Decodes a row, with AVX2 where the processor has it: the same operations, so the same bits.
-pub(super) fn decode_row<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(decode) = super::avx2::decoder::<B>() {
-        return decode(row, out);
-    }
-    decode_blocks::<B>(row, out);
-}
-
 /// Decodes a row block by block.
 #[inline(always)]
-pub(super) fn decode_blocks<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
+pub(super) fn decode_row<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
     for (block, out) in blocks::<B>(row).iter().zip(out.chunks_exact_mut(B::LEN)) {
         block.decode(out);
     }

@@ -67,7 +67,7 @@ use half::slice::HalfFloatSliceExt;
 pub use self::activation_codes::{
     ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, extent, round_to_eighth,
 };
-use self::block::{decode_row as decode_blocks, first_unsound as unsound};
+use self::block::{QuantBlock, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
 pub(crate) use self::product::Product;
 pub(crate) use self::rounding::nearest_whole;
@@ -256,6 +256,12 @@ pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
     if w.scale() != 1.0 {
         out.iter_mut().for_each(|value| *value *= w.scale());
     }
+}
+
+/// Decodes a row of blocks: the same operations with and without special instructions, so the same bits.
+fn decode_blocks<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
+    let decode: RowDecoder = simd::decoder::<B>().unwrap_or(block::decode_row::<B>);
+    decode(row, out);
 }
 
 /// Returns the type that activations are quantised to before products with weights of this type.

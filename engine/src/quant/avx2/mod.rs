@@ -15,7 +15,7 @@ mod ternary;
 mod tile;
 mod wide_block;
 
-use super::block::{QuantBlock, decode_blocks};
+use super::block::{self, QuantBlock};
 use super::{Dot, DotTile, RowDecoder, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
@@ -140,12 +140,12 @@ pub(super) fn ternary_codes() -> Option<TernaryCodes> {
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
 }
 
-/// Returns the row decoder that the compiler makes for AVX2.
+/// Returns the decoder of rows that the compiler makes for AVX2.
 #[expect(unsafe_code)]
 pub(super) fn decoder<B: QuantBlock>() -> Option<RowDecoder> {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn decode<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
-        decode_blocks::<B>(row, out);
+        block::decode_row::<B>(row, out);
     }
     // SAFETY: `found` checks for the instructions that the function needs.
     found().then_some(|row, out| unsafe { decode::<B>(row, out) })

@@ -142,7 +142,8 @@ pub fn products_that_explain(
     among: &[IntegerProducts],
 ) -> Option<Vec<IntegerProducts>> {
     let [origin] = compared.traced.origins() else { return None };
-    let node = node_of(origin).filter(|node| node.operation::<Linear>().is_some())?;
+    let node = node_of(origin)?;
+    let linear = node.operation::<Linear>()?;
     let mut wanted = compared.wanted(0..compared.sides[0].rows(), false);
     wanted.truncate(MANY);
     let explains = |products: &&IntegerProducts, values: &[usize]| {
@@ -156,13 +157,16 @@ pub fn products_that_explain(
     };
     let plain = LazyCell::new(|| distance(&node.profile));
     let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= *plain;
-    let width = node.operation::<Linear>()?.w.cols;
     // A group as long as the row is the same as one group per token.
-    let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
+    let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= linear.w.cols);
+    let has_row_scales = LazyCell::new(|| linear.has_row_scales());
+    let applies = |products: &IntegerProducts| {
+        divides(products.codes.group) && (products.row_scales == RowScales::Decoded || *has_row_scales)
+    };
     let few = &wanted[..wanted.len().min(FEW)];
     let fitting = among
         .iter()
-        .filter(|products| divides(products.codes.group))
+        .filter(|products| applies(products))
         .filter(|products| explains(products, few) && explains(products, &wanted))
         .filter(is_near);
     Some(fitting.copied().collect())
