@@ -2,8 +2,8 @@
 
 python make_atlas.py RESULTS.jsonl ...
 
-Results replace those of the same model and engine; causes replace all older ones, if the files have any. Without files,
-the page is written again.
+Results replace those of the same model and engine, causes those of the same model. Without files, the page is written
+again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def update(results: dict[str, Any], models: dict[str, dict[str, Any]]) -> None:
     for name, row in models.items():
         for engine in row["faults"]:
             rows[name][f"faults {engine}"] = counted({name: row}, engine)
-    results["causes"] = causes(models) or results["causes"]
+    results["causes"] = dict(sorted((results["causes"] | causes(models)).items()))
 
 
 def counted(models: dict[str, dict[str, Any]], engine: str) -> dict[str, int]:

@@ -231,8 +231,8 @@ def branch_of(names: dict[str, Any]) -> str:
     layer = next(name for name in names if re.search(r"\.(layers|h|blocks)\.0$", name) and "vision" not in name)
     if f"{layer}.post_feedforward_layernorm" in names:
         return f"{layer}.post_attention_layernorm"
-    branches = ("post_self_attn_layernorm", "self_attn", "attn", "attention", "self_attention", "linear_attn", "mamba", "mixer", "conv")
-    return next(path for path in (f"{layer}.{branch}" for branch in branches) if path in names)
+    branches = ("post_self_attn_layernorm", "self_attn", "attn", "attention", "self_attention", "linear_attn", "mamba")
+    return next(path for path in (f"{layer}.{branch}" for branch in (*branches, "mixer", "conv")) if path in names)
 
 
 def multiply(module: Any, factor: float) -> None:
