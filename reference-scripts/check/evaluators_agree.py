@@ -23,7 +23,8 @@ from typing import Any
 
 os.environ["TQDM_DISABLE"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python/src"), str(Path(__file__).parent), str(ROOT / "reference-scripts/dump")]
+sys.path[:0] = [str(ROOT / "python/src"), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dump"))
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
