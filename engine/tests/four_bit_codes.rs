@@ -4,7 +4,7 @@
 use half::bf16;
 use xcheck_engine::exact::{Profile, ResultPair, judge};
 use xcheck_engine::numerics::{ActivationQuantisation, F32, Numerics, Transformers};
-use xcheck_engine::quant::{ActivationCodes, CodeGroup, ScaleType, decode_matrix_row};
+use xcheck_engine::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, decode_matrix_row};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::view::View;
@@ -193,4 +193,25 @@ fn settings_of_codes_that_do_not_exist_are_refused() {
     assert!(floats.problem().is_some_and(|problem| problem.contains("asymmetric")));
     let sound = stated(r#"{"group": {"values": 32}, "codes": "f4_e2m1", "scale": "e8m0_ceil"}"#);
     assert_eq!((sound.problem(), sound.group), (None, CodeGroup::Values(32)));
+}
+
+/// Values that have no finite scale, and the largest number, which has one.
+#[test]
+fn groups_of_infinite_and_of_largest_values_are_evaluated() {
+    let w = of_weights(values(OUTPUTS * WIDTH, 1.7));
+    for scale in [ScaleType::Power, ScaleType::PowerBelow, ScaleType::PowerAbove] {
+        let group = CodeGroup::Values(32);
+        let codes = ActivationCodes { group, codes: ActivationCodeType::F4E2m1, scale, ..Default::default() };
+        let right = ActivationQuantisation::over(Box::new(Transformers::Bf16), codes);
+        for (value, is_sound) in [(f32::INFINITY, false), (f32::MAX, false), (1e30, true)] {
+            let mut x = values(WIDTH, 0.77);
+            x[0] = value;
+            let x = Tensor::new(&[1, WIDTH], x);
+            let result = traced(&right).linear(&x, &w);
+            let made = wide(&right.linear(&x, &w));
+            assert!(!is_sound || is_explained(&result, &made), "{scale:?}, {value}");
+            let zeros = [0.0; OUTPUTS];
+            assert!(!is_sound || !is_explained(&result, &zeros), "{scale:?}, {value}: other values");
+        }
+    }
 }

@@ -238,7 +238,8 @@ impl ValueRange {
     fn steps(&self, codes: &ActivationCodes) -> (Vec<f64>, f64) {
         let most = self.high.max(-self.low);
         let by = self.unsure + ROUNDINGS * U * most;
-        let few = codes.few_steps((most - by).max(0.0) as f32, (most + by) as f32);
+        let largest = if most.is_finite() { (most + by).min(f32::MAX.into()) } else { most };
+        let few = codes.few_steps((most - by).max(0.0) as f32, largest as f32);
         if let Some(few) = few {
             return (few.into_iter().map(f64::from).collect(), 0.0);
         }
@@ -248,8 +249,9 @@ impl ValueRange {
     }
 }
 
-/// Number of roundings of a scale and of a quotient by it. GPUs approximate reciprocals with the error of two roundings.
-const ROUNDINGS: f64 = 6.0;
+/// Number of roundings of a scale and of a quotient by it. GPUs approximate reciprocals with the error of two roundings,
+/// which makes six. xcheck rounds the scale and the quotient once each.
+const ROUNDINGS: f64 = 8.0;
 
 /// Range of values, or a stored scale, that determines codes.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-use super::group_scales::{LARGEST_E4M3, LocalScales, ScaleType, round_to_eighth};
+use super::group_scales::{LARGEST_E4M3, LEAST_POWER, LocalScales, ScaleType, round_to_eighth};
 use super::nearest_whole;
 use crate::weight::{DType, InputScale, Matrix};
 
@@ -209,15 +209,18 @@ impl ActivationCodes {
         self.scale.round(step)
     }
 
-    /// Returns all steps of groups whose largest absolute value is from `least` to `most`; `None` if there are more than a
-    /// few.
+    /// Returns all steps of groups whose largest absolute value is from `least` to `most`: at most one for each exponent or
+    /// 8-bit scale. `None` for scales of other types, and if a group has an infinite value.
     pub(crate) fn few_steps(&self, least: f32, most: f32) -> Option<Vec<f32>> {
         let [least, most] = [least, most].map(|most| self.scale(0.0, most));
+        if !most.is_finite() {
+            return None;
+        }
         if let Some(local) = self.local.filter(|local| local.are_rounded) {
             let [least, most] = [least, most].map(|scale| local.stored(scale));
             return Some(local.between(least, most).into_iter().map(|scale| local.used(scale)).collect());
         }
-        let half = |&step: &f32| Some(step / 2.0).filter(|&half| half >= least && half > 0.0);
+        let half = |&step: &f32| Some(step / 2.0).filter(|&half| half >= least.max(LEAST_POWER));
         let powers = || std::iter::successors(Some(most), half).collect();
         ScaleType::POWERS.contains(&self.scale).then(powers)
     }

@@ -50,18 +50,26 @@ impl ScaleType {
 
     /// Returns the power of two that scales a group of floats up to `largest`; `None` for other types.
     pub(super) fn power(self, of_group: f32, largest: f32) -> Option<f32> {
-        // The added bits carry to the exponent from 1.75 on, never, or unless the value is a power of two.
+        if !of_group.is_finite() {
+            return Some(of_group);
+        }
         let (value, carried) = match self {
+            // The added bits carry to the exponent from 1.75 on.
             ScaleType::Power => (of_group, 1 << 21),
+            // They never carry.
             ScaleType::PowerBelow => (of_group, 0),
+            // They carry unless the value is a power of two.
             ScaleType::PowerAbove => (of_group / largest, (1 << 23) - 1),
             _ => return None,
         };
         let exponent = ((value.to_bits() + carried) >> 23) as f32 - 127.0;
         let of_largest = if self == ScaleType::PowerAbove { 0.0 } else { largest.log2().floor() };
-        Some(if of_group == 0.0 { 0.0 } else { (exponent - of_largest).max(-127.0).exp2() })
+        Some(if of_group == 0.0 { 0.0 } else { (exponent - of_largest).clamp(-127.0, 127.0).exp2() })
     }
 }
+
+/// Smallest power of two that a group is scaled by, 2⁻¹²⁷.
+pub(super) const LEAST_POWER: f32 = f32::from_bits(1 << 22);
 
 /// Scales of groups that are stored as 8-bit floats, after they are multiplied by a number of the matrix (NVFP4).
 #[derive(Clone, Copy, Debug, PartialEq)]
