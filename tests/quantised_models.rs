@@ -452,6 +452,13 @@ fn products_that_are_not_known_are_refused_with_their_key() {
             config["quantization_config"]["config_groups"]["group_0"]["input_activations"][key] = value;
         }
     };
+    // Attention with 8-bit activations, whose scales are computed from the values.
+    let with_dynamic_group = |config: &mut Value| {
+        let groups = &mut config["quantization_config"]["config_groups"];
+        groups["group_1"] = groups["group_0"].clone();
+        groups["group_1"]["targets"] = json!(["re:.*nothing.*"]);
+        groups["group_1"]["input_activations"] = json!({"num_bits": 8, "strategy": "token", "dynamic": true});
+    };
     let keep = |_: &mut Tensors| ();
     let cases = [
         (changed("w8a8", scheme("dynamic", json!("local")), keep), "input_activations.dynamic"),
@@ -462,6 +469,7 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         (changed("nvfp4-inputs", scheme("dynamic", json!(true)), keep), "input_activations.strategy"),
         (changed("nvfp4-inputs", scheme("type", json!("int")), keep), "input_activations.num_bits"),
         (changed("mxfp4-inputs", scheme("scale_dtype", json!(null)), keep), "input_activations.scale_dtype"),
+        (changed("nvfp4-inputs", with_dynamic_group, keep), "group_1.input_activations.dynamic"),
     ];
     for (copy, key) in cases {
         let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {

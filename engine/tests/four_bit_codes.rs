@@ -2,19 +2,20 @@
 //! round either way are explained, other scales are not.
 
 use half::bf16;
-use xcheck_engine::exact::{Profile, ResultPair, judge};
+use xcheck_engine::exact::{Float, Profile, ResultPair, judge};
 use xcheck_engine::numerics::{ActivationQuantisation, F32, Numerics, Transformers};
+use xcheck_engine::ops::linear::exact::{IntegerProducts, products_that_explain};
 use xcheck_engine::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, decode_matrix_row};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::view::View;
-use xcheck_engine::weight::{DType, InputScale, Matrix, StoredTensor};
+use xcheck_engine::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
 const TOKENS: usize = 48;
 const WIDTH: usize = 64;
 const OUTPUTS: usize = 16;
-const NVFP4: InputScale = InputScale { codes: DType::NVFP4, step: 900.0, zero: 0.0 };
-const MXFP4: InputScale = InputScale { codes: DType::MXFP4, step: 1.0, zero: 0.0 };
+const NVFP4: InputScale = InputScale { codes: InputCodes::Nvfp4, step: 900.0, zero: 0.0 };
+const MXFP4: InputScale = InputScale { codes: InputCodes::Mxfp4, step: 1.0, zero: 0.0 };
 
 /// Values of bf16 with many sizes.
 fn values(count: usize, seed: f32) -> Vec<f32> {
@@ -37,17 +38,21 @@ fn matrix(input: InputScale) -> Matrix {
 
 /// The codes that a file states, with quotients and decoded values of a type.
 fn codes(input: &InputScale, float: ScaleType) -> ActivationCodes {
-    let scale = if input.codes == DType::MXFP4 { ScaleType::Power } else { float };
+    let scale = if input.codes == InputCodes::Mxfp4 { ScaleType::Power } else { float };
     ActivationCodes { scale, quotients: float, ..ActivationCodes::of_matrix(input) }
 }
 
-fn is_explained(traced: &Tensor, made: &[f64]) -> bool {
+/// Compares a traced result with another engine's values.
+fn compared<T>(traced: &Tensor, made: &[f64], judge: impl Fn(&ResultPair) -> T) -> T {
     let made: Vec<f64> = made.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
     // The other side differs everywhere, so that all values are evaluated.
     let nowhere = vec![f64::NAN; made.len()];
     let sides = [&View::of(traced.shape(), &made), &View::of(traced.shape(), &nowhere)];
-    let compared = ResultPair { traced, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX };
-    judge(&compared, false).expect("one operation").dump.is_explained()
+    judge(&ResultPair { traced, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX })
+}
+
+fn is_explained(traced: &Tensor, made: &[f64]) -> bool {
+    compared(traced, made, |pair| judge(pair, false).expect("one operation").dump.is_explained())
 }
 
 fn wide(x: &Tensor) -> Vec<f64> {
@@ -182,6 +187,53 @@ fn experts_use_the_scales_of_their_own_matrix() {
     assert!(!is_explained(&result, &wide(&plain)), "nothing is quantised");
 }
 
+/// Experts show their codes if no other products are quantised.
+#[test]
+fn codes_of_experts_are_found_from_their_products() {
+    let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
+    let chosen = Tensor::new(&[TOKENS, 2], (0..2 * TOKENS).map(|at| [0.0, 1.0, 2.0, 0.0][at % 4]).collect());
+    for input in [NVFP4, MXFP4] {
+        let w = [1.0, 1.3, 1.7].map(|by| matrix(InputScale { step: by * input.step, ..input }));
+        let stated = IntegerProducts::stored(Float::Bf16, w.iter()).expect("codes");
+        let traced = TracedNumerics::new(&Transformers::Bf16, Profile::of(&Transformers::Bf16));
+        let result = traced.routed(&x, &w, &chosen);
+        let by = |numerics: &dyn Numerics| wide(&numerics.routed(&x, &w, &chosen));
+        let right = coded(&input, ScaleType::Bf16);
+        for (made, is_found) in [(by(&right), true), (by(&Transformers::Bf16), false)] {
+            let found = compared(&result, &made, |pair| products_that_explain(pair, &stated));
+            assert_eq!(found.is_some_and(|found| !found.is_empty()), is_found, "{input:?}");
+        }
+    }
+}
+
+/// Each format of codes that the file states adds its types.
+#[test]
+fn candidates_cover_all_formats_of_a_file() {
+    let w = [MXFP4, InputScale { codes: InputCodes::Float8, step: 0.1, zero: 0.0 }].map(matrix);
+    let of = |w: &[Matrix]| IntegerProducts::stored(Float::Bf16, w.iter()).unwrap_or_default();
+    let has = |all: &[IntegerProducts], scale| all.iter().any(|one| one.codes.scale == scale);
+    for w in [w.clone(), [w[1].clone(), w[0].clone()]] {
+        assert!(has(&of(&w), ScaleType::PowerBelow) && has(&of(&w), ScaleType::Bf16));
+        let powers = w[0].input_scale().is_some_and(|input| input.codes == InputCodes::Mxfp4);
+        assert_eq!(has(&of(&w[..1]), ScaleType::PowerBelow), powers);
+    }
+}
+
+/// Floats have no zero points, and scales that a format does not have are not used.
+#[test]
+fn settings_of_another_format_change_nothing() {
+    let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
+    let by = |codes, input| {
+        let numerics = ActivationQuantisation::over(Box::new(Transformers::Bf16), codes);
+        numerics.linear(&x, &matrix(input))
+    };
+    let right = codes(&NVFP4, ScaleType::F32);
+    let powers = ActivationCodes { scale: ScaleType::Power, ..right };
+    assert!(by(right, NVFP4) == by(powers, NVFP4));
+    assert!(by(right, NVFP4) == by(ActivationCodes { asymmetric: true, ..right }, NVFP4));
+    assert!(by(right, NVFP4) != by(right, InputScale { step: 1.3 * NVFP4.step, ..NVFP4 }));
+}
+
 #[test]
 fn settings_of_codes_that_do_not_exist_are_refused() {
     let stated = |json: &str| serde_json::from_str::<ActivationCodes>(json).expect("the keys exist");
@@ -191,6 +243,9 @@ fn settings_of_codes_that_do_not_exist_are_refused() {
     assert!(quotients.problem().is_some_and(|problem| problem.contains("quotients")));
     let floats = stated(r#"{"codes": "f4_e2m1", "asymmetric": true}"#);
     assert!(floats.problem().is_some_and(|problem| problem.contains("asymmetric")));
+    let matrix = stated(r#"{"group": "matrix", "asymmetric": true}"#);
+    assert!(matrix.problem().is_some_and(|problem| problem.contains("zero points")));
+    assert_eq!(stated(r#"{"group": "matrix", "scale": "e8m0_floor"}"#).problem(), None);
     let sound = stated(r#"{"group": {"values": 32}, "codes": "f4_e2m1", "scale": "e8m0_ceil"}"#);
     assert_eq!((sound.problem(), sound.group), (None, CodeGroup::Values(32)));
 }

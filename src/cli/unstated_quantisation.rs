@@ -1,6 +1,10 @@
 //! Quantised activations that a dump does not state.
 
-use crate::checkpoint::{Point, Site};
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::checkpoint::Point;
 use crate::cli::numerics::ACTIVATION_CODES;
 use crate::cli::unstated_properties::holds_results_alone;
 use crate::dump::{Dump, Producer};
@@ -17,20 +21,9 @@ pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
 }
 
-/// Returns the ways to multiply codes of activations that the model's file states; `None` if it states none, or the dump
-/// records a product in a layer.
-pub(super) fn stated_products(
-    dump: &Dump,
-    model: &dyn Model,
-    results: Float,
-) -> Option<Vec<IntegerProducts>> {
-    use Point::{AttnOut, FfnGate, FfnOut, FfnUp, K, Q, V};
-    let is_product = |site: Site| matches!(site.point, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut);
-    if dump.sites().any(is_product) {
-        return None;
-    }
-    let input = model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale())?;
-    Some(IntegerProducts::stored(results, &input))
+/// Returns the ways to multiply codes of activations that the model's file states; `None` if it states none.
+pub(super) fn stated_products(model: &dyn Model, results: Float) -> Option<Vec<IntegerProducts>> {
+    IntegerProducts::stored(results, model.matrices().iter().map(|(_, matrix)| *matrix))
 }
 
 /// Returns the integer products of common engines, each with and without the model's head: ONNX Runtime's
@@ -64,14 +57,37 @@ pub(super) fn with_integers(producer: &Producer, products: IntegerProducts) -> O
     Some(Producer { rounding: Some(rounding), ..producer.clone() })
 }
 
+/// Returns the codes of activations that a producer states.
+fn stated_codes(producer: &Producer) -> Option<&Value> {
+    producer.rounding.as_ref()?.get(ACTIVATION_CODES).filter(|codes| !codes.is_null())
+}
+
+/// Returns the producer as if it quantised no activations; `None` if it states no codes that the model's file
+/// determines.
+pub(super) fn without_file_codes(producer: &Producer) -> Option<Producer> {
+    let codes: ActivationCodes = serde_json::from_value(stated_codes(producer)?.clone()).ok()?;
+    let mut rounding = producer.rounding.clone().filter(|_| codes.are_stored())?;
+    rounding.remove(ACTIVATION_CODES);
+    Some(Producer { rounding: Some(rounding), ..producer.clone() })
+}
+
+/// Returns the reason why a dump cannot show the codes of activations, for taps that are as near to unquantised ones.
+pub(super) fn about_unrecorded_codes(taps: &BTreeSet<Point>) -> String {
+    let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
+    format!(
+        "{}: the codes of unrecorded activations are so uncertain that the error bounds explain almost any value; record \
+         the inputs of products with quantised activations, such as attn_norm, attn_context, ffn_norm and ffn_act, and \
+         the products",
+        names.join(", ")
+    )
+}
+
 /// Returns a note on unquantised activations, if the model's file states codes for them.
-pub(super) fn about_whole_activations(model: &dyn Model, producer: &Producer) -> Option<String> {
-    let has_codes =
-        producer.rounding.as_ref().is_some_and(|rounding| rounding.contains_key(ACTIVATION_CODES));
+pub(super) fn about_unquantised_activations(model: &dyn Model, producer: &Producer) -> Option<String> {
     let states_codes = || model.matrices().iter().any(|(_, matrix)| matrix.input_scale().is_some());
     let note = "the values are judged as products of unquantised activations, although the model's file states how to \
                 quantise them";
-    (!has_codes && states_codes()).then(|| note.to_owned())
+    (stated_codes(producer).is_none() && states_codes()).then(|| note.to_owned())
 }
 
 /// Returns a note on the integer products that the values show.
@@ -81,7 +97,7 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         CodeGroup::Values(len) => format!("{len} values"),
         CodeGroup::Token => "each token".to_owned(),
         CodeGroup::Pass => "each pass".to_owned(),
-        CodeGroup::Matrix if codes.codes == ActivationCodeType::F4E2m1 => {
+        CodeGroup::Matrix if codes.codes == ActivationCodeType::F4E2m1 || codes.scale.is_power() => {
             "each group of values that the file's format defines".to_owned()
         }
         CodeGroup::Matrix => "each matrix, stored in the file".to_owned(),

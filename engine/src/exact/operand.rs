@@ -309,7 +309,7 @@ pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Optio
 fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange, step: f64, off: f64) -> ExactValue {
     if !(step > 0.0 && step.is_finite()) {
         // All codes are 0 if the group's scale is stored as 0.
-        return if codes.local.is_some() { ExactValue::sure(0.0) } else { x };
+        return if codes.local.is_some() && x.value.is_finite() { ExactValue::sure(0.0) } else { x };
     }
     let roundings = if codes.local.is_some() { ROUNDINGS } else { 4.0 };
     let slack = |scaled: f64| scaled.abs() * (roundings * U + off);

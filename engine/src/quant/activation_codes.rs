@@ -3,9 +3,9 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-use super::group_scales::{LARGEST_E4M3, LEAST_POWER, LocalScales, ScaleType, round_to_eighth};
+use super::group_scales::{LARGEST_E4M3, LEAST_POWER, LocalScales, ScaleType, round_to_small_float};
 use super::nearest_whole;
-use crate::weight::{DType, InputScale, Matrix};
+use crate::weight::{InputCodes, InputScale, Matrix};
 
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub enum CodeGroup {
     /// All values of all tokens of a pass.
     Pass,
     /// The values that the file states for the matrix: all values of all passes, with a stored scale, or the groups of
-    /// NVFP4 and MXFP4. Activations of other matrices are not quantised.
+    /// NVFP4, MXFP4 and MXFP8. Activations of other matrices are not quantised.
     Matrix,
 }
 
@@ -36,12 +36,12 @@ pub enum ActivationCodeType {
 }
 
 impl ActivationCodeType {
-    /// Returns the type of the codes by a stored scale.
+    /// Returns the type of the codes of a format.
     fn of(input: &InputScale) -> Self {
         match input.codes {
-            DType::I8 => ActivationCodeType::Int8,
-            DType::NVFP4 | DType::MXFP4 => ActivationCodeType::F4E2m1,
-            _ => ActivationCodeType::F8E4m3,
+            InputCodes::Int8 => ActivationCodeType::Int8,
+            InputCodes::Nvfp4 | InputCodes::Mxfp4 => ActivationCodeType::F4E2m1,
+            InputCodes::Float8 | InputCodes::Mxfp8 => ActivationCodeType::F8E4m3,
         }
     }
 
@@ -109,10 +109,16 @@ impl ActivationCodes {
             Self { codes, asymmetric: true, .. } if codes.largest_float().is_some() => {
                 Some("activation_codes: floats are not asymmetric")
             }
-            Self { codes: ActivationCodeType::Int8, scale, .. } if ScaleType::POWERS.contains(scale) => {
+            Self { group: CodeGroup::Matrix, asymmetric: true, .. } => Some(
+                "activation_codes: the file states the zero points of \"matrix\", so asymmetric is false",
+            ),
+            // The codes of a matrix are read from its file.
+            Self { codes: ActivationCodeType::Int8, scale, group, .. }
+                if scale.is_power() && *group != CodeGroup::Matrix =>
+            {
                 Some("activation_codes: scales of integers are not powers of two")
             }
-            Self { quotients, .. } if ScaleType::POWERS.contains(quotients) => {
+            Self { quotients, .. } if quotients.is_power() => {
                 Some("activation_codes: quotients is \"f32\", \"f16\" or \"bf16\"")
             }
             Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
@@ -141,23 +147,23 @@ impl ActivationCodes {
     pub(crate) fn with_scale(&self, input: &InputScale) -> Self {
         let codes = ActivationCodeType::of(input);
         match input.codes {
-            DType::NVFP4 => {
+            InputCodes::Nvfp4 => {
                 let local = Some(LocalScales { global: input.step, are_rounded: true });
-                Self { group: CodeGroup::Values(16), codes, local, ..*self }
+                let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
+                Self { group: CodeGroup::Values(16), codes, scale, local, ..*self }
             }
-            DType::MXFP4 => {
-                let scale = Some(self.scale).filter(|scale| ScaleType::POWERS.contains(scale));
-                let scale = scale.unwrap_or(ScaleType::Power);
+            InputCodes::Mxfp4 | InputCodes::Mxfp8 => {
+                let scale = if self.scale.is_power() { self.scale } else { ScaleType::Power };
                 Self { group: CodeGroup::Values(32), codes, scale, ..*self }
             }
-            _ => Self { codes, ..*self },
+            InputCodes::Int8 | InputCodes::Float8 => Self { codes, ..*self },
         }
     }
 
     /// Returns codes by the scales of groups as they are computed, in single precision.
     pub(crate) fn without_stored_scales(&self) -> Self {
         let local = self.local.map(|local| LocalScales { are_rounded: false, ..local });
-        let scale = if ScaleType::POWERS.contains(&self.scale) { ScaleType::F32 } else { self.scale };
+        let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
         Self { local, scale, ..*self }
     }
 
@@ -209,8 +215,8 @@ impl ActivationCodes {
         self.scale.round(step)
     }
 
-    /// Returns all steps of groups whose largest absolute value is from `least` to `most`: at most one for each exponent or
-    /// 8-bit scale. `None` for scales of other types, and if a group has an infinite value.
+    /// Returns all steps of groups whose largest absolute value is from `least` to `most`: at most one for each exponent
+    /// or 8-bit scale. `None` for scales of other types, and if a group has an infinite value.
     pub(crate) fn few_steps(&self, least: f32, most: f32) -> Option<Vec<f32>> {
         let [least, most] = [least, most].map(|most| self.scale(0.0, most));
         if !most.is_finite() {
@@ -222,7 +228,7 @@ impl ActivationCodes {
         }
         let half = |&step: &f32| Some(step / 2.0).filter(|&half| half >= least.max(LEAST_POWER));
         let powers = || std::iter::successors(Some(most), half).collect();
-        ScaleType::POWERS.contains(&self.scale).then(powers)
+        self.scale.is_power().then(powers)
     }
 
     /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
@@ -230,16 +236,16 @@ impl ActivationCodes {
         self.nearest_around(0.0, quotient, ends)
     }
 
-    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient, and the sum is
-    /// rounded to a code: ties go to even codes, not to even distances from the zero point.
+    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient, and the
+    /// sum is rounded to a code: ties go to even codes, not to even distances from the zero point.
     pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
         let zero = f64::from(zero);
         let quotient = if self.local.is_some() { quotient } else { self.quotients.round_wide(quotient) };
         let sum = if zero == 0.0 { quotient } else { self.quotients.round_wide(quotient + zero) };
         let code = match self.codes {
             ActivationCodeType::Int8 => nearest_whole(sum),
-            ActivationCodeType::F8E4m3 => round_to_eighth(sum as f32, 3, -6, LARGEST_E4M3).into(),
-            ActivationCodeType::F4E2m1 => round_to_eighth(sum as f32, 1, 0, 6.0).into(),
+            ActivationCodeType::F8E4m3 => round_to_small_float(sum as f32, 3, -6, LARGEST_E4M3).into(),
+            ActivationCodeType::F4E2m1 => round_to_small_float(sum as f32, 1, 0, 6.0).into(),
         };
         (code - zero).clamp(least.into(), most.into())
     }
@@ -251,12 +257,12 @@ impl ActivationCodes {
     /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
     /// `low`.
     pub(crate) fn ends(&self, low: f32, step: f32) -> (f32, f32) {
-        match self.asymmetric {
-            true => {
+        match self.codes {
+            ActivationCodeType::Int8 if self.asymmetric => {
                 let zero = (-low / step).round_ties_even().clamp(0.0, 255.0);
                 (-zero, 255.0 - zero)
             }
-            false => self.ends_around(0.0),
+            _ => self.ends_around(0.0),
         }
     }
 
@@ -317,7 +323,9 @@ impl ActivationCodes {
         match step > 0.0 && step.is_finite() {
             true => self.round_by(values, step, 0.0, self.ends(low, step)),
             // All codes are 0 if the group's scale is stored as 0.
-            false if self.local.is_some() => values.fill(0.0),
+            false if self.local.is_some() => {
+                values.iter_mut().filter(|value| value.is_finite()).for_each(|value| *value = 0.0)
+            }
             false => {}
         }
     }

@@ -31,6 +31,11 @@ impl ScaleType {
     /// Types of scales that are powers of two.
     pub(crate) const POWERS: [Self; 3] = [ScaleType::Power, ScaleType::PowerBelow, ScaleType::PowerAbove];
 
+    /// Returns true if scales are powers of two.
+    pub fn is_power(self) -> bool {
+        Self::POWERS.contains(&self)
+    }
+
     pub(super) fn round(self, value: f32) -> f32 {
         match self {
             ScaleType::F32 | ScaleType::Power | ScaleType::PowerBelow | ScaleType::PowerAbove => value,
@@ -84,7 +89,7 @@ impl LocalScales {
     /// Returns a scale multiplied by the matrix's number, as it is stored.
     pub(super) fn stored(&self, scale: f32) -> f32 {
         let whole = scale * self.global;
-        if self.are_rounded { round_to_eighth(whole, 3, -6, LARGEST_E4M3) } else { whole }
+        if self.are_rounded { round_to_small_float(whole, 3, -6, LARGEST_E4M3) } else { whole }
     }
 
     /// Returns the scale that is used: the stored one without the matrix's number.
@@ -102,9 +107,9 @@ impl LocalScales {
 /// Largest number of 8-bit floats with four exponent bits.
 pub(super) const LARGEST_E4M3: f32 = 448.0;
 
-/// Rounds to a float of 8 bits or fewer, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
-/// normal number, and `largest` the largest number.
-pub fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
+/// Rounds to a float of 8 bits or fewer, ties to even. `bits` is the number of fraction bits, `least` the exponent of
+/// the smallest normal number, and `largest` the largest number.
+pub fn round_to_small_float(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
     let step = step_at(value, bits, least);
     (nearest_whole((value / step).into()) as f32 * step).clamp(-largest, largest)
 }

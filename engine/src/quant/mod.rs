@@ -68,7 +68,7 @@ use half::slice::HalfFloatSliceExt;
 pub use self::activation_codes::{ActivationCodeType, ActivationCodes, CodeGroup, extent};
 use self::block::{decode_row as decode_blocks, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
-pub use self::group_scales::{LocalScales, ScaleType, round_to_eighth};
+pub use self::group_scales::{LocalScales, ScaleType, round_to_small_float};
 pub(crate) use self::product::Product;
 pub(crate) use self::rounding::nearest_whole;
 pub use self::weight_rounding::WeightRounding;

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use crate::error::{Error, Result};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::json::Config;
-use crate::weight::{DType, InputScale};
+use crate::weight::{DType, InputCodes, InputScale};
 
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
 pub(crate) enum ActivationScheme {
     /// 8-bit codes whose scales are computed from the values.
     Dynamic,
-    /// 4-bit codes in groups of 32, whose scales are powers of two and computed from the values.
-    Mxfp4,
+    /// Codes in groups of 32, whose scales are powers of two and computed from the values: MXFP4 and MXFP8.
+    Powers(InputCodes),
     /// Codes whose scale is stored with the module. NVFP4: 4-bit codes in groups of 16, whose scales are computed from the
     /// values and relative to the stored number.
     Static {
-        /// Type of the codes.
-        codes: DType,
+        /// Format of the codes.
+        codes: InputCodes,
         /// Name of the scale, after the module's name.
         scale: &'static str,
         /// False if a zero point is stored, too.
@@ -44,8 +44,8 @@ impl ActivationScheme {
     /// Returns a scheme that is not supported.
     pub(super) fn unsupported(settings: &Config, key: &str, found: impl ToString) -> Self {
         const EXPECTED: &str = "unquantised activations, 8-bit ones with one stored scale (dynamic: false, strategy: \
-                                tensor), symmetric 8-bit ones with scales computed from their values, or NVFP4 or \
-                                MXFP4 (other quantised activations are not supported)";
+                                tensor), symmetric 8-bit ones with scales computed from their values, or NVFP4, \
+                                MXFP4 or MXFP8 (other quantised activations are not supported)";
         Self::unsupported_for(settings, key, found, EXPECTED)
     }
 
@@ -71,8 +71,8 @@ impl ActivationScheme {
             bits => return Ok(Self::unsupported(arguments, "num_bits", bits)),
         }
         let codes = match arguments.optional_str("type")?.unwrap_or("int") {
-            "int" => DType::I8,
-            "float" => DType::F8_E4M3,
+            "int" => InputCodes::Int8,
+            "float" => InputCodes::Float8,
             other => return Ok(Self::unsupported(arguments, "type", other)),
         };
         let is_symmetric = arguments.optional_bool("symmetric")?.unwrap_or(true);
@@ -93,7 +93,11 @@ impl ActivationScheme {
         if !is_symmetric {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
-        Ok(ActivationScheme::Dynamic)
+        let is_mxfp8 = codes == InputCodes::Float8 && strategy == (Some("group"), Some(32));
+        Ok(match is_mxfp8 && arguments.optional_str("scale_dtype")? == Some("torch.uint8") {
+            true => ActivationScheme::Powers(InputCodes::Mxfp8),
+            false => ActivationScheme::Dynamic,
+        })
     }
 
     /// Reads compressed-tensors' `input_activations` of 4-bit floats: NVFP4 and MXFP4.
@@ -114,8 +118,10 @@ impl ActivationScheme {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
         Ok(match found == nvfp4 {
-            true => Self::Static { codes: DType::NVFP4, scale: "input_global_scale", is_symmetric: true },
-            false => Self::Mxfp4,
+            true => {
+                Self::Static { codes: InputCodes::Nvfp4, scale: "input_global_scale", is_symmetric: true }
+            }
+            false => Self::Powers(InputCodes::Mxfp4),
         })
     }
 
@@ -127,8 +133,8 @@ impl ActivationScheme {
         const ZERO: &str = "input_zero_point";
         let (codes, scale, is_symmetric) = match *self {
             ActivationScheme::Static { codes, scale, is_symmetric } => (codes, scale, is_symmetric),
-            ActivationScheme::Mxfp4 => {
-                return Ok(Some(InputScale { codes: DType::MXFP4, step: 1.0, zero: 0.0 }));
+            ActivationScheme::Powers(codes) => {
+                return Ok(Some(InputScale { codes, step: 1.0, zero: 0.0 }));
             }
             _ => return Ok(None),
         };
@@ -151,6 +157,11 @@ impl ActivationScheme {
                 Err(module.bad(format!("'{}' is {zero}, expected {expected}", module.name(ZERO))))
             }
         }
+    }
+
+    /// Returns true if a matrix's file states all that determines its codes.
+    pub(super) fn is_stated(&self) -> bool {
+        matches!(self, ActivationScheme::Static { .. } | ActivationScheme::Powers(_))
     }
 
     /// Checks that the scheme is supported.

@@ -15,7 +15,7 @@ use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{Dequantisation, FormatGroup, compressed_tensors, one_group, torchao};
 use crate::model::json::Config;
 use crate::model::quantisation;
-use crate::weight::DType;
+use crate::weight::{DType, InputCodes};
 
 /// Key of MLX's settings.
 const MLX: &str = "quantization";
@@ -206,7 +206,9 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     let named_by = |tensors: &'static [&'static str], group: ScaleGroup| {
         let activations = match scheme {
             "dynamic" => ActivationScheme::Dynamic,
-            _ => ActivationScheme::Static { codes: DType::F8_E4M3, scale: tensors[2], is_symmetric: true },
+            _ => {
+                ActivationScheme::Static { codes: InputCodes::Float8, scale: tensors[2], is_symmetric: true }
+            }
         };
         let mut filter = ModuleFilter::all(key);
         filter.exclude_listed(settings, key)?;

@@ -3,9 +3,10 @@
 use std::cell::LazyCell;
 
 use crate::exact::{Float, Profile, ResultPair, RowScales, exacts_explain, node_of};
+use crate::ops::experts::exact::ExpertProducts;
 use crate::ops::linear::exact::Linear;
 use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType};
-use crate::weight::{DType, InputScale};
+use crate::weight::{InputCodes, InputScale, Matrix};
 
 /// A way to compute products of quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,16 +57,39 @@ impl IntegerProducts {
         vec![Self { has_whole_weights: true, ..Self::of_decoded(codes) }]
     }
 
-    /// Returns the candidates for matrices whose file states the codes of activations.
-    pub fn stored(results: Float, input: &InputScale) -> Vec<Self> {
+    /// Returns the candidates for matrices whose file states the codes of activations; `None` if the file states none.
+    pub fn stored<'m>(results: Float, matrices: impl Iterator<Item = &'m Matrix>) -> Option<Vec<Self>> {
+        let mut inputs: Vec<InputScale> = Vec::new();
+        for input in matrices.filter_map(Matrix::input_scale) {
+            if inputs.iter().all(|known| known.codes != input.codes) {
+                inputs.push(input);
+            }
+        }
+        // The same types apply to all formats of codes. Powers of two apply to some of them.
+        let mut all: Vec<Self> = Vec::new();
+        for candidate in inputs.iter().flat_map(|input| Self::of_input(results, input)) {
+            let codes =
+                ActivationCodes { codes: ActivationCodes::of_matrix(&inputs[0]).codes, ..candidate.codes };
+            let candidate = Self { codes, ..candidate };
+            if !all.contains(&candidate) {
+                all.push(candidate);
+            }
+        }
+        (!all.is_empty()).then_some(all)
+    }
+
+    /// Returns the candidates for a format of stated codes.
+    fn of_input(results: Float, input: &InputScale) -> Vec<Self> {
         // Types of scales and of quotients or decoded values.
-        const WHOLE: (ScaleType, ScaleType) = (ScaleType::F32, ScaleType::F32);
+        const SINGLE: (ScaleType, ScaleType) = (ScaleType::F32, ScaleType::F32);
         let short = short_type(results);
         let types: Vec<(ScaleType, ScaleType)> = match (input.codes, short) {
-            (DType::MXFP4, _) => ScaleType::POWERS.map(|power| (power, ScaleType::F32)).into(),
-            (_, None) => vec![WHOLE],
-            (DType::NVFP4, Some(short)) => vec![WHOLE, (short, short), (ScaleType::F32, short)],
-            (_, Some(short)) => vec![WHOLE, (short, short)],
+            (InputCodes::Mxfp4 | InputCodes::Mxfp8, _) => {
+                ScaleType::POWERS.map(|power| (power, ScaleType::F32)).into()
+            }
+            (_, None) => vec![SINGLE],
+            (InputCodes::Nvfp4, Some(short)) => vec![SINGLE, (short, short), (ScaleType::F32, short)],
+            (_, Some(short)) => vec![SINGLE, (short, short)],
         };
         let codes = types.into_iter().map(|(scale, quotients)| ActivationCodes {
             scale,
@@ -142,14 +166,16 @@ fn short_type(results: Float) -> Option<ScaleType> {
     }
 }
 
-/// Returns the candidates that explain the dump's values of a linear layer with plain weights and are much nearer to
-/// the values than a product without integers. `None` if another operation computed the values.
+/// Returns the candidates that explain the dump's values of a linear layer or of experts and are much nearer to the
+/// values than a product without integers. `None` if another operation computed the values.
 pub fn products_that_explain(
     compared: &ResultPair,
     among: &[IntegerProducts],
 ) -> Option<Vec<IntegerProducts>> {
     let [origin] = compared.traced.origins() else { return None };
-    let node = node_of(origin).filter(|node| node.operation::<Linear>().is_some())?;
+    let node = node_of(origin)?;
+    let of_experts = || Some(node.operation::<ExpertProducts>()?.w.first()?.cols);
+    let width = node.operation::<Linear>().map(|linear| linear.w.cols).or_else(of_experts)?;
     let mut wanted = compared.wanted(0..compared.sides[0].rows(), false);
     wanted.truncate(MANY);
     let explains = |products: &&IntegerProducts, values: &[usize]| {
@@ -163,7 +189,6 @@ pub fn products_that_explain(
     };
     let plain = LazyCell::new(|| distance(&node.profile));
     let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= *plain;
-    let width = node.operation::<Linear>()?.w.cols;
     // A group as long as the row is the same as one group per token.
     let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
     let few = &wanted[..wanted.len().min(FEW)];

@@ -8,7 +8,7 @@ use crate::ops::linear::faults::{PRODUCTS, input, neighbours, own};
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
-use crate::weight::{DType, InputScale, Matrix};
+use crate::weight::{InputCodes, InputScale, Matrix};
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::InputScale,
@@ -41,7 +41,7 @@ fn words(at: &SiteContext) -> Vec<String> {
     let all: Vec<String> = fixed.chain(of).chain(layers.map(|layer| format!("layer:{layer}"))).collect();
     // The arithmetic of the run states the type of quotients, if it quantises activations.
     let is_open = at.n.profile().activation_codes.is_none() && short(at.n.profile().results).is_some();
-    let applies = |word: &str, suffix: &str| match stored.codes == DType::MXFP4 && word != "unrounded" {
+    let applies = |word: &str, suffix: &str| match stored.codes.has_powers() && word != "unrounded" {
         true => suffix != ":short",
         false => suffix == ":short" && is_open,
     };
@@ -56,8 +56,8 @@ fn words(at: &SiteContext) -> Vec<String> {
 /// Returns the values that apply to all matrices with a format of codes.
 fn fixed_words(stored: &InputScale) -> &'static [&'static str] {
     match stored.codes {
-        DType::NVFP4 => &["unit", "inverse", "unrounded", "values:32", "token", "pass"],
-        DType::MXFP4 => &["unrounded", "values:16", "token", "pass"],
+        InputCodes::Nvfp4 => &["unit", "inverse", "unrounded", "values:32", "token", "pass"],
+        InputCodes::Mxfp4 | InputCodes::Mxfp8 => &["unrounded", "values:16", "token", "pass"],
         _ => &["unit", "inverse", "token", "pass", "values:128"],
     }
 }
@@ -73,10 +73,11 @@ fn short(results: Float) -> Option<ScaleType> {
 /// Computes the product with other scales of the activations' codes.
 fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
-    let of_outliers = product.w.outliers().map(|_| InputScale { codes: DType::I8, step: 1.0, zero: 0.0 });
+    let of_outliers =
+        product.w.outliers().map(|_| InputScale { codes: InputCodes::Int8, step: 1.0, zero: 0.0 });
     let stored = product.w.input_scale().or(of_outliers)?;
-    let suffix = SUFFIXES.into_iter().find(|suffix| value.ends_with(suffix));
-    let word = suffix.map_or(value, |suffix| value.trim_end_matches(suffix));
+    let with = |suffix| Some((value.strip_suffix(suffix)?, Some(suffix)));
+    let (word, suffix) = SUFFIXES.into_iter().find_map(with).unwrap_or((value, None));
     let codes = codes(at, &stored, suffix)?;
     let of = |point: Point, layer| at.operations.product(point, layer)?.w.input_scale();
     let with_step = |step: f32| Some((InputScale { step, ..stored }, None));
@@ -106,7 +107,7 @@ fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
 /// Returns the codes of the run's arithmetic, or those of the stored scale. Powers of two are rounded as the suffix says.
 fn codes(at: &SiteContext, stored: &InputScale, suffix: Option<&str>) -> Option<ActivationCodes> {
     let known = at.n.profile().activation_codes.filter(|codes| codes.group == CodeGroup::Matrix);
-    let codes = known.filter(|_| stored.codes != DType::MXFP4).unwrap_or(ActivationCodes::of_matrix(stored));
+    let codes = known.filter(|_| !stored.codes.has_powers()).unwrap_or(ActivationCodes::of_matrix(stored));
     let with = |scale, quotients| Some(ActivationCodes { scale, quotients, ..codes });
     match suffix {
         Some(":short") => short(at.n.profile().results).and_then(|short| with(short, short)),
