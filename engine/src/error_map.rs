@@ -40,25 +40,6 @@ impl ErrorMagnitude {
         }
     }
 
-    /// Returns the magnitude as a number, with fewer branches.
-    #[inline]
-    fn index_of(error: f64) -> usize {
-        const OF_EXPONENTS: [u8; 0x800] = {
-            let (mut of, mut biased) = ([0; 0x800], 0);
-            while biased < 0x7ff {
-                let exponent = biased as i16 - 1023;
-                let least = if exponent > ErrorMagnitude::LEAST { exponent } else { ErrorMagnitude::LEAST };
-                let within = if least < ErrorMagnitude::MOST { least } else { ErrorMagnitude::MOST };
-                of[biased] = (within - ErrorMagnitude::LEAST) as u8 + 1;
-                biased += 1;
-            }
-            of[biased] = ErrorMagnitude::NONFINITE.0;
-            of
-        };
-        let bits = error.to_bits();
-        usize::from(OF_EXPONENTS[(bits >> 52 & 0x7ff) as usize]) * usize::from(bits << 1 != 0)
-    }
-
     /// Returns the magnitude for 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
     pub fn of_exponent(exponent: i16) -> Option<Self> {
         let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
@@ -73,31 +54,6 @@ impl ErrorMagnitude {
     /// Returns all magnitudes, from no error to NaN and infinity.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT as u8).map(Self)
-    }
-}
-
-/// Number of errors of each magnitude.
-#[derive(Clone, Debug)]
-pub struct MagnitudeCounts {
-    /// Counts in four interleaved tables, because neighbouring errors often have the same magnitude.
-    turns: [[u64; ErrorMagnitude::COUNT]; 4],
-}
-
-impl Default for MagnitudeCounts {
-    fn default() -> Self {
-        Self { turns: [[0; ErrorMagnitude::COUNT]; 4] }
-    }
-}
-
-impl MagnitudeCounts {
-    /// Counts several errors.
-    pub fn add(&mut self, errors: &[f64]) {
-        for errors in errors.chunks(self.turns.len()) {
-            errors
-                .iter()
-                .zip(&mut self.turns)
-                .for_each(|(&error, turn)| turn[ErrorMagnitude::index_of(error)] += 1);
-        }
     }
 }
 
@@ -229,20 +185,16 @@ impl ErrorMap {
         let step = if bound.is_finite() { self.step } else { 1 };
         self.counted = self.counted.max(step);
         for at in (0..run.len()).step_by(step) {
-            self.counts[usize::from(ErrorMagnitude::of(error(at)).0)] += step.min(run.len() - at) as u64;
+            // In short runs, another value each time.
+            let represented = step.min(run.len() - at);
+            let counted = at + (run.start + at) / step % represented;
+            self.counts[usize::from(ErrorMagnitude::of(error(counted)).0)] += represented as u64;
         }
         self.meet_run(run, bound, largest);
     }
 
-    /// Adds numbers of errors by magnitude.
-    pub fn add_counts(&mut self, counts: &MagnitudeCounts) {
-        for turn in &counts.turns {
-            self.counts.iter_mut().zip(turn).for_each(|(all, count)| *all += count);
-        }
-    }
-
     /// Updates the largest error of each cell that a run covers, without counting.
-    pub fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
+    fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
         let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
         while start < run.end {
             let cell = self.cell([row, column]);
@@ -275,9 +227,14 @@ impl ErrorMap {
                 cells.iter_mut().for_each(|cell| *cell = (*cell).max(ErrorMagnitude::of(largest)));
                 continue;
             }
-            for flat in start..end {
-                let cell = flat / per_row * high / rows * wide + flat % inner * wide / inner;
-                map[cell] = map[cell].max(ErrorMagnitude::of(errors[flat - run.start]));
+            let mut flat = start;
+            while flat < end {
+                let column = flat % inner * wide / inner;
+                let end_of_cell = flat / inner * inner + ((column + 1) * inner).div_ceil(wide);
+                let of_cell = &errors[flat - run.start..end.min(end_of_cell) - run.start];
+                let cell = &mut map[flat / per_row * high / rows * wide + column];
+                *cell = of_cell.iter().fold(*cell, |most, &error| most.max(ErrorMagnitude::of(error)));
+                flat = end_of_cell;
             }
         }
     }

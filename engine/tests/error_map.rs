@@ -1,7 +1,7 @@
 //! Where errors are and of what size, held to the definition.
 
 use proptest::prelude::*;
-use xcheck_engine::error_map::{ErrorMagnitude, ErrorMap, MagnitudeCounts};
+use xcheck_engine::error_map::{ErrorMagnitude, ErrorMap};
 
 /// Cell by cell, value by value.
 fn plainly(shape: &[usize], errors: &[f64]) -> Vec<ErrorMagnitude> {
@@ -69,19 +69,38 @@ proptest! {
 }
 
 proptest! {
+    /// Entries of the innermost axis that are wrong everywhere, in runs that end anywhere.
     #[test]
-    fn runs_that_are_counted_in_full_come_to_what_each_value_comes_to((shape, errors) in array(), first in 0.0..1.0f64) {
-        let first = (first * errors.len() as f64) as usize;
-        let (mut each, mut all) = (ErrorMap::new(&shape), ErrorMap::new(&shape));
-        errors[first..].iter().enumerate().for_each(|(at, &error)| each.add(first + at, error));
-        let larger = |a: f64, b: f64| if b.is_nan() || b > a { b } else { a };
-        let largest = |part: std::ops::Range<usize>| errors[first..][part].iter().copied().fold(0.0, larger);
-        let run = first..errors.len();
-        all.meet_run(run.clone(), largest(0..run.len()), largest);
-        let mut counts = MagnitudeCounts::default();
-        errors[run].chunks(5).for_each(|errors| counts.add(errors));
-        all.add_counts(&counts);
-        prop_assert_eq!(each, all);
+    fn runs_of_any_length_come_to_the_same_map_over_the_innermost_axis(
+        [outer, next, inner] in [1usize..30, 2usize..9, 2usize..200],
+        wrong in prop::collection::vec((0.0..1.0f64, 1.0..1e6f64), 1..3),
+        length in 1usize..400,
+    ) {
+        let wrong: Vec<(usize, f64)> =
+            wrong.into_iter().map(|(at, error)| ((at * inner as f64) as usize, error)).collect();
+        let error = |flat: usize| wrong.iter().find(|(at, _)| *at == flat % inner).map_or(0.0, |found| found.1);
+        let errors: Vec<f64> = (0..outer * next * inner).map(error).collect();
+        let mut spread = ErrorMap::with_innermost(&[outer, next, inner]);
+        for (piece, errors) in errors.chunks(length).enumerate() {
+            let largest = |part: std::ops::Range<usize>| errors[part].iter().copied().fold(0.0, f64::max);
+            let run = piece * length..piece * length + errors.len();
+            spread.add_run(run.clone(), largest(0..errors.len()), |at| errors[at], largest);
+            spread.meet_innermost(run, errors, largest(0..errors.len()));
+        }
+        let spread = spread.settled();
+        let [rows, columns] = spread.cells();
+        let mut expected = vec![ErrorMagnitude::NONE; rows * columns];
+        for (flat, &error) in errors.iter().enumerate() {
+            let cell = flat / inner / next * rows / outer * columns + flat % inner * columns / inner;
+            expected[cell] = expected[cell].max(ErrorMagnitude::of(error));
+        }
+        let has_right_columns = (0..inner).map(|at| at * columns / inner).any(|column| {
+            wrong.iter().all(|(at, _)| at * columns / inner != column)
+        });
+        prop_assert_eq!(spread.axes, if has_right_columns { [0, 2] } else { [0, 1] });
+        if has_right_columns {
+            prop_assert_eq!(spread.largest, expected);
+        }
     }
 }
 
@@ -143,7 +162,7 @@ fn a_map_is_over_the_axes_that_hide_least() {
         for (row, errors) in errors.chunks(128).enumerate() {
             let largest = |part: std::ops::Range<usize>| errors[part].iter().copied().fold(0.0, f64::max);
             let run = 128 * row..128 * row + 128;
-            spread.meet_run(run.clone(), largest(0..128), largest);
+            spread.add_run(run.clone(), largest(0..128), |at| errors[at], largest);
             spread.meet_innermost(run, errors, largest(0..128));
         }
         spread.settled()

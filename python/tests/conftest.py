@@ -47,6 +47,21 @@ def judge(tmp_path, program):
     return run
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Returns a function that makes a tiny model of a kind, once, and returns its directory."""
+    import tiny  # needs torch
+
+    folder, made = tmp_path_factory.mktemp("models"), {}
+
+    def model(kind: str):
+        if kind not in made:
+            made[kind] = tiny.make(kind, folder)
+        return made[kind]
+
+    return model
+
+
 @pytest.fixture
 def small(tmp_path):
     """Opens a dump of a model of two layers, four heads of eight, two of them for keys."""

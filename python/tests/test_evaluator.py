@@ -19,19 +19,6 @@ PASSES = [tiny.TOKENS]
 DECODE = [tiny.TOKENS[:7], [51], [4], [60]]
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    """Returns the directory of a model."""
-    folder, made = tmp_path_factory.mktemp("models"), {}
-
-    def model(kind: str):
-        if kind not in made:
-            made[kind] = tiny.make(kind, folder)
-        return made[kind]
-
-    return model
-
-
 class Judged:
     """Judges a dump: the sites that fail, in the order of execution."""
 

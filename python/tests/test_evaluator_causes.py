@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-from test_evaluator import DECODE, PASSES, Judged, attributes, judged, models, parameter  # noqa: E402, F401
+from test_evaluator import DECODE, PASSES, Judged, attributes, judged, parameter  # noqa: E402
 
 from module_recorder import record  # noqa: E402
 from xcheck.evaluator.causes import numbers  # noqa: E402
@@ -75,7 +75,7 @@ def test_the_range_of_numbers_that_fit_is_bisected():
 
 
 @pytest.mark.parametrize(("kind", "found"), [("llama", 0.005), ("gemma3_text", 0.01)])
-def test_the_eps_of_norms_is_named_in_bf16(models, tmp_path, kind, found):  # noqa: F811
+def test_the_eps_of_norms_is_named_in_bf16(models, tmp_path, kind, found):
     name = "variance_epsilon" if kind == "llama" else "eps"
     first = causes_of(judged(models(kind), tmp_path, attributes(**{name: found}), BF16))
     assert first and all(f"{found:g}" in cause["found"] for cause in first), first
@@ -87,7 +87,7 @@ def test_the_eps_of_norms_is_named_in_bf16(models, tmp_path, kind, found):  # no
 @pytest.mark.parametrize(
     ("scale", "dtype"), [(0.275, BF16), (0.3125, BF16), (8**-0.5 * 1.25, torch.float32), (0.275, torch.float32)]
 )
-def test_a_scale_is_named_or_its_range(models, tmp_path, scale, dtype):  # noqa: F811
+def test_a_scale_is_named_or_its_range(models, tmp_path, scale, dtype):
     for cause in causes_of(judged(models("llama"), tmp_path, attributes(scaling=scale), dtype)):
         found = [float(number) for number in cause["found"].split(" to ")]
         assert cause["kind"] == "constant" and "scaling" in cause["what"], cause
@@ -97,7 +97,7 @@ def test_a_scale_is_named_or_its_range(models, tmp_path, scale, dtype):  # noqa:
         )
 
 
-def test_one_cause_of_a_scale_is_found(models, tmp_path):  # noqa: F811
+def test_one_cause_of_a_scale_is_found(models, tmp_path):
     (cause,) = causes_of(judged(models("llama"), tmp_path, attributes(scaling=0.3125)))
     assert cause["found"] == "0.3125" and cause["line"] > 0
 
@@ -164,14 +164,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_injected_fault_is_the_only_cause(models, tmp_path, name):  # noqa: F811
+def test_the_injected_fault_is_the_only_cause(models, tmp_path, name):
     kind, fault, options, words = FAULTS[name]
     assert not judged(models(kind), tmp_path, **options).wrong
     causes = causes_of(judged(models(kind), tmp_path, fault, **options))
     assert causes and all(words in cause["what"] for cause in causes), causes
 
 
-def test_exchanged_layer_types_are_named(models, tmp_path):  # noqa: F811
+def test_exchanged_layer_types_are_named(models, tmp_path):
     import transformers
 
     path = models("gemma3_text")
@@ -182,7 +182,7 @@ def test_exchanged_layer_types_are_named(models, tmp_path):  # noqa: F811
     assert [cause["key"] for cause in causes] == ["layer_types"], causes
 
 
-def test_a_change_that_breaks_other_layers_is_not_confirmed(models, tmp_path):  # noqa: F811
+def test_a_change_that_breaks_other_layers_is_not_confirmed(models, tmp_path):
     """In layer 0 alone, eps and the addend of the weight could explain a norm; only one explains all layers."""
     result = judged(models("llama"), tmp_path, attributes(variance_epsilon=1e-3))
     trial = Trial(result.session, *result.wrong[0], seconds=60)
@@ -193,7 +193,7 @@ def test_a_change_that_breaks_other_layers_is_not_confirmed(models, tmp_path):  
     assert confirmed(trial, right) and not confirmed(trial, wrong)
 
 
-def test_a_fault_of_one_layer_is_not_called_one_of_the_configuration(models, tmp_path):  # noqa: F811
+def test_a_fault_of_one_layer_is_not_called_one_of_the_configuration(models, tmp_path):
     def fault(model):
         model.model.layers[1].input_layernorm.variance_epsilon = 1e-3
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-from test_evaluator_taps import PASSES, Judged, models, record  # noqa: E402, F401
+from test_evaluator_taps import PASSES, Judged, record  # noqa: E402
 
 import tiny  # noqa: E402
 import xcheck  # noqa: E402

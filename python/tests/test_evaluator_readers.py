@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-from test_evaluator import attributes, judged, models, parameter  # noqa: E402, F401
+from test_evaluator import attributes, judged, parameter  # noqa: E402
 
 import tiny  # noqa: E402
 from xcheck.evaluator.call import Arguments  # noqa: E402
@@ -80,7 +80,7 @@ def columns(weight, model):
     return weight[:, 0].T.reshape(len(weight), 1, -1)
 
 
-def folder_of(models, tmp_path, kind):  # noqa: F811
+def folder_of(models, tmp_path, kind):
     """Returns a model's directory. `biased` is a DeepSeek V3 whose routers prefer some experts."""
     if kind != "biased":
         return models(kind)
@@ -129,7 +129,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_reader_names_its_fault(models, tmp_path, name, dtype):  # noqa: F811
+def test_a_reader_names_its_fault(models, tmp_path, name, dtype):
     kind, fault, words, group = FAULTS[name]
     path = folder_of(models, tmp_path, kind)
     twin = judged(path, tmp_path, dtype=dtype)
@@ -141,7 +141,7 @@ def test_a_reader_names_its_fault(models, tmp_path, name, dtype):  # noqa: F811
     assert causes and all(words in cause["what"] and cause["kind"] == group for cause in causes), causes
 
 
-def test_a_fault_that_no_change_explains_has_no_cause(models, tmp_path):  # noqa: F811
+def test_a_fault_that_no_change_explains_has_no_cause(models, tmp_path):
     fault = parameter(f"{LAYER}.self_attn.k_proj.weight", lambda w, m: w * (1 + torch.arange(w.numel()).view_as(w) % 7))
     result = judged(models("llama"), tmp_path, fault)
     (answer,) = search(result.session, *result.wrong[0], seconds=60)
@@ -157,7 +157,7 @@ def test_a_fault_that_no_change_explains_has_no_cause(models, tmp_path):  # noqa
         (lambda y: y[0, 1, 1:3].fill_(torch.nan), ["2 of 160 values are wrong", "not all of them are finite"]),
     ],
 )
-def test_facts_are_told_if_no_change_explains_the_values(models, tmp_path, change, words):  # noqa: F811
+def test_facts_are_told_if_no_change_explains_the_values(models, tmp_path, change, words):
     def fault(model):
         module = model.get_submodule(f"{LAYER}.self_attn.k_proj")
         module.register_forward_hook(lambda m, args, output: (change(output), output)[1])
@@ -167,7 +167,7 @@ def test_facts_are_told_if_no_change_explains_the_values(models, tmp_path, chang
     assert answer["message"] == "facts" and all(word in answer["text"] for word in words), answer
 
 
-def test_recorded_modules_are_bypassed_and_nothing_else(models, tmp_path):  # noqa: F811
+def test_recorded_modules_are_bypassed_and_nothing_else(models, tmp_path):
     result = judged(models("llama"), tmp_path, attributes(scaling=0.5))
     trial = Trial(result.session, "logits", 0, 0, seconds=60)
     assert {f"{LAYER}.mlp", LAYER, "model.norm"} <= set(trial.bypass.calls)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-from test_evaluator import PASSES, Judged, models  # noqa: E402, F401
+from test_evaluator import PASSES, Judged  # noqa: E402
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
@@ -80,7 +80,7 @@ def test_the_axis_of_tokens_has_to_be_certain():
     assert tied_tokens(tied[:2], 4, 2) is None
 
 
-def test_a_wrong_value_of_an_untied_token_is_wrong(models, tmp_path):  # noqa: F811
+def test_a_wrong_value_of_an_untied_token_is_wrong(models, tmp_path):
     model = tiny.load(models("llama"))
     session = Judged(models("llama"), record(model, PASSES, tmp_path / "dump.safetensors")).session
     above = torch.tensor([[True], [False]])
@@ -89,7 +89,7 @@ def test_a_wrong_value_of_an_untied_token_is_wrong(models, tmp_path):  # noqa: F
     assert not session.decide(message, above, torch.tensor([[True], [False]])) and message == {"tie": True}
 
 
-def test_a_single_pass_with_a_cache_is_evaluated_with_one(models, tmp_path, monkeypatch):  # noqa: F811
+def test_a_single_pass_with_a_cache_is_evaluated_with_one(models, tmp_path, monkeypatch):
     seen = []
     old = evaluation.call
     monkeypatch.setattr(evaluation, "call", lambda *a, **o: seen.append(o["use_cache"]) or old(*a, **o))
@@ -110,7 +110,7 @@ def test_a_mask_of_a_cache_of_fixed_size_is_cut_to_the_keys():
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_autocast_is_evaluated_if_it_is_stated(models, tmp_path, kind):  # noqa: F811
+def test_autocast_is_evaluated_if_it_is_stated(models, tmp_path, kind):
     model = tiny.load(models(kind))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         paths = [

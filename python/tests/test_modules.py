@@ -180,21 +180,50 @@ def test_a_recurrent_cache_goes_on_and_one_that_was_filled_before_is_refused(tmp
         recorded(model, tmp_path / "e", lambda model: model(torch.tensor([[4]]), cache_params=cache[0]))
 
 
-@pytest.mark.parametrize("compiled", [lambda model: model, torch.compile, "in place"])
-def test_a_compiled_model_shows_the_same_modules(tmp_path, compiled):
+def compiled_in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_forward(model):
+    model.forward = torch.compile(model.forward, backend="eager")
+    return model
+
+
+def compiled_part(model):
+    compiled_forward(model.model.layers[1].feed_forward)
+    return model
+
+
+def not_compiled(model):
+    model.forward = torch.compiler.disable(model.forward)  # a wrapper as torch.compile makes it
+    return model
+
+
+COMPILED = {
+    "a model": (lambda model: model, None),
+    "a model that must not be compiled": (not_compiled, None),
+    "torch.compile(model)": (lambda model: torch.compile(model, backend="eager"), "on"),
+    "model.compile()": (compiled_in_place, "on"),
+    "torch.compile(model.forward)": (compiled_forward, "on"),
+    "torch.compile(part.forward)": (compiled_part, "on"),
+}
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_a_compiled_model_shows_the_same_modules_and_its_dump_says_so(tmp_path, case):
     torch._dynamo.reset()
+    change, setting = COMPILED[case]
     model = decoder("lfm2")
     plain, _ = recorded(model, tmp_path / "plain", lambda model: model(PROMPT))
-    other = model
-    if compiled == "in place":
-        model.compile(backend="eager")
-    else:
-        other = compiled(model, backend="eager") if compiled is torch.compile else compiled(model)
+    other = change(model)
     with torch.no_grad(), xcheck.hook(other, tmp_path / "compiled"):
         other(PROMPT)
     read = Reader(tmp_path / "compiled")
     assert set(read.outputs()) == set(plain.outputs())
     assert read.manifest["model"] == plain.manifest["model"]
+    assert read.manifest["producer"]["settings"].get("torch_compile") == setting
+    assert "torch_compile" not in plain.manifest["producer"]["settings"]
     for key, row in read.outputs().items():
         np.testing.assert_allclose(read.value(row), plain.value(plain.outputs()[key]), rtol=1e-4, atol=1e-5)
 

@@ -31,7 +31,7 @@ def convert(llama_cpp: Path, model: Path, out: Path) -> None:
 
 def without_vocabulary(model_class: Any) -> Any:
     def set_vocab(self: Any) -> None:
-        self.gguf_writer.add_tokenizer_model("none")
+        self.gguf_writer.add_tokenizer_model("no_vocab")
         self.gguf_writer.add_vocab_size(self.hparams["vocab_size"])
 
     model_class.set_vocab = set_vocab

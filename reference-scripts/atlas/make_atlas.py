@@ -2,8 +2,8 @@
 
 python make_atlas.py RESULTS.jsonl ...
 
-Results replace those of the same model and engine; causes replace all older ones, if the files have any. Without files,
-the page is written again.
+Results replace those of the same model and engine, causes those of the same model. Without files, the page is written
+again.
 """
 
 from __future__ import annotations
@@ -74,12 +74,8 @@ def update(results: dict[str, Any], models: dict[str, dict[str, Any]]) -> None:
         results["versions"] = {**versions, "python": sys.version.split()[0]}
     for name, row in models.items():
         for engine in row["faults"]:
-            old, new = rows[name].get(f"faults {engine}", {}), counted({name: row}, engine)
-            totals = Counter(results["totals"][engine])
-            totals.subtract(old)
-            results["totals"][engine] = dict(totals + Counter(new))
-            rows[name][f"faults {engine}"] = new
-    results["causes"] = causes(models) or results["causes"]
+            rows[name][f"faults {engine}"] = counted({name: row}, engine)
+    results["causes"] = dict(sorted((results["causes"] | causes(models)).items()))
 
 
 def counted(models: dict[str, dict[str, Any]], engine: str) -> dict[str, int]:
@@ -118,7 +114,7 @@ def cell(run: dict[str, Any]) -> dict[str, Any]:
 def page(results: dict[str, Any]) -> str:
     versions, models = results["versions"], results["models"]
     lines = [INTRODUCTION, f"Versions: torch {versions['torch']}, transformers {versions['transformers']}, "
-             f"Python {versions['python']}; {len(models)} models.\n", "## Totals\n", *totals(results),
+             f"Python {versions['python']}; {len(models)} models.\n", "## Totals\n", *totals(models),
              "\n## Correct runs\n", *table(models, ENGINES), *other_engines(models)]  # fmt: skip
     lines += ["\n## Injected faults\n", "Detected / located / injected, for eager attention.\n",
               "| model | f32 | bf16 |", "|---|---|---|"]  # fmt: skip
@@ -167,10 +163,11 @@ def cause_lines(causes: dict[str, dict[str, dict[str, int]]]) -> list[str]:
     return lines
 
 
-def totals(results: dict[str, Any]) -> list[str]:
+def totals(models: dict[str, Any]) -> list[str]:
+    """Returns the tables of all correct runs and all injected faults."""
     lines = ["| | runs | pass | fail | error |", "|---|---|---|---|---|"]
     for engine in ENGINES:
-        verdicts = [row["correct"].get(engine, {}).get("verdict") for row in results["models"].values()]
+        verdicts = [row["correct"].get(engine, {}).get("verdict") for row in models.values()]
         judged = [v for v in verdicts if v in ("pass", "fail", "error")]
         numbers = " | ".join(str(judged.count(kind)) for kind in ("pass", "fail", "error"))
         lines.append(f"| correct, {engine} | {len(judged)} | {numbers} |")
@@ -179,11 +176,11 @@ def totals(results: dict[str, Any]) -> list[str]:
         "| | injected | detected | located | undetermined | not measurable |",
         "|---|---|---|---|---|---|",
     ]
-    for engine, counts in results["totals"].items():
-        faults = counts.get("faults", 0)
-        lines.append(f"| faults, {engine} | {faults} | {share(counts.get('detected', 0), faults)} | "
-                     f"{share(counts.get('exact', 0), counts.get('detected', 0))} | "
-                     f"{counts.get('undetermined', 0)} | {counts.get('unmeasurable', 0)} |")  # fmt: skip
+    for engine in FAULTY:
+        counts = sum((Counter(row.get(f"faults {engine}", {})) for row in models.values()), Counter())
+        faults, detected = counts["faults"], counts["detected"]
+        lines.append(f"| faults, {engine} | {faults} | {share(detected, faults)} | {share(counts['exact'], detected)} | "
+                     f"{counts['undetermined']} | {counts['unmeasurable']} |")  # fmt: skip
     return lines
 
 

@@ -90,7 +90,9 @@ def measure(worker: Worker, path: Path, engines: list[str], count: int, cause_se
                 if right_modules(fault, changes, dtype) is None:
                     dropped += 1
                 elif len(rows) < limit and fault.name in same:
-                    rows.append(judged_fault(worker, path, model, same[fault.name], changes, dtype, cause_seconds))
+                    row = judged_fault(worker, path, model, same[fault.name], changes, dtype, cause_seconds)
+                    rows += [] if row is None else [row]
+                    dropped += row is None
             result["faults"][engine], result["unmeasurable"][engine] = rows, dropped
     return result
 
@@ -116,7 +118,7 @@ def give_up(*_: Any) -> None:
 
 def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]]]:
     """Chooses faults that change something in f64, with the sites they change."""
-    model = load_model(path, "f64")
+    model = widest_model(path)
     plan: list[tuple[Fault, list[tuple[Any, float]]]] = []
     small = large = 0
     for fault in faults_of(model, seed_of(path)):
@@ -132,6 +134,16 @@ def planned(path: Path, count: int) -> list[tuple[Fault, list[tuple[Any, float]]
         if large >= count // 3 and small >= count:
             break
     return plan
+
+
+def widest_model(path: Path) -> Any:
+    """Returns the model in f64, or in f32 if its code creates tensors of f32 (XLNet)."""
+    model = load_model(path, "f64")
+    try:
+        run(model, prompt(model), 0)
+    except RuntimeError:
+        return load_model(path, "f32")
+    return model
 
 
 def steps(path: Path, fault: Fault) -> int:
@@ -161,9 +173,13 @@ def right_modules(
 
 def judged_fault(
     worker: Worker, path: Path, model: Any, fault: Fault, changes: list[tuple[Any, float]], dtype: str, seconds: float
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
+    """Judges a faulty run; None if transformers cannot run it in this type."""
     faulty = fault.make(model)
-    recorded = run(faulty, prompt(model), steps(path, fault))
+    try:
+        recorded = run(faulty, prompt(model), steps(path, fault))
+    except RuntimeError:
+        return None
     verdict, causes = judged(worker, path, model, recorded, dtype, seconds if fault.kind != "scale" else 0.0)
     right = right_modules(fault, changes, dtype, verdict.ties) or []
     row = {"fault": fault.name, "kind": fault.kind, "target": fault.target, "expected": fault.expected,

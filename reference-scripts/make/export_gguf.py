@@ -126,6 +126,14 @@ def add_head_size(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_value_length(config.head_dim)
 
 
+def add_expert_sizes(writer: gguf.GGUFWriter, count: int, used: int, size: int | None = None) -> None:
+    """Writes the number of experts, the number that a token uses, and their size if it differs from other feed-forward blocks."""
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(used)
+    if size is not None:
+        writer.add_expert_feed_forward_length(size)
+
+
 def add_llama(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The llama.* keys."""
     writer.add_vocab_size(config.vocab_size)
@@ -175,24 +183,19 @@ def add_mixtral(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     add_sizes(writer, config)
     writer.add_rope_dimension_count(head_size(config))
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_expert_count(config.num_local_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
+    add_expert_sizes(writer, config.num_local_experts, config.num_experts_per_tok)
 
 
 def add_qwen3_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3moe.* keys."""
     add_qwen3(writer, config)
-    writer.add_expert_count(config.num_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    add_expert_sizes(writer, config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
 
 
 def add_qwen2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen2moe.* keys."""
     add_qwen2(writer, config)
-    writer.add_expert_count(config.num_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    add_expert_sizes(writer, config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
     writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
@@ -206,9 +209,7 @@ def add_qwen35(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen35.* and qwen35moe.* keys; in a text, a token has the same position in all sections of RoPE."""
     add_sizes(writer, config, getattr(config, "moe_intermediate_size", None))
     if hasattr(config, "num_experts"):
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        add_expert_sizes(writer, config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
@@ -387,15 +388,13 @@ def add_olmo3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_olmoe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The olmoe.* keys."""
     add_rotated(writer, config)
-    writer.add_expert_count(config.num_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
+    add_expert_sizes(writer, config.num_experts, config.num_experts_per_tok)
 
 
 def add_granite_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The granitemoe.* keys."""
     add_granite(writer, config)
-    writer.add_expert_count(config.num_local_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
+    add_expert_sizes(writer, config.num_local_experts, config.num_experts_per_tok)
 
 
 def add_parallel(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -453,9 +452,7 @@ def add_gemma4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     if config.final_logit_softcapping:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
     if config.enable_moe_block:
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.top_k_experts)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        add_expert_sizes(writer, config.num_experts, config.top_k_experts, config.moe_intermediate_size)
     turned = int(rope["full_attention"]["partial_rotary_factor"] * full.head_dim // 2)
     factors = np.array([1.0] * turned + [1e30] * (full.head_dim // 2 - turned), dtype=np.float32)
     writer.add_tensor("rope_freqs.weight", factors)
@@ -483,8 +480,8 @@ def stack_streams(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The projections to and from AltUp's streams as two tensors of three axes, and the factors of streams as weights."""
     tensors = renamed(tensors, ".correct_output_scale", ".correct_output_scale.weight")
     for name in ("model.altup_projections", "model.altup_unembed_projections"):
-        parts = sorted(part for part in tensors if part.startswith(f"{name}."))
-        tensors[f"{name}.weight"] = np.stack([tensors.pop(part) for part in parts])
+        count = sum(part.startswith(f"{name}.") for part in tensors)
+        tensors[f"{name}.weight"] = np.stack([tensors.pop(f"{name}.{number}.weight") for number in range(count)])
     return tensors
 
 
@@ -513,9 +510,7 @@ def add_llama4(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_rope_dimension_count(config.head_dim)
     add_head_size(writer, config)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_expert_count(config.num_local_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.intermediate_size)
+    add_expert_sizes(writer, config.num_local_experts, config.num_experts_per_tok, config.intermediate_size)
     writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
 
 
@@ -580,9 +575,7 @@ def add_gpt_oss(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     add_head_size(writer, config)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_sliding_window(config.sliding_window)
-    writer.add_expert_count(config.num_local_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.intermediate_size)
+    add_expert_sizes(writer, config.num_local_experts, config.num_experts_per_tok, config.intermediate_size)
     add_yarn(writer, config)
 
 
@@ -604,9 +597,7 @@ def split_clamped_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarra
 
 def add_experts(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The keys of experts with a shared expert, some layers without experts, and a scaling factor."""
-    writer.add_expert_count(config.n_routed_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    add_expert_sizes(writer, config.n_routed_experts, config.num_experts_per_tok, config.moe_intermediate_size)
     writer.add_expert_shared_count(config.n_shared_experts)
     kinds = getattr(config, "mlp_layer_types", None)
     writer.add_leading_dense_block_count(kinds.count("dense") if kinds else config.first_k_dense_replace)
@@ -629,18 +620,14 @@ def add_deepseek_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 def add_minimax(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The minimax-m2.* keys."""
     add_rotated(writer, config)
-    writer.add_expert_count(config.num_local_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.intermediate_size)
+    add_expert_sizes(writer, config.num_local_experts, config.num_experts_per_tok, config.intermediate_size)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def add_ernie_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The ernie4_5-moe.* keys."""
     add_rotated(writer, config)
-    writer.add_expert_count(config.moe_num_experts)
-    writer.add_expert_used_count(config.moe_k)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    add_expert_sizes(writer, config.moe_num_experts, config.moe_k, config.moe_intermediate_size)
     writer.add_expert_shared_count(config.moe_num_shared_experts)
     writer.add_expert_shared_feed_forward_length(config.moe_num_shared_experts * config.moe_intermediate_size)
     writer.add_leading_dense_block_count(config.moe_layer_start_index)
@@ -710,9 +697,7 @@ def add_lfm2_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_shortconv_l_cache(config.conv_L_cache)
-    writer.add_expert_count(config.num_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    add_expert_sizes(writer, config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size)
     writer.add_leading_dense_block_count(config.num_dense_layers)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
@@ -739,8 +724,7 @@ def add_granite_hybrid(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> Non
     has_experts = config.num_local_experts > 0
     add_sizes(writer, config, config.intermediate_size if has_experts else config.shared_intermediate_size, kv_heads)
     if has_experts:
-        writer.add_expert_count(config.num_local_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        add_expert_sizes(writer, config.num_local_experts, config.num_experts_per_tok)
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     writer.add_attention_scale(config.attention_multiplier)
     writer.add_embedding_scale(config.embedding_multiplier)
@@ -773,9 +757,7 @@ def add_nemotron_h(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
 
 def add_nemotron_experts(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The keys of Nemotron-H's experts."""
-    writer.add_expert_count(config.n_routed_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    add_expert_sizes(writer, config.n_routed_experts, config.num_experts_per_tok, config.moe_intermediate_size)
     writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_norm(config.norm_topk_prob)

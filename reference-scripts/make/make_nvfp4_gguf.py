@@ -40,21 +40,7 @@ MODELS = {
     "qwen2": Qwen2Config(intermediate_size=128, **COMMON),
     "qwen3moe": Qwen3MoeConfig(moe_intermediate_size=64, intermediate_size=64, head_dim=32, num_experts=4, num_experts_per_tok=2, **COMMON),
 }
-
-# The converter, without a vocabulary.
-CONVERT = """
-import importlib, runpy, sys
-source, model, out = sys.argv[1:]
-sys.path[:0] = [source, source + "/gguf-py"]
-from conversion.base import TextModel
-def without_vocabulary(self):
-    self.gguf_writer.add_tokenizer_model("no_vocab")
-    self.gguf_writer.add_vocab_size(self.hparams["vocab_size"])
-for module, kind in (("llama", "LlamaModel"), ("qwen", "Qwen2Model"), ("qwen", "Qwen3MoeModel")):
-    getattr(importlib.import_module("conversion." + module), kind).set_vocab = without_vocabulary
-sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", "f32"]
-runpy.run_path(source + "/convert_hf_to_gguf.py", run_name="__main__")
-"""
+CONVERT = Path(__file__).resolve().parents[1] / "atlas/convert_gguf.py"
 
 
 def random_model(config):
@@ -63,7 +49,7 @@ def random_model(config):
     random = torch.Generator().manual_seed(4)
     for name, weight in made.named_parameters():
         noise = torch.randn(weight.shape, generator=random)
-        size = {"norm": 0.3, "bias": 0.3}.get(name.split(".")[-2][-4:], None) or (0.3 if name.endswith("bias") else 0.18)
+        size = 0.3 if "norm" in name or name.endswith("bias") else 0.18
         weight.data = ((1 if "norm" in name else 0) + size * noise).to(weight.dtype)
     return made
 
@@ -117,7 +103,7 @@ def main():
         file, dump = out / f"{name}.gguf", out / f"{name}.safetensors"
         with tempfile.TemporaryDirectory() as folder:
             save(Path(folder), config)
-            subprocess.run([sys.executable, "-c", CONVERT, str(source), folder, str(file)], check=True)
+            subprocess.run([sys.executable, str(CONVERT), str(source), folder, str(file)], check=True)
         program = str(environment / "bin/dump_llama_cpp")
         words = ["--model", file, "--tokens", PROMPT, "--decode", "1", "--threads", "1", "--out", dump]
         subprocess.run([program, *map(str, words)], check=True)

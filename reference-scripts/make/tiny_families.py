@@ -294,6 +294,14 @@ LATENT = {
     "v_head_dim": 16,
     "num_key_value_heads": 4,
 }
+
+# Mistakes in routing by sigmoids with a correction bias.
+BIASED_SIGMOIDS = {
+    "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
+    "no correction bias": shows(misroute(biased=False), 0.1, 3),
+    "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+}
+
 MODELS = {
     "tiny-gemma": tiny(
         "Gemma's architecture, a first generation: norms multiply by 1 + weight, embeddings are multiplied by √32, GELU by tanh,",
@@ -577,9 +585,7 @@ MODELS = {
         Lfm2MoeConfig,
         16,
         {
-            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
-            "no correction bias": shows(misroute(biased=False), 0.1, 3),
-            "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+            **BIASED_SIGMOIDS,
             "weights that are not divided by their sum": shows(misroute(divided=False), 0.1),
             "the kernels in the opposite order": shows(weight_change("conv.conv.weight", lambda w: w.flip(-1))),
         },
@@ -1210,9 +1216,7 @@ MODELS = {
         Glm4MoeConfig,
         68,
         {
-            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
-            "no correction bias": shows(misroute(biased=False), 0.1, 3),
-            "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+            **BIASED_SIGMOIDS,
             "no factor of the weights": shows(misroute(scale=1.0)),
             "no shared expert": shows(drop_shared_expert),
             "RoPE of whole heads": shows(rope_change(partial_rotary_factor=1.0)),
@@ -1268,9 +1272,7 @@ MODELS = {
         MiniMaxM2Config,
         0,
         {
-            "softmax in place of sigmoids": shows(misroute(scores=softmax), 0.1),
-            "no correction bias": shows(misroute(biased=False), 0.1, 3),
-            "the correction bias in the weights": shows(misroute(weighs_bias=True), 0.1),
+            **BIASED_SIGMOIDS,
             "norms of each head": shows(norm_each_head),
         },
         gains={**QK_NORM, "experts": 2.0},

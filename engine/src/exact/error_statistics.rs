@@ -1,12 +1,11 @@
 //! Error statistics of two engines against the exact values: violations, largest errors, and sums for the bias.
 
-use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
 use multiversion::multiversion;
 
-use crate::error_map::{ErrorMap, MagnitudeCounts};
+use crate::error_map::ErrorMap;
 use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError, Terms};
 use crate::exact::choice::ChoiceSet;
 use crate::exact::float::Float;
@@ -29,8 +28,6 @@ pub(super) struct ErrorStatistics<'m> {
     stored: [Option<Float>; 2],
     is_double: bool,
     pub(super) sides: [EngineErrors; 2],
-    /// Counts of bound ratios by magnitude for each engine, before they are moved into the distributions.
-    counts: [MagnitudeCounts; 2],
     biases: Option<BiasAccumulator>,
     /// Some of the dump's values that are above their error bound.
     examples: Vec<usize>,
@@ -78,7 +75,6 @@ impl<'m> ErrorStatistics<'m> {
             stored: [stored, None],
             is_double: false,
             sides: [(); 2].map(|()| EngineErrors { spread: Some(spread()), ..EngineErrors::default() }),
-            counts: Default::default(),
             biases: None,
             examples: Vec::new(),
             room: RunBuffers::default(),
@@ -167,9 +163,9 @@ impl<'m> ErrorStatistics<'m> {
                 known.meet(InexactValue { flat, value, exact, bound_ratio });
             }
         }
-        self.counts[side].add(bound_ratios);
         if let Some(spread) = &mut known.spread {
-            spread.meet_run(flats.clone(), largest, |part| counted(&bound_ratios[part], 0.0).1);
+            let largest_of = |part| counted(&bound_ratios[part], 0.0).1;
+            spread.add_run(flats.clone(), largest, |at| bound_ratios[at], largest_of);
             spread.meet_innermost(flats.clone(), bound_ratios, largest);
         }
         if side == 0 && over > 0 && self.examples.len() < EXAMPLES {
@@ -179,17 +175,8 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// Moves the counts into the distributions.
-    fn spread_out(mut self) -> Self {
-        for (side, counts) in self.sides.iter_mut().zip(mem::take(&mut self.counts)) {
-            side.spread.iter_mut().for_each(|spread| spread.add_counts(&counts));
-        }
-        self
-    }
-
     /// Adds the statistics of other results.
     pub(super) fn plus(mut self, part: Self) -> Self {
-        let part = part.spread_out();
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
             side.over += part.over;
             part.worst.into_iter().for_each(|off| side.meet(off));
@@ -207,15 +194,14 @@ impl<'m> ErrorStatistics<'m> {
     }
 
     /// Returns the results for both engines, and some unexplained values of the dump in ascending order.
-    pub(super) fn finish(self, common: SharedError) -> (EngineErrors, EngineErrors, Vec<usize>) {
-        let mut this = self.spread_out();
-        let bias = |side: usize| this.biases.as_ref().and_then(|biases| biases.largest(side, common));
+    pub(super) fn finish(mut self, common: SharedError) -> (EngineErrors, EngineErrors, Vec<usize>) {
+        let bias = |side: usize| self.biases.as_ref().and_then(|biases| biases.largest(side, common));
         let biases = [bias(0), bias(1)];
         let settled =
             |side: EngineErrors| EngineErrors { spread: side.spread.map(ErrorMap::settled), ..side };
-        let [dump, engine] = this.sides.map(settled);
-        this.examples.sort_unstable();
-        (EngineErrors { bias: biases[0], ..dump }, EngineErrors { bias: biases[1], ..engine }, this.examples)
+        let [dump, engine] = self.sides.map(settled);
+        self.examples.sort_unstable();
+        (EngineErrors { bias: biases[0], ..dump }, EngineErrors { bias: biases[1], ..engine }, self.examples)
     }
 }
 

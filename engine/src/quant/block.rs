@@ -28,6 +28,8 @@ pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row
     <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
 }
 
+/// Decodes a row block by block.
+#[inline(always)]
 pub(super) fn decode_row<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
     for (block, out) in blocks::<B>(row).iter().zip(out.chunks_exact_mut(B::LEN)) {
         block.decode(out);

@@ -33,6 +33,7 @@ impl QuantBlock for BlockIq1M {
         self.block_scale().is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

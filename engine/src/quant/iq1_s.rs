@@ -31,6 +31,7 @@ impl QuantBlock for BlockIq1S {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

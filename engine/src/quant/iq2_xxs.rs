@@ -23,6 +23,7 @@ impl QuantBlock for BlockIq2Xxs {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

@@ -27,6 +27,7 @@ impl QuantBlock for BlockIq3S {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

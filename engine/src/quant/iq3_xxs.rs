@@ -24,6 +24,7 @@ impl QuantBlock for BlockIq3Xxs {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

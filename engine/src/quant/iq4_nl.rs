@@ -25,6 +25,7 @@ impl QuantBlock for BlockIq4Nl {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         q_symmetric::decode(self, out);
     }

@@ -37,6 +37,7 @@ impl QuantBlock for BlockIq4Xs {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

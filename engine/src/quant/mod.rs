@@ -66,7 +66,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 pub use self::activation_codes::{ActivationCodeType, ActivationCodes, CodeGroup, extent};
-use self::block::{decode_row as decode_blocks, first_unsound as unsound};
+use self::block::{QuantBlock, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
 pub use self::group_scales::{LocalScales, ScaleType, round_to_small_float};
 pub(crate) use self::product::Product;
@@ -82,6 +82,9 @@ pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
 /// Dot products of two stored rows with four quantised rows; same bits as [`Dot`].
 pub(crate) type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
 
+/// Decodes a stored row.
+pub(crate) type RowDecoder = fn(row: &[u8], out: &mut [f32]);
+
 /// Quantises a row of activations.
 pub(crate) type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
 
@@ -96,7 +99,7 @@ struct TypeTraits {
     dtype: DType,
     /// Type that activations are quantised to: `vec_dot_type` in ggml's type traits.
     activation: DType,
-    decode: fn(row: &[u8], out: &mut [f32]),
+    decode: RowDecoder,
     dot: Dot,
     /// Returns the index of the first block with an infinite or NaN scale.
     unsound: fn(row: &[u8]) -> Option<usize>,
@@ -253,6 +256,12 @@ pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
     if w.scale() != 1.0 {
         out.iter_mut().for_each(|value| *value *= w.scale());
     }
+}
+
+/// Decodes a row of blocks: the same operations with and without special instructions, so the same bits.
+fn decode_blocks<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
+    let decode: RowDecoder = simd::decoder::<B>().unwrap_or(block::decode_row::<B>);
+    decode(row, out);
 }
 
 /// Returns the type that activations are quantised to before products with weights of this type.

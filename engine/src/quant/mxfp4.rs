@@ -27,6 +27,7 @@ impl QuantBlock for BlockMxfp4 {
         self.exponent != NAN
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         q_symmetric::decode(self, out);
     }

@@ -44,6 +44,7 @@ impl QuantBlock for BlockNvfp4 {
         self.scales.iter().all(|scale| scale & NAN != NAN)
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         let codes = [self.codes(0), self.codes(1)];
         let codes = codes.as_flattened().as_chunks::<16>().0;

@@ -21,6 +21,7 @@ impl QuantBlock for BlockQ1_0 {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         wide_block::decode(self, out);
     }

@@ -26,6 +26,7 @@ impl QuantBlock for BlockQ3K {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

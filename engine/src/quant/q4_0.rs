@@ -20,6 +20,7 @@ impl QuantBlock for BlockQ4_0 {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         q_symmetric::decode(self, out);
     }

@@ -21,6 +21,7 @@ impl QuantBlock for BlockQ4_1 {
         self.scale.is_finite() && self.min.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         q_asymmetric::decode(self, out);
     }

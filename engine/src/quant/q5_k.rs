@@ -27,6 +27,7 @@ impl QuantBlock for BlockQ5K {
         self.scale.is_finite() && self.min_scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode_with_mins(self, out);
     }

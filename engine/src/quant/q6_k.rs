@@ -28,6 +28,7 @@ impl QuantBlock for BlockQ6K {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

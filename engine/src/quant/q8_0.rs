@@ -22,6 +22,7 @@ impl QuantBlock for BlockQ8_0 {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         q_symmetric::decode(self, out);
     }

@@ -17,6 +17,7 @@ pub(super) trait AsymmetricBlock: QuantBlock {
 }
 
 /// Decodes a block; implements [`QuantBlock::decode`].
+#[inline(always)]
 pub(super) fn decode(block: &impl AsymmetricBlock, out: &mut [f32]) {
     let (scale, min) = (block.scale(), block.min());
     for (out, code) in out.iter_mut().zip(block.codes()) {

@@ -12,6 +12,7 @@ pub(super) trait SymmetricBlock: QuantBlock {
 }
 
 /// Decodes a block; implements [`QuantBlock::decode`].
+#[inline(always)]
 pub(super) fn decode(block: &impl SymmetricBlock, out: &mut [f32]) {
     let scale = block.scale();
     for (out, code) in out.iter_mut().zip(block.codes()) {

@@ -1,12 +1,22 @@
 //! Fast functions of this machine's architecture. Another instruction set needs a folder like `avx2`, and a line in
 //! each of these functions.
 
+use super::block::QuantBlock;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
-use super::{Dot, DotTile, RowQuantiser};
+use super::{Dot, DotTile, RowDecoder, RowQuantiser};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::weight::DType;
+
+/// Returns the decoder of rows that the compiler makes for more instructions than every machine has. On aarch64, every
+/// machine has the vector instructions.
+pub(super) fn decoder<B: QuantBlock>() -> Option<RowDecoder> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::decoder::<B>();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
 
 /// Returns the kernel for one token.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]

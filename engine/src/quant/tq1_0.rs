@@ -40,6 +40,7 @@ impl QuantBlock for BlockTq1_0 {
         self.scale.is_finite()
     }
 
+    #[inline(always)]
     fn decode(&self, out: &mut [f32]) {
         k_quants::decode(self, out);
     }

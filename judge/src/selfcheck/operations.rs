@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use zerocopy::IntoBytes;
+
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, PassInput, RunInput};
 use crate::error::Result;
@@ -262,7 +264,7 @@ impl Tap for PassComparison<'_> {
             None => value,
         };
         self.found.push(measured(site, &in_order, &rows));
-        let same = Tensor::new(&shape, rows.iter().flat_map(|row| row.numbers).copied().collect());
+        let same = Tensor::new(&shape, rows.iter().map(|row| row.numbers).collect::<Vec<_>>().concat());
         match pairings {
             Some((own, other)) => paired_as(same, other, own),
             None => same,
@@ -274,18 +276,21 @@ fn measured(site: Site, value: &Tensor, rows: &[PassRow]) -> PassDifference {
     let mut apart =
         PassDifference { site, numbers: value.data().len(), different: 0, largest: 0.0, other_length: None };
     let mut left = value.data();
-    for PassRow { numbers, square } in rows {
-        let (row, rest) = left.split_at(numbers.len());
-        for (own, wanted) in
-            row.iter().zip(*numbers).filter(|(own, wanted)| own.to_bits() != wanted.to_bits())
-        {
+    for expected in rows {
+        let (row, rest) = left.split_at(expected.numbers.len());
+        left = rest;
+        if row.as_bytes() == expected.numbers.as_bytes() {
+            continue;
+        }
+        let square = expected.mean_square();
+        let pairs = row.iter().zip(expected.numbers);
+        for (own, wanted) in pairs.filter(|(own, wanted)| own.to_bits() != wanted.to_bits()) {
             let (own, wanted) = (f64::from(*own), f64::from(*wanted));
             let error = (own - wanted).abs();
             let scaled = if error == 0.0 { 0.0 } else { error / (wanted * wanted + square).sqrt() };
             apart.different += 1;
             apart.largest = larger(apart.largest, scaled);
         }
-        left = rest;
     }
     apart
 }

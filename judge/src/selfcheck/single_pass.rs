@@ -27,8 +27,8 @@ pub(super) struct PassRow<'w> {
     /// The numbers that another pass must have in this row. For attention values: only the keys that this
     /// pass has seen.
     pub(super) numbers: &'w [f32],
-    /// Mean square of the row.
-    pub(super) square: f64,
+    /// The whole row, of which `numbers` may be a part.
+    whole: &'w [f32],
 }
 
 impl SinglePass {
@@ -57,7 +57,7 @@ impl SinglePass {
         // Matrices of a recurrence exist after the last token alone.
         if site.point.axes().contains(&TapAxis::State) {
             let rows = value.data().chunks(width);
-            let rows = rows.map(|row| PassRow { numbers: row, square: mean_square(row) });
+            let rows = rows.map(|row| PassRow { numbers: row, whole: row });
             return (positions.end == self.tokens.len()).then(|| rows.collect());
         }
         let (heads, wanted, length) = match site.point.axes() {
@@ -68,7 +68,7 @@ impl SinglePass {
         let all: Vec<&[f32]> = value.data().chunks(width).collect();
         let of_heads = all.chunks(self.tokens.len()).take(heads);
         let rows = of_heads.flat_map(|head| &head[wanted.clone()]);
-        Some(rows.map(|row| PassRow { numbers: &row[..length], square: mean_square(row) }).collect())
+        Some(rows.map(|row| PassRow { numbers: &row[..length], whole: row }).collect())
     }
 
     /// Returns the first site with NaN or infinity, and the value.
@@ -111,6 +111,9 @@ impl Tap for SinglePass {
     }
 }
 
-fn mean_square(row: &[f32]) -> f64 {
-    row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / row.len() as f64
+impl PassRow<'_> {
+    /// Returns the mean square of the whole row.
+    pub(super) fn mean_square(&self) -> f64 {
+        self.whole.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / self.whole.len() as f64
+    }
 }

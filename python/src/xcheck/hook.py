@@ -41,7 +41,6 @@ def hook(
     options: as of `Dump`; what can be found in the model (producer, architecture, heads, ...) need not be said.
     """
     inner = without_adapters(model)
-    is_compiled = any(hasattr(part, WRAPPED) or getattr(part, "_compiled_call_impl", None) for part in model.modules())
     if map is not None and modules:
         raise DumpError("map= names taps, and modules= paths of modules: give one of the two")
     places = None if modules else map if map is not None or is_chain(inner) else known_map(inner)
@@ -54,7 +53,7 @@ def hook(
             dump = stack.enter_context(Dump(out, **{"cut_fused": True, **found_in(inner), **options}))
             watcher = Watcher(dump, inner, only, also, outer=model)
             watcher.ports = [port for port in read_map(places) if wanted(port.tap, only, also)]
-        if is_compiled:
+        if any(is_compiled(part) for part in model.modules()):
             dump.setting("torch_compile", "on")
         with ExitStack() as handles:
             for handle in watcher.attach():
@@ -62,6 +61,14 @@ def hook(
             with watched_caches(watcher.guarded(watcher.see_cache), watcher.calls.see_moved):
                 yield dump
             watcher.finish()
+
+
+def is_compiled(part: Any) -> bool:
+    """Returns true if `torch.compile(part)`, `part.compile()` or `torch.compile(part.forward)` compiles a module."""
+    if hasattr(part, WRAPPED) or getattr(part, "_compiled_call_impl", None) is not None:
+        return True
+    forward = part.forward  # torch.compiler.disable wraps a function too
+    return hasattr(forward, "_torchdynamo_orig_callable") and not getattr(forward, "_torchdynamo_disable", False)
 
 
 def is_chain(model: Any) -> bool:

@@ -15,7 +15,8 @@ mod ternary;
 mod tile;
 mod wide_block;
 
-use super::{Dot, DotTile, RowQuantiser, TernaryCodes, TernarySum};
+use super::block::{self, QuantBlock};
+use super::{Dot, DotTile, RowDecoder, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
 /// Provides safe access to functions that need special instructions.
@@ -102,7 +103,9 @@ pub(super) fn mixed_dot() -> Option<Dot> {
 pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     detected! { dtype;
         Q4_0 tile::q4_0;
+        Q4_1 tile::q4_1;
         Q5_0 tile::q5_0;
+        Q5_1 tile::q5_1;
         Q8_0 tile::q8_0;
         IQ4_NL tile::iq4_nl_batch;
         Q2_K k_quants_tile::q2_k;
@@ -135,6 +138,17 @@ pub(super) fn ternary_sum(dtype: DType) -> Option<TernarySum> {
 pub(super) fn ternary_codes() -> Option<TernaryCodes> {
     // SAFETY: `found` checks for the instructions that the function needs.
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
+}
+
+/// Returns the decoder of rows that the compiler makes for AVX2.
+#[expect(unsafe_code)]
+pub(super) fn decoder<B: QuantBlock>() -> Option<RowDecoder> {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn decode<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
+        block::decode_row::<B>(row, out);
+    }
+    // SAFETY: `found` checks for the instructions that the function needs.
+    found().then_some(|row, out| unsafe { decode::<B>(row, out) })
 }
 
 fn found() -> bool {

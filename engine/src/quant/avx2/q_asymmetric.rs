@@ -13,10 +13,14 @@ pub(super) fn q4_1(weights: &[u8], activations: &[u8]) -> f32 {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q5_1(weights: &[u8], activations: &[u8]) -> f32 {
-    dot(weights, activations, |block: &q5_1::BlockQ5_1| {
-        let high = _mm256_and_si256(spread_bits(block.high), _mm256_set1_epi8(0x10));
-        (block.scale, block.min, _mm256_or_si256(nibbles(&block.nibbles), high))
-    })
+    dot(weights, activations, |block: &q5_1::BlockQ5_1| (block.scale, block.min, q5_1_codes(block)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn q5_1_codes(block: &q5_1::BlockQ5_1) -> __m256i {
+    let high = _mm256_and_si256(spread_bits(block.high), _mm256_set1_epi8(0x10));
+    _mm256_or_si256(nibbles(&block.nibbles), high)
 }
 
 /// Same bits as [`crate::quant::q_asymmetric::dot`]; `read` returns a block's scale, minimum and codes.

@@ -49,7 +49,7 @@ class AttentionCall:
         return bool(((exact.sum(-1) - 1).abs() < NEARLY).all())
 
     def value(self, tap: str, tokens: int) -> torch.Tensor | None:
-        """Returns the tensor of a tap: [batch, head, token, head_dim]; of scores and weights [batch, head, token, key]."""
+        """Returns a tap's tensor: [batch, head, token, head_dim]; scores and weights: [batch, head, token, key]."""
         if self.weights is not None:
             return self.weights if tap == "attn_weights" and not self.lacks_sinks else None
         if tap == "attn_scores":

@@ -42,10 +42,11 @@ class Session:
         self.dump: Dump = open_dump(dump_path)
         self.model: Any = None
         self.settings = Settings(max(2, runs))
-        self.settings.is_other_engine = is_other_engine(self.dump.manifest)
+        manifest = self.dump.manifest
+        self.settings.is_other_engine = is_other_engine(manifest)
         self.ties: Ties  # choices that rounding can decide
         self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
-        self.has_taps = bool(self.dump.taps)
+        self.rounds_otherwise = is_compiled(manifest) or (bool(self.dump.taps) and self.settings.is_other_engine)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
         self.wrong: set[tuple[str, int, int]] = set()  # outputs of modules with values above their bound
         self.seen: set[tuple[str, int, int]] = set()  # outputs of modules with an exact value
@@ -138,8 +139,7 @@ class Session:
         if not value.is_floating_point():
             return torch.zeros(value.shape, dtype=torch.float64)
         sigma = sigma_of(value, stored)
-        manifest = self.dump.manifest
-        if is_compiled(manifest) or (self.has_taps and is_other_engine(manifest)):
+        if self.rounds_otherwise:
             exact = value.exact if isinstance(value, Tracked) else value.double()
             sigma = with_another_rounding(sigma, exact, value.dtype)
         return sigma

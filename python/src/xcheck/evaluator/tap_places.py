@@ -200,7 +200,7 @@ def within(block: Any, path: str, heads: Heads) -> dict[str, Place]:
     if has_latents(block):  # one projection of them is no fused one
         found = {tap: place for tap, place in found.items() if place.fused != "qkv"}
     if any(getattr(module, "clip_qkv", None) is not None for module in block.modules()):
-        found = {tap: place for tap, place in found.items() if tap not in FUSED["qkv"]}  # taps are limited, outputs are not
+        found = {tap: place for tap, place in found.items() if tap not in FUSED["qkv"]}  # outputs are not limited
     if gates_attention(block, path, found):
         found["attn_gated"] = found.pop("attn_context")
         del found["q"]  # heads of queries and gates in turn
@@ -248,7 +248,7 @@ def has_latents(module: Any) -> bool:
 
 
 def after_rope(block: Any, names: list[str]) -> dict[str, str]:
-    """Returns the taps that attention reads in Llama 4, Ministral 3 and Hunyuan, by the tap that it reads in other models."""
+    """Returns the taps that attention reads in Llama 4, Ministral 3 and Hunyuan, by the tap that others read."""
     if any(name.endswith((".qk_norm", ".query_layernorm")) for name in names):
         return {"q_rope": "q_rope_norm", "k_rope": "k_rope_norm"}
     attention = getattr(block, "self_attn", None)

@@ -174,8 +174,9 @@ pub fn products_that_explain(
 ) -> Option<Vec<IntegerProducts>> {
     let [origin] = compared.traced.origins() else { return None };
     let node = node_of(origin)?;
+    let linear = node.operation::<Linear>();
     let of_experts = || Some(node.operation::<ExpertProducts>()?.w.first()?.cols);
-    let width = node.operation::<Linear>().map(|linear| linear.w.cols).or_else(of_experts)?;
+    let width = linear.map(|linear| linear.w.cols).or_else(of_experts)?;
     let mut wanted = compared.wanted(0..compared.sides[0].rows(), false);
     wanted.truncate(MANY);
     let explains = |products: &&IntegerProducts, values: &[usize]| {
@@ -191,10 +192,14 @@ pub fn products_that_explain(
     let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= *plain;
     // A group as long as the row is the same as one group per token.
     let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
+    let has_row_scales = LazyCell::new(|| linear.is_none_or(Linear::has_row_scales));
+    let applies = |products: &IntegerProducts| {
+        divides(products.codes.group) && (products.row_scales == RowScales::Decoded || *has_row_scales)
+    };
     let few = &wanted[..wanted.len().min(FEW)];
     let fitting = among
         .iter()
-        .filter(|products| divides(products.codes.group))
+        .filter(|products| applies(products))
         .filter(|products| explains(products, few) && explains(products, &wanted))
         .filter(is_near);
     Some(fitting.copied().collect())
