@@ -207,35 +207,34 @@ fn with_less_of_ffn(whole: &Clay) -> Clay {
 
 /// Codes of activations that are not recorded may round either way, so the error bounds of later values are wide.
 #[test]
-fn dumps_in_16_bits_with_few_taps_are_inconclusive() {
-    let is_open = |name: &str, dump: &Clay, case: &str| {
-        let (code, report) = verdict(name, dump, &["--no-causes"]);
-        assert_eq!(code, 3, "{name}, {case}: {report:#}");
-        assert!(report.to_string().contains("such as attn_norm, attn_context"), "{name}, {case}: {report:#}");
-        assert!(
-            !report["notes"].to_string().contains("the values show an engine"),
-            "{name}, {case}: {report:#}"
-        );
-    };
-    for name in ["nvfp4-inputs", "mxfp4-inputs", "fp8-static", "w8a8-static"] {
-        is_open(name, &with_less_of_ffn(&Clay::open(&folder(name).join("dump.safetensors"))), "0.9");
+fn faulty_dumps_in_16_bits_with_few_taps_do_not_pass() {
+    for name in ["nvfp4-inputs", "mxfp4-inputs", "mxfp8-inputs", "fp8-static", "w8a8-static"] {
+        let faulty = with_less_of_ffn(&Clay::open(&folder(name).join("dump.safetensors")));
+        let (code, report) = verdict(name, &faulty, &["--no-causes"]);
+        // The steps of 8-bit integers are so short that the bounds rule the fault out.
+        assert_eq!(code, if name == "w8a8-static" { 1 } else { 3 }, "{name}: {report:#}");
+        let names_taps = report.to_string().contains("such as attn_norm, attn_context");
+        assert_eq!(names_taps, code == 3, "{name}: {report:#}");
+        assert!(!report["notes"].to_string().contains("the values show an engine"), "{name}: {report:#}");
     }
     let right = Clay::open(&folder("mxfp8-inputs/dump.safetensors"));
-    is_open("mxfp8-inputs", &right.with_only(&[Point::Embed, Point::BlockOut, Point::Logits]), "correct");
+    let (code, report) =
+        verdict("mxfp8-inputs", &right.with_only(&[Point::Embed, Point::BlockOut]), &["--no-causes"]);
+    assert_eq!(code, 0, "{report:#}");
 }
 
-/// Codes of unrecorded inputs may round either way.
+/// In 16 bits, few taps may be too few to decide.
 #[test]
-fn correct_dumps_with_fewer_taps_or_digits_pass() {
+fn correct_dumps_with_fewer_taps_or_digits_do_not_fail() {
     for (name, way) in [("nvfp4-inputs", 0), ("mxfp4-inputs", 9)] {
         for float in [Float::Bf16, Float::F32] {
             let whole = made(name, way, float);
             let few = whole.clone().with_only(&[Point::Embed, Point::BlockOut, Point::Logits]);
             let short = whole.stored_in(DType::BF16);
-            let of_few = if float == Float::F32 { 0 } else { 3 };
-            for (what, dump, wanted) in [("few", few, of_few), ("short", short, 0)] {
+            for (what, dump) in [("few", few), ("short", short)] {
                 let (code, report) = verdict(name, &dump, &["--no-causes"]);
-                assert_eq!(code, wanted, "{name}, {what}, {float:?}: {report:#}");
+                let may_be_open = what == "few" && float != Float::F32 && code == 3;
+                assert!(code == 0 || may_be_open, "{name}, {what}, {float:?}: {report:#}");
             }
         }
     }
