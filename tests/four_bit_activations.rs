@@ -217,6 +217,11 @@ fn faulty_dumps_in_16_bits_with_few_taps_do_not_pass() {
         assert_eq!(names_taps, code == 3, "{name}: {report:#}");
         assert!(!report["notes"].to_string().contains("the values show an engine"), "{name}: {report:#}");
     }
+    let faulty = with_less_of_ffn(&Clay::open(&folder("fp8-static/dump.safetensors")));
+    let codes = json!({"group": "matrix", "scale": "bf16", "quotients": "bf16"});
+    let stated = faulty.say(|json| json["producer"]["rounding"] = json!({"activation_codes": codes}));
+    let (code, report) = verdict("fp8-static", &stated, &["--no-causes"]);
+    assert_eq!(code, 3, "stated codes: {report:#}");
     let right = Clay::open(&folder("mxfp8-inputs/dump.safetensors"));
     let (code, report) =
         verdict("mxfp8-inputs", &right.with_only(&[Point::Embed, Point::BlockOut]), &["--no-causes"]);

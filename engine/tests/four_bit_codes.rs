@@ -168,6 +168,21 @@ fn groups_of_zeros_and_of_tiny_values_are_zeros() {
     }
 }
 
+/// A group whose scale is stored as zero keeps NaN.
+#[test]
+fn nan_among_tiny_values_is_not_hidden() {
+    let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
+    let tiny = 6.0 / NVFP4.step / 1025.0;
+    for (value, is_hidden) in [(f32::NAN, false), (tiny, true)] {
+        let mut x = vec![tiny; WIDTH];
+        x[3] = value;
+        let x = Tensor::new(&[1, WIDTH], x);
+        let made = wide(&right.linear(&x, &w));
+        assert_eq!(made.iter().all(|x| x.is_nan()), !is_hidden, "{value}");
+        assert_eq!(is_explained(&traced(&right).linear(&x, &w), &[0.0; OUTPUTS]), is_hidden, "{value}");
+    }
+}
+
 /// Each expert has its own number for the scales of groups.
 #[test]
 fn experts_use_the_scales_of_their_own_matrix() {

@@ -223,7 +223,8 @@ impl ComparisonContext<'_> {
         by: &impl Fn(&EngineArithmetic, &dyn Numerics, bool) -> Result<Outcome>,
         loaded: &LoadedModel,
     ) -> Result<Option<String>> {
-        let plain = without_file_codes(&way.producer).filter(|_| outcome.verdict.is_good());
+        let is_open = outcome.verdict.is_good() && !outcome.is_of_single_operations();
+        let plain = without_file_codes(&way.producer).filter(|_| is_open);
         let Some(producer) = plain else { return Ok(None) };
         let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer)?;
         let shown = way.shown.map(|profile| Profile { activation_codes: None, ..profile });

@@ -114,6 +114,12 @@ impl Outcome {
         })
     }
 
+    /// Returns true if one operation computes each inexact value from recorded values.
+    pub fn is_of_single_operations(&self) -> bool {
+        let is_exact = |row: &SiteResult| row.judged().is_none_or(Measurement::is_identical);
+        self.rows.iter().all(|row| row.is_single_operation() || is_exact(row))
+    }
+
     /// Returns the taps that several operations computed from recorded values and that are not much nearer to this
     /// outcome's arithmetic than to the other's. Taps that both compute alike are left out.
     pub fn taps_as_near_to(&self, other: &Self) -> BTreeSet<Point> {
