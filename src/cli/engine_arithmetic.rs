@@ -245,7 +245,7 @@ impl ComparisonContext<'_> {
             return Vec::new();
         }
         let profile = said.shown.or_else(|| Some(Profile::of(&**said.choices.first()?)));
-        let stated = || stated_products(&*loaded.model, profile?.results);
+        let stated = || stated_products(&*loaded.model, &said.producer, profile?.results);
         // The model's file states its codes, so they are no guess.
         let (products, is_guess) = match outcome.integers().map(|shown| vec![shown]).or_else(stated) {
             Some(products) => (products, false),

@@ -21,8 +21,16 @@ pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
 }
 
-/// Returns the ways to multiply codes of activations that the model's file states; `None` if it states none.
-pub(super) fn stated_products(model: &dyn Model, results: Float) -> Option<Vec<IntegerProducts>> {
+/// Returns the ways to multiply codes of activations that the model's file states; `None` if it states none, or the
+/// producer states other codes.
+pub(super) fn stated_products(
+    model: &dyn Model,
+    producer: &Producer,
+    results: Float,
+) -> Option<Vec<IntegerProducts>> {
+    if producer.rounding.as_ref().is_some_and(|rounding| rounding.contains_key(ACTIVATION_CODES)) {
+        return None;
+    }
     IntegerProducts::stored(results, model.matrices().iter().map(|(_, matrix)| *matrix))
 }
 
