@@ -26,13 +26,14 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 16] = [
+const MODELS: [&str; 17] = [
     "fp8-static-tensor",
     "nf4-model",
     "fp4-model",
     "int8-model",
     "awq",
     "gptq",
+    "gptq-dynamic",
     "w4a16",
     "nvfp4",
     "fp8",
@@ -274,14 +275,13 @@ fn assert_refused(copy: &TempDir, words: &[&str]) {
 
 #[test]
 fn settings_beyond_these_are_refused_with_their_key() {
-    let cases: [(&str, &str, Value); 14] = [
+    let cases: [(&str, &str, Value); 13] = [
         ("awq", "quant_method", json!("quip")),
         ("awq", "version", json!("gemv")),
         ("awq", "bits", json!(3)),
         ("awq", "zero_point", json!(false)),
         ("awq", "group_size", json!(0)),
         ("gptq", "bits", json!(5)),
-        ("gptq", "dynamic", json!({"-:.*q_proj": {}})),
         ("gptq", "checkpoint_format", json!("marlin")),
         ("w4a16", "kv_cache_scheme", json!({"num_bits": 4})),
         ("w4a16", "quantization_status", json!("frozen")),
@@ -302,6 +302,24 @@ fn settings_beyond_these_are_refused_with_their_key() {
             &changed(name, change, |_| ()),
             &[&format!("quantization_config.{key}"), "config.json"],
         );
+    }
+}
+
+/// GPTQModel applies the first entry that contains a module. JSON objects are read without an order.
+#[test]
+fn settings_of_single_gptq_modules_that_contradict_the_file_or_each_other_are_refused() {
+    let up = r"+:model\.layers\.0\.mlp\.up_proj";
+    let cases: [(&str, Value, &[&str]); 6] = [
+        ("-:.*k_proj", json!(null), &["k_proj", "is not quantised", "quantization_config.dynamic"]),
+        ("-:.*q_proj", json!({}), &["q_proj", "'-:.*q_proj' in quantization_config.dynamic excludes it"]),
+        (up, json!({"bits": 4}), &["up_proj"]),
+        (up, json!({"bits": 5}), &["up_proj.bits' is 5"]),
+        (up, json!({"bits": 8, "codebook": 1}), &["up_proj.codebook'"]),
+        (".*up_proj", json!({"bits": 4}), &["both '+:model", "and '.*up_proj'"]),
+    ];
+    for (pattern, value, words) in cases {
+        let set = |config: &mut Value| config["quantization_config"]["dynamic"][pattern] = value;
+        assert_refused(&changed("gptq-dynamic", set, |_| ()), words);
     }
 }
 

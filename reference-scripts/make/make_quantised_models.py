@@ -127,6 +127,23 @@ def gptq(weight, bits=4, group=32, symmetric=True, v1=True, by_activation=False)
     return tensors, decoded, made
 
 
+# Settings of single modules: a pattern, a module's name, and modules that are not quantised.
+DYNAMIC = {
+    "-:.*k_proj": {},
+    r"+:model\.layers\.0\.mlp\.up_proj": {"bits": 8},
+    r".*\.mlp\.down": {"group_size": 64, "sym": False, "desc_act": True},
+}
+
+
+def gptq_by_rules(module):
+    """The way to quantise a module by GPTQModel's rules; `None` if they exclude it."""
+    from gptqmodel.quantization.config import dynamic_get
+
+    own = dynamic_get(DYNAMIC, module, default={})
+    names = {"bits": "bits", "group_size": "group", "sym": "symmetric", "desc_act": "by_activation"}
+    return None if own is False else lambda w: gptq(w, **{names[key]: value for key, value in own.items()})
+
+
 def with_weight(weight):
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
     linear.weight.data = weight
@@ -340,6 +357,7 @@ def with_compressed(settings, scale_dtype=None):
 MODELS = {
     "awq": (torch.float16, AWQ, awq),
     "gptq": with_gptq(),
+    "gptq-dynamic": (torch.float16, gptq_config() | {"dynamic": DYNAMIC}, gptq_by_rules),
     "w4a16": with_compressed(PACKED),
     "nvfp4": with_compressed(NVFP4),
     "nvfp4-inputs": with_compressed(NVFP4_INPUTS),
@@ -430,7 +448,10 @@ def make(folder, name, dtype, config, way):
     tensors, decoded, modules = {}, {}, {}
     for module in LINEAR if whole else [MODULE]:
         weight = made.get_submodule(module).weight.data
-        parts, plain, modules[module] = way(weight)
+        way_of_module = way(module) if way is gptq_by_rules else way
+        if way_of_module is None:
+            continue
+        parts, plain, modules[module] = way_of_module(weight)
         tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
         decoded[module] = plain
     if name in INPUTS:
@@ -440,7 +461,7 @@ def make(folder, name, dtype, config, way):
         tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}
     folder.mkdir(parents=True, exist_ok=True)
     if whole:
-        kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in LINEAR}
+        kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in modules}
         tensors |= {key: x.contiguous() for key, x in kept.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = made.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
