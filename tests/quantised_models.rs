@@ -458,6 +458,10 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.strategy"),
         (changed("w8a8", scheme("num_bits", json!(4)), keep), "input_activations.num_bits"),
         (changed("fp8-dynamic", scheme("symmetric", json!(false)), keep), "input_activations.symmetric"),
+        (changed("nvfp4-inputs", scheme("group_size", json!(32)), keep), "input_activations.strategy"),
+        (changed("nvfp4-inputs", scheme("dynamic", json!(true)), keep), "input_activations.strategy"),
+        (changed("nvfp4-inputs", scheme("type", json!("int")), keep), "input_activations.num_bits"),
+        (changed("mxfp4-inputs", scheme("scale_dtype", json!(null)), keep), "input_activations.scale_dtype"),
     ];
     for (copy, key) in cases {
         let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {
@@ -497,6 +501,8 @@ fn stored_scales_of_activations_that_are_missing_or_damaged_are_refused_with_the
     let zero = set("fp8-static", "input_scale", &[0, 0]);
     assert_refused(&zero, &["down_proj", "input_scale' is 0, expected more than 0"]);
     assert_refused(&set("w8a8-static", "input_scale", &[0x80, 0x7f]), &["input_scale"]);
+    let zero = set("nvfp4-inputs", "input_global_scale", &[0; 4]);
+    assert_refused(&zero, &["down_proj", "input_global_scale' is 0, expected more than 0"]);
     let lost = |tensors: &mut Tensors| tensors.retain(|name, _| !name.ends_with("q_proj.input_zero_point"));
     assert_refused(&changed("w8a8-static-zeros", |_| (), lost), &["q_proj.input_zero_point' is missing"]);
     let symmetric = |config: &mut Value| {

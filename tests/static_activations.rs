@@ -106,7 +106,7 @@ fn scale_of_queries(codes: DType) -> f32 {
     SCALES[usize::from(codes != DType::I8)]
 }
 
-fn first_scale(name: &str) -> f32 {
+pub(crate) fn first_scale(name: &str) -> f32 {
     let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
     let scale = model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale());
     scale.expect("a stored scale").step

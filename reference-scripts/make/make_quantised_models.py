@@ -10,9 +10,11 @@ libraries are in each `decoded.json`. GPTQModel is not built: its source folder 
 
 import json
 import sys
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import xcheck
@@ -177,13 +179,16 @@ def compressed(weight, settings, scale_dtype=None):
 
 def observed(made, settings):
     """Static scales of the activations, by module: compressed-tensors' scales for the values that a run shows."""
-    from compressed_tensors.quantization.utils import calculate_qparams
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
     arguments, tensors = scheme(settings).input_activations, {}
 
     def observe(module):
         def hook(_, inputs):
             low, high = inputs[0].amin().reshape(1), inputs[0].amax().reshape(1)
+            if str(arguments.strategy) == "tensor_group":
+                tensors[f"{module}.input_global_scale"] = generate_gparam(low, high)
+                return
             scale, zero = calculate_qparams(low, high, arguments)
             tensors[f"{module}.input_scale"] = scale
             if not arguments.symmetric:
@@ -294,6 +299,18 @@ NVFP4 = {
     "weights": weights(4, "float", strategy="tensor_group", group_size=16, scale_dtype="torch.float8_e4m3fn"),
     "format": "nvfp4-pack-quantized",
 }
+# Activations of 4 bits: scales of groups are computed from the values. NVFP4 stores one more scale for each matrix.
+NVFP4_INPUTS = NVFP4 | {"input_activations": NVFP4["weights"] | {"dynamic": "local"}}
+MXFP4 = {
+    "weights": weights(4, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
+    "format": "mxfp4-pack-quantized",
+}
+MXFP4_INPUTS = MXFP4 | {"input_activations": MXFP4["weights"] | {"dynamic": True}}
+MXFP8 = {
+    "weights": weights(8, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
+    "format": "mxfp8-quantized",
+}
+MXFP8_INPUTS = MXFP8 | {"input_activations": MXFP8["weights"] | {"dynamic": True}}
 
 
 def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
@@ -325,6 +342,9 @@ MODELS = {
     "gptq": with_gptq(),
     "w4a16": with_compressed(PACKED),
     "nvfp4": with_compressed(NVFP4),
+    "nvfp4-inputs": with_compressed(NVFP4_INPUTS),
+    "mxfp4-inputs": with_compressed(MXFP4_INPUTS),
+    "mxfp8-inputs": with_compressed(MXFP8_INPUTS),
     "w8a8": with_compressed(INTEGERS),
     "fp8-dynamic": with_compressed(FLOATS),
     "fp8-static": with_compressed(STATIC_FLOATS),
@@ -358,7 +378,7 @@ MODELS = {
     ),
 }
 # Static scales of activations.
-INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS}
+INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS, "nvfp4-inputs": NVFP4_INPUTS}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -387,18 +407,8 @@ WEIGHTS = {
     "fp8-tensor": with_compressed(
         {"weights": weights(8, "float", strategy="tensor"), "format": "float-quantized"}, torch.float32
     ),
-    "mxfp4": with_compressed(
-        {
-            "weights": weights(4, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
-            "format": "mxfp4-pack-quantized",
-        }
-    ),
-    "mxfp8": with_compressed(
-        {
-            "weights": weights(8, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
-            "format": "mxfp8-quantized",
-        }
-    ),
+    "mxfp4": with_compressed(MXFP4),
+    "mxfp8": with_compressed(MXFP8),
     "nf4": (
         torch.bfloat16,
         BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
@@ -467,7 +477,7 @@ def dump(folder, made, dtype, modules, decoded):
         for module, quantised in modules.items():
             made.set_submodule(module, quantised.eval())
     else:
-        made = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+        made = loaded(folder, dtype)
     kernels = [module for module in made.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
     has_own_kernel = any(module.support_avx512bf16_for_cpu for module in kernels)
     for module in kernels:
@@ -479,6 +489,21 @@ def dump(folder, made, dtype, modules, decoded):
         module.support_avx512bf16_for_cpu = True
     if has_own_kernel:
         run(made, folder / "dump-avx512-bf16.safetensors")
+    if folder.name in ("nvfp4-inputs", "mxfp4-inputs"):
+        run_in_f32(folder)
+
+
+def loaded(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+def run_in_f32(folder):
+    """A run in f32. By default, compressed-tensors decodes 4-bit weights to bf16."""
+    from compressed_tensors.compressors.nvfp4 import base
+
+    unpack = partial(base.unpack_fp4_from_uint8, dtype=torch.float32)
+    with patch.object(base, "unpack_fp4_from_uint8", unpack):
+        run(loaded(folder, torch.float32), folder / "dump-f32.safetensors")
 
 
 def run_scaled_mm(made, folder):

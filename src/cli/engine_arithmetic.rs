@@ -12,7 +12,7 @@ use crate::cli::unstated_properties::{
     cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone,
 };
 use crate::cli::unstated_quantisation::{
-    about_integers, common_products, says_nothing_of_products, with_integers,
+    about_integers, common_products, says_nothing_of_products, stated_products, with_integers,
 };
 use crate::diagnose::cross_check;
 use crate::dump::Producer;
@@ -209,8 +209,8 @@ impl ComparisonContext<'_> {
         Ok(None)
     }
 
-    /// Returns the possible arithmetics with 8-bit activations: those that the products show, or those of
-    /// common engines if no products were recorded.
+    /// Returns the possible arithmetics with quantised activations: those that the products show. If no products were
+    /// recorded, those that the model's file states, or those of common engines.
     fn ways_of_integers(
         &self,
         outcome: &Outcome,
@@ -221,13 +221,15 @@ impl ComparisonContext<'_> {
         if outcome.verdict == Verdict::Pass || self.has_named_arithmetic() {
             return Vec::new();
         }
-        let is_guess = outcome.integers().is_none();
-        let products = match outcome.integers() {
-            Some(products) => vec![products],
+        let profile = said.shown.or_else(|| Some(Profile::of(&**said.choices.first()?)));
+        let stated = || stated_products(&named.dump, &*loaded.model, profile?.results);
+        // The model's file states its codes, so they are no guess.
+        let (products, is_guess) = match outcome.integers().map(|shown| vec![shown]).or_else(stated) {
+            Some(products) => (products, false),
             None if says_nothing_of_products(&named.dump) => {
-                common_products(loaded.model.dimensions().vocab_size)
+                (common_products(loaded.model.dimensions().vocab_size), true)
             }
-            None => Vec::new(),
+            None => (Vec::new(), true),
         };
         let way = |products: IntegerProducts| {
             let producer = with_integers(&said.producer, products)?;

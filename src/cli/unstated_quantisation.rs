@@ -1,9 +1,11 @@
-//! 8-bit activations that a dump does not state.
+//! Quantised activations that a dump does not state.
 
-use crate::checkpoint::Point;
+use crate::checkpoint::{Point, Site};
 use crate::cli::numerics::ACTIVATION_CODES;
 use crate::cli::unstated_properties::holds_results_alone;
 use crate::dump::{Dump, Producer};
+use crate::exact::Float;
+use crate::model::Model;
 use crate::ops::linear::exact::IntegerProducts;
 use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup};
 
@@ -13,6 +15,22 @@ pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     let says = producer.stated_dtype().or(producer.setting("numerics")).is_some();
     let holds_product = dump.sites().any(|site| site.point == Point::FinalNorm);
     !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
+}
+
+/// Returns the ways to multiply codes of activations that the model's file states; `None` if it states none, or the dump
+/// records a product in a layer.
+pub(super) fn stated_products(
+    dump: &Dump,
+    model: &dyn Model,
+    results: Float,
+) -> Option<Vec<IntegerProducts>> {
+    use Point::{AttnOut, FfnGate, FfnOut, FfnUp, K, Q, V};
+    let is_product = |site: Site| matches!(site.point, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut);
+    if dump.sites().any(is_product) {
+        return None;
+    }
+    let input = model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale())?;
+    Some(IntegerProducts::stored(results, &input))
 }
 
 /// Returns the integer products of common engines, each with and without the model's head: ONNX Runtime's
@@ -53,12 +71,16 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         CodeGroup::Values(len) => format!("{len} values"),
         CodeGroup::Token => "each token".to_owned(),
         CodeGroup::Pass => "each pass".to_owned(),
+        CodeGroup::Matrix if codes.codes == ActivationCodeType::F4E2m1 => {
+            "each group of values that the file's format defines".to_owned()
+        }
         CodeGroup::Matrix => "each matrix, stored in the file".to_owned(),
     };
     let head = if codes.whole_for > 0 { ", except in the head of the model" } else { "" };
     let kind = match codes.codes {
-        ActivationCodeType::Int8 => "integers",
-        ActivationCodeType::F8E4m3 => "floats",
+        ActivationCodeType::Int8 => "8-bit integers",
+        ActivationCodeType::F8E4m3 => "8-bit floats",
+        ActivationCodeType::F4E2m1 => "4-bit floats",
     };
     let head = match codes.outliers {
         0.0 => head.to_owned(),
@@ -67,7 +89,7 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
     let weights = if products.has_whole_weights { ", \"weights\": \"f32\"" } else { "" };
     let stated = serde_json::to_string(codes).unwrap_or_default();
     format!(
-        "the values show an engine that rounds activations to 8-bit {kind} before products with weights, \
+        "the values show an engine that rounds activations to {kind} before products with weights, \
          with one scale for {group}{head}; state it in producer.rounding: \"{ACTIVATION_CODES}\": {stated}{weights}"
     )
 }

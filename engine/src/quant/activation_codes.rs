@@ -1,4 +1,4 @@
-//! Quantisation of activations to 8-bit integers or floats, with one scale for each group of values.
+//! Quantisation of activations to 8-bit integers, or floats of 8 or 4 bits, with one scale for each group of values.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ pub enum CodeGroup {
     Token,
     /// All values of all tokens of a pass.
     Pass,
-    /// All values of all passes: the scale is stored with the matrix. Activations of matrices without a stored scale
-    /// are not quantised.
+    /// The values that the file states for the matrix: all values of all passes, with a stored scale, or the groups of
+    /// NVFP4 and MXFP4. Activations of other matrices are not quantised.
     Matrix,
 }
 
@@ -31,6 +31,16 @@ pub enum ScaleType {
     F16,
     /// bfloat16.
     Bf16,
+    /// Powers of two. The largest value of a group, rounded to two bits, has the code type's largest exponent.
+    #[serde(rename = "e8m0")]
+    Power,
+    /// Powers of two. The largest value of a group has the code type's largest exponent, as in the specification of
+    /// OCP's microscaling formats. It may exceed the largest code.
+    #[serde(rename = "e8m0_floor")]
+    PowerBelow,
+    /// Powers of two: the smallest one by which no value exceeds the largest code.
+    #[serde(rename = "e8m0_ceil")]
+    PowerAbove,
 }
 
 /// Type of the codes.
@@ -42,12 +52,62 @@ pub enum ActivationCodeType {
     Int8,
     /// 8-bit floats with four exponent bits, up to 448.
     F8E4m3,
+    /// 4-bit floats with two exponent bits, up to 6.
+    F4E2m1,
 }
 
-/// Largest number of [`ActivationCodeType::F8E4m3`].
-const LARGEST_F8: f32 = 448.0;
+impl ActivationCodeType {
+    /// Returns the type of the codes by a stored scale.
+    fn of(input: &InputScale) -> Self {
+        match input.codes {
+            DType::I8 => ActivationCodeType::Int8,
+            DType::NVFP4 | DType::MXFP4 => ActivationCodeType::F4E2m1,
+            _ => ActivationCodeType::F8E4m3,
+        }
+    }
 
-/// Quantisation of activations to 8-bit codes, before products with weights.
+    /// Returns the largest float; `None` for integers.
+    fn largest_float(self) -> Option<f32> {
+        match self {
+            ActivationCodeType::Int8 => None,
+            ActivationCodeType::F8E4m3 => Some(448.0),
+            ActivationCodeType::F4E2m1 => Some(6.0),
+        }
+    }
+}
+
+/// Scales of groups that are stored as 8-bit floats, after they are multiplied by a number of the matrix (NVFP4).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalScales {
+    /// Number that scales are multiplied by before they are stored.
+    pub global: f32,
+    /// False if the scales are not rounded to 8 bits, as a fault.
+    pub are_rounded: bool,
+}
+
+impl LocalScales {
+    /// Returns a scale multiplied by the matrix's number, as it is stored.
+    fn stored(&self, scale: f32) -> f32 {
+        let whole = scale * self.global;
+        if self.are_rounded { round_to_eighth(whole, 3, -6, LARGEST_E4M3) } else { whole }
+    }
+
+    /// Returns the scale that is used: the stored one without the matrix's number.
+    fn used(&self, stored: f32) -> f32 {
+        stored / self.global
+    }
+
+    /// Returns the stored scales from the least to the most.
+    fn between(&self, least: f32, most: f32) -> Vec<f32> {
+        let next = |&scale: &f32| Some(scale + step_at(scale, 3, -6)).filter(|&next| next <= most);
+        std::iter::successors(Some(least), next).collect()
+    }
+}
+
+/// Largest number of 8-bit floats with four exponent bits.
+const LARGEST_E4M3: f32 = 448.0;
+
+/// Quantisation of activations to 8-bit or 4-bit codes, before products with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationCodes {
@@ -55,9 +115,9 @@ pub struct ActivationCodes {
     pub group: CodeGroup,
     /// Type of the codes.
     pub codes: ActivationCodeType,
-    /// Type of the scale.
+    /// Type of the scale. NVFP4: type of the scale before it is stored in 8 bits.
     pub scale: ScaleType,
-    /// Type that quotients and decoded values are rounded to.
+    /// Type that quotients and decoded values are rounded to. NVFP4: type of decoded values.
     pub quotients: ScaleType,
     /// Largest value of a group divided by its scale: 127, 127.5 or 128. Unused for floats and if `asymmetric`.
     pub largest: f32,
@@ -69,6 +129,9 @@ pub struct ActivationCodes {
     /// Smallest absolute value whose column is not quantised, in all tokens of a pass; 0 for none. Values are rounded to
     /// `f16` first, as in LLM.int8(). Only applies to matrices whose file states a threshold.
     pub outliers: f32,
+    /// Scales of groups relative to a number of the matrix; `None` for others, and before a matrix is known.
+    #[serde(skip)]
+    pub local: Option<LocalScales>,
 }
 
 /// Returns the settings of ONNX Runtime's MatMulNBits at its default accuracy level.
@@ -83,14 +146,18 @@ impl Default for ActivationCodes {
             asymmetric: false,
             whole_for: 0,
             outliers: 0.0,
+            local: None,
         }
     }
 }
 
 impl ScaleType {
+    /// Types of scales that are powers of two.
+    pub(crate) const POWERS: [Self; 3] = [ScaleType::Power, ScaleType::PowerBelow, ScaleType::PowerAbove];
+
     pub(crate) fn round(self, value: f32) -> f32 {
         match self {
-            ScaleType::F32 => value,
+            ScaleType::F32 | ScaleType::Power | ScaleType::PowerBelow | ScaleType::PowerAbove => value,
             ScaleType::F16 => f16::from_f32(value).to_f32(),
             ScaleType::Bf16 => bf16::from_f32(value).to_f32(),
         }
@@ -99,20 +166,39 @@ impl ScaleType {
     /// Rounds a value with more digits once; values of `F32` keep their digits.
     fn round_wide(self, value: f64) -> f64 {
         match self {
-            ScaleType::F32 => value,
             ScaleType::F16 => f16::from_f64(value).to_f64(),
             ScaleType::Bf16 => bf16::from_f64(value).to_f64(),
+            _ => value,
         }
+    }
+
+    /// Returns the power of two that scales a group of floats up to `largest`; `None` for other types.
+    fn power(self, of_group: f32, largest: f32) -> Option<f32> {
+        // Adding a quarter of the leading digit carries from 1.75 on.
+        let (value, carried) = match self {
+            ScaleType::Power => (of_group, 1 << 21),
+            ScaleType::PowerBelow => (of_group, 0),
+            ScaleType::PowerAbove => (of_group / largest, (1 << 23) - 1),
+            _ => return None,
+        };
+        let exponent = ((value.to_bits() + carried) >> 23) as f32 - 127.0;
+        let of_largest = if self == ScaleType::PowerAbove { 0.0 } else { largest.log2().floor() };
+        Some(if of_group == 0.0 { 0.0 } else { (exponent - of_largest).max(-127.0).exp2() })
     }
 }
 
-/// Rounds to an 8-bit float, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
+/// Rounds to a float of 8 bits or fewer, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
 /// normal number, and `largest` the largest number.
 pub fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
+    let step = step_at(value, bits, least);
+    (nearest_whole((value / step).into()) as f32 * step).clamp(-largest, largest)
+}
+
+/// Returns the distance of neighbouring floats of few bits near a value.
+fn step_at(value: f32, bits: i32, least: i32) -> f32 {
     let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
     // A power of two.
-    let step = f32::from_bits(((exponent.max(least) - bits + 127) as u32) << 23);
-    (nearest_whole((value / step).into()) as f32 * step).clamp(-largest, largest)
+    f32::from_bits(((exponent.max(least) - bits + 127) as u32) << 23)
 }
 
 impl ActivationCodes {
@@ -122,8 +208,14 @@ impl ActivationCodes {
             Self { group: CodeGroup::Values(0), .. } => {
                 Some("activation_codes: a group has at least one value")
             }
-            Self { codes: ActivationCodeType::F8E4m3, asymmetric: true, .. } => {
+            Self { codes, asymmetric: true, .. } if codes.largest_float().is_some() => {
                 Some("activation_codes: floats are not asymmetric")
+            }
+            Self { codes: ActivationCodeType::Int8, scale, .. } if ScaleType::POWERS.contains(scale) => {
+                Some("activation_codes: scales of integers are not powers of two")
+            }
+            Self { quotients, .. } if ScaleType::POWERS.contains(quotients) => {
+                Some("activation_codes: quotients is \"f32\", \"f16\" or \"bf16\"")
             }
             Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
@@ -135,25 +227,45 @@ impl ActivationCodes {
 
     /// Returns codes whose scale is stored with a matrix.
     pub fn of_matrix(input: &InputScale) -> Self {
-        let codes = match input.codes {
-            DType::I8 => ActivationCodeType::Int8,
-            _ => ActivationCodeType::F8E4m3,
+        Self { group: CodeGroup::Matrix, codes: ActivationCodeType::of(input), ..Self::default() }
+    }
+
+    /// Returns the codes of products with a matrix; `None` if the activations of these products are not quantised.
+    pub(crate) fn of_product(&self, w: &Matrix) -> Option<Self> {
+        let codes = match self.group {
+            CodeGroup::Matrix => w.input_scale().map(|input| self.with_scale(&input)),
+            _ => Some(*self).filter(|codes| codes.outliers == 0.0 || w.outliers().is_some()),
         };
-        Self { group: CodeGroup::Matrix, codes, ..Self::default() }
+        codes.filter(|codes| codes.whole_for != w.rows)
+    }
+
+    /// Returns codes by a stored scale, or in the groups that the scale's format has.
+    pub(crate) fn with_scale(&self, input: &InputScale) -> Self {
+        let codes = ActivationCodeType::of(input);
+        match input.codes {
+            DType::NVFP4 => {
+                let local = Some(LocalScales { global: input.step, are_rounded: true });
+                Self { group: CodeGroup::Values(16), codes, local, ..*self }
+            }
+            DType::MXFP4 => {
+                let scale = Some(self.scale).filter(|scale| ScaleType::POWERS.contains(scale));
+                let scale = scale.unwrap_or(ScaleType::Power);
+                Self { group: CodeGroup::Values(32), codes, scale, ..*self }
+            }
+            _ => Self { codes, ..*self },
+        }
+    }
+
+    /// Returns codes by the scales of groups as they are computed, in single precision.
+    pub(crate) fn without_stored_scales(&self) -> Self {
+        let local = self.local.map(|local| LocalScales { are_rounded: false, ..local });
+        let scale = if ScaleType::POWERS.contains(&self.scale) { ScaleType::F32 } else { self.scale };
+        Self { local, scale, ..*self }
     }
 
     /// Returns true if scales are stored with the matrices.
     pub fn are_stored(&self) -> bool {
         self.group == CodeGroup::Matrix
-    }
-
-    /// Returns true if the activations of products with this matrix are quantised.
-    pub(crate) fn apply_to(&self, w: &Matrix) -> bool {
-        let is_stated = match self.group {
-            CodeGroup::Matrix => w.input_scale().is_some(),
-            _ => self.outliers == 0.0 || w.outliers().is_some(),
-        };
-        is_stated && w.rows != self.whole_for
     }
 
     /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
@@ -163,9 +275,9 @@ impl ActivationCodes {
 
     /// Returns the smallest and the largest code, relative to the code of zero, for a stored zero point.
     pub(crate) fn ends_around(&self, zero: f32) -> (f32, f32) {
-        match self.codes {
-            ActivationCodeType::Int8 => (-128.0 - zero, 127.0 - zero),
-            ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
+        match self.codes.largest_float() {
+            None => (-128.0 - zero, 127.0 - zero),
+            Some(largest) => (-largest, largest),
         }
     }
 
@@ -181,12 +293,35 @@ impl ActivationCodes {
     /// Returns the distance between neighbouring codes' values, in a group from `low` to `high`, with `low` ≤ 0 ≤
     /// `high`.
     pub(crate) fn step(&self, low: f32, high: f32) -> f32 {
-        let step = match (self.codes, self.asymmetric) {
-            (ActivationCodeType::F8E4m3, _) => high.max(-low) / LARGEST_F8,
-            (ActivationCodeType::Int8, true) => (high - low) / 255.0,
-            (ActivationCodeType::Int8, false) => high.max(-low) / self.largest,
+        let scale = self.scale(low, high);
+        self.local.map_or(scale, |local| local.used(local.stored(scale)))
+    }
+
+    /// Returns the scale of a group from `low` to `high`, before it is stored in 8 bits.
+    fn scale(&self, low: f32, high: f32) -> f32 {
+        let most = high.max(-low);
+        let step = match (self.codes.largest_float(), self.asymmetric) {
+            (Some(largest), _) => match self.scale.power(most, largest) {
+                Some(power) => return power,
+                None => most / largest,
+            },
+            (None, true) => (high - low) / 255.0,
+            (None, false) => most / self.largest,
         };
         self.scale.round(step)
+    }
+
+    /// Returns all steps of groups whose largest absolute value is from `least` to `most`; `None` if there are more than a
+    /// few.
+    pub(crate) fn few_steps(&self, least: f32, most: f32) -> Option<Vec<f32>> {
+        let [least, most] = [least, most].map(|most| self.scale(0.0, most));
+        if let Some(local) = self.local.filter(|local| local.are_rounded) {
+            let [least, most] = [least, most].map(|scale| local.stored(scale));
+            return Some(local.between(least, most).into_iter().map(|scale| local.used(scale)).collect());
+        }
+        let double = |&step: &f32| Some(2.0 * step).filter(|&double| double <= most && double > step);
+        let powers = || std::iter::successors(Some(least), double).collect();
+        ScaleType::POWERS.contains(&self.scale).then(powers)
     }
 
     /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
@@ -198,11 +333,12 @@ impl ActivationCodes {
     /// rounded to a code: ties go to even codes, not to even distances from the zero point.
     pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
         let zero = f64::from(zero);
-        let quotient = self.quotients.round_wide(quotient);
+        let quotient = if self.local.is_some() { quotient } else { self.quotients.round_wide(quotient) };
         let sum = if zero == 0.0 { quotient } else { self.quotients.round_wide(quotient + zero) };
         let code = match self.codes {
             ActivationCodeType::Int8 => nearest_whole(sum),
-            ActivationCodeType::F8E4m3 => round_to_eighth(sum as f32, 3, -6, LARGEST_F8).into(),
+            ActivationCodeType::F8E4m3 => round_to_eighth(sum as f32, 3, -6, LARGEST_E4M3).into(),
+            ActivationCodeType::F4E2m1 => round_to_eighth(sum as f32, 1, 0, 6.0).into(),
         };
         (code - zero).clamp(least.into(), most.into())
     }
@@ -215,12 +351,11 @@ impl ActivationCodes {
     /// `low`.
     pub(crate) fn ends(&self, low: f32, step: f32) -> (f32, f32) {
         match self.asymmetric {
-            _ if self.codes == ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
             true => {
                 let zero = (-low / step).round_ties_even().clamp(0.0, 255.0);
                 (-zero, 255.0 - zero)
             }
-            false => (-128.0, 127.0),
+            false => self.ends_around(0.0),
         }
     }
 
@@ -278,8 +413,11 @@ impl ActivationCodes {
     fn round_group(&self, values: &mut [f32]) {
         let (low, high) = extent(values.iter().copied());
         let step = self.step(low, high);
-        if step > 0.0 && step.is_finite() {
-            self.round_by(values, step, 0.0, self.ends(low, step));
+        match step > 0.0 && step.is_finite() {
+            true => self.round_by(values, step, 0.0, self.ends(low, step)),
+            // All codes are 0 if the group's scale is stored as 0.
+            false if self.local.is_some() => values.fill(0.0),
+            false => {}
         }
     }
 

@@ -65,7 +65,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 pub use self::activation_codes::{
-    ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, extent, round_to_eighth,
+    ActivationCodeType, ActivationCodes, CodeGroup, LocalScales, ScaleType, extent, round_to_eighth,
 };
 use self::block::{QuantBlock, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};

@@ -2,12 +2,13 @@
 
 use super::DType;
 
-/// Scale of the 8-bit codes of a matrix's activations, stored with the matrix.
+/// Codes of a matrix's activations, and their scale, as the file states them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputScale {
-    /// Type of the codes: I8 or F8_E4M3.
+    /// Type of the codes: I8, F8_E4M3, NVFP4 or MXFP4.
     pub codes: DType,
-    /// Distance between the values of neighbouring codes.
+    /// Distance between the values of neighbouring codes. NVFP4: number that scales of groups are multiplied by before
+    /// they are stored. MXFP4: 1.
     pub step: f32,
     /// Code of zero.
     pub zero: f32,
@@ -15,7 +16,7 @@ pub struct InputScale {
 
 impl InputScale {
     /// Types of codes.
-    pub(crate) const CODES: [DType; 2] = [DType::I8, DType::F8_E4M3];
+    pub(crate) const CODES: [DType; 4] = [DType::I8, DType::F8_E4M3, DType::NVFP4, DType::MXFP4];
 
     /// Returns the name under which a decoded checkpoint has the step and the zero point of a module's activations.
     pub(crate) fn tensor(module: &str, codes: DType) -> String {

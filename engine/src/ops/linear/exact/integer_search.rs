@@ -1,13 +1,13 @@
-//! Search for how an engine quantises activations to 8-bit codes, based on its products.
+//! Search for how an engine quantises activations to codes, based on its products.
 
 use std::cell::LazyCell;
 
 use crate::exact::{Float, Profile, ResultPair, RowScales, exacts_explain, node_of};
 use crate::ops::linear::exact::Linear;
 use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType};
-use crate::weight::InputScale;
+use crate::weight::{DType, InputScale};
 
-/// A way to compute products of 8-bit activations.
+/// A way to compute products of quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IntegerProducts {
     /// Quantisation of the activations.
@@ -56,11 +56,18 @@ impl IntegerProducts {
         vec![Self { has_whole_weights: true, ..Self::of_decoded(codes) }]
     }
 
-    /// Returns the candidates for matrices whose scales of activations are stored.
+    /// Returns the candidates for matrices whose file states the codes of activations.
     pub fn stored(results: Float, input: &InputScale) -> Vec<Self> {
-        let short = short_type(results).map(|short| (short, short));
-        let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
-        let codes = types.map(|(scale, quotients)| ActivationCodes {
+        // Types of scales and of quotients or decoded values.
+        const WHOLE: (ScaleType, ScaleType) = (ScaleType::F32, ScaleType::F32);
+        let short = short_type(results);
+        let types: Vec<(ScaleType, ScaleType)> = match (input.codes, short) {
+            (DType::MXFP4, _) => ScaleType::POWERS.map(|power| (power, ScaleType::F32)).into(),
+            (_, None) => vec![WHOLE],
+            (DType::NVFP4, Some(short)) => vec![WHOLE, (short, short), (ScaleType::F32, short)],
+            (_, Some(short)) => vec![WHOLE, (short, short)],
+        };
+        let codes = types.into_iter().map(|(scale, quotients)| ActivationCodes {
             scale,
             quotients,
             ..ActivationCodes::of_matrix(input)
@@ -91,27 +98,27 @@ impl IntegerProducts {
         short_type(results).into_iter().flat_map(of).map(Self::of_decoded)
     }
 
-    /// Returns 8-bit floats.
+    /// Returns 8-bit floats, also those of MXFP8.
     fn floats(results: Float) -> impl Iterator<Item = Self> {
         let groups = [CodeGroup::Values(128), CodeGroup::Token, CodeGroup::Pass];
-        let of = move |group| {
-            let short = short_type(results).map(|short| (short, short));
-            let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
-            types.map(move |(scale, quotients)| ActivationCodes {
-                group,
-                codes: ActivationCodeType::F8E4m3,
-                scale,
-                quotients,
-                ..ActivationCodes::default()
-            })
-        };
-        let is_short = short_type(results).is_some();
+        let short = short_type(results).map(|short| (short, short));
+        let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
+        let powers = ScaleType::POWERS.map(|power| (CodeGroup::Values(32), (power, ScaleType::F32)));
+        let ways = groups.into_iter().flat_map(move |group| types.clone().map(move |types| (group, types)));
+        let codes = ways.chain(powers).map(|(group, (scale, quotients))| ActivationCodes {
+            group,
+            codes: ActivationCodeType::F8E4m3,
+            scale,
+            quotients,
+            ..ActivationCodes::default()
+        });
+        let is_short = short.is_some();
         let weights = move |codes| {
             let rounded = Self::of_decoded(codes);
             let whole = Self { has_whole_weights: true, ..rounded };
             [Some(rounded), is_short.then_some(whole)].into_iter().flatten()
         };
-        groups.into_iter().flat_map(of).flat_map(weights)
+        codes.flat_map(weights)
     }
 
     /// Returns products of decoded weights.
