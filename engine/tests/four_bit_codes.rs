@@ -163,6 +163,25 @@ fn groups_of_zeros_and_of_tiny_values_are_zeros() {
     }
 }
 
+/// Each expert has its own number for the scales of groups.
+#[test]
+fn experts_use_the_scales_of_their_own_matrix() {
+    let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
+    let chosen = Tensor::new(&[TOKENS, 2], (0..2 * TOKENS).map(|at| [0.0, 1.0, 2.0, 0.0][at % 4]).collect());
+    let right = coded(&NVFP4, ScaleType::Bf16);
+    let of = |steps: [f32; 3]| steps.map(|step| matrix(InputScale { step, ..NVFP4 }));
+    let result = traced(&right).routed(&x, &of([900.0, 1200.0, 1500.0]), &chosen);
+    for (steps, is_right) in [([900.0, 1200.0, 1500.0], true), ([900.0, 1500.0, 1200.0], false)] {
+        assert_eq!(
+            is_explained(&result, &wide(&right.routed(&x, &of(steps), &chosen))),
+            is_right,
+            "{steps:?}"
+        );
+    }
+    let plain = Transformers::Bf16.routed(&x, &of([900.0; 3]), &chosen);
+    assert!(!is_explained(&result, &wide(&plain)), "nothing is quantised");
+}
+
 #[test]
 fn settings_of_codes_that_do_not_exist_are_refused() {
     let stated = |json: &str| serde_json::from_str::<ActivationCodes>(json).expect("the keys exist");

@@ -2,6 +2,7 @@
 
 mod alibi;
 mod attention;
+mod cache_codes;
 mod error_map;
 mod expert_codes;
 mod expert_weights;
