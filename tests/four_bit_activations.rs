@@ -221,6 +221,8 @@ fn unquantised_activations_pass_with_a_note() {
         let plain = made("nvfp4-inputs", UNQUANTISED, float);
         let (code, report) = verdict("nvfp4-inputs", &plain.clone(), &["--no-causes"]);
         assert_eq!(code, 0, "{float:?}: {report:#}");
+        let note = "judged as products of unquantised activations";
+        assert!(report["notes"].to_string().contains(note), "{float:?}: {report:#}");
         let (_, report) = verdict("nvfp4-inputs", &stated(plain), &["--no-causes"]);
         let note = "activations are not quantised before products with these weights";
         assert!(report["notes"].to_string().contains(note), "{float:?}: {report:#}");

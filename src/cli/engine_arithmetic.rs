@@ -12,7 +12,8 @@ use crate::cli::unstated_properties::{
     cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone,
 };
 use crate::cli::unstated_quantisation::{
-    about_integers, common_products, says_nothing_of_products, stated_products, with_integers,
+    about_integers, about_whole_activations, common_products, says_nothing_of_products, stated_products,
+    with_integers,
 };
 use crate::diagnose::cross_check;
 use crate::dump::Producer;
@@ -108,6 +109,7 @@ impl ComparisonContext<'_> {
             outcome.notes.push(ABOUT_SCALES.to_owned());
         }
         outcome.notes.extend(way.note.clone());
+        outcome.notes.extend(about_whole_activations(&*loaded.model, &way.producer));
         if let Some(why) = way.contradiction.clone().filter(|_| outcome.verdict == Verdict::Pass) {
             outcome.lack(&[why]);
         }

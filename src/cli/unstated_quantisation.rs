@@ -64,6 +64,16 @@ pub(super) fn with_integers(producer: &Producer, products: IntegerProducts) -> O
     Some(Producer { rounding: Some(rounding), ..producer.clone() })
 }
 
+/// Returns a note on unquantised activations, if the model's file states codes for them.
+pub(super) fn about_whole_activations(model: &dyn Model, producer: &Producer) -> Option<String> {
+    let has_codes =
+        producer.rounding.as_ref().is_some_and(|rounding| rounding.contains_key(ACTIVATION_CODES));
+    let states_codes = || model.matrices().iter().any(|(_, matrix)| matrix.input_scale().is_some());
+    let note = "the values are judged as products of unquantised activations, although the model's file states how to \
+                quantise them";
+    (!has_codes && states_codes()).then(|| note.to_owned())
+}
+
 /// Returns a note on the integer products that the values show.
 pub(super) fn about_integers(products: &IntegerProducts) -> String {
     let codes = &products.codes;
