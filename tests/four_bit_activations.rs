@@ -14,6 +14,7 @@ use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix};
 
 use crate::common::share::one_of;
+use crate::common::terminal::Terminal;
 use crate::judge::clay::Clay;
 use crate::quantised_models::{changed, checked, dumped, folder};
 use crate::static_activations::first_scale;
@@ -266,6 +267,24 @@ fn unquantised_activations_pass_with_a_note() {
         assert_eq!(code, 0, "{float:?}: {report:#}");
         assert!(!report["notes"].to_string().contains("the values show an engine"), "{report:#}");
     }
+}
+
+#[test]
+fn scales_of_another_format_are_refused() {
+    let stated = |name: &str| {
+        let codes = json!({"group": "matrix", "scale": "e8m0"});
+        let dump = Clay::open(&folder(name).join("dump.safetensors"));
+        let place = TempDir::new().expect("a folder");
+        let file = place.path().join("dump.safetensors");
+        dump.say(|json| json["producer"]["rounding"] = json!({"activation_codes": codes})).save(&file);
+        let (model, dump) = (folder(name).display().to_string(), file.display().to_string());
+        let words = ["check", "--candidate", &dump, "--model", &model, "--no-report", "--no-causes"];
+        Terminal::new().run(&words)
+    };
+    assert_eq!(stated("mxfp4-inputs").code, 0);
+    let refused = stated("nvfp4-inputs");
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("the model's file states other scales"), "{}", refused.stderr);
 }
 
 /// compressed-tensors 0.20 does not round scales of groups without `scale_dtype`. Its older versions and vLLM do.

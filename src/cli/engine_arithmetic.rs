@@ -12,7 +12,7 @@ use crate::cli::unstated_properties::{
     cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone,
 };
 use crate::cli::unstated_quantisation::{
-    about_integers, about_unquantised_activations, about_unrecorded_codes, common_products,
+    about_integers, about_unquantised_activations, about_unrecorded_codes, check_powers, common_products,
     says_nothing_of_products, stated_products, with_integers, without_file_codes,
 };
 use crate::diagnose::cross_check;
@@ -129,6 +129,7 @@ impl ComparisonContext<'_> {
             Ok(EngineArithmetic { is_stated, shown, note, ..EngineArithmetic::new(producer, choices) })
         };
         let producer = &named.dump.manifest.producer;
+        check_powers(&*loaded.model, producer)?;
         let mut said = way(producer.clone(), None, None)?;
         let is_open = !options.is_named();
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);

@@ -8,10 +8,12 @@ use crate::checkpoint::Point;
 use crate::cli::numerics::ACTIVATION_CODES;
 use crate::cli::unstated_properties::holds_results_alone;
 use crate::dump::{Dump, Producer};
+use crate::error::{Error, Result};
 use crate::exact::Float;
 use crate::model::Model;
 use crate::ops::linear::exact::IntegerProducts;
 use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup};
+use crate::weight::InputCodes;
 
 /// Returns true if a dump records no product except logits, and does not state its arithmetic.
 pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
@@ -126,4 +128,26 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
         "the values show an engine that rounds activations to {kind} before products with weights, \
          with one scale for {group}{head}; state it in producer.rounding: \"{ACTIVATION_CODES}\": {stated}{weights}"
     )
+}
+
+/// Checks that the model's file states scales that are powers of two if the producer states those of `"matrix"`.
+///
+/// # Errors
+/// If the file states only scales of other types.
+pub(super) fn check_powers(model: &dyn Model, producer: &Producer) -> Result<()> {
+    let codes = stated_codes(producer);
+    let codes = codes.and_then(|codes| serde_json::from_value::<ActivationCodes>(codes.clone()).ok());
+    let inputs: Vec<_> =
+        model.matrices().iter().filter_map(|(_, matrix)| Some(matrix.input_scale()?.codes)).collect();
+    let have_powers = |codes: &InputCodes| matches!(codes, InputCodes::Mxfp4 | InputCodes::Mxfp8);
+    let is_wrong = codes.is_some_and(|codes| codes.are_stored() && codes.scale.is_power())
+        && !inputs.is_empty()
+        && !inputs.iter().any(have_powers);
+    match is_wrong {
+        true => Err(Error::Usage(format!(
+            "producer.rounding: {ACTIVATION_CODES}: scale is a power of two, but the model's file states other scales; \
+             expected \"f32\", \"f16\" or \"bf16\""
+        ))),
+        false => Ok(()),
+    }
 }
