@@ -34,6 +34,7 @@ mod flash_attention;
 mod foreign;
 mod format;
 mod formats;
+mod four_bit_activations;
 mod gap;
 mod generate;
 mod greedy_ties;

@@ -26,13 +26,14 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 16] = [
+const MODELS: [&str; 17] = [
     "fp8-static-tensor",
     "nf4-model",
     "fp4-model",
     "int8-model",
     "awq",
     "gptq",
+    "gptq-dynamic",
     "w4a16",
     "nvfp4",
     "fp8",
@@ -274,14 +275,13 @@ fn assert_refused(copy: &TempDir, words: &[&str]) {
 
 #[test]
 fn settings_beyond_these_are_refused_with_their_key() {
-    let cases: [(&str, &str, Value); 14] = [
+    let cases: [(&str, &str, Value); 13] = [
         ("awq", "quant_method", json!("quip")),
         ("awq", "version", json!("gemv")),
         ("awq", "bits", json!(3)),
         ("awq", "zero_point", json!(false)),
         ("awq", "group_size", json!(0)),
         ("gptq", "bits", json!(5)),
-        ("gptq", "dynamic", json!({"-:.*q_proj": {}})),
         ("gptq", "checkpoint_format", json!("marlin")),
         ("w4a16", "kv_cache_scheme", json!({"num_bits": 4})),
         ("w4a16", "quantization_status", json!("frozen")),
@@ -302,6 +302,24 @@ fn settings_beyond_these_are_refused_with_their_key() {
             &changed(name, change, |_| ()),
             &[&format!("quantization_config.{key}"), "config.json"],
         );
+    }
+}
+
+/// GPTQModel applies the first entry that contains a module. JSON objects are read without an order.
+#[test]
+fn settings_of_single_gptq_modules_that_contradict_the_file_or_each_other_are_refused() {
+    let up = r"+:model\.layers\.0\.mlp\.up_proj";
+    let cases: [(&str, Value, &[&str]); 6] = [
+        ("-:.*k_proj", json!(null), &["k_proj", "is not quantised", "quantization_config.dynamic"]),
+        ("-:.*q_proj", json!({}), &["q_proj", "'-:.*q_proj' in quantization_config.dynamic excludes it"]),
+        (up, json!({"bits": 4}), &["up_proj"]),
+        (up, json!({"bits": 5}), &["up_proj.bits' is 5"]),
+        (up, json!({"bits": 8, "codebook": 1}), &["up_proj.codebook'"]),
+        (".*up_proj", json!({"bits": 4}), &["both '+:model", "and '.*up_proj'"]),
+    ];
+    for (pattern, value, words) in cases {
+        let set = |config: &mut Value| config["quantization_config"]["dynamic"][pattern] = value;
+        assert_refused(&changed("gptq-dynamic", set, |_| ()), words);
     }
 }
 
@@ -452,12 +470,24 @@ fn products_that_are_not_known_are_refused_with_their_key() {
             config["quantization_config"]["config_groups"]["group_0"]["input_activations"][key] = value;
         }
     };
+    // Attention with 8-bit activations, whose scales are computed from the values.
+    let with_dynamic_group = |config: &mut Value| {
+        let groups = &mut config["quantization_config"]["config_groups"];
+        groups["group_1"] = groups["group_0"].clone();
+        groups["group_1"]["targets"] = json!(["re:.*nothing.*"]);
+        groups["group_1"]["input_activations"] = json!({"num_bits": 8, "strategy": "token", "dynamic": true});
+    };
     let keep = |_: &mut Tensors| ();
     let cases = [
         (changed("w8a8", scheme("dynamic", json!("local")), keep), "input_activations.dynamic"),
         (changed("w8a8", scheme("dynamic", json!(false)), keep), "input_activations.strategy"),
         (changed("w8a8", scheme("num_bits", json!(4)), keep), "input_activations.num_bits"),
         (changed("fp8-dynamic", scheme("symmetric", json!(false)), keep), "input_activations.symmetric"),
+        (changed("nvfp4-inputs", scheme("group_size", json!(32)), keep), "input_activations.strategy"),
+        (changed("nvfp4-inputs", scheme("dynamic", json!(true)), keep), "input_activations.strategy"),
+        (changed("nvfp4-inputs", scheme("type", json!("int")), keep), "input_activations.num_bits"),
+        (changed("mxfp4-inputs", scheme("scale_dtype", json!(null)), keep), "input_activations.scale_dtype"),
+        (changed("nvfp4-inputs", with_dynamic_group, keep), "group_1.input_activations.dynamic"),
     ];
     for (copy, key) in cases {
         let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {
@@ -497,6 +527,8 @@ fn stored_scales_of_activations_that_are_missing_or_damaged_are_refused_with_the
     let zero = set("fp8-static", "input_scale", &[0, 0]);
     assert_refused(&zero, &["down_proj", "input_scale' is 0, expected more than 0"]);
     assert_refused(&set("w8a8-static", "input_scale", &[0x80, 0x7f]), &["input_scale"]);
+    let zero = set("nvfp4-inputs", "input_global_scale", &[0; 4]);
+    assert_refused(&zero, &["down_proj", "input_global_scale' is 0, expected more than 0"]);
     let lost = |tensors: &mut Tensors| tensors.retain(|name, _| !name.ends_with("q_proj.input_zero_point"));
     assert_refused(&changed("w8a8-static-zeros", |_| (), lost), &["q_proj.input_zero_point' is missing"]);
     let symmetric = |config: &mut Value| {

@@ -12,7 +12,7 @@ use xcheck::model::ModelFiles;
 use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
-use xcheck::weight::{DType, InputScale, Matrix};
+use xcheck::weight::{InputCodes, InputScale, Matrix};
 
 use crate::common::terminal::Terminal;
 use crate::judge::clay::Clay;
@@ -45,7 +45,7 @@ fn coded(x: &[f32], input: InputScale, round: fn(f64) -> f64) -> Vec<f64> {
     let code = |x: &f32| {
         let quotient = round(round(f64::from(*x) / step) + f64::from(input.zero));
         let code = match input.codes {
-            DType::I8 => quotient.round_ties_even().clamp(-128.0, 127.0),
+            InputCodes::Int8 => quotient.round_ties_even().clamp(-128.0, 127.0),
             _ => Float::E4m3.round(quotient.clamp(-448.0, 448.0)),
         };
         round((code - f64::from(input.zero)) * step)
@@ -88,7 +88,7 @@ fn unit(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
 
 fn dynamic(x: &[f32], _: &Matrix, input: InputScale) -> InputScale {
     let largest = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-    let step = largest / if input.codes == DType::I8 { 127.0 } else { 448.0 };
+    let step = largest / if input.codes == InputCodes::Int8 { 127.0 } else { 448.0 };
     InputScale { step: if step > 0.0 { step } else { 1.0 }, ..input }
 }
 
@@ -101,12 +101,12 @@ fn of_queries(_: &[f32], w: &Matrix, input: InputScale) -> InputScale {
     if w.cols == 128 { InputScale { step: scale_of_queries(input.codes), ..input } } else { input }
 }
 
-fn scale_of_queries(codes: DType) -> f32 {
+fn scale_of_queries(codes: InputCodes) -> f32 {
     static SCALES: LazyLock<[f32; 2]> = LazyLock::new(|| ["w8a8-static", "fp8-static"].map(first_scale));
-    SCALES[usize::from(codes != DType::I8)]
+    SCALES[usize::from(codes != InputCodes::Int8)]
 }
 
-fn first_scale(name: &str) -> f32 {
+pub(crate) fn first_scale(name: &str) -> f32 {
     let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
     let scale = model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale());
     scale.expect("a stored scale").step
@@ -149,7 +149,7 @@ fn other_scales_of_activations_are_named_and_stored_ones_pass() {
                 let case = format!("{name}, {float:?}, {scale}: {report:#}");
                 assert_eq!(code, 1, "{case}");
                 assert!(
-                    report["sentence"].to_string().contains("other scales than the stored ones"),
+                    report["sentence"].to_string().contains("other scales than the file states"),
                     "{case}"
                 );
                 let named = [value.to_owned(), format!("{value}:short")];

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-pub use self::input_scale::InputScale;
+pub use self::input_scale::{InputCodes, InputScale};
 use crate::lazy_bytes::LazyBytes;
 
 macro_rules! dtypes {

@@ -6,6 +6,7 @@ mod cache_codes;
 mod error_map;
 mod expert_codes;
 mod expert_weights;
+mod four_bit_codes;
 mod kernels;
 mod lazy_bytes;
 mod matrix_product;

@@ -10,9 +10,11 @@ libraries are in each `decoded.json`. GPTQModel is not built: its source folder 
 
 import json
 import sys
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import xcheck
@@ -125,6 +127,23 @@ def gptq(weight, bits=4, group=32, symmetric=True, v1=True, by_activation=False)
     return tensors, decoded, made
 
 
+# Settings of single modules: a pattern, a module's name, and modules that are not quantised.
+DYNAMIC = {
+    "-:.*k_proj": {},
+    r"+:model\.layers\.0\.mlp\.up_proj": {"bits": 8},
+    r".*\.mlp\.down": {"group_size": 64, "sym": False, "desc_act": True},
+}
+
+
+def gptq_by_rules(module):
+    """The way to quantise a module by GPTQModel's rules; `None` if they exclude it."""
+    from gptqmodel.quantization.config import dynamic_get
+
+    own = dynamic_get(DYNAMIC, module, default={})
+    names = {"bits": "bits", "group_size": "group", "sym": "symmetric", "desc_act": "by_activation"}
+    return None if own is False else lambda w: gptq(w, **{names[key]: value for key, value in own.items()})
+
+
 def with_weight(weight):
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
     linear.weight.data = weight
@@ -177,13 +196,16 @@ def compressed(weight, settings, scale_dtype=None):
 
 def observed(made, settings):
     """Static scales of the activations, by module: compressed-tensors' scales for the values that a run shows."""
-    from compressed_tensors.quantization.utils import calculate_qparams
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
     arguments, tensors = scheme(settings).input_activations, {}
 
     def observe(module):
         def hook(_, inputs):
             low, high = inputs[0].amin().reshape(1), inputs[0].amax().reshape(1)
+            if str(arguments.strategy) == "tensor_group":
+                tensors[f"{module}.input_global_scale"] = generate_gparam(low, high)
+                return
             scale, zero = calculate_qparams(low, high, arguments)
             tensors[f"{module}.input_scale"] = scale
             if not arguments.symmetric:
@@ -294,6 +316,18 @@ NVFP4 = {
     "weights": weights(4, "float", strategy="tensor_group", group_size=16, scale_dtype="torch.float8_e4m3fn"),
     "format": "nvfp4-pack-quantized",
 }
+# Activations of 4 bits: scales of groups are computed from the values. NVFP4 stores one more scale for each matrix.
+NVFP4_INPUTS = NVFP4 | {"input_activations": NVFP4["weights"] | {"dynamic": "local"}}
+MXFP4 = {
+    "weights": weights(4, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
+    "format": "mxfp4-pack-quantized",
+}
+MXFP4_INPUTS = MXFP4 | {"input_activations": MXFP4["weights"] | {"dynamic": True}}
+MXFP8 = {
+    "weights": weights(8, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
+    "format": "mxfp8-quantized",
+}
+MXFP8_INPUTS = MXFP8 | {"input_activations": MXFP8["weights"] | {"dynamic": True}}
 
 
 def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
@@ -323,8 +357,12 @@ def with_compressed(settings, scale_dtype=None):
 MODELS = {
     "awq": (torch.float16, AWQ, awq),
     "gptq": with_gptq(),
+    "gptq-dynamic": (torch.float16, gptq_config() | {"dynamic": DYNAMIC}, gptq_by_rules),
     "w4a16": with_compressed(PACKED),
     "nvfp4": with_compressed(NVFP4),
+    "nvfp4-inputs": with_compressed(NVFP4_INPUTS),
+    "mxfp4-inputs": with_compressed(MXFP4_INPUTS),
+    "mxfp8-inputs": with_compressed(MXFP8_INPUTS),
     "w8a8": with_compressed(INTEGERS),
     "fp8-dynamic": with_compressed(FLOATS),
     "fp8-static": with_compressed(STATIC_FLOATS),
@@ -358,7 +396,7 @@ MODELS = {
     ),
 }
 # Static scales of activations.
-INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS}
+INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS, "nvfp4-inputs": NVFP4_INPUTS}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -387,18 +425,8 @@ WEIGHTS = {
     "fp8-tensor": with_compressed(
         {"weights": weights(8, "float", strategy="tensor"), "format": "float-quantized"}, torch.float32
     ),
-    "mxfp4": with_compressed(
-        {
-            "weights": weights(4, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
-            "format": "mxfp4-pack-quantized",
-        }
-    ),
-    "mxfp8": with_compressed(
-        {
-            "weights": weights(8, "float", strategy="group", group_size=32, scale_dtype="torch.uint8"),
-            "format": "mxfp8-quantized",
-        }
-    ),
+    "mxfp4": with_compressed(MXFP4),
+    "mxfp8": with_compressed(MXFP8),
     "nf4": (
         torch.bfloat16,
         BNB | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
@@ -420,7 +448,10 @@ def make(folder, name, dtype, config, way):
     tensors, decoded, modules = {}, {}, {}
     for module in LINEAR if whole else [MODULE]:
         weight = made.get_submodule(module).weight.data
-        parts, plain, modules[module] = way(weight)
+        way_of_module = way(module) if way is gptq_by_rules else way
+        if way_of_module is None:
+            continue
+        parts, plain, modules[module] = way_of_module(weight)
         tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
         decoded[module] = plain
     if name in INPUTS:
@@ -430,7 +461,7 @@ def make(folder, name, dtype, config, way):
         tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}
     folder.mkdir(parents=True, exist_ok=True)
     if whole:
-        kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in LINEAR}
+        kept = {key: x for key, x in made.state_dict().items() if key.removesuffix(".weight") not in modules}
         tensors |= {key: x.contiguous() for key, x in kept.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = made.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
@@ -467,7 +498,7 @@ def dump(folder, made, dtype, modules, decoded):
         for module, quantised in modules.items():
             made.set_submodule(module, quantised.eval())
     else:
-        made = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+        made = loaded(folder, dtype)
     kernels = [module for module in made.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
     has_own_kernel = any(module.support_avx512bf16_for_cpu for module in kernels)
     for module in kernels:
@@ -479,6 +510,21 @@ def dump(folder, made, dtype, modules, decoded):
         module.support_avx512bf16_for_cpu = True
     if has_own_kernel:
         run(made, folder / "dump-avx512-bf16.safetensors")
+    if folder.name in ("nvfp4-inputs", "mxfp4-inputs"):
+        run_in_f32(folder)
+
+
+def loaded(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+def run_in_f32(folder):
+    """A run in f32. By default, compressed-tensors decodes 4-bit weights to bf16."""
+    from compressed_tensors.compressors.nvfp4 import base
+
+    unpack = partial(base.unpack_fp4_from_uint8, dtype=torch.float32)
+    with patch.object(base, "unpack_fp4_from_uint8", unpack):
+        run(loaded(folder, torch.float32), folder / "dump-f32.safetensors")
 
 
 def run_scaled_mm(made, folder):

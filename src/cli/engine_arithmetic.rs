@@ -12,7 +12,8 @@ use crate::cli::unstated_properties::{
     cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone,
 };
 use crate::cli::unstated_quantisation::{
-    about_integers, common_products, says_nothing_of_products, with_integers,
+    about_integers, about_unquantised_activations, about_unrecorded_codes, check_powers, common_products,
+    says_nothing_of_products, stated_products, with_integers, without_file_codes,
 };
 use crate::diagnose::cross_check;
 use crate::dump::Producer;
@@ -93,7 +94,10 @@ impl ComparisonContext<'_> {
         if outcome.verdict != Verdict::Pass && !is_alone && seeks_causes {
             outcome = by(way, numerics, true)?;
         }
+        let uncertain = self.uncertain_codes(&outcome, way, &by, loaded)?;
+        let note = way.note.clone().filter(|_| uncertain.is_none());
         outcome.lack(undecided.as_slice());
+        outcome.lack(uncertain.as_slice());
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
@@ -107,7 +111,9 @@ impl ComparisonContext<'_> {
         if numerics.cache_noise() > 0.0 {
             outcome.notes.push(ABOUT_SCALES.to_owned());
         }
-        outcome.notes.extend(way.note.clone());
+        outcome.notes.extend(note);
+        let about = about_unquantised_activations(&*loaded.model, &way.producer);
+        outcome.notes.extend(about.filter(|_| outcome.verdict.is_good()));
         if let Some(why) = way.contradiction.clone().filter(|_| outcome.verdict == Verdict::Pass) {
             outcome.lack(&[why]);
         }
@@ -123,6 +129,7 @@ impl ComparisonContext<'_> {
             Ok(EngineArithmetic { is_stated, shown, note, ..EngineArithmetic::new(producer, choices) })
         };
         let producer = &named.dump.manifest.producer;
+        check_powers(&*loaded.model, producer)?;
         let mut said = way(producer.clone(), None, None)?;
         let is_open = !options.is_named();
         let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
@@ -209,8 +216,25 @@ impl ComparisonContext<'_> {
         Ok(None)
     }
 
-    /// Returns the possible arithmetics with 8-bit activations: those that the products show, or those of
-    /// common engines if no products were recorded.
+    /// Returns a reason for doubt if a dump passes only since unrecorded codes of activations are uncertain.
+    fn uncertain_codes(
+        &self,
+        outcome: &Outcome,
+        way: &EngineArithmetic,
+        by: &impl Fn(&EngineArithmetic, &dyn Numerics, bool) -> Result<Outcome>,
+        loaded: &LoadedModel,
+    ) -> Result<Option<String>> {
+        let is_open = outcome.verdict.is_good() && !outcome.is_of_single_operations();
+        let plain = without_file_codes(&way.producer).filter(|_| is_open);
+        let Some(producer) = plain else { return Ok(None) };
+        let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer)?;
+        let shown = way.shown.map(|profile| Profile { activation_codes: None, ..profile });
+        let plain = EngineArithmetic { is_stated, shown, ..EngineArithmetic::new(producer, choices) };
+        let taps = outcome.taps_as_near_to(&by(&plain, &*plain.choices[0], false)?);
+        Ok((!taps.is_empty()).then(|| about_unrecorded_codes(&taps)))
+    }
+
+    /// Returns the possible arithmetics with quantised activations: those that the products show. If they show none, those that the model's file states, or if no products were recorded, those of common engines.
     fn ways_of_integers(
         &self,
         outcome: &Outcome,
@@ -221,13 +245,15 @@ impl ComparisonContext<'_> {
         if outcome.verdict == Verdict::Pass || self.has_named_arithmetic() {
             return Vec::new();
         }
-        let is_guess = outcome.integers().is_none();
-        let products = match outcome.integers() {
-            Some(products) => vec![products],
+        let profile = said.shown.or_else(|| Some(Profile::of(&**said.choices.first()?)));
+        let stated = || stated_products(&*loaded.model, &said.producer, profile?.results);
+        // The model's file states its codes, so they are no guess.
+        let (products, is_guess) = match outcome.integers().map(|shown| vec![shown]).or_else(stated) {
+            Some(products) => (products, false),
             None if says_nothing_of_products(&named.dump) => {
-                common_products(loaded.model.dimensions().vocab_size)
+                (common_products(loaded.model.dimensions().vocab_size), true)
             }
-            None => Vec::new(),
+            None => (Vec::new(), true),
         };
         let way = |products: IntegerProducts| {
             let producer = with_integers(&said.producer, products)?;

@@ -164,7 +164,7 @@ kinds! {
         WeightGroups "weight_groups" "scales and zero points of the groups of a quantised weight";
         SplitK "split_k" "the parts of a sum that are rounded to a short type before they are added: their number, or columns:8 for parts of 8 columns";
         ActivationQuant "activation_quant" "the quantisation of activations before products with weights";
-        InputScale "input_scale" "the stored scale of quantised activations: not applied, of another matrix, or replaced by scales of the values";
+        InputScale "input_scale" "the scale of quantised activations that the file states: not applied, of another matrix, or replaced by scales of the values";
     }
     Logits {
         LmHead "lm_head" "the matrix that computes logits";

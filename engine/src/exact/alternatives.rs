@@ -25,7 +25,7 @@ impl Profile {
     const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
     const WEIGHTS_OF_KERNELS: &'static str =
         "scales and values of codes are rounded to bf16, and decoded weights are not rounded";
-    const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
+    const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.
     pub const OF_ALL_LAYERS: [&'static str; 14] = [

@@ -234,15 +234,26 @@ impl ValueRange {
         })
     }
 
-    /// Returns the step between codes, and its relative error.
-    fn step(&self, codes: &ActivationCodes) -> (f64, f64) {
+    /// Returns the possible steps between codes, and their relative error.
+    fn steps(&self, codes: &ActivationCodes) -> (Vec<f64>, f64) {
+        let most = self.high.max(-self.low);
+        let by = self.unsure + ROUNDINGS * U * most;
+        let largest = if most.is_finite() { (most + by).min(f32::MAX.into()) } else { most };
+        let few = codes.few_steps((most - by).max(0.0) as f32, largest as f32);
+        if let Some(few) = few {
+            return (few.into_iter().map(f64::from).collect(), 0.0);
+        }
         let with = |by: f64| f64::from(codes.step((self.low - by) as f32, (self.high + by) as f32));
         let (step, off) = (with(0.0), with(self.unsure) - with(-self.unsure));
-        (step, if step > 0.0 { off / step } else { 0.0 })
+        (vec![step], if step > 0.0 { off / step } else { 0.0 })
     }
 }
 
-/// Range of values, or a stored scale, that determines 8-bit codes.
+/// Number of roundings of a scale and of a quotient by it. GPUs approximate reciprocals with the error of two roundings,
+/// which makes six. xcheck rounds the scale and the quotient once each.
+const ROUNDINGS: f64 = 8.0;
+
+/// Range of values, or a stored scale, that determines codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CodeRange {
     /// The range of the values.
@@ -252,11 +263,11 @@ pub(crate) enum CodeRange {
 }
 
 impl CodeRange {
-    /// Returns the step between codes, and its relative error.
-    fn step(&self, codes: &ActivationCodes) -> (f64, f64) {
+    /// Returns the possible steps between codes, and their relative error.
+    fn steps(&self, codes: &ActivationCodes) -> (Vec<f64>, f64) {
         match self {
-            CodeRange::Values(range) => range.step(codes),
-            CodeRange::Stored(input) => (codes.stored(input).0.into(), 0.0),
+            CodeRange::Values(range) => range.steps(codes),
+            CodeRange::Stored(input) => (vec![codes.stored(input).0.into()], 0.0),
         }
     }
 
@@ -275,7 +286,7 @@ impl CodeRange {
     }
 }
 
-/// Returns a row of activations, quantised to 8-bit codes and decoded again. `shared` determines the codes of the whole
+/// Returns a row of activations, quantised to codes and decoded again. `shared` determines the codes of the whole
 /// pass, or of the matrix.
 pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Option<CodeRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
@@ -284,18 +295,24 @@ pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Optio
             CodeRange::Values(ValueRange::of((first..row.len().min(first + len)).map(|at| row.get(at))))
         })
     };
-    let ranges: Vec<CodeRange> = (0..row.len()).step_by(len).map(of_group).collect();
-    InputValues::new((0..row.len()).map(|at| integer(row.get(at), codes, &ranges[at / len])))
+    let with_steps = |range: CodeRange| (range, range.steps(codes));
+    let groups: Vec<_> = (0..row.len()).step_by(len).map(of_group).map(with_steps).collect();
+    InputValues::new((0..row.len()).map(|at| {
+        let (range, (steps, off)) = &groups[at / len];
+        let values = steps.iter().map(|&step| integer(row.get(at), codes, range, step, *off));
+        values.reduce(ExactValue::or).unwrap_or_default()
+    }))
 }
 
 /// Evaluates one value. Its code may be either of two if engines compute the same step in another order, or the value
 /// is uncertain.
-fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange) -> ExactValue {
-    let (step, off) = range.step(codes);
+fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange, step: f64, off: f64) -> ExactValue {
     if !(step > 0.0 && step.is_finite()) {
-        return x;
+        // All codes are 0 if the group's scale is stored as 0.
+        return if codes.local.is_some() && x.value.is_finite() { ExactValue::sure(0.0) } else { x };
     }
-    let slack = |scaled: f64| scaled.abs() * (4.0 * U + off);
+    let roundings = if codes.local.is_some() { ROUNDINGS } else { 4.0 };
+    let slack = |scaled: f64| scaled.abs() * (roundings * U + off);
     let (zero, ends) = range.ends(codes, step, slack);
     let scaled = x.value / step;
     // The sum of the quotient and the zero point is rounded, too.

@@ -119,7 +119,7 @@ pub struct Profile {
     pub weights: Float,
     /// Type that activations are rounded to before products with weights.
     pub operands: Operands,
-    /// 8-bit quantisation of activations before products with weights; `None` for no quantisation. Overrides
+    /// Quantisation of activations to 8 or 4 bits before products with weights; `None` for no quantisation. Overrides
     /// `operands`.
     pub activation_codes: Option<ActivationCodes>,
     /// True for the weight values of kernels that multiply without decoding the weight first. Found by the search and not
@@ -291,7 +291,7 @@ impl Default for Profile {
 impl Profile {
     /// Returns the profile of products with a matrix, without settings that only apply to other matrices.
     pub(crate) fn of_product(&self, w: &Matrix) -> Self {
-        let activation_codes = self.activation_codes.filter(|codes| codes.apply_to(w));
+        let activation_codes = self.activation_codes.and_then(|codes| codes.of_product(w));
         let weights_of_kernels = self.weights_of_kernels && w.has_values_of_kernels();
         Self { activation_codes, weights_of_kernels, ..*self }
     }

@@ -1,4 +1,4 @@
-//! Numerics that quantise activations to 8-bit integers before products with weights.
+//! Numerics that quantise activations to codes of 8 or 4 bits before products with weights.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::quant::{ActivationCodes, CodeGroup};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Wraps numerics and rounds activations to 8-bit integers before each product with weights.
+/// Wraps numerics and rounds activations to codes before each product with weights.
 pub struct ActivationQuantisation {
     inner: Box<dyn Numerics>,
     codes: ActivationCodes,
@@ -28,27 +28,26 @@ impl ActivationQuantisation {
 
     /// Computes a product of quantised activations with `product`. Columns with outliers are multiplied separately.
     fn product(&self, x: &Tensor, w: &Matrix, product: impl Fn(&Tensor, bool) -> Tensor) -> Tensor {
-        if !self.codes.apply_to(w) {
-            return product(x, true);
-        }
-        let columns = self.codes.outlier_columns(x.data().chunks(x.row_len().max(1)), x.row_len());
-        let Some(columns) = columns else { return product(&self.rounded(x, w), true) };
-        let [codes, outliers] = self.codes.split_outliers(x.data(), x.row_len(), &columns);
+        let Some(codes) = self.codes.of_product(w) else { return product(x, true) };
+        let columns = codes.outlier_columns(x.data().chunks(x.row_len().max(1)), x.row_len());
+        let Some(columns) = columns else { return product(&rounded(x, w, codes), true) };
+        let [codes, outliers] = codes.split_outliers(x.data(), x.row_len(), &columns);
         let codes = product(&Tensor::new(x.shape(), codes), true);
         match columns.contains(&true) {
             true => self.inner.add(&codes, &product(&Tensor::new(x.shape(), outliers), false)),
             false => codes,
         }
     }
+}
 
-    fn rounded(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        let mut data = x.data().to_vec();
-        match (self.codes.group, w.input_scale()) {
-            (CodeGroup::Matrix, Some(input)) => self.codes.round_stored(&mut data, &input),
-            _ => self.codes.round(&mut data, x.row_len()),
-        }
-        Tensor::new(x.shape(), data)
+/// Returns activations with the values of their codes.
+fn rounded(x: &Tensor, w: &Matrix, codes: ActivationCodes) -> Tensor {
+    let mut data = x.data().to_vec();
+    match (codes.group, w.input_scale()) {
+        (CodeGroup::Matrix, Some(input)) => codes.round_stored(&mut data, &input),
+        _ => codes.round(&mut data, x.row_len()),
     }
+    Tensor::new(x.shape(), data)
 }
 
 impl Numerics for ActivationQuantisation {

@@ -24,6 +24,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     asymmetric: false,
     whole_for: 0,
     outliers: 0.0,
+    local: None,
 };
 
 /// Wraps numerics and rounds keys and values to `kv` in the cache. Attention is otherwise unchanged.

@@ -1,10 +1,11 @@
-//! Quantisation of activations to 8-bit integers or floats, with one scale for each group of values.
+//! Quantisation of activations to 8-bit integers, or floats of 8 or 4 bits, with one scale for each group of values.
 
-use half::{bf16, f16};
+use half::f16;
 use serde::{Deserialize, Serialize};
 
+use super::group_scales::{LARGEST_E4M3, LEAST_POWER, LocalScales, ScaleType, round_to_small_float};
 use super::nearest_whole;
-use crate::weight::{DType, InputScale, Matrix};
+use crate::weight::{InputCodes, InputScale, Matrix};
 
 /// Group of values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,21 +17,9 @@ pub enum CodeGroup {
     Token,
     /// All values of all tokens of a pass.
     Pass,
-    /// All values of all passes: the scale is stored with the matrix. Activations of matrices without a stored scale
-    /// are not quantised.
+    /// The values that the file states for the matrix: all values of all passes, with a stored scale, or the groups of
+    /// NVFP4, MXFP4 and MXFP8. Activations of other matrices are not quantised.
     Matrix,
-}
-
-/// Type of the scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ScaleType {
-    /// Single precision.
-    F32,
-    /// Half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
 }
 
 /// Type of the codes.
@@ -42,12 +31,31 @@ pub enum ActivationCodeType {
     Int8,
     /// 8-bit floats with four exponent bits, up to 448.
     F8E4m3,
+    /// 4-bit floats with two exponent bits, up to 6.
+    F4E2m1,
 }
 
-/// Largest number of [`ActivationCodeType::F8E4m3`].
-const LARGEST_F8: f32 = 448.0;
+impl ActivationCodeType {
+    /// Returns the type of the codes of a format.
+    fn of(input: &InputScale) -> Self {
+        match input.codes {
+            InputCodes::Int8 => ActivationCodeType::Int8,
+            InputCodes::Nvfp4 | InputCodes::Mxfp4 => ActivationCodeType::F4E2m1,
+            InputCodes::Float8 | InputCodes::Mxfp8 => ActivationCodeType::F8E4m3,
+        }
+    }
 
-/// Quantisation of activations to 8-bit codes, before products with weights.
+    /// Returns the largest float; `None` for integers.
+    fn largest_float(self) -> Option<f32> {
+        match self {
+            ActivationCodeType::Int8 => None,
+            ActivationCodeType::F8E4m3 => Some(LARGEST_E4M3),
+            ActivationCodeType::F4E2m1 => Some(6.0),
+        }
+    }
+}
+
+/// Quantisation of activations to 8-bit or 4-bit codes, before products with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationCodes {
@@ -55,9 +63,9 @@ pub struct ActivationCodes {
     pub group: CodeGroup,
     /// Type of the codes.
     pub codes: ActivationCodeType,
-    /// Type of the scale.
+    /// Type of the scale. NVFP4: type of the scale before it is stored in 8 bits.
     pub scale: ScaleType,
-    /// Type that quotients and decoded values are rounded to.
+    /// Type that quotients and decoded values are rounded to. NVFP4: type of decoded values.
     pub quotients: ScaleType,
     /// Largest value of a group divided by its scale: 127, 127.5 or 128. Unused for floats and if `asymmetric`.
     pub largest: f32,
@@ -69,6 +77,9 @@ pub struct ActivationCodes {
     /// Smallest absolute value whose column is not quantised, in all tokens of a pass; 0 for none. Values are rounded to
     /// `f16` first, as in LLM.int8(). Only applies to matrices whose file states a threshold.
     pub outliers: f32,
+    /// Scales of groups relative to a number of the matrix; `None` for others, and before a matrix is known.
+    #[serde(skip)]
+    pub local: Option<LocalScales>,
 }
 
 /// Returns the settings of ONNX Runtime's MatMulNBits at its default accuracy level.
@@ -83,36 +94,9 @@ impl Default for ActivationCodes {
             asymmetric: false,
             whole_for: 0,
             outliers: 0.0,
+            local: None,
         }
     }
-}
-
-impl ScaleType {
-    pub(crate) fn round(self, value: f32) -> f32 {
-        match self {
-            ScaleType::F32 => value,
-            ScaleType::F16 => f16::from_f32(value).to_f32(),
-            ScaleType::Bf16 => bf16::from_f32(value).to_f32(),
-        }
-    }
-
-    /// Rounds a value with more digits once; values of `F32` keep their digits.
-    fn round_wide(self, value: f64) -> f64 {
-        match self {
-            ScaleType::F32 => value,
-            ScaleType::F16 => f16::from_f64(value).to_f64(),
-            ScaleType::Bf16 => bf16::from_f64(value).to_f64(),
-        }
-    }
-}
-
-/// Rounds to an 8-bit float, ties to even. `bits` is the number of fraction bits, `least` the exponent of the smallest
-/// normal number, and `largest` the largest number.
-pub fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
-    let exponent = (value.to_bits() >> 23 & 0xff) as i32 - 127;
-    // A power of two.
-    let step = f32::from_bits(((exponent.max(least) - bits + 127) as u32) << 23);
-    (nearest_whole((value / step).into()) as f32 * step).clamp(-largest, largest)
 }
 
 impl ActivationCodes {
@@ -122,8 +106,20 @@ impl ActivationCodes {
             Self { group: CodeGroup::Values(0), .. } => {
                 Some("activation_codes: a group has at least one value")
             }
-            Self { codes: ActivationCodeType::F8E4m3, asymmetric: true, .. } => {
+            Self { codes, asymmetric: true, .. } if codes.largest_float().is_some() => {
                 Some("activation_codes: floats are not asymmetric")
+            }
+            Self { group: CodeGroup::Matrix, asymmetric: true, .. } => Some(
+                "activation_codes: the file states the zero points of \"matrix\", so asymmetric is false",
+            ),
+            // The codes of a matrix are read from its file.
+            Self { codes: ActivationCodeType::Int8, scale, group, .. }
+                if scale.is_power() && *group != CodeGroup::Matrix =>
+            {
+                Some("activation_codes: scales of integers are not powers of two")
+            }
+            Self { quotients, .. } if quotients.is_power() => {
+                Some("activation_codes: quotients is \"f32\", \"f16\" or \"bf16\"")
             }
             Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
@@ -135,25 +131,45 @@ impl ActivationCodes {
 
     /// Returns codes whose scale is stored with a matrix.
     pub fn of_matrix(input: &InputScale) -> Self {
-        let codes = match input.codes {
-            DType::I8 => ActivationCodeType::Int8,
-            _ => ActivationCodeType::F8E4m3,
+        Self { group: CodeGroup::Matrix, codes: ActivationCodeType::of(input), ..Self::default() }
+    }
+
+    /// Returns the codes of products with a matrix; `None` if the activations of these products are not quantised.
+    pub(crate) fn of_product(&self, w: &Matrix) -> Option<Self> {
+        let codes = match self.group {
+            CodeGroup::Matrix => w.input_scale().map(|input| self.with_scale(&input)),
+            _ => Some(*self).filter(|codes| codes.outliers == 0.0 || w.outliers().is_some()),
         };
-        Self { group: CodeGroup::Matrix, codes, ..Self::default() }
+        codes.filter(|codes| codes.whole_for != w.rows)
+    }
+
+    /// Returns codes by a stored scale, or in the groups that the scale's format has.
+    pub(crate) fn with_scale(&self, input: &InputScale) -> Self {
+        let codes = ActivationCodeType::of(input);
+        match input.codes {
+            InputCodes::Nvfp4 => {
+                let local = Some(LocalScales { global: input.step, are_rounded: true });
+                let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
+                Self { group: CodeGroup::Values(16), codes, scale, local, ..*self }
+            }
+            InputCodes::Mxfp4 | InputCodes::Mxfp8 => {
+                let scale = if self.scale.is_power() { self.scale } else { ScaleType::Power };
+                Self { group: CodeGroup::Values(32), codes, scale, ..*self }
+            }
+            InputCodes::Int8 | InputCodes::Float8 => Self { codes, ..*self },
+        }
+    }
+
+    /// Returns codes by the scales of groups as they are computed, in single precision.
+    pub(crate) fn without_stored_scales(&self) -> Self {
+        let local = self.local.map(|local| LocalScales { are_rounded: false, ..local });
+        let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
+        Self { local, scale, ..*self }
     }
 
     /// Returns true if scales are stored with the matrices.
     pub fn are_stored(&self) -> bool {
         self.group == CodeGroup::Matrix
-    }
-
-    /// Returns true if the activations of products with this matrix are quantised.
-    pub(crate) fn apply_to(&self, w: &Matrix) -> bool {
-        let is_stated = match self.group {
-            CodeGroup::Matrix => w.input_scale().is_some(),
-            _ => self.outliers == 0.0 || w.outliers().is_some(),
-        };
-        is_stated && w.rows != self.whole_for
     }
 
     /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
@@ -163,9 +179,9 @@ impl ActivationCodes {
 
     /// Returns the smallest and the largest code, relative to the code of zero, for a stored zero point.
     pub(crate) fn ends_around(&self, zero: f32) -> (f32, f32) {
-        match self.codes {
-            ActivationCodeType::Int8 => (-128.0 - zero, 127.0 - zero),
-            ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
+        match self.codes.largest_float() {
+            None => (-128.0 - zero, 127.0 - zero),
+            Some(largest) => (-largest, largest),
         }
     }
 
@@ -181,12 +197,38 @@ impl ActivationCodes {
     /// Returns the distance between neighbouring codes' values, in a group from `low` to `high`, with `low` ≤ 0 ≤
     /// `high`.
     pub(crate) fn step(&self, low: f32, high: f32) -> f32 {
-        let step = match (self.codes, self.asymmetric) {
-            (ActivationCodeType::F8E4m3, _) => high.max(-low) / LARGEST_F8,
-            (ActivationCodeType::Int8, true) => (high - low) / 255.0,
-            (ActivationCodeType::Int8, false) => high.max(-low) / self.largest,
+        let scale = self.scale(low, high);
+        self.local.map_or(scale, |local| local.used(local.stored(scale)))
+    }
+
+    /// Returns the scale of a group from `low` to `high`, before it is stored in 8 bits.
+    fn scale(&self, low: f32, high: f32) -> f32 {
+        let most = high.max(-low);
+        let step = match (self.codes.largest_float(), self.asymmetric) {
+            (Some(largest), _) => match self.scale.power(most, largest) {
+                Some(power) => return power,
+                None => most / largest,
+            },
+            (None, true) => (high - low) / 255.0,
+            (None, false) => most / self.largest,
         };
         self.scale.round(step)
+    }
+
+    /// Returns all steps of groups whose largest absolute value is from `least` to `most`: at most one for each exponent
+    /// or 8-bit scale. `None` for scales of other types, and if a group has an infinite value.
+    pub(crate) fn few_steps(&self, least: f32, most: f32) -> Option<Vec<f32>> {
+        let [least, most] = [least, most].map(|most| self.scale(0.0, most));
+        if !most.is_finite() {
+            return None;
+        }
+        if let Some(local) = self.local.filter(|local| local.are_rounded) {
+            let [least, most] = [least, most].map(|scale| local.stored(scale));
+            return Some(local.between(least, most).into_iter().map(|scale| local.used(scale)).collect());
+        }
+        let half = |&step: &f32| Some(step / 2.0).filter(|&half| half >= least.max(LEAST_POWER));
+        let powers = || std::iter::successors(Some(most), half).collect();
+        self.scale.is_power().then(powers)
     }
 
     /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
@@ -194,15 +236,16 @@ impl ActivationCodes {
         self.nearest_around(0.0, quotient, ends)
     }
 
-    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient, and the sum is
-    /// rounded to a code: ties go to even codes, not to even distances from the zero point.
+    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient, and the
+    /// sum is rounded to a code: ties go to even codes, not to even distances from the zero point.
     pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
         let zero = f64::from(zero);
-        let quotient = self.quotients.round_wide(quotient);
+        let quotient = if self.local.is_some() { quotient } else { self.quotients.round_wide(quotient) };
         let sum = if zero == 0.0 { quotient } else { self.quotients.round_wide(quotient + zero) };
         let code = match self.codes {
             ActivationCodeType::Int8 => nearest_whole(sum),
-            ActivationCodeType::F8E4m3 => round_to_eighth(sum as f32, 3, -6, LARGEST_F8).into(),
+            ActivationCodeType::F8E4m3 => round_to_small_float(sum as f32, 3, -6, LARGEST_E4M3).into(),
+            ActivationCodeType::F4E2m1 => round_to_small_float(sum as f32, 1, 0, 6.0).into(),
         };
         (code - zero).clamp(least.into(), most.into())
     }
@@ -214,13 +257,12 @@ impl ActivationCodes {
     /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
     /// `low`.
     pub(crate) fn ends(&self, low: f32, step: f32) -> (f32, f32) {
-        match self.asymmetric {
-            _ if self.codes == ActivationCodeType::F8E4m3 => (-LARGEST_F8, LARGEST_F8),
-            true => {
+        match self.codes {
+            ActivationCodeType::Int8 if self.asymmetric => {
                 let zero = (-low / step).round_ties_even().clamp(0.0, 255.0);
                 (-zero, 255.0 - zero)
             }
-            false => (-128.0, 127.0),
+            _ => self.ends_around(0.0),
         }
     }
 
@@ -278,8 +320,13 @@ impl ActivationCodes {
     fn round_group(&self, values: &mut [f32]) {
         let (low, high) = extent(values.iter().copied());
         let step = self.step(low, high);
-        if step > 0.0 && step.is_finite() {
-            self.round_by(values, step, 0.0, self.ends(low, step));
+        match step > 0.0 && step.is_finite() {
+            true => self.round_by(values, step, 0.0, self.ends(low, step)),
+            // All codes are 0 if the group's scale is stored as 0.
+            false if self.local.is_some() => {
+                values.iter_mut().filter(|value| value.is_finite()).for_each(|value| *value = 0.0)
+            }
+            false => {}
         }
     }
 

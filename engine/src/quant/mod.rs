@@ -18,6 +18,7 @@ mod exact_values;
 mod floats;
 mod grid_block;
 mod grids;
+mod group_scales;
 mod iq1_m;
 mod iq1_s;
 mod iq2_s;
@@ -64,11 +65,10 @@ mod wide_block;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-pub use self::activation_codes::{
-    ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, extent, round_to_eighth,
-};
+pub use self::activation_codes::{ActivationCodeType, ActivationCodes, CodeGroup, extent};
 use self::block::{QuantBlock, first_unsound as unsound};
 pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
+pub use self::group_scales::{LocalScales, ScaleType, round_to_small_float};
 pub(crate) use self::product::Product;
 pub(crate) use self::rounding::nearest_whole;
 pub use self::weight_rounding::WeightRounding;

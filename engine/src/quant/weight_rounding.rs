@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::nearest_whole;
-use super::{decode_row, k_quant_search, quantise_row, round_to_eighth};
+use super::{decode_row, k_quant_search, quantise_row, round_to_small_float};
 use crate::weight::DType;
 
 /// A way to round weights.
@@ -75,8 +75,8 @@ pub(crate) fn round_float(dtype: DType, value: f32) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(value).to_f32(),
         DType::BF16 => bf16::from_f32(value).to_f32(),
-        DType::F8_E4M3 => round_to_eighth(value, 3, -6, 448.0),
-        DType::F8_E5M2 => round_to_eighth(value, 2, -14, 57_344.0),
+        DType::F8_E4M3 => round_to_small_float(value, 3, -6, 448.0),
+        DType::F8_E5M2 => round_to_small_float(value, 2, -14, 57_344.0),
         _ => value,
     }
 }

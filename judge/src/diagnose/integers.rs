@@ -1,4 +1,4 @@
-//! 8-bit integer activations, detected from products that rounding does not explain.
+//! Quantised activations, detected from products that rounding does not explain.
 
 use crate::check::{RunContext, RunResults, UnexplainedOperation};
 use crate::checkpoint::Point;
@@ -10,7 +10,7 @@ use crate::verdict::SiteResult;
 const LOOKED_AT: usize = 64;
 const FIRST: usize = 6;
 
-/// Returns the 8-bit integer arithmetic of the dump's engine, if it explains most products that float
+/// Returns the codes of activations of the dump's engine, if it explains most products that float
 /// arithmetic does not.
 pub(super) fn integers_of(
     context: &RunContext,
@@ -20,11 +20,12 @@ pub(super) fn integers_of(
     if !context.may_differ || context.profile.activation_codes.is_some() {
         return None;
     }
-    let stored = context.model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale());
     let results = context.profile.results;
-    let outliers = || context.model.matrices().into_iter().find_map(|(_, matrix)| matrix.outliers());
+    let matrices = context.model.matrices();
+    let stored = IntegerProducts::stored(results, matrices.iter().map(|(_, matrix)| *matrix));
+    let outliers = || matrices.iter().find_map(|(_, matrix)| matrix.outliers());
     let all = match (stored, outliers()) {
-        (Some(input), _) => IntegerProducts::stored(results, &input),
+        (Some(stored), _) => stored,
         (None, Some(threshold)) => IntegerProducts::with_outliers(threshold),
         (None, None) => IntegerProducts::all(results),
     };
@@ -40,7 +41,7 @@ pub(super) fn integers_of(
     (2 * votes(best) > found.len()).then(|| with_plain_head(*best, context, rows))
 }
 
-/// Excludes the model's head from the 8-bit products if float products explain the logits.
+/// Excludes the model's head from the quantised products if float products explain the logits.
 fn with_plain_head(
     mut products: IntegerProducts,
     context: &RunContext,

@@ -326,7 +326,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         WeightGroups => Act("reads scales or zero points of quantised weights differently"),
         SplitK => Act("rounds partial sums of a product to a short type"),
         ActivationQuant => Setting("quantisation of activations"),
-        InputScale => Act("quantises activations with other scales than the stored ones"),
+        InputScale => Act("quantises activations with other scales than the file states"),
         LmHead => Setting("output matrix"),
         LogitScale => Setting("logit scale"),
         RepetitionPenalty | PresencePenalty | FrequencyPenalty => Act("lowers logits of tokens already read"),

@@ -1,6 +1,7 @@
 //! The result of a comparison as plain data for reports.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +112,25 @@ impl Outcome {
             let others = other.rows.iter().find(|other| other.site == row.site).and_then(rel_l2);
             rel_l2(row).zip(others).is_some_and(|(own, others)| NoiseFloor::FAR * own <= others)
         })
+    }
+
+    /// Returns true if one operation computes each inexact value from recorded values.
+    pub fn is_of_single_operations(&self) -> bool {
+        let is_exact = |row: &SiteResult| row.judged().is_none_or(Measurement::is_identical);
+        self.rows.iter().all(|row| row.is_single_operation() || is_exact(row))
+    }
+
+    /// Returns the taps that several operations computed from recorded values and that are not much nearer to this
+    /// outcome's arithmetic than to the other's. Taps that both compute alike are left out.
+    pub fn taps_as_near_to(&self, other: &Self) -> BTreeSet<Point> {
+        let rel_l2 = |row: &SiteResult| row.judged().map(|found| found.errors.rel_l2);
+        let is_open = |row: &&SiteResult| {
+            let others = other.rows.iter().find(|other| other.site == row.site).and_then(rel_l2);
+            let own = rel_l2(row);
+            let is_far = own.zip(others).is_some_and(|(own, others)| NoiseFloor::FAR * own <= others);
+            own != others && !is_far && !row.is_single_operation()
+        };
+        self.rows.iter().filter(is_open).map(|row| row.site.point).collect()
     }
 
     /// Returns true if at least half of the values explained only by perturbed runs are much nearer to this

@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use crate::error::{Error, Result};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::json::Config;
-use crate::weight::{DType, InputScale};
+use crate::weight::{DType, InputCodes, InputScale};
 
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
 pub(crate) enum ActivationScheme {
     /// 8-bit codes whose scales are computed from the values.
     Dynamic,
-    /// 8-bit codes whose scale is stored with the module.
+    /// Codes in groups of 32, whose scales are powers of two and computed from the values: MXFP4 and MXFP8.
+    Powers(InputCodes),
+    /// Codes whose scale is stored with the module. NVFP4: 4-bit codes in groups of 16, whose scales are computed from the
+    /// values and relative to the stored number.
     Static {
-        /// Type of the codes.
-        codes: DType,
+        /// Format of the codes.
+        codes: InputCodes,
         /// Name of the scale, after the module's name.
         scale: &'static str,
         /// False if a zero point is stored, too.
@@ -41,8 +44,8 @@ impl ActivationScheme {
     /// Returns a scheme that is not supported.
     pub(super) fn unsupported(settings: &Config, key: &str, found: impl ToString) -> Self {
         const EXPECTED: &str = "unquantised activations, 8-bit ones with one stored scale (dynamic: false, strategy: \
-                                tensor), or symmetric 8-bit ones with scales computed from their values (other \
-                                quantised activations are not supported)";
+                                tensor), symmetric 8-bit ones with scales computed from their values, or NVFP4, \
+                                MXFP4 or MXFP8 (other quantised activations are not supported)";
         Self::unsupported_for(settings, key, found, EXPECTED)
     }
 
@@ -62,12 +65,14 @@ impl ActivationScheme {
     /// # Errors
     /// If a value has another type than the key.
     pub(super) fn compressed_tensors(arguments: &Config) -> Result<Self> {
-        if arguments.optional_usize("num_bits")?.unwrap_or(8) != 8 {
-            return Ok(Self::unsupported(arguments, "num_bits", arguments.require_usize("num_bits")?));
+        match arguments.optional_usize("num_bits")?.unwrap_or(8) {
+            8 => (),
+            4 if arguments.optional_str("type")? == Some("float") => return Self::four_bits(arguments),
+            bits => return Ok(Self::unsupported(arguments, "num_bits", bits)),
         }
         let codes = match arguments.optional_str("type")?.unwrap_or("int") {
-            "int" => DType::I8,
-            "float" => DType::F8_E4M3,
+            "int" => InputCodes::Int8,
+            "float" => InputCodes::Float8,
             other => return Ok(Self::unsupported(arguments, "type", other)),
         };
         let is_symmetric = arguments.optional_bool("symmetric")?.unwrap_or(true);
@@ -88,7 +93,36 @@ impl ActivationScheme {
         if !is_symmetric {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
-        Ok(ActivationScheme::Dynamic)
+        let is_mxfp8 = codes == InputCodes::Float8 && strategy == (Some("group"), Some(32));
+        Ok(match is_mxfp8 && arguments.optional_str("scale_dtype")? == Some("torch.uint8") {
+            true => ActivationScheme::Powers(InputCodes::Mxfp8),
+            false => ActivationScheme::Dynamic,
+        })
+    }
+
+    /// Reads compressed-tensors' `input_activations` of 4-bit floats: NVFP4 and MXFP4.
+    fn four_bits(arguments: &Config) -> Result<Self> {
+        let (nvfp4, mxfp4) = (("tensor_group", 16, "\"local\""), ("group", 32, "true"));
+        let strategy = arguments.optional_str("strategy")?.unwrap_or("group");
+        let dynamic = arguments.get("dynamic").map_or("false".to_owned(), ToString::to_string);
+        let found = (strategy, arguments.optional_usize("group_size")?.unwrap_or(0), dynamic.as_str());
+        let scales = arguments.optional_str("scale_dtype")?;
+        let known = if found == nvfp4 { "torch.float8_e4m3fn" } else { "torch.uint8" };
+        if found != nvfp4 && found != mxfp4 {
+            return Ok(Self::unsupported(arguments, "strategy", format!("{found:?}")));
+        }
+        if scales.is_some_and(|scales| scales != known) || (scales.is_none() && found == mxfp4) {
+            return Ok(Self::unsupported(arguments, "scale_dtype", format!("{scales:?}")));
+        }
+        if !arguments.optional_bool("symmetric")?.unwrap_or(true) {
+            return Ok(Self::unsupported(arguments, "symmetric", false));
+        }
+        Ok(match found == nvfp4 {
+            true => {
+                Self::Static { codes: InputCodes::Nvfp4, scale: "input_global_scale", is_symmetric: true }
+            }
+            false => Self::Powers(InputCodes::Mxfp4),
+        })
     }
 
     /// Returns the stored scale of a module's activations; `None` for other schemes.
@@ -97,7 +131,13 @@ impl ActivationScheme {
     /// If the scale or the zero point is missing or not a valid number.
     pub(super) fn stored(&self, module: &ModuleTensors) -> Result<Option<InputScale>> {
         const ZERO: &str = "input_zero_point";
-        let ActivationScheme::Static { codes, scale, is_symmetric } = *self else { return Ok(None) };
+        let (codes, scale, is_symmetric) = match *self {
+            ActivationScheme::Static { codes, scale, is_symmetric } => (codes, scale, is_symmetric),
+            ActivationScheme::Powers(codes) => {
+                return Ok(Some(InputScale { codes, step: 1.0, zero: 0.0 }));
+            }
+            _ => return Ok(None),
+        };
         let step = module.number(scale, FLOATS)?;
         if step <= 0.0 {
             let problem =
@@ -106,7 +146,7 @@ impl ActivationScheme {
         }
         let zero = match (module.get(ZERO), is_symmetric) {
             (None, true) => 0.0,
-            _ => module.number(ZERO, &[&[DType::I8, DType::I32], &InputScale::CODES, FLOATS].concat())?,
+            _ => module.number(ZERO, &[&[DType::I8, DType::I32, DType::F8_E4M3], FLOATS].concat())?,
         };
         let stored = InputScale { codes, step, zero };
         match stored.is_sound() && (zero == 0.0 || !is_symmetric) {
@@ -119,18 +159,21 @@ impl ActivationScheme {
         }
     }
 
+    /// Returns true if a matrix's file states all that determines its codes.
+    pub(super) fn is_stated(&self) -> bool {
+        matches!(self, ActivationScheme::Static { .. } | ActivationScheme::Powers(_))
+    }
+
     /// Checks that the scheme is supported.
     ///
     /// # Errors
     /// Names the key that asks for another scheme.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            ActivationScheme::Dynamic | ActivationScheme::Static { .. } | ActivationScheme::Outliers(_) => {
-                Ok(())
-            }
             ActivationScheme::Unsupported { file, key, found, expected } => {
                 Err(Error::bad_key(file, key, found, expected))
             }
+            _ => Ok(()),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::{DType, StoredTensor};
 
 /// GPTQ with 2, 3, 4 or 8 bits.
+#[derive(Clone, Copy)]
 pub(super) struct Gptq {
     /// Number of bits of a code.
     pub(crate) bits: usize,

@@ -40,6 +40,9 @@ pub(super) struct ModuleFilter {
     pub(crate) excluded: Vec<(String, ModulePattern)>,
     /// Texts in the names of modules that some libraries leave unquantised.
     pub(crate) maybe_excluded: Vec<String>,
+    /// Modules with settings of their own, by format group, with the text of each pattern. These groups come before
+    /// `groups`. A module that several entries contain is refused: the first one applies, and their order is not known.
+    pub(crate) own: Vec<(String, ModulePattern)>,
     /// Modules of each format group.
     pub(crate) groups: Vec<Vec<ModulePattern>>,
     /// True if modules without quantised tensors are unquantised, whatever the configuration says.
@@ -50,7 +53,8 @@ impl ModuleFilter {
     /// Creates the filter of one group with all linear layers and embedding tables.
     pub(crate) fn all(key: &'static str) -> Self {
         let groups = vec![vec![ModulePattern::Linear, ModulePattern::Embedding]];
-        Self { key, excluded: Vec::new(), maybe_excluded: Vec::new(), groups, follows_file: false }
+        let (excluded, maybe_excluded, own) = (Vec::new(), Vec::new(), Vec::new());
+        Self { key, excluded, maybe_excluded, own, groups, follows_file: false }
     }
 
     /// Returns the key of the list of unquantised modules.
@@ -74,11 +78,23 @@ impl ModuleFilter {
     }
 
     pub(crate) fn conversion(&self, module: &str) -> Conversion {
-        if let Some((text, _)) = self.excluded.iter().find(|(_, pattern)| pattern.matches(module)) {
-            return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path()));
+        let contains = |(_, pattern): &&(String, ModulePattern)| pattern.matches(module);
+        let excluding = self.excluded.iter().find(contains);
+        let own: Vec<_> = self.own.iter().filter(contains).collect();
+        match (excluding, own.as_slice()) {
+            (Some((text, _)), [(other, _), ..]) | (None, [(text, _), (other, _), ..]) => {
+                let path = self.key_path();
+                return Conversion::Excluded(format!("both '{text}' and '{other}' in {path} contain it"));
+            }
+            (Some((text, _)), []) => {
+                return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path()));
+            }
+            (None, _) => (),
         }
         let of_group = |group: &Vec<ModulePattern>| group.iter().any(|pattern| pattern.matches(module));
-        let Some(group) = self.groups.iter().position(of_group) else {
+        let own = self.own.iter().position(|(_, pattern)| pattern.matches(module));
+        let shared = || self.groups.iter().position(of_group).map(|group| self.own.len() + group);
+        let Some(group) = own.or_else(shared) else {
             return Conversion::Excluded("no group of quantization_config contains it".to_owned());
         };
         let is_unsure = self.maybe_excluded.iter().any(|text| module.contains(text.as_str()));
@@ -103,6 +119,20 @@ impl ModulePattern {
             (None, "Embedding") => Self::Embedding,
             (None, name) => Self::Name(name.to_owned()),
         })
+    }
+
+    /// Reads a pattern of GPTQModel: a name, or a regular expression that matches the start of a name. `-:` and `+:` before it
+    /// say if the modules are excluded.
+    ///
+    /// # Errors
+    /// If it is not a regular expression.
+    pub(crate) fn gptq(config: &Config, text: &str) -> Result<Self> {
+        let pattern = text.strip_prefix("-:").or(text.strip_prefix("+:")).unwrap_or(text);
+        let name = pattern.replace(r"\.", "");
+        match name.contains(|c: char| r"\.^$*+?{}[]()|".contains(c)) {
+            true => Ok(Self::Regex(Box::new(regex(config, text, pattern, &format!(r"\A(?:{pattern})"))?))),
+            false => Ok(Self::Name(pattern.replace('\\', ""))),
+        }
     }
 
     fn matches(&self, module: &str) -> bool {

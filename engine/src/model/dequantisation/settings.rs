@@ -15,7 +15,7 @@ use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{Dequantisation, FormatGroup, compressed_tensors, one_group, torchao};
 use crate::model::json::Config;
 use crate::model::quantisation;
-use crate::weight::DType;
+use crate::weight::{DType, InputCodes};
 
 /// Key of MLX's settings.
 const MLX: &str = "quantization";
@@ -97,12 +97,15 @@ const GPTQ_KEYS: &[&str] = &[
     "checkpoint_format",
     "format",
     "pack_dtype",
-    "dynamic",
+    DYNAMIC,
     "adapter",
     "is_marlin_format",
     "modules_in_block_to_quantize",
     UNCONVERTED,
 ];
+
+/// Keys of GPTQ that may differ between modules.
+const GPTQ_OWN: &[&str] = &["bits", "group_size", "desc_act", "pack_dtype"];
 
 /// Keys of GPTQ about how the checkpoint was made or is run.
 const GPTQ_UNUSED: &[&str] = &[
@@ -140,34 +143,63 @@ const GPTQ_UNUSED: &[&str] = &[
     "hyb_act",
 ];
 
+/// Key of the settings of single modules, and of unquantised ones.
+const DYNAMIC: &str = "dynamic";
+
 fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     settings.only_keys(&[GPTQ_KEYS, GPTQ_UNUSED].concat())?;
-    let bits = settings.require_usize("bits")?;
-    if ![2, 3, 4, 8].contains(&bits) {
-        return Err(settings.bad_key("bits", bits, "2, 3, 4 or 8"));
-    }
-    settings.only("pack_dtype", &["int32".into()], "\"int32\"")?;
     settings.only("is_marlin_format", &[false.into()], "false (Marlin's packing is not supported)")?;
-    for key in ["dynamic", "adapter"] {
-        settings.only(key, &[Value::Object(serde_json::Map::new())], "absent (it is not supported)")?;
-    }
+    settings.only("adapter", &[Value::Object(serde_json::Map::new())], "absent (it is not supported)")?;
     let key = if settings.get("checkpoint_format").is_some() { "checkpoint_format" } else { "format" };
     let is_v1 = match settings.optional_str(key)?.unwrap_or("gptq") {
         "gptq" => true,
         "gptq_v2" => false,
         other => return Err(settings.bad_key(key, format!("{other:?}"), "\"gptq\" or \"gptq_v2\"")),
     };
-    let group = group_size(settings, "group_size", 128)?;
-    let by_activation = settings.optional_bool("desc_act")?.unwrap_or(false);
+    settings.require_usize("bits")?;
+    let whole = Gptq { bits: 0, group: Some(128), is_v1, by_activation: false, scales: short_type(config)? };
+    let format = gptq_format(settings, whole)?;
+    let name = format!("GPTQ, {} bits, {}", format.bits, inputs(format.group));
     let mut filter = ModuleFilter::all(UNCONVERTED);
     filter.exclude_listed(settings, UNCONVERTED)?;
     let listed = settings.nested_texts("modules_in_block_to_quantize")?;
     if !listed.is_empty() {
         filter.groups = vec![listed.into_iter().map(|text| ModulePattern::Suffix(text.to_owned())).collect()];
     }
-    let name = format!("GPTQ, {bits} bits, {}", inputs(group));
-    let format = Gptq { bits, group, is_v1, by_activation, scales: short_type(config)? };
-    Ok(one_group(name, format, None, filter))
+    let mut formats = Vec::new();
+    if let Some(own) = settings.object(DYNAMIC)? {
+        filter.key = if filter.excluded.is_empty() { DYNAMIC } else { filter.key };
+        for text in own.keys() {
+            let pattern = ModulePattern::gptq(&own, text)?;
+            match (text.starts_with("-:"), own.object(text)?) {
+                (true, _) => filter.excluded.push((text.to_owned(), pattern)),
+                (false, Some(own)) => {
+                    own.only_keys(&[GPTQ_OWN, GPTQ_UNUSED].concat())?;
+                    formats.push(gptq_format(&own, format)?);
+                    filter.own.push((text.to_owned(), pattern));
+                }
+                (false, None) => (),
+            }
+        }
+    }
+    formats.push(format);
+    let group = |format: Gptq| FormatGroup { format: Box::new(format), activations: None };
+    Ok(Dequantisation { name, groups: formats.into_iter().map(group).collect(), filter, other_names: None })
+}
+
+/// Reads the settings of all modules, or of single modules, in place of the given ones.
+fn gptq_format(settings: &Config, format: Gptq) -> Result<Gptq> {
+    settings.only("pack_dtype", &["int32".into()], "\"int32\"")?;
+    let bits = settings.optional_usize("bits")?.unwrap_or(format.bits);
+    if ![2, 3, 4, 8].contains(&bits) {
+        return Err(settings.bad_key("bits", bits, "2, 3, 4 or 8"));
+    }
+    let group = match settings.get("group_size") {
+        Some(_) => group_size(settings, "group_size", 128)?,
+        None => format.group,
+    };
+    let by_activation = settings.optional_bool("desc_act")?.unwrap_or(format.by_activation);
+    Ok(Gptq { bits, group, by_activation, ..format })
 }
 
 fn fp8(settings: &Config) -> Result<Dequantisation> {
@@ -206,7 +238,9 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     let named_by = |tensors: &'static [&'static str], group: ScaleGroup| {
         let activations = match scheme {
             "dynamic" => ActivationScheme::Dynamic,
-            _ => ActivationScheme::Static { codes: DType::F8_E4M3, scale: tensors[2], is_symmetric: true },
+            _ => {
+                ActivationScheme::Static { codes: InputCodes::Float8, scale: tensors[2], is_symmetric: true }
+            }
         };
         let mut filter = ModuleFilter::all(key);
         filter.exclude_listed(settings, key)?;

@@ -3,7 +3,7 @@
 
 use super::Weights;
 use crate::error::{Error, Result};
-use crate::weight::{DType, InputScale, Matrix, StoredTensor};
+use crate::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
 impl Weights<'_> {
     /// Returns the scales of the `count` matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if
@@ -36,7 +36,7 @@ impl Weights<'_> {
     /// Returns the stored scale of a matrix's activations, if there is one.
     pub(super) fn input_scale(&mut self, name: &str) -> Result<Option<InputScale>> {
         let Some(module) = name.strip_suffix(".weight") else { return Ok(None) };
-        for codes in InputScale::CODES {
+        for codes in InputCodes::ALL {
             let tensor = InputScale::tensor(module, codes);
             if self.has(&tensor) {
                 let numbers = self.vector(&tensor, 2)?;

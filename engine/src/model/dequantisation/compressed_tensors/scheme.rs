@@ -82,7 +82,7 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         let pattern = ModulePattern::compressed_tensors(config, "ignore", text)?;
         filter.excluded.push((text.to_owned(), pattern));
     }
-    let (mut groups, mut names) = (Vec::new(), Vec::new());
+    let (mut groups, mut names, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for key in all.keys() {
         let Some(group) = all.object(key)? else { continue };
         let patterns = group.texts("targets")?.into_iter();
@@ -91,14 +91,32 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         let (format, name) = format_group(config, &group)?;
         groups.push(format);
         names.push(name);
+        keys.push(key);
     }
     names.dedup();
+    refuse_mixed(&all, &keys, &mut groups);
     Ok(Dequantisation {
         name: format!("compressed-tensors {}", names.join(", ")),
         groups,
         filter,
         other_names: None,
     })
+}
+
+/// Marks scales that are computed from 8-bit activations as unsupported if another group states its codes: a dump has one
+/// arithmetic, with stated codes or without.
+fn refuse_mixed(all: &Config, keys: &[&str], groups: &mut [FormatGroup]) {
+    let states = |group: &FormatGroup| group.activations.as_ref().is_some_and(ActivationScheme::is_stated);
+    let Some(stated) = groups.iter().position(states) else { return };
+    let expected = "false: the activations of another group have stored scales or scales of NVFP4, MXFP4 or MXFP8, and \
+                    both kinds in one checkpoint are not supported";
+    for (group, key) in groups.iter_mut().zip(keys) {
+        if matches!(group.activations, Some(ActivationScheme::Dynamic)) {
+            let found = format!("true, with {}.input_activations", all.path_of(keys[stated]));
+            let key = format!("{key}.input_activations.dynamic");
+            group.activations = Some(ActivationScheme::unsupported_for(all, &key, found, expected));
+        }
+    }
 }
 
 /// Reads one format group and its name.

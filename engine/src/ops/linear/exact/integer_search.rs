@@ -1,13 +1,14 @@
-//! Search for how an engine quantises activations to 8-bit codes, based on its products.
+//! Search for how an engine quantises activations to codes, based on its products.
 
 use std::cell::LazyCell;
 
 use crate::exact::{Float, Profile, ResultPair, RowScales, exacts_explain, node_of};
+use crate::ops::experts::exact::ExpertProducts;
 use crate::ops::linear::exact::Linear;
 use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType};
-use crate::weight::InputScale;
+use crate::weight::{InputCodes, InputScale, Matrix};
 
-/// A way to compute products of 8-bit activations.
+/// A way to compute products of quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IntegerProducts {
     /// Quantisation of the activations.
@@ -56,11 +57,41 @@ impl IntegerProducts {
         vec![Self { has_whole_weights: true, ..Self::of_decoded(codes) }]
     }
 
-    /// Returns the candidates for matrices whose scales of activations are stored.
-    pub fn stored(results: Float, input: &InputScale) -> Vec<Self> {
-        let short = short_type(results).map(|short| (short, short));
-        let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
-        let codes = types.map(|(scale, quotients)| ActivationCodes {
+    /// Returns the candidates for matrices whose file states the codes of activations; `None` if the file states none.
+    pub fn stored<'m>(results: Float, matrices: impl Iterator<Item = &'m Matrix>) -> Option<Vec<Self>> {
+        let mut inputs: Vec<InputScale> = Vec::new();
+        for input in matrices.filter_map(Matrix::input_scale) {
+            if inputs.iter().all(|known| known.codes != input.codes) {
+                inputs.push(input);
+            }
+        }
+        // The same types apply to all formats of codes. Powers of two apply to some of them.
+        let mut all: Vec<Self> = Vec::new();
+        for candidate in inputs.iter().flat_map(|input| Self::of_input(results, input)) {
+            let codes =
+                ActivationCodes { codes: ActivationCodes::of_matrix(&inputs[0]).codes, ..candidate.codes };
+            let candidate = Self { codes, ..candidate };
+            if !all.contains(&candidate) {
+                all.push(candidate);
+            }
+        }
+        (!all.is_empty()).then_some(all)
+    }
+
+    /// Returns the candidates for a format of stated codes.
+    fn of_input(results: Float, input: &InputScale) -> Vec<Self> {
+        // Types of scales and of quotients or decoded values.
+        const SINGLE: (ScaleType, ScaleType) = (ScaleType::F32, ScaleType::F32);
+        let short = short_type(results);
+        let types: Vec<(ScaleType, ScaleType)> = match (input.codes, short) {
+            (InputCodes::Mxfp4 | InputCodes::Mxfp8, _) => {
+                ScaleType::POWERS.map(|power| (power, ScaleType::F32)).into()
+            }
+            (_, None) => vec![SINGLE],
+            (InputCodes::Nvfp4, Some(short)) => vec![SINGLE, (short, short), (ScaleType::F32, short)],
+            (_, Some(short)) => vec![SINGLE, (short, short)],
+        };
+        let codes = types.into_iter().map(|(scale, quotients)| ActivationCodes {
             scale,
             quotients,
             ..ActivationCodes::of_matrix(input)
@@ -91,27 +122,27 @@ impl IntegerProducts {
         short_type(results).into_iter().flat_map(of).map(Self::of_decoded)
     }
 
-    /// Returns 8-bit floats.
+    /// Returns 8-bit floats, also those of MXFP8.
     fn floats(results: Float) -> impl Iterator<Item = Self> {
         let groups = [CodeGroup::Values(128), CodeGroup::Token, CodeGroup::Pass];
-        let of = move |group| {
-            let short = short_type(results).map(|short| (short, short));
-            let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
-            types.map(move |(scale, quotients)| ActivationCodes {
-                group,
-                codes: ActivationCodeType::F8E4m3,
-                scale,
-                quotients,
-                ..ActivationCodes::default()
-            })
-        };
-        let is_short = short_type(results).is_some();
+        let short = short_type(results).map(|short| (short, short));
+        let types = [(ScaleType::F32, ScaleType::F32)].into_iter().chain(short);
+        let powers = ScaleType::POWERS.map(|power| (CodeGroup::Values(32), (power, ScaleType::F32)));
+        let ways = groups.into_iter().flat_map(move |group| types.clone().map(move |types| (group, types)));
+        let codes = ways.chain(powers).map(|(group, (scale, quotients))| ActivationCodes {
+            group,
+            codes: ActivationCodeType::F8E4m3,
+            scale,
+            quotients,
+            ..ActivationCodes::default()
+        });
+        let is_short = short.is_some();
         let weights = move |codes| {
             let rounded = Self::of_decoded(codes);
             let whole = Self { has_whole_weights: true, ..rounded };
             [Some(rounded), is_short.then_some(whole)].into_iter().flatten()
         };
-        groups.into_iter().flat_map(of).flat_map(weights)
+        codes.flat_map(weights)
     }
 
     /// Returns products of decoded weights.
@@ -135,15 +166,17 @@ fn short_type(results: Float) -> Option<ScaleType> {
     }
 }
 
-/// Returns the candidates that explain the dump's values of a linear layer with plain weights and are much nearer to
-/// the values than a product without integers. `None` if another operation computed the values.
+/// Returns the candidates that explain the dump's values of a linear layer or of experts and are much nearer to the
+/// values than a product without integers. `None` if another operation computed the values.
 pub fn products_that_explain(
     compared: &ResultPair,
     among: &[IntegerProducts],
 ) -> Option<Vec<IntegerProducts>> {
     let [origin] = compared.traced.origins() else { return None };
     let node = node_of(origin)?;
-    let linear = node.operation::<Linear>()?;
+    let linear = node.operation::<Linear>();
+    let of_experts = || Some(node.operation::<ExpertProducts>()?.w.first()?.cols);
+    let width = linear.map(|linear| linear.w.cols).or_else(of_experts)?;
     let mut wanted = compared.wanted(0..compared.sides[0].rows(), false);
     wanted.truncate(MANY);
     let explains = |products: &&IntegerProducts, values: &[usize]| {
@@ -158,8 +191,8 @@ pub fn products_that_explain(
     let plain = LazyCell::new(|| distance(&node.profile));
     let is_near = |products: &&IntegerProducts| NEARER * distance(&products.profile(node.profile)) <= *plain;
     // A group as long as the row is the same as one group per token.
-    let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= linear.w.cols);
-    let has_row_scales = LazyCell::new(|| linear.has_row_scales());
+    let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
+    let has_row_scales = LazyCell::new(|| linear.is_none_or(Linear::has_row_scales));
     let applies = |products: &IntegerProducts| {
         divides(products.codes.group) && (products.row_scales == RowScales::Decoded || *has_row_scales)
     };

@@ -1,4 +1,4 @@
-//! Stored scales of the codes of activations: not applied, of another matrix, or replaced by scales of the values.
+//! Scales of the codes of activations: not applied, of another matrix, or of other groups of values.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
 use crate::checkpoint::Point;
@@ -8,19 +8,19 @@ use crate::ops::linear::faults::{PRODUCTS, input, neighbours, own};
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
 use crate::tracing::TracedNumerics;
-use crate::weight::{DType, InputScale, Matrix};
+use crate::weight::{InputCodes, InputScale, Matrix};
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::InputScale,
     at: PRODUCTS,
-    takes: "unit|inverse|no-zero|token|pass|values:128|of:ffn_out|layer:3|token:short",
+    takes: "unit|inverse|no-zero|unrounded|token|pass|values:128|of:ffn_out|layer:3|token:short|token:floor|token:ceil",
     compute: |at, value| changed(at, value.as_word()?),
     usual: Some(|at| words(at).into_iter().map(ChangeValue::Word).collect()),
     ..CatalogueEntry::PLAIN
 }];
 
-/// Suffix of values for quotients in the 16-bit type of the engine's results.
-const SHORT: &str = ":short";
+/// Suffixes of values: quotients in the 16-bit type of the engine's results, and the rounding of powers of two.
+const SUFFIXES: [&str; 3] = [":short", ":floor", ":ceil"];
 
 /// Returns the values that apply to a product with a stored scale.
 fn words(at: &SiteContext) -> Vec<String> {
@@ -30,19 +30,36 @@ fn words(at: &SiteContext) -> Vec<String> {
     let scale = |product: LinearParameters| product.w.input_scale();
     let Some(stored) = own(at).and_then(scale) else { return Vec::new() };
     let differs = |point: Point, layer| {
-        at.operations.product(point, layer).and_then(scale).is_some_and(|other| other != stored)
+        let other = at.operations.product(point, layer).and_then(scale);
+        other.is_some_and(|other| other.codes == stored.codes && other != stored)
     };
     let siblings = PRODUCTS.iter().filter(|&&point| differs(point, at.site.layer));
     let layers = neighbours(at).filter(|&layer| differs(at.site.point, Some(layer)));
     let no_zero = Some("no-zero").filter(|_| stored.zero != 0.0);
-    let fixed = ["unit", "inverse", "token", "pass", "values:128"].into_iter().chain(no_zero);
-    let fixed = fixed.map(str::to_owned);
+    let fixed = fixed_words(&stored).iter().copied().chain(no_zero).map(str::to_owned);
     let of = siblings.map(|point| format!("of:{point}"));
     let all: Vec<String> = fixed.chain(of).chain(layers.map(|layer| format!("layer:{layer}"))).collect();
     // The arithmetic of the run states the type of quotients, if it quantises activations.
     let is_open = at.n.profile().activation_codes.is_none() && short(at.n.profile().results).is_some();
-    let in_short = all.iter().filter(|_| is_open).map(|word| format!("{word}{SHORT}")).collect::<Vec<_>>();
-    all.into_iter().chain(in_short).collect()
+    let applies = |word: &str, suffix: &str| match stored.codes.has_powers() && word != "unrounded" {
+        true => suffix != ":short",
+        false => suffix == ":short" && is_open,
+    };
+    let with = |suffix: &str| {
+        let words = all.iter().filter(|word| applies(word, suffix));
+        words.map(|word| format!("{word}{suffix}")).collect::<Vec<_>>()
+    };
+    let more: Vec<String> = SUFFIXES.into_iter().flat_map(with).collect();
+    all.into_iter().chain(more).collect()
+}
+
+/// Returns the values that apply to all matrices with a format of codes.
+fn fixed_words(stored: &InputScale) -> &'static [&'static str] {
+    match stored.codes {
+        InputCodes::Nvfp4 => &["unit", "inverse", "unrounded", "values:32", "token", "pass"],
+        InputCodes::Mxfp4 | InputCodes::Mxfp8 => &["unrounded", "values:16", "token", "pass"],
+        _ => &["unit", "inverse", "token", "pass", "values:128"],
+    }
 }
 
 fn short(results: Float) -> Option<ScaleType> {
@@ -56,40 +73,47 @@ fn short(results: Float) -> Option<ScaleType> {
 /// Computes the product with other scales of the activations' codes.
 fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
-    let of_outliers = product.w.outliers().map(|_| InputScale { codes: DType::I8, step: 1.0, zero: 0.0 });
+    let of_outliers =
+        product.w.outliers().map(|_| InputScale { codes: InputCodes::Int8, step: 1.0, zero: 0.0 });
     let stored = product.w.input_scale().or(of_outliers)?;
-    let (word, is_short) = value.strip_suffix(SHORT).map_or((value, false), |word| (word, true));
-    let codes = codes(at, &stored, is_short)?;
+    let with = |suffix| Some((value.strip_suffix(suffix)?, Some(suffix)));
+    let (word, suffix) = SUFFIXES.into_iter().find_map(with).unwrap_or((value, None));
+    let codes = codes(at, &stored, suffix)?;
     let of = |point: Point, layer| at.operations.product(point, layer)?.w.input_scale();
-    let with_step = |step: f32| InputScale { step, ..stored };
-    let (group, scale) = match word.split_once(':') {
-        Some(("of", point)) => (CodeGroup::Matrix, of(point.parse().ok()?, at.site.layer)?),
-        Some(("layer", layer)) => (CodeGroup::Matrix, of(at.site.point, Some(layer.parse().ok()?))?),
-        Some(("values", len)) => (CodeGroup::Values(len.parse().ok().filter(|&len| len > 0)?), stored),
-        Some(_) => return None,
+    let with_step = |step: f32| Some((InputScale { step, ..stored }, None));
+    let other = |scale: InputScale| Some((scale, None));
+    let grouped = |group: CodeGroup| Some((stored, Some(group)));
+    let (scale, group) = match word.split_once(':') {
+        Some(("of", point)) => other(of(point.parse().ok()?, at.site.layer)?),
+        Some(("layer", layer)) => other(of(at.site.point, Some(layer.parse().ok()?))?),
+        Some(("values", len)) => grouped(CodeGroup::Values(len.parse().ok().filter(|&len| len > 0)?)),
+        Some(_) => None,
         None => match word {
-            "unit" => (CodeGroup::Matrix, with_step(1.0)),
-            "no-zero" => (CodeGroup::Matrix, InputScale { zero: 0.0, ..stored }),
-            "inverse" => (CodeGroup::Matrix, with_step(stored.step.recip())),
-            "token" => (CodeGroup::Token, stored),
-            "pass" => (CodeGroup::Pass, stored),
-            _ => return None,
+            "unit" => with_step(1.0),
+            "no-zero" => other(InputScale { zero: 0.0, ..stored }),
+            "inverse" => with_step(stored.step.recip()),
+            "unrounded" => other(stored),
+            "token" => grouped(CodeGroup::Token),
+            "pass" => grouped(CodeGroup::Pass),
+            _ => None,
         },
-    };
-    Some(multiplied(at, x, &product, scale, ActivationCodes { group, ..codes }))
+    }?;
+    let codes = codes.with_scale(&scale);
+    let codes = ActivationCodes { group: group.unwrap_or(codes.group), ..codes };
+    let codes = if word == "unrounded" { codes.without_stored_scales() } else { codes };
+    Some(multiplied(at, x, &product, scale, codes))
 }
 
-/// Returns the codes of the run's arithmetic, or those of the stored scale.
-fn codes(at: &SiteContext, stored: &InputScale, is_short: bool) -> Option<ActivationCodes> {
+/// Returns the codes of the run's arithmetic, or those of the stored scale. Powers of two are rounded as the suffix says.
+fn codes(at: &SiteContext, stored: &InputScale, suffix: Option<&str>) -> Option<ActivationCodes> {
     let known = at.n.profile().activation_codes.filter(|codes| codes.group == CodeGroup::Matrix);
-    let codes = known.unwrap_or(ActivationCodes::of_matrix(stored));
-    match is_short {
-        true => short(at.n.profile().results).map(|short| ActivationCodes {
-            scale: short,
-            quotients: short,
-            ..codes
-        }),
-        false => Some(codes),
+    let codes = known.filter(|_| !stored.codes.has_powers()).unwrap_or(ActivationCodes::of_matrix(stored));
+    let with = |scale, quotients| Some(ActivationCodes { scale, quotients, ..codes });
+    match suffix {
+        Some(":short") => short(at.n.profile().results).and_then(|short| with(short, short)),
+        Some(":floor") => with(ScaleType::PowerBelow, codes.quotients),
+        Some(_) => with(ScaleType::PowerAbove, codes.quotients),
+        None => Some(codes),
     }
 }
 
