@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from dump_transformers import Port, Recorder, family_of, instrument, run_passes
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dump"))
+from dump_transformers import Port, Recorder, family_of, instrument, run_passes  # noqa: E402
 
 LAYER = re.compile(r"\.(layers|h|blocks)\.(\d+)(?=\.|$)")
 HOW = ("same place", "same operation", "next module")
