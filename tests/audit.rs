@@ -141,7 +141,7 @@ fn rounding_that_is_stated_and_not_known_is_refused_in_one_message_that_names_it
     for (rounding, words) in [
         (json!({"colour": "blue"}), vec!["producer.rounding", "colour"]),
         (json!({"like": "abacus"}), vec!["producer.rounding", "abacus", "transformers-bf16", "bf16-flash"]),
-        (json!({"like": 7}), vec!["producer.rounding", "like is 7, expected the name of a profile"]),
+        (json!({"like": 7}), vec!["producer.rounding", "`like` is 7, expected the name of a profile"]),
         (json!({"scores": "f12"}), vec!["producer.rounding", "f12"]),
     ] {
         let file = saved(&terminal, "stated", &stated(rounding));

@@ -19,7 +19,7 @@ pub struct ErrorMagnitude(u8);
 impl ErrorMagnitude {
     /// Magnitude of no error, or of a value without comparison.
     pub const NONE: Self = Self(0);
-    /// Magnitude of NaN and infinity.
+    /// Magnitude that stands for NaN and infinity.
     pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
     /// Exponent of the smallest magnitude; smaller errors count as 2^LEAST.
     pub const LEAST: i16 = -40;
@@ -75,7 +75,8 @@ pub struct ErrorMap {
     counts: Vec<u64>,
     /// Number of values at each index of the two axes.
     inner: usize,
-    /// Map over the outermost and the innermost of three axes, until [`Self::settled`] chooses one of the two maps.
+    /// Second map of an array with three axes, over the outermost and the innermost one. [`Self::settled`] keeps this map or
+    /// the other one.
     innermost: Option<Vec<ErrorMagnitude>>,
     /// Counting interval within a run: one value in `step` is counted.
     step: usize,

@@ -309,8 +309,8 @@ fn templates(
     Ok(templates)
 }
 
-/// Rejects an axis that no template uses, since all its cells would be equal. Also rejects a made input that
-/// is not compared.
+/// Rejects an axis that no template uses, since all its cells would be equal. Also rejects a generated
+/// input that no cell compares.
 fn check_use(
     written: &MatrixDefinition,
     templates: &CellTemplates,

@@ -33,7 +33,7 @@ const LOOK: &str = "import sys\n\
     print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
 /// Variable that stops Python from importing modules from the current directory, where `-c` and `-m` look first.
 const SAFE_PATH: &str = "PYTHONSAFEPATH";
-/// Variables with other module folders. They are removed for environments that xcheck made.
+/// Environment variables that add folders to Python's search for modules. They are unset in environments that xcheck made.
 const ELSEWHERE: [&str; 2] = ["PYTHONPATH", "PYTHONHOME"];
 
 impl PythonEnvironment {

@@ -96,7 +96,7 @@ kinds! {
     Cache {
         CacheStale "cache_stale" "rows of the cache that belong to another position or time";
         CachePosition "cache_position" "rows of the cache at other positions than their own";
-        CacheRotation "cache_rotation" "keys that attention reads before RoPE or rotated twice: those of the pass, or cached ones";
+        CacheRotation "cache_rotation" "keys without RoPE, or with RoPE applied twice; either the keys of this pass or the cached ones";
         CacheRow "cache_row" "rows of the cache that hold zeros, or values of another position, pass, layer or sequence";
         RowSource "row_source" "rows of a tap that hold the values of another position, pass, layer or sequence";
         CacheScale "cache_scale" "a factor on cached keys or values, such as the scale of an 8-bit cache that is not undone";
@@ -135,7 +135,7 @@ kinds! {
         ResidualMissing "residual_missing" "a residual connection that is missing, or adds nothing";
         RouterScale "router_scale" "the factor of a router's normed input, 1/√d: missing, inverted or applied twice";
         LayerScale "layer_scale" "the factor of a layer's output, or of its embeddings: missing, inverted or applied twice";
-        LowRankResidual "low_rank_residual" "a learned low-rank residual (LAuReL): missing, without its input, or another factor of its sum with the stream";
+        LowRankResidual "low_rank_residual" "a learned low-rank residual (LAuReL): missing, without its input, or added to the residual stream with another factor";
         AltupRouter "altup_router" "the router of AltUp: without its norm, the factor of its inputs, or tanh";
         AltupPrediction "altup_prediction" "the prediction of AltUp's streams: missing, transposed, or without the streams";
         AltupCorrection "altup_correction" "the correction of AltUp's streams: missing, or with other coefficients or differences";
@@ -169,7 +169,7 @@ kinds! {
     Logits {
         LmHead "lm_head" "the matrix that computes logits";
         LogitScale "logit_scale" "the factor that logits are multiplied by";
-        RepetitionPenalty "repetition_penalty" "a factor on the logits of tokens already read; sampled:1.1 changes the sampled row alone";
+        RepetitionPenalty "repetition_penalty" "a factor on the logits of tokens already read; sampled:1.1 applies it only to rows from which a token is drawn";
         PresencePenalty "presence_penalty" "a number that is subtracted from the logits of tokens already read";
         FrequencyPenalty "frequency_penalty" "a number that is subtracted from a logit for each time that its token was read";
         LogitsRow "logits_row" "the row of logits that sampling uses";

@@ -254,7 +254,7 @@ impl Profile {
             Choice::NormOfSums if self.norm_of_sums => "a norm reads the sum before it is rounded".to_owned(),
             Choice::NormOfSums => "a norm reads the sum after it is rounded".to_owned(),
             Choice::MeanOfSums if self.mean_of_sums => {
-                "the mean square of a norm is computed before the sum is rounded, and the row after it"
+                "a norm takes its mean square from the unrounded sum, and normalises the rounded one"
                     .to_owned()
             }
             Choice::MeanOfSums => "the mean square of a norm is computed after the sum is rounded".to_owned(),

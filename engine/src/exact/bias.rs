@@ -236,7 +236,7 @@ impl GroupSums {
     }
 }
 
-/// Adds values, variances and both engines' errors to the sums of as many groups.
+/// Adds the i-th value, its variance and both engines' errors to the sums of group i.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn add_each(sums: [&mut [f64]; 8], terms: [&[f64]; 4]) {
     let [values, squares, variances, scaled_variances, one, other, scaled_one, scaled_other] = sums;

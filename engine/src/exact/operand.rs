@@ -103,7 +103,7 @@ impl Operand {
     /// Quantises a row to a block type.
     pub(crate) fn coded(row: &InputValues, dtype: DType) -> Self {
         let values: Vec<f32> = row.values.iter().map(|&x| x as f32).collect();
-        let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("a row is whole in blocks")];
+        let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("the row is a whole number of blocks")];
         quantise_row(dtype, &values, &mut bytes);
         let known = known(dtype, &bytes).expect("what has no floats has codes");
         let block = dtype.block_len();

@@ -41,7 +41,7 @@ impl Profile {
                 let names: Vec<_> = Self::names().collect();
                 format!("unknown profile '{name}'; known: {}", names.join(", "))
             })?,
-            Some(other) => return Err(format!("like is {other}, expected the name of a profile")),
+            Some(other) => return Err(format!("`like` is {other}, expected the name of a profile")),
         };
         let mut merged = serde_json::to_value(base).map_err(|error| error.to_string())?;
         if let Value::Object(merged) = &mut merged {

@@ -131,7 +131,7 @@ impl RecurrentLayer {
         all
     }
 
-    /// Returns the sizes of the state.
+    /// Returns the lengths of the axes of the recurrent state.
     pub(crate) fn sizes(&self) -> RecurrentSizes {
         self.sizes
     }

@@ -140,8 +140,8 @@ fn tiled(
     })
 }
 
-/// Returns true if the triple at this index is negative. Its sign bit is in one of the 16 words of a group of 24
-/// columns.
+/// Returns true if the triple that starts at this column of a row is negative. The signs of 24 columns (8 triples) of all
+/// rows of a tile are stored together, in 16 words.
 fn is_negative(signs: &[u8], tiles: Tiles, columns: usize, row: usize, column: usize) -> bool {
     let (tile, in_tile) = (row / tiles.rows, row % tiles.rows);
     let (block, in_block) = (column / tiles.columns, column % tiles.columns);

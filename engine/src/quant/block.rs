@@ -20,12 +20,12 @@ pub(super) trait QuantBlock: FromBytes + Immutable + KnownLayout + Unaligned {
 /// # Panics
 /// If the last block is incomplete; this is checked when a model is loaded.
 pub(super) fn blocks<B: FromBytes + Immutable + KnownLayout + Unaligned>(row: &[u8]) -> &[B] {
-    <[B]>::ref_from_bytes(row).expect("a row is whole in blocks")
+    <[B]>::ref_from_bytes(row).expect("the row is a whole number of blocks")
 }
 
 /// Returns the blocks of a row for writing.
 pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row: &mut [u8]) -> &mut [B] {
-    <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
+    <[B]>::mut_from_bytes(row).expect("the row is a whole number of blocks")
 }
 
 /// Decodes a row block by block.

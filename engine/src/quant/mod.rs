@@ -297,8 +297,7 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
 /// # Panics
 /// See [`quantise_row`].
 pub(crate) fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
-    let bytes =
-        dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
+    let bytes = dtype.bytes_for(len).expect("the row is a whole number of blocks, as the matrix's rows are");
     parallel::map(rows.len() / len, len, |row| {
         let mut out = vec![0; bytes];
         quantise_row(dtype, &rows[row * len..][..len], &mut out);

@@ -102,7 +102,8 @@ pub fn encode_row(weights: impl IntoIterator<Item = i8>, out: &mut [u8]) {
     }
 }
 
-/// Returns the offset of the first byte with an invalid code: bitnet.cpp's reader takes it for 0, its products for 2.
+/// Returns the offset of the first byte with an invalid code. bitnet.cpp decodes such a code as 0, but its matrix products
+/// use it as 2.
 pub fn first_bad_code(rows: &[u8]) -> Option<usize> {
     rows.iter().position(|byte| byte & (byte >> 1) & 0b01_01_01_01 != 0)
 }

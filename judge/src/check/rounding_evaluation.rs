@@ -26,7 +26,7 @@ pub struct RoundingEvaluation {
     pub(crate) reads_unrounded: Option<bool>,
     /// True if the engine has fused kernels, which pass on values before rounding.
     pub(crate) is_fused: bool,
-    /// True if the values deviate from the stated rounding by TF32 operands; in a dump that states TF32, by plain ones.
+    /// True if the values fit TF32 operands although the dump does not state TF32, or the reverse.
     pub(crate) is_tf32: bool,
     /// True if the engine sums a product in parts, as several devices do, and rounds each part.
     pub(crate) is_in_parts: bool,

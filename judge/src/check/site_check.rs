@@ -66,8 +66,8 @@ impl SiteCheck {
         }
     }
 
-    /// Evaluates whether rounding explains both sides. Keeps an operation that it does not explain if
-    /// `has_room` allows its number of values.
+    /// Evaluates whether rounding explains both sides. An operation whose results rounding does not explain is kept if
+    /// `has_room` is true for its number of values.
     pub(crate) fn evaluate(
         &mut self,
         operation: OperationResults,

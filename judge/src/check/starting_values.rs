@@ -19,7 +19,7 @@ pub(crate) enum SegmentSpan {
     Stage,
     /// Several operations of one layer.
     Layer,
-    /// More than one layer, up to the whole run.
+    /// Operations of more than one layer, up to the whole run.
     Run,
 }
 

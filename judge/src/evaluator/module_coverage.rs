@@ -1,5 +1,5 @@
-//! Coverage of a dump of module outputs: recorded arrays that cannot be judged, and layers without a module that the
-//! dump records elsewhere.
+//! Coverage of a dump of module outputs: recorded arrays that cannot be judged, and layers that lack a module which the
+//! dump records in other layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -318,7 +318,9 @@ impl PairTally {
             let problem = match dtype.as_deref() {
                 None => format!("the {name}'s type is not stated"),
                 Some(dtype) if LogOddsScale::named(dtype).is_none() => {
-                    format!("no rounding was measured for the {name}'s type {dtype}")
+                    format!(
+                        "the {name}'s type {dtype} is not among the types whose rounding xcheck has measured"
+                    )
                 }
                 Some(_) => continue,
             };

@@ -6,9 +6,10 @@ use super::finding::GapFinding;
 use super::pair_view::PairView;
 use super::token_sample::ScoredToken;
 
-/// Largest mean difference without a bias, relative to the root mean square difference.
+/// Largest mean difference of unbiased runs, relative to the root mean square difference.
 const BIAS: f64 = 0.25;
-/// Number of standard errors, computed over sequences, that is added to the largest mean difference without a bias.
+/// A bias is a mean difference that exceeds the largest one of unbiased runs by more than this many standard errors,
+/// which are computed over sequences.
 const SIGMAS: f64 = 5.0;
 
 /// Finds a mean difference that rounding cannot cause: rounding shifts the mean only by the KL divergence of the

@@ -83,7 +83,7 @@ impl MatrixFolder {
     }
 }
 
-/// Returns true if a folder has a finished report with this key, unchanged.
+/// Returns true if a folder has a finished report with this key, and its files have not changed since.
 pub(crate) fn is_known(folder: &Path, key: &str) -> bool {
     let seal = fs::read_to_string(folder.join(SEAL)).ok();
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
@@ -117,7 +117,7 @@ pub(crate) fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }
 
-/// Stores the key of the made input that the report in `folder` is about.
+/// Stores the key of the generated input (a converted model, a dump) that the report in `folder` is about.
 ///
 /// # Errors
 /// If the key cannot be written.

@@ -76,9 +76,9 @@ pub(crate) enum ExpertPresence {
 /// Keys of a shared expert's feed-forward size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedExpertFiles {
-    /// The size itself, in `config.json` and in GGUF files. A logit of each token weighs the expert.
+    /// Keys of the expert's size, in `config.json` and in GGUF files. Its output is weighted by a logit of each token.
     Weighted([&'static str; 2]),
-    /// The size itself, in `config.json` and in GGUF files. The expert has no weight.
+    /// Keys of the expert's size, in `config.json` and in GGUF files. Its output is added without a weight.
     Unweighted([&'static str; 2]),
     /// The number of experts that it is as large as, in `config.json`. The shared expert has no weight.
     Count(&'static str),

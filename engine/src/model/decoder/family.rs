@@ -291,7 +291,7 @@ pub enum SlidingRope {
     Own {
         /// Key of the base in `config.json`.
         key: &'static str,
-        /// Default of the base.
+        /// Default base of RoPE's frequencies (`rope_theta`).
         theta: f32,
     },
 }

@@ -241,7 +241,7 @@ fn step(original: &OriginalRows, weight: &WeightMatrix, above: &WeightMatrix) ->
     stated.error(above, |_| 1.0) * (size(&stated) / size(original)).sqrt()
 }
 
-/// Returns true if a weight is the original with a factor for each input, not all alike.
+/// Returns true if each input column of a weight is the original's column times a factor, and the factors differ.
 fn has_factors(original: &OriginalRows, weight: &WeightMatrix, largest: f64) -> bool {
     let factors = original.factors(weight);
     let is_positive = factors.iter().flatten().all(|factor| *factor > 0.0);

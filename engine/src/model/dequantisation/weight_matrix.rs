@@ -23,8 +23,8 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: ElementDecoder<'f>,
-    /// Returns the F32 value of an element in kernels that multiply without decoding the weight first; `None` if these
-    /// kernels use the decoded values.
+    /// Returns the F32 value that an element has in kernels that multiply with the codes themselves; `None` if it is the
+    /// decoded value.
     pub(crate) of_kernels: Option<ElementDecoder<'f>>,
 }
 

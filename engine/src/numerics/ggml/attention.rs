@@ -221,8 +221,8 @@ pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     Tensor::new(&[tokens, heads * head_dim], data)
 }
 
-/// Computes `Σ weights[key] · values[key]` in lanes of keys. The rows of `values` are `stride` apart and as long as
-/// `out`.
+/// Computes `Σ weights[key] · values[key]`: keys are distributed over lanes, whose sums are added at the end. The rows of
+/// `values` are `stride` apart and as long as `out`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);

@@ -65,7 +65,7 @@ pub enum AttentionScale {
 }
 
 impl AttentionScale {
-    /// Returns the factor.
+    /// Returns the factor of the scores before the softmax.
     pub fn factor(self) -> f32 {
         match self {
             AttentionScale::Products(factor)

@@ -28,7 +28,7 @@ pub(in crate::quant) fn two_bits(bytes: &[u8; 64]) -> Codes {
     })
 }
 
-/// Computes [`crate::quant::q4_k::nibbles`] with the same bits.
+/// AVX2 version of [`crate::quant::q4_k::nibbles`], bit-identical to it.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn nibble_rows(bytes: &[u8; 128]) -> Codes {

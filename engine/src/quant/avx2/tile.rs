@@ -58,7 +58,8 @@ fn tile<B: QuantBlock>(
     [0, 1].map(|row| lanes.map(|lanes| sum(lanes[row])))
 }
 
-/// Adds one block of one token. `rows` has, for each row of weights, the scales of all tokens' products and the codes.
+/// Adds the products of one block of one token to the sums of the tile's rows. `rows` has, for each row of weights, the
+/// scales of all tokens' products and the codes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add<const TOKEN: i32>(

@@ -19,8 +19,8 @@ use crate::weight::DType;
 /// Maximum number of tokens whose errors are compared.
 const MOST_TOKENS: usize = 96;
 
-/// A rank is low if it is at most this part of the number of different tokens, and of outputs. Any error of a few tokens
-/// has a low rank.
+/// A rank is low if it is at most this part of the number of different tokens, and of outputs. The number of
+/// tokens matters because any error of a few tokens has a low rank.
 const SHARE: usize = 4;
 
 /// Smallest share of tokens, and of outputs, with errors above the rounding of the product.

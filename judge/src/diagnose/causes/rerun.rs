@@ -212,7 +212,8 @@ impl<'s> Rerun<'s> {
         Ok(found)
     }
 
-    /// Reads parameters of changes from the dump's values at taps derived from logits, and penalties from logits.
+    /// Reads the parameters of candidate changes from the dump: penalties from the logits, the others from taps that are
+    /// computed from the logits.
     fn read(&self, at: &SiteContext) -> Vec<OperationChange> {
         let (held, point) = (self.context.held, at.site.point);
         if !point.is_of_named_ids() && !same_values(&point).contains(&Point::Logits) {

@@ -73,7 +73,7 @@ pub(super) fn of_choices(context: &RunContext, rows: &[SiteResult]) -> Result<Op
     let (kind, words) = match common.split_first() {
         Some((ChoiceRule::Row(_), [])) => (CauseKind::LogitsRow, vec![common[0].told()]),
         Some(_) => (*kind, common.iter().map(|one| one.told()).collect()),
-        None => (CauseKind::Sampling, vec!["a token that is not the largest".to_owned()]),
+        None => (CauseKind::Sampling, vec!["a token whose logit is not the largest".to_owned()]),
     };
     let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
     let (dump, own) =

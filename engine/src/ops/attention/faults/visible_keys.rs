@@ -228,7 +228,7 @@ impl KeyExtent {
 /// Largest block, step or window that is tried without being read from weights.
 const MOST_PARAMETERS: usize = 128;
 
-/// Most keys before a pass that are tried as hidden.
+/// Largest number of keys before the current pass for which hiding is tried.
 const LATEST: usize = 8;
 
 /// Most rules of one family that are read from the keys that queries see.

@@ -258,7 +258,8 @@ fn operands(at: &SiteContext, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
         }
         match ggml.then(|| activation_type(w.dtype)) {
             Some(dtype) if Float::of(dtype).is_none() => {
-                let mut bytes = vec![0; dtype.bytes_for(row.len()).expect("a row is whole in blocks")];
+                let mut bytes =
+                    vec![0; dtype.bytes_for(row.len()).expect("the row is a whole number of blocks")];
                 quantise_row(dtype, row, &mut bytes);
                 known(dtype, &bytes).map_or_else(|| wide(row), |known| known.values)
             }
