@@ -176,11 +176,17 @@ pub fn unexplained(compared: &ResultPair) -> Vec<usize> {
     all.filter(|&(flat, exact)| is_over(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
+/// Number of values that rule out most choices.
+const FEW: usize = 4;
+
 /// Returns true if a profile with these choices explains the given values of the dump.
 fn explains(compared: &ResultPair, choices: ChoiceSet, values: &[usize]) -> bool {
-    let mut measured = ErrorStatistics::new(compared, choices, false, None);
-    measured.add(values, &evaluate(compared.traced, choices, values));
-    measured.sides[0].over == 0
+    let (few, others) = values.split_at(values.len().min(FEW));
+    [few, others].into_iter().all(|values| {
+        let mut measured = ErrorStatistics::new(compared, choices, false, None);
+        measured.add(values, &evaluate(compared.traced, choices, values));
+        measured.sides[0].over == 0
+    })
 }
 
 /// Returns the verdict under a profile with these choices, some unexplained values, and true if the values are more

@@ -65,7 +65,9 @@ impl Operation for Linear {
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
         let tokens = first / self.w.rows..last / self.w.rows + 1;
         let profile = &profile.of_product(&self.w);
-        if wanted.len() == last + 1 - first {
+        // All results of the tokens are evaluated at once if most of them are wanted.
+        let is_run = wanted.len() == last + 1 - first;
+        if is_run && 2 * wanted.len() > tokens.len() * self.w.rows {
             return self.all(profile, tokens, first..last + 1);
         }
         self.some(profile, &self.operands(profile, tokens), wanted)
