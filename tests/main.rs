@@ -52,6 +52,7 @@ mod matrix;
 mod metrics;
 mod model;
 mod model_files;
+mod modelopt;
 mod modules;
 mod moe;
 mod numerics_choice;

@@ -14,8 +14,8 @@ use xcheck_engine::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor}
 const TOKENS: usize = 48;
 const WIDTH: usize = 64;
 const OUTPUTS: usize = 16;
-const NVFP4: InputScale = InputScale { codes: InputCodes::Nvfp4, step: 900.0, zero: 0.0 };
-const MXFP4: InputScale = InputScale { codes: InputCodes::Mxfp4, step: 1.0, zero: 0.0 };
+const NVFP4: InputScale = InputScale { codes: InputCodes::Nvfp4, number: 900.0, zero: 0.0 };
+const MXFP4: InputScale = InputScale { codes: InputCodes::Mxfp4, number: 1.0, zero: 0.0 };
 
 /// Values of bf16 with many sizes.
 fn values(count: usize, seed: f32) -> Vec<f32> {
@@ -104,7 +104,7 @@ fn codes_of_uncertain_values_are_explained() {
         let result = traced.linear(&traced.linear(&x, &first), &w);
         let by = |input: InputScale| right.linear(&other, &w.clone().with_input_scale(Some(input)));
         assert!(is_explained(&result, &wide(&by(input))), "{input:?}");
-        let wrong = InputScale { step: 1.3 * input.step, ..NVFP4 };
+        let wrong = InputScale { number: 1.3 * input.number, ..NVFP4 };
         assert!(!is_explained(&result, &wide(&by(wrong))), "{input:?}: another scale");
     }
 }
@@ -133,7 +133,7 @@ fn rounded(x: &[f32], step: f32, by: f32) -> Vec<f32> {
 #[test]
 fn codes_of_ties_are_explained_either_way() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
-    let step = 1.125 / NVFP4.step;
+    let step = 1.125 / NVFP4.number;
     for (off, is_tie) in [(1.0, true), (0.9995, false)] {
         let x = ties(step, off);
         let result = traced(&right).linear(&Tensor::new(&[TOKENS, WIDTH], x.clone()), &w);
@@ -147,9 +147,9 @@ fn codes_of_ties_are_explained_either_way() {
 fn scales_of_groups_that_are_ties_are_explained_either_way() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
     for (scale, are_explained) in [(1.0625, [true, true]), (1.064, [false, true]), (1.061, [true, false])] {
-        let x: Vec<f32> = ties(scale / NVFP4.step, 0.93);
+        let x: Vec<f32> = ties(scale / NVFP4.number, 0.93);
         let result = traced(&right).linear(&Tensor::new(&[TOKENS, WIDTH], x.clone()), &w);
-        let by = |stored: f32| products(&rounded(&x, stored / NVFP4.step, 1.0), &w);
+        let by = |stored: f32| products(&rounded(&x, stored / NVFP4.number, 1.0), &w);
         assert_eq!([1.0, 1.125].map(|stored| is_explained(&result, &by(stored))), are_explained, "{scale}");
     }
 }
@@ -158,7 +158,7 @@ fn scales_of_groups_that_are_ties_are_explained_either_way() {
 #[test]
 fn groups_of_zeros_and_of_tiny_values_are_zeros() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
-    let tiny = 6.0 / NVFP4.step / 1025.0;
+    let tiny = 6.0 / NVFP4.number / 1025.0;
     for (value, is_zero) in [(0.0, true), (tiny, true), (4.0 * tiny, false)] {
         let x = Tensor::new(&[1, WIDTH], vec![value; WIDTH]);
         let result = traced(&right).linear(&x, &w);
@@ -172,7 +172,7 @@ fn groups_of_zeros_and_of_tiny_values_are_zeros() {
 #[test]
 fn nan_among_tiny_values_is_not_hidden() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
-    let tiny = 6.0 / NVFP4.step / 1025.0;
+    let tiny = 6.0 / NVFP4.number / 1025.0;
     for (value, is_hidden) in [(f32::NAN, false), (tiny, true)] {
         let mut x = vec![tiny; WIDTH];
         x[3] = value;
@@ -189,7 +189,7 @@ fn experts_use_the_scales_of_their_own_matrix() {
     let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
     let chosen = Tensor::new(&[TOKENS, 2], (0..2 * TOKENS).map(|at| [0.0, 1.0, 2.0, 0.0][at % 4]).collect());
     let right = coded(&NVFP4, ScaleType::Bf16);
-    let of = |steps: [f32; 3]| steps.map(|step| matrix(InputScale { step, ..NVFP4 }));
+    let of = |steps: [f32; 3]| steps.map(|step| matrix(InputScale { number: step, ..NVFP4 }));
     let result = traced(&right).routed(&x, &of([900.0, 1200.0, 1500.0]), &chosen);
     for (steps, is_right) in [([900.0, 1200.0, 1500.0], true), ([900.0, 1500.0, 1200.0], false)] {
         assert_eq!(
@@ -208,7 +208,7 @@ fn codes_of_experts_are_found_from_their_products() {
     let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
     let chosen = Tensor::new(&[TOKENS, 2], (0..2 * TOKENS).map(|at| [0.0, 1.0, 2.0, 0.0][at % 4]).collect());
     for input in [NVFP4, MXFP4] {
-        let w = [1.0, 1.3, 1.7].map(|by| matrix(InputScale { step: by * input.step, ..input }));
+        let w = [1.0, 1.3, 1.7].map(|by| matrix(InputScale { number: by * input.number, ..input }));
         let stated = IntegerProducts::stored(Float::Bf16, w.iter()).expect("codes");
         let traced = TracedNumerics::new(&Transformers::Bf16, Profile::of(&Transformers::Bf16));
         let result = traced.routed(&x, &w, &chosen);
@@ -224,7 +224,7 @@ fn codes_of_experts_are_found_from_their_products() {
 /// Each format of codes that the file states adds its types.
 #[test]
 fn candidates_cover_all_formats_of_a_file() {
-    let w = [MXFP4, InputScale { codes: InputCodes::Float8, step: 0.1, zero: 0.0 }].map(matrix);
+    let w = [MXFP4, InputScale { codes: InputCodes::Float8, number: 0.1, zero: 0.0 }].map(matrix);
     let of = |w: &[Matrix]| IntegerProducts::stored(Float::Bf16, w.iter()).unwrap_or_default();
     let has = |all: &[IntegerProducts], scale| all.iter().any(|one| one.codes.scale == scale);
     for w in [w.clone(), [w[1].clone(), w[0].clone()]] {
@@ -246,7 +246,7 @@ fn settings_of_another_format_change_nothing() {
     let powers = ActivationCodes { scale: ScaleType::Power, ..right };
     assert!(by(right, NVFP4) == by(powers, NVFP4));
     assert!(by(right, NVFP4) == by(ActivationCodes { asymmetric: true, ..right }, NVFP4));
-    assert!(by(right, NVFP4) != by(right, InputScale { step: 1.3 * NVFP4.step, ..NVFP4 }));
+    assert!(by(right, NVFP4) != by(right, InputScale { number: 1.3 * NVFP4.number, ..NVFP4 }));
 }
 
 #[test]

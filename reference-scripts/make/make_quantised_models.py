@@ -194,7 +194,7 @@ def compressed(weight, settings, scale_dtype=None):
     return packed, decoded, None
 
 
-def observed(made, settings):
+def observed(made, settings, modules):
     """Static scales of the activations, by module: compressed-tensors' scales for the values that a run shows."""
     from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
@@ -213,7 +213,7 @@ def observed(made, settings):
 
         return hook
 
-    handles = [made.get_submodule(name).register_forward_pre_hook(observe(name)) for name in LINEAR]
+    handles = [made.get_submodule(name).register_forward_pre_hook(observe(name)) for name in modules]
     with torch.no_grad():
         made(TOKENS)
     for handle in handles:
@@ -344,6 +344,18 @@ def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
     }
 
 
+def with_two(name, attention, feed_forward):
+    """Attention and the feed-forward block with settings of their own."""
+    groups = {"attention": (attention, ["re:.*self_attn.*proj"]), "feed_forward": (feed_forward, ["re:.*mlp.*proj"])}
+    made = {
+        key: (scheme(settings).model_dump(mode="json", exclude_none=True) | {"targets": targets})
+        for key, (settings, targets) in groups.items()
+    }
+    config = compressed_config(attention) | {"config_groups": made, "format": "mixed-precision"}
+    BY_MODULE[name] = lambda module: lambda w: compressed(w, attention if "self_attn" in module else feed_forward)
+    return torch.bfloat16, config, None
+
+
 def with_gptq(**settings):
     return torch.float16, gptq_config(**settings), lambda w: gptq(w, **settings)
 
@@ -352,6 +364,9 @@ def with_compressed(settings, scale_dtype=None):
     way = lambda w: compressed(w, settings, scale_dtype)  # noqa: E731
     return torch.bfloat16, compressed_config(settings), way
 
+
+# Ways to quantise that differ between modules.
+BY_MODULE = {"gptq-dynamic": gptq_by_rules}
 
 # Type of the model, quantization_config, and the way to quantise a module.
 MODELS = {
@@ -363,6 +378,8 @@ MODELS = {
     "nvfp4-inputs": with_compressed(NVFP4_INPUTS),
     "mxfp4-inputs": with_compressed(MXFP4_INPUTS),
     "mxfp8-inputs": with_compressed(MXFP8_INPUTS),
+    "nvfp4-and-fp8": with_two("nvfp4-and-fp8", FLOATS, NVFP4_INPUTS),
+    "static-and-dynamic": with_two("static-and-dynamic", STATIC_INTEGERS, INTEGERS),
     "w8a8": with_compressed(INTEGERS),
     "fp8-dynamic": with_compressed(FLOATS),
     "fp8-static": with_compressed(STATIC_FLOATS),
@@ -395,8 +412,16 @@ MODELS = {
         integers,
     ),
 }
-# Static scales of activations.
-INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS, "nvfp4-inputs": NVFP4_INPUTS}
+# Static scales of activations, and the part of the names of the modules that have them.
+INPUTS = {
+    "fp8-static-tensor": STATIC_FLOATS,
+    "fp8-static": STATIC_FLOATS,
+    "w8a8-static": STATIC_INTEGERS,
+    "w8a8-static-zeros": STATIC_ZEROS,
+    "nvfp4-inputs": NVFP4_INPUTS,
+    "nvfp4-and-fp8": (NVFP4_INPUTS, "mlp"),
+    "static-and-dynamic": (STATIC_INTEGERS, "self_attn"),
+}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -448,14 +473,15 @@ def make(folder, name, dtype, config, way):
     tensors, decoded, modules = {}, {}, {}
     for module in LINEAR if whole else [MODULE]:
         weight = made.get_submodule(module).weight.data
-        way_of_module = way(module) if way is gptq_by_rules else way
+        way_of_module = BY_MODULE[name](module) if name in BY_MODULE else way
         if way_of_module is None:
             continue
         parts, plain, modules[module] = way_of_module(weight)
         tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
         decoded[module] = plain
     if name in INPUTS:
-        tensors |= observed(made, INPUTS[name])
+        settings, part = INPUTS[name] if isinstance(INPUTS[name], tuple) else (INPUTS[name], "")
+        tensors |= observed(made, settings, [module for module in LINEAR if part in module])
     if name == "fp8-static-tensor":
         renamed = {key.replace("input_scale", "activation_scale"): x for key, x in tensors.items()}
         tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}

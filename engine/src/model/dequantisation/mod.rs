@@ -12,12 +12,15 @@ mod codes;
 mod compressed_tensors;
 mod dense_weights;
 mod float4;
+mod float4_weights;
 mod float8;
 mod gptq;
 mod mlx;
+pub(crate) mod modelopt;
 mod module_filter;
 mod module_tensors;
 mod mxfp4_experts;
+mod paired_rows;
 mod settings;
 mod torchao;
 mod verification;
@@ -171,6 +174,7 @@ impl Dequantisation {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
+        check_inputs(file)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !is_cache_scale(name));
@@ -203,8 +207,8 @@ impl Dequantisation {
             if let ActivationScheme::Outliers(threshold) = scheme {
                 scales.push((Matrix::tensor_of_outliers(module), vector(&[*threshold])));
             }
-            if let Some(InputScale { codes, step, zero }) = scheme.stored(&tensors)? {
-                scales.push((InputScale::tensor(module, codes), vector(&[step, zero])));
+            if let Some(InputScale { codes, number, zero }) = scheme.stored(&tensors)? {
+                scales.push((InputScale::tensor(module, codes), vector(&[number, zero])));
             }
         }
         Ok(scales)
@@ -240,7 +244,7 @@ impl Dequantisation {
                 let problem = format!(
                     "the module is not quantised: '{module}{joint}{wanted}' is missing, although quantization_config \
                      converts the module; list it in {} if it is meant to be unquantised",
-                    self.filter.key_path()
+                    self.filter.key_path
                 );
                 return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));
             }
@@ -252,7 +256,29 @@ impl Dequantisation {
 /// Returns true for a scale of a quantised KV cache. The dump states the cache, so the scales are not read.
 fn is_cache_scale(name: &str) -> bool {
     const NAMES: [&str; 4] = ["k_scale", "v_scale", "k_zero_point", "v_zero_point"];
-    name.rsplit_once("attn.").is_some_and(|(_, scale)| NAMES.contains(&scale))
+    let of_attention = name.rsplit_once("attn.").map_or("", |(_, scale)| scale);
+    let projection = ["k_proj.", "v_proj."].into_iter().find_map(|module| of_attention.strip_prefix(module));
+    NAMES.contains(&projection.unwrap_or(of_attention))
+}
+
+/// Checks that the KV cache of `kv_cache_scheme` has 8 bits.
+fn check_cache_scheme(config: &Config) -> Result<()> {
+    match config.object("kv_cache_scheme")? {
+        Some(cache) => cache.only("num_bits", &[8.into()], "8 (other quantised KV caches are not supported)"),
+        None => Ok(()),
+    }
+}
+
+/// Checks that no activations are multiplied by factors before products (AWQ and SmoothQuant of Model Optimizer).
+fn check_inputs(file: &TensorFile) -> Result<()> {
+    match file.iter().find(|(name, _)| name.ends_with(".pre_quant_scale")) {
+        Some((name, tensor)) => {
+            let problem = "factors of activations before products are not supported; export the model with a format \
+                           without AWQ and SmoothQuant";
+            Err(module_tensors::unpackable(file, name, tensor.dtype, problem.to_owned()))
+        }
+        None => Ok(()),
+    }
 }
 
 fn excluded(why: &str) -> String {

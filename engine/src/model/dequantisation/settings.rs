@@ -12,7 +12,9 @@ use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
 use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
-use crate::model::dequantisation::{Dequantisation, FormatGroup, compressed_tensors, one_group, torchao};
+use crate::model::dequantisation::{
+    Dequantisation, FormatGroup, compressed_tensors, modelopt, one_group, torchao,
+};
 use crate::model::json::Config;
 use crate::model::quantisation;
 use crate::weight::{DType, InputCodes};
@@ -31,13 +33,18 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         .flatten()
         .find(|config| [quantisation::KEY, MLX].iter().any(|key| config.get(key).is_some()))
     else {
-        return Ok(None);
+        return config.object(modelopt::FILE)?.map(|settings| modelopt::read(&settings)).transpose();
     };
     if let Some(settings) = place.object(MLX)? {
         return mlx(&settings).map(Some);
     }
     let Some(settings) = place.object(quantisation::KEY)? else { return Ok(None) };
-    let quantised = match settings.require_str("quant_method")? {
+    let method = settings.require_str("quant_method")?;
+    if let Some(file) = config.object(modelopt::FILE)? {
+        return modelopt::read_both(&settings, &file).map(Some);
+    }
+    let quantised = match method {
+        _ if method.starts_with("modelopt") => modelopt::read(&settings),
         "bitnet" => return Ok(None),
         "awq" => awq(config, &settings),
         "gptq" => gptq(config, &settings),
@@ -47,8 +54,8 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         "torchao" => torchao::read(&settings),
         "mxfp4" => mxfp4(&settings),
         other => {
-            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\" or \
-                         \"bitnet\" (other quantised checkpoints are not supported)";
+            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\", \
+                         \"modelopt\" or \"bitnet\" (other quantised checkpoints are not supported)";
             Err(settings.bad_key("quant_method", format!("{other:?}"), known))
         }
     };
@@ -168,7 +175,9 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     }
     let mut formats = Vec::new();
     if let Some(own) = settings.object(DYNAMIC)? {
-        filter.key = if filter.excluded.is_empty() { DYNAMIC } else { filter.key };
+        if filter.excluded.is_empty() {
+            filter.key_path = settings.path_of(DYNAMIC);
+        }
         for text in own.keys() {
             let pattern = ModulePattern::gptq(&own, text)?;
             match (text.starts_with("-:"), own.object(text)?) {
@@ -237,10 +246,8 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     }
     let named_by = |tensors: &'static [&'static str], group: ScaleGroup| {
         let activations = match scheme {
-            "dynamic" => ActivationScheme::Dynamic,
-            _ => {
-                ActivationScheme::Static { codes: InputCodes::Float8, scale: tensors[2], is_symmetric: true }
-            }
+            "dynamic" => ActivationScheme::Dynamic(None),
+            _ => ActivationScheme::symmetric(InputCodes::Float8, tensors[2]),
         };
         let mut filter = ModuleFilter::all(key);
         filter.exclude_listed(settings, key)?;

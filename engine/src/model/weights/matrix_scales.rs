@@ -40,7 +40,7 @@ impl Weights<'_> {
             let tensor = InputScale::tensor(module, codes);
             if self.has(&tensor) {
                 let numbers = self.vector(&tensor, 2)?;
-                let found = InputScale { codes, step: numbers[0], zero: numbers[1] };
+                let found = InputScale { codes, number: numbers[0], zero: numbers[1] };
                 return match found.is_sound() {
                     true => Ok(Some(found)),
                     false => Err(self.bad_scale(&tensor, DType::F32, 0)),
