@@ -79,6 +79,7 @@ mod sketches;
 mod skips;
 mod specifications;
 mod static_activations;
+mod stored_cache_scales;
 mod stream;
 mod strict;
 mod taps;

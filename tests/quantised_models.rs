@@ -25,7 +25,9 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 23] = [
+const MODELS: [&str; 25] = [
+    "fp8-cache",
+    "fp8-cache-heads",
     "nvfp4-and-fp8",
     "static-and-dynamic",
     "modelopt-fp8",

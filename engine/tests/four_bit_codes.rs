@@ -1,11 +1,13 @@
 //! Error bounds of products with activations of 4 bits, NVFP4 and MXFP4: codes and scales of groups that a correct engine may
 //! round either way are explained, other scales are not.
 
-use half::bf16;
+use half::{bf16, f16};
 use xcheck_engine::exact::{Float, Profile, ResultPair, judge};
-use xcheck_engine::numerics::{ActivationQuantisation, F32, Numerics, Transformers};
+use xcheck_engine::numerics::{ActivationQuantisation, F32, Numerics, QuantisedWeights, Transformers};
 use xcheck_engine::ops::linear::exact::{IntegerProducts, products_that_explain};
-use xcheck_engine::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, decode_matrix_row};
+use xcheck_engine::quant::{
+    ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, WeightRounding, decode_matrix_row,
+};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::view::View;
@@ -45,9 +47,13 @@ fn codes(input: &InputScale, float: ScaleType) -> ActivationCodes {
 /// Compares a traced result with another engine's values.
 fn compared<T>(traced: &Tensor, made: &[f64], judge: impl Fn(&ResultPair) -> T) -> T {
     let made: Vec<f64> = made.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
+    compared_as_is(traced, &made, judge)
+}
+
+fn compared_as_is<T>(traced: &Tensor, made: &[f64], judge: impl Fn(&ResultPair) -> T) -> T {
     // The other side differs everywhere, so that all values are evaluated.
     let nowhere = vec![f64::NAN; made.len()];
-    let sides = [&View::of(traced.shape(), &made), &View::of(traced.shape(), &nowhere)];
+    let sides = [&View::of(traced.shape(), made), &View::of(traced.shape(), &nowhere)];
     judge(&ResultPair { traced, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX })
 }
 
@@ -284,4 +290,43 @@ fn groups_of_infinite_and_of_largest_values_are_evaluated() {
             assert!(!is_sound || !is_explained(&result, &zeros), "{scale:?}, {value}: other values");
         }
     }
+}
+
+/// compressed-tensors computes powers of two in the type of the values. In f16, the power of a group below its normal numbers
+/// is 0, and so are the group's codes. Other engines have codes.
+#[test]
+fn groups_below_the_normal_numbers_of_f16_have_no_codes_in_some_engines() {
+    const TINY: f32 = 1.0 / 65536.0 / 4.0;
+    let value = |(at, x): (usize, f32)| if at / WIDTH % 2 == 1 { x * TINY } else { x };
+    let x = values(TOKENS * WIDTH, 0.77).into_iter().enumerate().map(value);
+    let x = Tensor::new(&[TOKENS, WIDTH], x.map(|x| f16::from_f32(x).to_f32()).collect());
+    let w = matrix(MXFP4);
+    let stated = IntegerProducts::stored(Float::F16, std::iter::once(&w)).expect("codes");
+    let plain = codes(&MXFP4, ScaleType::F32);
+    let traced = TracedNumerics::new(&Transformers::F16, Profile::of(&Transformers::F16));
+    let result = traced.linear(&x, &w);
+    for values in [None, Some(ScaleType::F16)] {
+        let engine = ActivationCodes { values, ..plain };
+        let made = ActivationQuantisation::over(Box::new(Transformers::F16), engine).linear(&x, &w);
+        let is_lost = |row: usize| made.row(row).iter().all(|&x| x == 0.0);
+        assert_eq!((is_lost(0), is_lost(1)), (false, values.is_some()));
+        let found = |made: &[f64]| {
+            let found = compared_as_is(&result, made, |pair| products_that_explain(pair, &stated));
+            found.unwrap_or_default().iter().any(|one| one.codes == engine)
+        };
+        assert!(found(&wide(&made)), "{values:?}");
+        let wrong: Vec<f64> = wide(&made).iter().map(|x| f16::from_f64(1.02 * x).to_f64()).collect();
+        assert!(!found(&wrong), "{values:?}: another factor");
+    }
+}
+
+/// Weights that are rounded in memory keep the scales that the file stores for their activations.
+#[test]
+fn rounded_weights_keep_the_scales_of_activations() {
+    let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
+    let w = matrix(NVFP4);
+    let rounded =
+        |inner| QuantisedWeights::over(inner, [(&w, WeightRounding::Float(DType::F16))]).linear(&x, &w);
+    let whole = rounded(Box::new(Transformers::Bf16) as Box<dyn Numerics>);
+    assert!(whole != rounded(Box::new(coded(&NVFP4, ScaleType::Bf16))));
 }

@@ -221,6 +221,22 @@ def observed(made, settings, modules):
     return tensors
 
 
+def observed_cache(made, arguments):
+    """Scales of an FP8 cache: compressed-tensors' scales for the keys and values that a run shows."""
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    with torch.no_grad():
+        cached = made(TOKENS, use_cache=True).past_key_values.layers[0]
+    tensors, arguments = {}, QuantizationArgs(**arguments)
+    for name, values in (("k", cached.keys), ("v", cached.values)):
+        parts = values[0].flatten(1) if str(arguments.strategy) == "attn_head" else values.reshape(1, -1)
+        scale, _ = calculate_qparams(parts.amin(-1), parts.amax(-1), arguments)
+        shape = (-1, 1, 1) if str(arguments.strategy) == "attn_head" else (1,)
+        tensors[f"model.layers.0.self_attn.{name}_scale"] = scale.reshape(shape)
+    return tensors
+
+
 def fp8(weight, block=32, exponents=False):
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
@@ -330,6 +346,15 @@ MXFP8 = {
 MXFP8_INPUTS = MXFP8 | {"input_activations": MXFP8["weights"] | {"dynamic": True}}
 
 
+def cache(strategy):
+    return weights(8, "float", strategy=strategy, dynamic=False, symmetric=True)
+
+
+def with_cache(strategy):
+    dtype, config, way = with_compressed(PACKED)
+    return dtype, config | {"kv_cache_scheme": cache(strategy)}, way
+
+
 def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
     form = "gptq" if v1 else "gptq_v2"
     return {
@@ -374,6 +399,8 @@ MODELS = {
     "gptq": with_gptq(),
     "gptq-dynamic": (torch.float16, gptq_config() | {"dynamic": DYNAMIC}, gptq_by_rules),
     "w4a16": with_compressed(PACKED),
+    "fp8-cache": with_cache("tensor"),
+    "fp8-cache-heads": with_cache("attn_head"),
     "nvfp4": with_compressed(NVFP4),
     "nvfp4-inputs": with_compressed(NVFP4_INPUTS),
     "mxfp4-inputs": with_compressed(MXFP4_INPUTS),
@@ -464,6 +491,10 @@ WEIGHTS = {
     "mlx-8-bits": (torch.bfloat16, None, lambda w: mlx(w, 8, 64)),
 }
 MLX = {"mlx-4-bits": (4, 32), "mlx-3-bits": (3, 32), "mlx-8-bits": (8, 64)}
+CACHE_TAPS = (
+    "embed", "attn_norm", "q", "k", "v", "k_cache", "v_cache", "attn_context", "attn_out", "attn_residual", "ffn_norm",
+    "ffn_gate", "ffn_up", "ffn_act", "ffn_out", "block_out", "final_norm", "logits", "last_logits", "argmax",
+)  # fmt: skip
 LIBRARIES = ("torch", "transformers", "compressed-tensors", "bitsandbytes", "mlx")
 
 
@@ -482,6 +513,8 @@ def make(folder, name, dtype, config, way):
     if name in INPUTS:
         settings, part = INPUTS[name] if isinstance(INPUTS[name], tuple) else (INPUTS[name], "")
         tensors |= observed(made, settings, [module for module in LINEAR if part in module])
+    if name.startswith("fp8-cache"):
+        tensors |= observed_cache(made, config["kv_cache_scheme"])
     if name == "fp8-static-tensor":
         renamed = {key.replace("input_scale", "activation_scale"): x for key, x in tensors.items()}
         tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}
@@ -538,6 +571,8 @@ def dump(folder, made, dtype, modules, decoded):
         run(made, folder / "dump-avx512-bf16.safetensors")
     if folder.name in ("nvfp4-inputs", "mxfp4-inputs"):
         run_in_f32(folder)
+    if folder.name.startswith("fp8-cache"):
+        run(loaded(folder, torch.float32), folder / "dump-f32.safetensors")
 
 
 def loaded(folder, dtype):
@@ -576,7 +611,11 @@ def run_scaled_mm(made, folder):
 
 def run(made, file):
     mask = torch.ones_like(TOKENS)
-    with torch.no_grad(), xcheck.hook(made, file):
+    # compressed-tensors quantises keys before the hook of k_rope sees them.
+    has_cache = file.parent.name.startswith("fp8-cache")
+    with torch.no_grad(), xcheck.hook(made, file, only=CACHE_TAPS if has_cache else None) as dump:
+        if has_cache:
+            dump.setting("kv_cache", "f8_e4m3")
         made.generate(TOKENS, attention_mask=mask, max_new_tokens=2, min_new_tokens=2, do_sample=False)
 
 

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::nearest_whole;
+use crate::weight::DType;
 
 /// Type of the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,15 @@ pub enum ScaleType {
 impl ScaleType {
     /// Types of scales that are powers of two.
     pub(crate) const POWERS: [Self; 3] = [ScaleType::Power, ScaleType::PowerBelow, ScaleType::PowerAbove];
+
+    /// Returns the type that results of this type are rounded to.
+    pub(crate) fn of(results: DType) -> Self {
+        match results {
+            DType::BF16 => ScaleType::Bf16,
+            DType::F16 => ScaleType::F16,
+            _ => ScaleType::F32,
+        }
+    }
 
     /// Returns true if scales are powers of two.
     pub fn is_power(self) -> bool {

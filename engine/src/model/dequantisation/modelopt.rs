@@ -75,7 +75,7 @@ pub(crate) fn config_json(config: &FileBytes, quantisation: Option<&FileBytes>) 
 pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
     let place = place(settings)?;
     place.only_keys(KEYS)?;
-    check_cache(&place)?;
+    let has_float_cache = check_cache(&place)?;
     let key = if place.get("ignore").is_some() { "ignore" } else { "exclude_modules" };
     let mut filter = ModuleFilter { key_path: place.path_of(key), ..ModuleFilter::all(key) };
     for text in place.texts(key)? {
@@ -96,7 +96,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
     };
     state_all(&mut groups);
     let name = format!("Model Optimizer, {algorithm}");
-    Ok(Dequantisation { name, groups, filter, other_names: None })
+    Ok(Dequantisation { name, groups, filter, has_float_cache, other_names: None })
 }
 
 /// Reads the settings of `hf_quant_config.json` beside a `quantization_config`, which lacks some keys. Engines read either
@@ -145,8 +145,8 @@ fn algorithm(place: &Config) -> Result<String> {
     Ok(place.require_str(ALGORITHM)?.to_uppercase())
 }
 
-/// Checks that the KV cache is not quantised or has 8-bit floats.
-fn check_cache(place: &Config) -> Result<()> {
+/// Checks that the KV cache is not quantised or has 8-bit floats. Returns true if it has floats.
+fn check_cache(place: &Config) -> Result<bool> {
     place.only(
         "kv_cache_quant_algo",
         &["FP8".into()],
@@ -156,7 +156,7 @@ fn check_cache(place: &Config) -> Result<()> {
         Some(scheme) if !scheme.is_object() => {
             Err(place.bad_key("kv_cache_scheme", scheme, "an object with 8 bits (others are not supported)"))
         }
-        _ => super::check_cache_scheme(place),
+        _ => Ok(super::check_cache_scheme(place)? || place.get("kv_cache_quant_algo").is_some()),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
 use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{
-    Dequantisation, FormatGroup, compressed_tensors, modelopt, one_group, torchao,
+    Dequantisation, FormatGroup, check_cache_scheme, compressed_tensors, modelopt, one_group, torchao,
 };
 use crate::model::json::Config;
 use crate::model::quantisation;
@@ -193,7 +193,8 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     }
     formats.push(format);
     let group = |format: Gptq| FormatGroup { format: Box::new(format), activations: None };
-    Ok(Dequantisation { name, groups: formats.into_iter().map(group).collect(), filter, other_names: None })
+    let groups = formats.into_iter().map(group).collect();
+    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
 }
 
 /// Reads the settings of all modules, or of single modules, in place of the given ones.
@@ -212,6 +213,7 @@ fn gptq_format(settings: &Config, format: Gptq) -> Result<Gptq> {
 }
 
 fn fp8(settings: &Config) -> Result<Dequantisation> {
+    const CACHE: &str = "kv_cache_scheme";
     settings.only_keys(&[
         "quant_method",
         "activation_scheme",
@@ -228,6 +230,13 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     ])?;
     settings.only("expert_dtype", &["fp8".into()], "\"fp8\"")?;
     settings.only("fmt", &["e4m3".into()], "\"e4m3\"")?;
+    settings.only("kv_cache_quant_method", &[], "absent (it is not supported)")?;
+    // AutoFP8 writes "static" for floats with one scale for each layer.
+    let has_float_cache = match settings.get(CACHE) {
+        Some(Value::String(scheme)) if scheme == "static" => true,
+        Some(Value::Object(_)) | None => check_cache_scheme(settings)?,
+        Some(other) => return Err(settings.bad_key(CACHE, other, "\"static\", or an object with 8 bits")),
+    };
     settings.only("modules_to_convert", &[], "absent (it is not supported)")?;
     let has_exponents = match settings.optional_str("scale_fmt")?.unwrap_or("float") {
         "float" => false,
@@ -252,7 +261,8 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
         let mut filter = ModuleFilter::all(key);
         filter.exclude_listed(settings, key)?;
         let format = Float8Weights { tensors, group, has_exponents };
-        Ok(one_group(format!("FP8, {}", group.name()), format, Some(activations), filter))
+        let made = one_group(format!("FP8, {}", group.name()), format, Some(activations), filter);
+        Ok(Dequantisation { has_float_cache, ..made })
     };
     match settings.get("weight_block_size") {
         Some(_) => named_by(float8::FINE_GRAINED, ScaleGroup::Block(settings.pair("weight_block_size")?)),
@@ -334,7 +344,8 @@ fn mlx(settings: &Config) -> Result<Dequantisation> {
     all.extend([ModulePattern::Linear, ModulePattern::Embedding]);
     filter.groups.push(all);
     let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
-    Ok(Dequantisation { name, groups: groups.into_iter().map(group).collect(), filter, other_names: None })
+    let groups = groups.into_iter().map(group).collect();
+    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
 }
 
 fn mlx_format(settings: &Config) -> Result<Mlx> {

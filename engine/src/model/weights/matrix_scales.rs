@@ -2,6 +2,8 @@
 //! activations, and the weight values that some kernels use.
 
 use super::Weights;
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
@@ -48,6 +50,15 @@ impl Weights<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the scales of an FP8 cache that stores a matrix's products, if there are any.
+    pub(super) fn cache_scales(&mut self, name: &str) -> Result<Option<Arc<[f32]>>> {
+        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_cache).unwrap_or_default();
+        match self.file.get(&tensor).map(StoredTensor::elements) {
+            Some(count) => Ok(Some(self.vector(&tensor, count)?.into())),
+            None => Ok(None),
+        }
     }
 
     /// Returns the threshold of outliers among a matrix's activations, if there is one.

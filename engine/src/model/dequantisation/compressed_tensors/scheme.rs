@@ -66,7 +66,7 @@ const ARGUMENTS: &[&str] = &[
 pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequantisation> {
     config.only_keys(KEYS)?;
     let empty = Value::Object(serde_json::Map::new());
-    check_cache_scheme(config)?;
+    let has_float_cache = check_cache_scheme(config)?;
     config.only("transform_config", std::slice::from_ref(&empty), "absent (rotations are not supported)")?;
     config.only(
         "moe_sparsity_config",
@@ -102,6 +102,7 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         name: format!("compressed-tensors {}", names.join(", ")),
         groups,
         filter,
+        has_float_cache,
         other_names: None,
     })
 }
