@@ -125,7 +125,11 @@ fn scales_that_are_not_applied_to_keys_or_values_are_named() {
                 let (code, report) = check(name, &wrong, &[]);
                 assert_eq!(code, 1, "{name}, {point}: {report:#}");
                 let findings = report["findings"].to_string();
-                assert!(findings.contains(&format!("cache_scale@{point}")), "{name}, {point}: {findings}");
+                let dtype = xcheck::numerics::Numerics::activation_type(&plain);
+                assert!(
+                    findings.contains(&format!("cache_scale@{point}")),
+                    "{name}, {point}, {dtype:?}: {findings}"
+                );
             }
         }
     }
