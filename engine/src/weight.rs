@@ -182,7 +182,7 @@ pub struct Matrix {
     /// Scales (`f32`) of the groups of elements, if they are stored separately from the elements.
     scales: Option<LazyBytes>,
     input_scale: Option<InputScale>,
-    cache_scales: Option<Arc<[f32]>>,
+    cache_scales: Option<Arc<Vec<f32>>>,
     /// Smallest absolute activation whose column is not quantised (LLM.int8()).
     outliers: Option<f32>,
     /// Weight values (`f32`) of kernels that multiply without decoding the weight first, if they differ.
@@ -241,12 +241,12 @@ impl Matrix {
     /// Returns the scales of an FP8 cache that stores the products, one or one for each head; `None` if the file states
     /// none.
     pub fn cache_scales(&self) -> Option<&[f32]> {
-        self.cache_scales.as_deref()
+        self.cache_scales.as_ref().map(|scales| scales.as_slice())
     }
 
     /// Sets the scales of an FP8 cache that stores the products.
-    pub fn with_cache_scales(self, cache_scales: Option<Arc<[f32]>>) -> Self {
-        Self { cache_scales, ..self }
+    pub fn with_cache_scales(self, cache_scales: Option<Vec<f32>>) -> Self {
+        Self { cache_scales: cache_scales.map(Arc::new), ..self }
     }
 
     /// Returns the name under which a decoded checkpoint has a module's threshold of outliers.

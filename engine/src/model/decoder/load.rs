@@ -1,7 +1,8 @@
 //! Loads weights and configuration of a decoder from GGUF, llama2.c and Hugging Face checkpoints.
 
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::format::{Gguf, Llama2cFile, TensorFile};
+use crate::model::decoder::cache_scales;
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::layer_embeddings::LayerEmbeddings;
@@ -355,7 +356,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let streams = StreamProjections::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
-        check_cache_scales(c, file, &layers)?;
+        cache_scales::check(c, file, &layers)?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
         let output = match c.tied_output {
             true => w.tied(&names.output(), &token_embd)?,
@@ -397,20 +398,4 @@ impl<B: DecoderBlock> Decoder<B> {
             embedding_norm,
         })
     }
-}
-
-/// Checks that an FP8 cache has one scale, or one for each head.
-fn check_cache_scales<B: DecoderBlock>(c: &DecoderConfig, file: &TensorFile, layers: &[B]) -> Result<()> {
-    for (layer, block) in layers.iter().enumerate() {
-        for (name, matrix) in block.matrices() {
-            let count = matrix.cache_scales().map_or(1, <[f32]>::len);
-            if count != 1 && count != c.n_kv_heads {
-                let (file, tensor) =
-                    (file.path().into(), format!("the cache's scales of {name}, layer {layer}"));
-                let (found, expected) = (vec![count], vec![c.n_kv_heads]);
-                return Err(ModelError::WrongShape { file, tensor, found, expected }.into());
-            }
-        }
-    }
-    Ok(())
 }

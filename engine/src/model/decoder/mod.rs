@@ -3,6 +3,7 @@
 
 mod block;
 mod branch_norms;
+mod cache_scales;
 pub(crate) mod columns;
 mod config;
 mod config_gguf;
@@ -74,7 +75,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::capped;
-use crate::model::cache::{CacheScales, KvLayer, LayerState, RecurrentLayer};
+use crate::model::cache::{KvLayer, LayerState, RecurrentLayer};
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
@@ -149,18 +150,6 @@ impl<B> Decoder<B> {
     }
 }
 
-impl<B: DecoderBlock> Decoder<B> {
-    /// Returns the scales of a layer's FP8 cache, if the file states any.
-    fn cache_scales(&self, layer: usize) -> CacheScales {
-        let matrices = self.layers[layer].matrices();
-        let of = |name| {
-            let (_, matrix) = matrices.iter().find(|(own, _)| *own == name)?;
-            matrix.cache_scales().map(Arc::from)
-        };
-        CacheScales { keys: of("attn_k"), values: of("attn_v") }
-    }
-}
-
 impl<B: DecoderBlock> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
         self.architecture
@@ -226,11 +215,11 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     fn layer_state(&self, layer: usize) -> LayerState {
         match self.config.recurrent_mixer(layer) {
             Some(mixer) if self.config.shape.has_parallel_mixer => LayerState::Both(
-                KvLayer::with_scales(self.cache_scales(layer)),
+                KvLayer::with_scales(cache_scales::of_layer(&self.layers[layer])),
                 RecurrentLayer::new(mixer.state()),
             ),
             Some(mixer) => LayerState::Recurrent(RecurrentLayer::new(mixer.state())),
-            None => LayerState::Kv(KvLayer::with_scales(self.cache_scales(layer))),
+            None => LayerState::Kv(KvLayer::with_scales(cache_scales::of_layer(&self.layers[layer]))),
         }
     }
 

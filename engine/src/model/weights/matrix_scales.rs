@@ -2,8 +2,6 @@
 //! activations, and the weight values that some kernels use.
 
 use super::Weights;
-use std::sync::Arc;
-
 use crate::error::{Error, Result};
 use crate::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
@@ -53,10 +51,10 @@ impl Weights<'_> {
     }
 
     /// Returns the scales of an FP8 cache that stores a matrix's products, if there are any.
-    pub(super) fn cache_scales(&mut self, name: &str) -> Result<Option<Arc<[f32]>>> {
+    pub(super) fn cache_scales(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_cache).unwrap_or_default();
         match self.file.get(&tensor).map(StoredTensor::elements) {
-            Some(count) => Ok(Some(self.vector(&tensor, count)?.into())),
+            Some(count) => Ok(Some(self.vector(&tensor, count)?)),
             None => Ok(None),
         }
     }
