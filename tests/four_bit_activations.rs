@@ -1,8 +1,6 @@
 //! Activations of 4 bits, NVFP4 and MXFP4: dumps of compressed-tensors and correct engines pass, engines that scale groups in
 //! another way fail with the cause.
 
-use std::sync::LazyLock;
-
 use half::bf16;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,7 +15,7 @@ use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 use crate::judge::clay::Clay;
 use crate::quantised_models::{changed, checked, dumped, folder};
-use crate::static_activations::first_scale;
+use crate::static_activations::number_of_queries;
 
 #[test]
 fn dumps_of_compressed_tensors_show_their_codes() {
@@ -26,6 +24,8 @@ fn dumps_of_compressed_tensors_show_their_codes() {
         ("nvfp4-inputs/dump", four),
         ("nvfp4-inputs/dump-f32", four),
         ("mxfp4-inputs/dump", four),
+        ("modelopt-nvfp4/dump", four),
+        ("modelopt-nvfp4/dump-f32", four),
         ("mxfp4-inputs/dump-f32", four),
         ("mxfp8-inputs/dump", "8-bit floats before products with weights, with one scale for each group"),
     ];
@@ -50,7 +50,7 @@ struct Way {
 
 /// The number that scales of groups are multiplied by before they are stored.
 fn global(w: &Matrix) -> f32 {
-    w.input_scale().expect("quantised activations").step
+    w.input_scale().expect("quantised activations").number
 }
 
 /// A scale in 8 bits, divided by the matrix's number. compressed-tensors replaces 0.
@@ -90,6 +90,7 @@ const WAYS: [Way; 15] = [
     // Activations that are not quantised.
     Way { len: 1, step: |x, _, _| x, is_fused: false },
 ];
+const FLOATS: [Float; 3] = [Float::Bf16, Float::F32, Float::F16];
 const NVFP4: [usize; 3] = [0, 1, 2];
 const NVFP4_FAULTS: [(usize, &str); 6] =
     [(3, "unit"), (4, "inverse"), (5, "of:q"), (6, "unrounded"), (7, "values:32"), (8, "token")];
@@ -99,8 +100,7 @@ const UNQUANTISED: usize = 14;
 
 /// The number of the queries' matrix, in place of that of the down projection, which has more inputs.
 fn of_queries(w: &Matrix) -> f32 {
-    static OF_QUERIES: LazyLock<f32> = LazyLock::new(|| first_scale("nvfp4-inputs"));
-    if w.cols == 128 { *OF_QUERIES } else { global(w) }
+    if w.cols == 128 { number_of_queries(global(w)) } else { global(w) }
 }
 
 /// The nearest number of 4 bits. Ties go to every other number.
@@ -132,7 +132,7 @@ fn product(x: &Tensor, w: &Matrix, way: &Way, float: Float) -> Tensor {
     let mut rows = vec![vec![0.0f32; w.cols]; w.rows];
     rows.iter_mut().enumerate().for_each(|(row, weights)| decode_matrix_row(w, row, weights));
     let is_whole = float == Float::F32 || way.is_fused && w.input_scale().is_some();
-    let weight = |&w: &f32| if is_whole { w.into() } else { bf16::from_f32(w).to_f64() };
+    let weight = |&w: &f32| if is_whole { w.into() } else { float.round(w.into()) };
     let times = |x: &[f64], w: &[f32]| {
         let products = x.iter().zip(w).map(|(x, w)| x * weight(w));
         let sum: f64 = if way.is_fused { products.rev().sum() } else { products.sum() };
@@ -146,9 +146,10 @@ fn product(x: &Tensor, w: &Matrix, way: &Way, float: Float) -> Tensor {
 type Product = fn(&Tensor, &Matrix) -> Tensor;
 macro_rules! products {
     ($($at:literal)*) => {
-        const PRODUCTS: [[Product; 2]; 15] = [$([
+        const PRODUCTS: [[Product; 3]; 15] = [$([
             |x, w| product(x, w, &WAYS[$at], Float::Bf16),
             |x, w| product(x, w, &WAYS[$at], Float::F32),
+            |x, w| product(x, w, &WAYS[$at], Float::F16),
         ]),*];
     };
 }
@@ -156,11 +157,12 @@ products!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
 /// A dump by an engine that quantises activations in some way.
 fn made(name: &str, way: usize, float: Float) -> Clay {
-    let base: (&'static dyn Numerics, _) = match float {
-        Float::F32 => (&Transformers::F32, "f32"),
-        _ => (&Transformers::Bf16, "bf16"),
+    let (base, at): ((&'static dyn Numerics, _), _) = match float {
+        Float::F32 => ((&Transformers::F32, "f32"), 1),
+        Float::F16 => ((&Transformers::F16, "f16"), 2),
+        _ => ((&Transformers::Bf16, "bf16"), 0),
     };
-    let (_place, file) = dumped(&folder(name), base, PRODUCTS[way][usize::from(float == Float::F32)]);
+    let (_place, file) = dumped(&folder(name), base, PRODUCTS[way][at]);
     Clay::open(&file)
 }
 
@@ -179,7 +181,8 @@ fn assert_named(report: &Value, value: &str, case: &str) {
         let found = format!("{}={}", finding["kind"], finding["candidate"]).replace('"', "");
         let remaining = finding["remaining"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let wanted = format!("input_scale={value}");
-        let names = |cause: &str| cause == wanted || cause == format!("{wanted}:short");
+        let names =
+            |cause: &str| ["", ":short", ":values"].iter().any(|suffix| cause == format!("{wanted}{suffix}"));
         names(&found) || remaining.into_iter().any(names)
     };
     assert!(findings.iter().any(is_named), "{case}: {findings:#?}");
@@ -187,8 +190,8 @@ fn assert_named(report: &Value, value: &str, case: &str) {
 
 #[test]
 fn correct_ways_to_scale_groups_pass() {
-    for (name, ways) in [("nvfp4-inputs", &NVFP4[..]), ("mxfp4-inputs", &MXFP4)] {
-        for (&way, float) in ways.iter().flat_map(|way| [Float::Bf16, Float::F32].map(|float| (way, float))) {
+    for (name, ways) in [("nvfp4-inputs", &NVFP4[..]), ("modelopt-nvfp4", &NVFP4), ("mxfp4-inputs", &MXFP4)] {
+        for (&way, float) in ways.iter().flat_map(|way| FLOATS.map(|float| (way, float))) {
             let (code, report) = verdict(name, &made(name, way, float), &["--no-causes"]);
             assert_eq!(code, 0, "{name}, way {way}, {float:?}: {report:#}");
         }
@@ -306,8 +309,9 @@ fn scales_of_nvfp4_without_a_type_are_rounded_to_8_bits() {
 
 #[test]
 fn other_scales_of_groups_are_named() {
-    for (name, faults) in [("nvfp4-inputs", &NVFP4_FAULTS[..]), ("mxfp4-inputs", &MXFP4_FAULTS)] {
-        let cases = faults.iter().flat_map(|fault| [Float::Bf16, Float::F32].map(|float| (fault, float)));
+    let folders = ["nvfp4-inputs", "modelopt-nvfp4"].map(|name| (name, &NVFP4_FAULTS[..]));
+    for (name, faults) in folders.into_iter().chain([("mxfp4-inputs", &MXFP4_FAULTS[..])]) {
+        let cases = faults.iter().flat_map(|fault| FLOATS.map(|float| (fault, float)));
         for (&(way, value), float) in one_of(3, cases) {
             let (code, report) = verdict(name, &made(name, way, float), &[]);
             assert_eq!(code, 1, "{name}, {value}, {float:?}: {report:#}");

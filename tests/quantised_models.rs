@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use xcheck::engine::RunInput;
-use xcheck::format::{FileBytes, TensorFile};
-use xcheck::model::dequantisation::Dequantisation;
-use xcheck::model::{Config, ModelFiles};
+use xcheck::format::TensorFile;
+use xcheck::model::ModelFiles;
 use xcheck::numerics::{Numerics, Transformers};
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
@@ -26,7 +25,15 @@ use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
 /// Whole models with a dump.
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 25] = [
+    "fp8-cache",
+    "fp8-cache-heads",
+    "nvfp4-and-fp8",
+    "static-and-dynamic",
+    "modelopt-fp8",
+    "modelopt-int8",
+    "modelopt-nvfp4",
+    "modelopt-mixed",
     "fp8-static-tensor",
     "nf4-model",
     "fp4-model",
@@ -52,18 +59,21 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 
 /// Name of the folder with the unquantised model.
 fn original_of(name: &str) -> &'static str {
-    if name == "mxfp4-experts" { "../architectures/tiny-gptoss/hf" } else { "original" }
+    match name {
+        "mxfp4-experts" => "../architectures/tiny-gptoss/hf",
+        "modelopt-fp8-block" => "modelopt-fp8-block/original",
+        _ => "original",
+    }
 }
 
-fn json_of(path: &Path) -> Value {
+pub(crate) fn json_of(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("it is there")).expect("it is JSON")
 }
 
-fn decoded(folder: &Path) -> Result<TensorFile, String> {
-    let (path, config) = (folder.join("config.json"), json_of(&folder.join("config.json")));
-    let settings = Dequantisation::read(&Config::new(&path, &config)).map_err(|error| error.to_string())?;
-    let file = FileBytes::open(&folder.join("model.safetensors")).expect("it is there");
-    let file = TensorFile::read(&file).expect("it is sound");
+pub(crate) fn decoded(folder: &Path) -> Result<TensorFile, String> {
+    let files = ModelFiles::open(folder).expect("it is a model");
+    let settings = files.dequantisation().map_err(|error| error.to_string())?;
+    let file = files.tensors().expect("it is sound");
     settings.expect("it is quantised").decoded(&file).map_err(|error| error.to_string())
 }
 
@@ -126,6 +136,10 @@ pub(crate) fn changed(
     let mut json = json_of(&folder(name).join("config.json"));
     config(&mut json);
     fs::write(copy.path().join("config.json"), json.to_string()).expect("it is written");
+    let settings = folder(name).join("hf_quant_config.json");
+    if settings.is_file() {
+        fs::copy(settings, copy.path().join("hf_quant_config.json")).expect("it is written");
+    }
     let bytes = fs::read(folder(name).join("model.safetensors")).expect("it is there");
     let held = SafeTensors::deserialize(&bytes).expect("it is sound").tensors().into_iter();
     let mut held: Tensors = held
@@ -150,11 +164,11 @@ fn add_one_to_each_nibble(data: &mut [u8]) {
         .for_each(|byte| *byte = (*byte & 0xf0).wrapping_add(0x10) | (*byte & 0xf).wrapping_add(1) & 0xf);
 }
 
-fn swap_nibbles(data: &mut [u8]) {
+pub(crate) fn swap_nibbles(data: &mut [u8]) {
     data.iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
 }
 
-fn inverted(data: &mut [u8]) {
+pub(crate) fn inverted(data: &mut [u8]) {
     let (numbers, _) = data.as_chunks_mut::<4>();
     numbers.iter_mut().for_each(|number| *number = (1.0 / f32::from_le_bytes(*number)).to_le_bytes());
 }
@@ -204,7 +218,13 @@ fn dumps_of_the_libraries_pass_at_every_site() {
 fn the_same_dumps_fail_with_a_fault_in_the_format() {
     let unchanged = |_: &mut Value| ();
     type Fault = (&'static str, &'static str, fn(&mut [u8]));
-    let faults: [Fault; 15] = [
+    let faults: [Fault; 21] = [
+        ("nvfp4-and-fp8", "input_global_scale", |data| floats_times(data, 1.5)),
+        ("nvfp4-and-fp8", "self_attn.q_proj.weight_scale", reversed),
+        ("static-and-dynamic", "input_scale", |data| brain_floats_times(data, 1.25)),
+        ("modelopt-fp8", "input_scale", |data| floats_times(data, 1.25)),
+        ("modelopt-int8", "input_scale", |data| floats_times(data, 1.25)),
+        ("modelopt-nvfp4", "weight_scale_2", inverted),
         ("nf4-model", "proj.weight", swap_nibbles),
         ("fp4-model", "absmax", reversed),
         ("int8-model", "SCB", reversed),
@@ -268,7 +288,7 @@ fn settings_that_change_the_weights_are_read() {
 }
 
 #[track_caller]
-fn assert_refused(copy: &TempDir, words: &[&str]) {
+pub(crate) fn assert_refused(copy: &TempDir, words: &[&str]) {
     let error = decoded(copy.path()).expect_err("it is refused");
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
 }
@@ -470,12 +490,13 @@ fn products_that_are_not_known_are_refused_with_their_key() {
             config["quantization_config"]["config_groups"]["group_0"]["input_activations"][key] = value;
         }
     };
-    // Attention with 8-bit activations, whose scales are computed from the values.
+    // Modules with 8-bit activations, whose scale is computed from all tokens of a pass.
     let with_dynamic_group = |config: &mut Value| {
         let groups = &mut config["quantization_config"]["config_groups"];
         groups["group_1"] = groups["group_0"].clone();
         groups["group_1"]["targets"] = json!(["re:.*nothing.*"]);
-        groups["group_1"]["input_activations"] = json!({"num_bits": 8, "strategy": "token", "dynamic": true});
+        groups["group_1"]["input_activations"] =
+            json!({"num_bits": 8, "strategy": "tensor", "dynamic": true});
     };
     let keep = |_: &mut Tensors| ();
     let cases = [
@@ -487,7 +508,7 @@ fn products_that_are_not_known_are_refused_with_their_key() {
         (changed("nvfp4-inputs", scheme("dynamic", json!(true)), keep), "input_activations.strategy"),
         (changed("nvfp4-inputs", scheme("type", json!("int")), keep), "input_activations.num_bits"),
         (changed("mxfp4-inputs", scheme("scale_dtype", json!(null)), keep), "input_activations.scale_dtype"),
-        (changed("nvfp4-inputs", with_dynamic_group, keep), "group_1.input_activations.dynamic"),
+        (changed("nvfp4-inputs", with_dynamic_group, keep), "group_1.input_activations.strategy"),
     ];
     for (copy, key) in cases {
         let Err(error) = ModelFiles::open(copy.path()).expect("it is a model").load() else {
@@ -542,14 +563,14 @@ fn stored_scales_of_activations_that_are_missing_or_damaged_are_refused_with_the
 }
 
 /// Exit code and results of `inspect --verify` of a quantised folder.
-fn verified(quantised: &Path, original: &Path) -> (i32, Value) {
+pub(crate) fn verified(quantised: &Path, original: &Path) -> (i32, Value) {
     let (quantised, original) = (quantised.display().to_string(), original.display().to_string());
     let (code, json) = Terminal::new().json(&["inspect", &quantised, "--verify", &original]);
     (code, json["verification"].clone())
 }
 
 /// The findings of `inspect --verify`, without those of weights that fit.
-fn faults(verification: &Value) -> Vec<String> {
+pub(crate) fn faults(verification: &Value) -> Vec<String> {
     let all = verification.as_array().expect("a list").iter();
     let wrong = all.filter(|weight| weight["fits"] == json!(false));
     wrong.map(|weight| weight["finding"].as_str().expect("a text").to_owned()).collect()
@@ -577,7 +598,10 @@ fn quantised_weights_are_verified_against_their_original() {
 #[test]
 fn faults_of_conversions_are_named_from_the_files_alone() {
     type Fault = (&'static str, &'static str, fn(&mut [u8]), &'static str);
-    let faults_of_files: [Fault; 9] = [
+    let faults_of_files: [Fault; 12] = [
+        ("modelopt-nvfp4", "weight_scale_2", inverted, "the scale of the whole matrix is inverted"),
+        ("modelopt-fp8", "weight_scale", inverted, "scales are inverted"),
+        ("modelopt-int4", "weight", swap_nibbles, "another order"),
         ("mxfp4-experts", "proj_blocks", swap_nibbles, "another order"),
         ("awq", "qzeros", add_one_to_each_nibble, "zero points are too large by 1"),
         ("gptq", "qzeros", add_one_to_each_nibble, "zero points are too large by 1"),
@@ -711,7 +735,8 @@ fn brain_floats_times(data: &mut [u8], factor: f32) {
 #[test]
 fn scales_that_are_seven_or_twenty_percent_off_do_not_pass() {
     type Fault = (&'static str, &'static str, fn(&mut [u8]), [&'static str; 2]);
-    let scaled: [Fault; 5] = [
+    let scaled: [Fault; 6] = [
+        ("modelopt-nvfp4", "weight_scale_2", |data| floats_times(data, 1.2), ["times 1.1", "times 1.2"]),
         ("w8a8", "weight_scale", |data| brain_floats_times(data, 1.07), ["times 1.06", "times 1.07"]),
         ("fp8", "weight_scale_inv", |data| floats_times(data, 0.93), ["times 0.92", "times 0.93"]),
         ("fp8-tensor", "weight_scale", |data| floats_times(data, 1.07), ["times 1.06", "times 1.07"]),

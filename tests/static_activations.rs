@@ -25,10 +25,18 @@ fn check(name: &str, dump: &Path, options: &[&str]) -> (i32, Value) {
 }
 
 #[test]
-fn dumps_of_compressed_tensors_show_the_stored_scales() {
-    for name in FOLDERS {
-        let (code, report) = check(name, &folder(name).join("dump.safetensors"), &["--no-causes"]);
-        assert_eq!(code, 0, "{name}: {report:#}");
+fn dumps_of_the_libraries_show_the_stored_scales() {
+    let dumps = FOLDERS.map(|name| (name, "dump")).into_iter();
+    let others = [
+        ("modelopt-fp8", "dump"),
+        ("modelopt-fp8", "dump-f32"),
+        ("modelopt-int8", "dump"),
+        ("modelopt-int8", "dump-f32"),
+    ];
+    for (name, dump) in dumps.chain(others) {
+        let file = folder(name).join(format!("{dump}.safetensors"));
+        let (code, report) = check(name, &file, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}, {dump}: {report:#}");
         let notes = report["notes"].to_string();
         assert!(notes.contains("one scale for each matrix, stored in the file"), "{name}: {notes}");
     }
@@ -41,7 +49,7 @@ fn dumps_of_compressed_tensors_show_the_stored_scales() {
 
 /// Activations as 8-bit codes times a scale. `round` rounds quotients.
 fn coded(x: &[f32], input: InputScale, round: fn(f64) -> f64) -> Vec<f64> {
-    let step = f64::from(input.step);
+    let step = f64::from(input.number);
     let code = |x: &f32| {
         let quotient = round(round(f64::from(*x) / step) + f64::from(input.zero));
         let code = match input.codes {
@@ -60,7 +68,7 @@ fn product(x: &Tensor, w: &Matrix, float: Float, scale: impl Fn(&[f32], InputSca
     let of_token = |x: &[f32]| match w.input_scale() {
         Some(stored) => {
             let input = scale(x, stored);
-            coded(x, InputScale { step: round(input.step.into()) as f32, ..input }, round)
+            coded(x, InputScale { number: round(input.number.into()) as f32, ..input }, round)
         }
         None => x.iter().map(|&x| x.into()).collect(),
     };
@@ -83,13 +91,30 @@ fn stored(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
 }
 
 fn unit(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
-    InputScale { step: 1.0, ..input }
+    InputScale { number: 1.0, ..input }
+}
+
+fn inverse(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
+    InputScale { number: 1.0 / input.number, ..input }
 }
 
 fn dynamic(x: &[f32], _: &Matrix, input: InputScale) -> InputScale {
     let largest = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let step = largest / if input.codes == InputCodes::Int8 { 127.0 } else { 448.0 };
-    InputScale { step: if step > 0.0 { step } else { 1.0 }, ..input }
+    InputScale { number: if step > 0.0 { step } else { 1.0 }, ..input }
+}
+
+/// The scale that the file states, also for matrices whose scales are computed.
+fn stated(x: &[f32], w: &Matrix, input: InputScale) -> InputScale {
+    match input.codes {
+        InputCodes::Int8Groups => dynamic(x, w, InputScale { codes: InputCodes::Int8, ..input }),
+        _ => input,
+    }
+}
+
+/// Scales of tokens for all matrices.
+fn token_max(x: &[f32], w: &Matrix, input: InputScale) -> InputScale {
+    dynamic(x, w, InputScale { codes: InputCodes::Int8, ..input })
 }
 
 fn no_zero(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
@@ -98,18 +123,35 @@ fn no_zero(_: &[f32], _: &Matrix, input: InputScale) -> InputScale {
 
 /// The scale of queries in place of that of the down projection, which has more inputs.
 fn of_queries(_: &[f32], w: &Matrix, input: InputScale) -> InputScale {
-    if w.cols == 128 { InputScale { step: scale_of_queries(input.codes), ..input } } else { input }
+    if w.cols == 128 { InputScale { number: number_of_queries(input.number), ..input } } else { input }
 }
 
-fn scale_of_queries(codes: InputCodes) -> f32 {
-    static SCALES: LazyLock<[f32; 2]> = LazyLock::new(|| ["w8a8-static", "fp8-static"].map(first_scale));
-    SCALES[usize::from(codes != InputCodes::Int8)]
+/// The number of the queries in the model whose down projection has this number.
+pub(crate) fn number_of_queries(of_down: f32) -> f32 {
+    static NUMBERS: LazyLock<Vec<[f32; 2]>> = LazyLock::new(|| {
+        const NAMES: [&str; 7] = [
+            "w8a8-static",
+            "fp8-static",
+            "fp8-static-tensor",
+            "modelopt-fp8",
+            "modelopt-int8",
+            "nvfp4-inputs",
+            "modelopt-nvfp4",
+        ];
+        NAMES.map(numbers).into()
+    });
+    let of_model = NUMBERS.iter().find(|[_, down]| *down == of_down);
+    of_model.expect("a model with this number")[0]
 }
 
-pub(crate) fn first_scale(name: &str) -> f32 {
+/// The numbers that a model stores for queries and for its down projection.
+fn numbers(name: &str) -> [f32; 2] {
     let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
-    let scale = model.matrices().into_iter().find_map(|(_, matrix)| matrix.input_scale());
-    scale.expect("a stored scale").step
+    let matrices = model.matrices();
+    let stored: Vec<_> =
+        matrices.iter().filter_map(|(_, w)| Some((w.cols, w.input_scale()?.number))).collect();
+    let down = stored.iter().find(|(cols, _)| *cols == 128).expect("a down projection");
+    [stored[0].1, down.1]
 }
 
 macro_rules! engines {
@@ -124,7 +166,7 @@ macro_rules! engines {
         }
     };
 }
-engines!(stored unit dynamic no_zero of_queries);
+engines!(stored stated unit inverse dynamic token_max no_zero of_queries);
 
 /// A dump by an engine that chooses scales in some way.
 fn scaled_dump(model: &Path, scale: &str, float: Float) -> (TempDir, PathBuf) {
@@ -137,13 +179,15 @@ fn scaled_dump(model: &Path, scale: &str, float: Float) -> (TempDir, PathBuf) {
 
 #[test]
 fn other_scales_of_activations_are_named_and_stored_ones_pass() {
-    let causes = [("unit", "unit"), ("dynamic", "token"), ("of_queries", "of:q")];
-    for name in ["fp8-static", "fp8-static-tensor", "w8a8-static"] {
+    let causes = [("unit", "unit"), ("dynamic", "token"), ("of_queries", "of:q"), ("inverse", "inverse")];
+    for name in ["fp8-static", "fp8-static-tensor", "w8a8-static", "modelopt-fp8", "modelopt-int8"] {
         for float in [Float::Bf16, Float::F32] {
             let (_place, file) = scaled_dump(&folder(name), "stored", float);
             let (code, report) = check(name, &file, &["--no-causes"]);
             assert_eq!(code, 0, "{name}, {float:?}: {report:#}");
-            for (scale, value) in causes {
+            // With the inverse scale, nearly all integers are 0.
+            let count = if name.contains("fp8") { 4 } else { 3 };
+            for (scale, value) in causes.into_iter().take(count) {
                 let (_place, file) = scaled_dump(&folder(name), scale, float);
                 let (code, report) = check(name, &file, &[]);
                 let case = format!("{name}, {float:?}, {scale}: {report:#}");
@@ -152,7 +196,7 @@ fn other_scales_of_activations_are_named_and_stored_ones_pass() {
                     report["sentence"].to_string().contains("other scales than the file states"),
                     "{case}"
                 );
-                let named = [value.to_owned(), format!("{value}:short")];
+                let named = [value.to_owned(), format!("{value}:short"), format!("{value}:values")];
                 let is_named =
                     |finding: &Value| named.iter().any(|value| finding["candidate"] == *value.as_str());
                 let findings = report["findings"].as_array().expect("findings");
@@ -210,4 +254,19 @@ fn stated_codes_of_stored_scales_need_no_note() {
     assert_eq!(code, 0, "{report:#}");
     assert!(!report["notes"].to_string().contains("the values show an engine"), "{report:#}");
     assert_eq!(stated(json!("token")).0, 1);
+}
+
+/// Attention has stored scales, and the feed-forward block scales of each token.
+#[test]
+fn scales_of_either_kind_are_judged_in_one_checkpoint() {
+    let name = "static-and-dynamic";
+    let (code, report) = check(name, &folder(name).join("dump.safetensors"), &["--no-causes"]);
+    assert_eq!(code, 0, "{report:#}");
+    for float in [Float::Bf16, Float::F32] {
+        for (scale, wanted) in [("stated", 0), ("unit", 1), ("token_max", 1)] {
+            let (_place, file) = scaled_dump(&folder(name), scale, float);
+            let (code, report) = check(name, &file, &["--no-causes"]);
+            assert_eq!(code, wanted, "{float:?}, {scale}: {report:#}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::ops::alibi::exact::BiasedScores;
 use crate::ops::altup::exact::{MagnitudeMatch, StreamMean, StreamMix};
 use crate::ops::attention::exact::{AttentionContext, Scores, Softmax};
 use crate::ops::attention::{AttentionScale, Mask};
-use crate::ops::cache::exact::{CachedCodes, CachedRows};
+use crate::ops::cache::exact::{CachedCodes, CachedRows, ScaledRows};
 use crate::ops::decay::DecayRates;
 use crate::ops::decay::exact::Decay;
 use crate::ops::delta_rule::DeltaTokens;
@@ -256,6 +256,11 @@ impl Numerics for TracedNumerics<'_> {
             Some(cache) => self.by(kept, CachedRows { x, cache }),
             None => self.by(kept, CachedCodes { x, cache: self.numerics.cache_type() }),
         }
+    }
+
+    fn to_scaled_cache(&self, x: Tensor, scales: &[f32]) -> Tensor {
+        let kept = self.numerics.to_scaled_cache(x.clone(), scales);
+        self.by(kept, ScaledRows { x, scales: scales.into() })
     }
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {

@@ -4,6 +4,7 @@ mod input_scale;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -181,6 +182,7 @@ pub struct Matrix {
     /// Scales (`f32`) of the groups of elements, if they are stored separately from the elements.
     scales: Option<LazyBytes>,
     input_scale: Option<InputScale>,
+    cache_scales: Option<Arc<Vec<f32>>>,
     /// Smallest absolute activation whose column is not quantised (LLM.int8()).
     outliers: Option<f32>,
     /// Weight values (`f32`) of kernels that multiply without decoding the weight first, if they differ.
@@ -205,9 +207,19 @@ impl Matrix {
         let tail = tensor.data.at(codes..tensor.data.len()).first_chunk();
         let scale = tail.map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
         let data = tensor.data.slice(0..codes);
-        let (scales, input_scale, outliers, of_kernels) = (None, None, None, None);
         let dtype = tensor.dtype;
-        whole.then_some(Self { dtype, rows, cols, data, scale, scales, input_scale, outliers, of_kernels })
+        whole.then_some(Self {
+            dtype,
+            rows,
+            cols,
+            data,
+            scale,
+            scales: None,
+            input_scale: None,
+            cache_scales: None,
+            outliers: None,
+            of_kernels: None,
+        })
     }
 
     /// Returns the factor of all values: 1 except for bitnet.cpp's types and matrices with a scale of their own in GGUF
@@ -219,6 +231,22 @@ impl Matrix {
     /// Returns the stored scale of activations; `None` if there is none.
     pub fn input_scale(&self) -> Option<InputScale> {
         self.input_scale
+    }
+
+    /// Returns the name under which a decoded checkpoint has the scales of the cache that stores a module's results.
+    pub(crate) fn tensor_of_cache(module: &str) -> String {
+        format!("{module}.cache_scales")
+    }
+
+    /// Returns the scales of an FP8 cache that stores the products, one or one for each head; `None` if the file states
+    /// none.
+    pub fn cache_scales(&self) -> Option<&[f32]> {
+        self.cache_scales.as_ref().map(|scales| scales.as_slice())
+    }
+
+    /// Sets the scales of an FP8 cache that stores the products.
+    pub fn with_cache_scales(self, cache_scales: Option<Vec<f32>>) -> Self {
+        Self { cache_scales: cache_scales.map(Arc::new), ..self }
     }
 
     /// Returns the name under which a decoded checkpoint has a module's threshold of outliers.
@@ -324,7 +352,7 @@ impl Matrix {
             all.slice(first * row_bytes..(first + rows) * row_bytes)
         };
         let [scales, of_kernels] = [&self.scales, &self.of_kernels].map(|all| all.as_ref().map(part));
-        Self { rows, data: part(&self.data), scales, of_kernels, ..*self }
+        Self { rows, data: part(&self.data), scales, of_kernels, cache_scales: None, ..*self }
     }
 
     /// Copies rows by their indices.
@@ -338,7 +366,7 @@ impl Matrix {
             LazyBytes::from(rows.iter().flat_map(row).collect::<Vec<u8>>())
         };
         let [scales, of_kernels] = [&self.scales, &self.of_kernels].map(|all| all.as_ref().map(of));
-        Self { rows: rows.len(), data: of(&self.data), scales, of_kernels, ..*self }
+        Self { rows: rows.len(), data: of(&self.data), scales, of_kernels, cache_scales: None, ..*self }
     }
 
     /// Replaces the encoded elements; returns `None` if the length differs. Kernels then use the same values.

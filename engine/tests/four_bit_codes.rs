@@ -1,11 +1,13 @@
 //! Error bounds of products with activations of 4 bits, NVFP4 and MXFP4: codes and scales of groups that a correct engine may
 //! round either way are explained, other scales are not.
 
-use half::bf16;
+use half::{bf16, f16};
 use xcheck_engine::exact::{Float, Profile, ResultPair, judge};
-use xcheck_engine::numerics::{ActivationQuantisation, F32, Numerics, Transformers};
+use xcheck_engine::numerics::{ActivationQuantisation, F32, Numerics, QuantisedWeights, Transformers};
 use xcheck_engine::ops::linear::exact::{IntegerProducts, products_that_explain};
-use xcheck_engine::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, decode_matrix_row};
+use xcheck_engine::quant::{
+    ActivationCodeType, ActivationCodes, CodeGroup, ScaleType, WeightRounding, decode_matrix_row,
+};
 use xcheck_engine::tensor::Tensor;
 use xcheck_engine::tracing::TracedNumerics;
 use xcheck_engine::view::View;
@@ -14,8 +16,8 @@ use xcheck_engine::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor}
 const TOKENS: usize = 48;
 const WIDTH: usize = 64;
 const OUTPUTS: usize = 16;
-const NVFP4: InputScale = InputScale { codes: InputCodes::Nvfp4, step: 900.0, zero: 0.0 };
-const MXFP4: InputScale = InputScale { codes: InputCodes::Mxfp4, step: 1.0, zero: 0.0 };
+const NVFP4: InputScale = InputScale { codes: InputCodes::Nvfp4, number: 900.0, zero: 0.0 };
+const MXFP4: InputScale = InputScale { codes: InputCodes::Mxfp4, number: 1.0, zero: 0.0 };
 
 /// Values of bf16 with many sizes.
 fn values(count: usize, seed: f32) -> Vec<f32> {
@@ -45,9 +47,13 @@ fn codes(input: &InputScale, float: ScaleType) -> ActivationCodes {
 /// Compares a traced result with another engine's values.
 fn compared<T>(traced: &Tensor, made: &[f64], judge: impl Fn(&ResultPair) -> T) -> T {
     let made: Vec<f64> = made.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
+    compared_as_is(traced, &made, judge)
+}
+
+fn compared_as_is<T>(traced: &Tensor, made: &[f64], judge: impl Fn(&ResultPair) -> T) -> T {
     // The other side differs everywhere, so that all values are evaluated.
     let nowhere = vec![f64::NAN; made.len()];
-    let sides = [&View::of(traced.shape(), &made), &View::of(traced.shape(), &nowhere)];
+    let sides = [&View::of(traced.shape(), made), &View::of(traced.shape(), &nowhere)];
     judge(&ResultPair { traced, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX })
 }
 
@@ -104,7 +110,7 @@ fn codes_of_uncertain_values_are_explained() {
         let result = traced.linear(&traced.linear(&x, &first), &w);
         let by = |input: InputScale| right.linear(&other, &w.clone().with_input_scale(Some(input)));
         assert!(is_explained(&result, &wide(&by(input))), "{input:?}");
-        let wrong = InputScale { step: 1.3 * input.step, ..NVFP4 };
+        let wrong = InputScale { number: 1.3 * input.number, ..NVFP4 };
         assert!(!is_explained(&result, &wide(&by(wrong))), "{input:?}: another scale");
     }
 }
@@ -133,7 +139,7 @@ fn rounded(x: &[f32], step: f32, by: f32) -> Vec<f32> {
 #[test]
 fn codes_of_ties_are_explained_either_way() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
-    let step = 1.125 / NVFP4.step;
+    let step = 1.125 / NVFP4.number;
     for (off, is_tie) in [(1.0, true), (0.9995, false)] {
         let x = ties(step, off);
         let result = traced(&right).linear(&Tensor::new(&[TOKENS, WIDTH], x.clone()), &w);
@@ -147,9 +153,9 @@ fn codes_of_ties_are_explained_either_way() {
 fn scales_of_groups_that_are_ties_are_explained_either_way() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
     for (scale, are_explained) in [(1.0625, [true, true]), (1.064, [false, true]), (1.061, [true, false])] {
-        let x: Vec<f32> = ties(scale / NVFP4.step, 0.93);
+        let x: Vec<f32> = ties(scale / NVFP4.number, 0.93);
         let result = traced(&right).linear(&Tensor::new(&[TOKENS, WIDTH], x.clone()), &w);
-        let by = |stored: f32| products(&rounded(&x, stored / NVFP4.step, 1.0), &w);
+        let by = |stored: f32| products(&rounded(&x, stored / NVFP4.number, 1.0), &w);
         assert_eq!([1.0, 1.125].map(|stored| is_explained(&result, &by(stored))), are_explained, "{scale}");
     }
 }
@@ -158,7 +164,7 @@ fn scales_of_groups_that_are_ties_are_explained_either_way() {
 #[test]
 fn groups_of_zeros_and_of_tiny_values_are_zeros() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
-    let tiny = 6.0 / NVFP4.step / 1025.0;
+    let tiny = 6.0 / NVFP4.number / 1025.0;
     for (value, is_zero) in [(0.0, true), (tiny, true), (4.0 * tiny, false)] {
         let x = Tensor::new(&[1, WIDTH], vec![value; WIDTH]);
         let result = traced(&right).linear(&x, &w);
@@ -172,7 +178,7 @@ fn groups_of_zeros_and_of_tiny_values_are_zeros() {
 #[test]
 fn nan_among_tiny_values_is_not_hidden() {
     let (w, right) = (matrix(NVFP4), coded(&NVFP4, ScaleType::F32));
-    let tiny = 6.0 / NVFP4.step / 1025.0;
+    let tiny = 6.0 / NVFP4.number / 1025.0;
     for (value, is_hidden) in [(f32::NAN, false), (tiny, true)] {
         let mut x = vec![tiny; WIDTH];
         x[3] = value;
@@ -189,7 +195,7 @@ fn experts_use_the_scales_of_their_own_matrix() {
     let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
     let chosen = Tensor::new(&[TOKENS, 2], (0..2 * TOKENS).map(|at| [0.0, 1.0, 2.0, 0.0][at % 4]).collect());
     let right = coded(&NVFP4, ScaleType::Bf16);
-    let of = |steps: [f32; 3]| steps.map(|step| matrix(InputScale { step, ..NVFP4 }));
+    let of = |steps: [f32; 3]| steps.map(|step| matrix(InputScale { number: step, ..NVFP4 }));
     let result = traced(&right).routed(&x, &of([900.0, 1200.0, 1500.0]), &chosen);
     for (steps, is_right) in [([900.0, 1200.0, 1500.0], true), ([900.0, 1500.0, 1200.0], false)] {
         assert_eq!(
@@ -208,7 +214,7 @@ fn codes_of_experts_are_found_from_their_products() {
     let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
     let chosen = Tensor::new(&[TOKENS, 2], (0..2 * TOKENS).map(|at| [0.0, 1.0, 2.0, 0.0][at % 4]).collect());
     for input in [NVFP4, MXFP4] {
-        let w = [1.0, 1.3, 1.7].map(|by| matrix(InputScale { step: by * input.step, ..input }));
+        let w = [1.0, 1.3, 1.7].map(|by| matrix(InputScale { number: by * input.number, ..input }));
         let stated = IntegerProducts::stored(Float::Bf16, w.iter()).expect("codes");
         let traced = TracedNumerics::new(&Transformers::Bf16, Profile::of(&Transformers::Bf16));
         let result = traced.routed(&x, &w, &chosen);
@@ -224,7 +230,7 @@ fn codes_of_experts_are_found_from_their_products() {
 /// Each format of codes that the file states adds its types.
 #[test]
 fn candidates_cover_all_formats_of_a_file() {
-    let w = [MXFP4, InputScale { codes: InputCodes::Float8, step: 0.1, zero: 0.0 }].map(matrix);
+    let w = [MXFP4, InputScale { codes: InputCodes::Float8, number: 0.1, zero: 0.0 }].map(matrix);
     let of = |w: &[Matrix]| IntegerProducts::stored(Float::Bf16, w.iter()).unwrap_or_default();
     let has = |all: &[IntegerProducts], scale| all.iter().any(|one| one.codes.scale == scale);
     for w in [w.clone(), [w[1].clone(), w[0].clone()]] {
@@ -246,7 +252,7 @@ fn settings_of_another_format_change_nothing() {
     let powers = ActivationCodes { scale: ScaleType::Power, ..right };
     assert!(by(right, NVFP4) == by(powers, NVFP4));
     assert!(by(right, NVFP4) == by(ActivationCodes { asymmetric: true, ..right }, NVFP4));
-    assert!(by(right, NVFP4) != by(right, InputScale { step: 1.3 * NVFP4.step, ..NVFP4 }));
+    assert!(by(right, NVFP4) != by(right, InputScale { number: 1.3 * NVFP4.number, ..NVFP4 }));
 }
 
 #[test]
@@ -284,4 +290,43 @@ fn groups_of_infinite_and_of_largest_values_are_evaluated() {
             assert!(!is_sound || !is_explained(&result, &zeros), "{scale:?}, {value}: other values");
         }
     }
+}
+
+/// compressed-tensors computes powers of two in the type of the values. In f16, the power of a group below its normal numbers
+/// is 0, and so are the group's codes. Other engines have codes.
+#[test]
+fn groups_below_the_normal_numbers_of_f16_have_no_codes_in_some_engines() {
+    const TINY: f32 = 1.0 / 65536.0 / 4.0;
+    let value = |(at, x): (usize, f32)| if at / WIDTH % 2 == 1 { x * TINY } else { x };
+    let x = values(TOKENS * WIDTH, 0.77).into_iter().enumerate().map(value);
+    let x = Tensor::new(&[TOKENS, WIDTH], x.map(|x| f16::from_f32(x).to_f32()).collect());
+    let w = matrix(MXFP4);
+    let stated = IntegerProducts::stored(Float::F16, std::iter::once(&w)).expect("codes");
+    let plain = codes(&MXFP4, ScaleType::F32);
+    let traced = TracedNumerics::new(&Transformers::F16, Profile::of(&Transformers::F16));
+    let result = traced.linear(&x, &w);
+    for values in [None, Some(ScaleType::F16)] {
+        let engine = ActivationCodes { values, ..plain };
+        let made = ActivationQuantisation::over(Box::new(Transformers::F16), engine).linear(&x, &w);
+        let is_lost = |row: usize| made.row(row).iter().all(|&x| x == 0.0);
+        assert_eq!((is_lost(0), is_lost(1)), (false, values.is_some()));
+        let found = |made: &[f64]| {
+            let found = compared_as_is(&result, made, |pair| products_that_explain(pair, &stated));
+            found.unwrap_or_default().iter().any(|one| one.codes == engine)
+        };
+        assert!(found(&wide(&made)), "{values:?}");
+        let wrong: Vec<f64> = wide(&made).iter().map(|x| f16::from_f64(1.02 * x).to_f64()).collect();
+        assert!(!found(&wrong), "{values:?}: another factor");
+    }
+}
+
+/// Weights that are rounded in memory keep the scales that the file stores for their activations.
+#[test]
+fn rounded_weights_keep_the_scales_of_activations() {
+    let x = Tensor::new(&[TOKENS, WIDTH], values(TOKENS * WIDTH, 0.77));
+    let w = matrix(NVFP4);
+    let rounded =
+        |inner| QuantisedWeights::over(inner, [(&w, WeightRounding::Float(DType::F16))]).linear(&x, &w);
+    let whole = rounded(Box::new(Transformers::Bf16) as Box<dyn Numerics>);
+    assert!(whole != rounded(Box::new(coded(&NVFP4, ScaleType::Bf16))));
 }

@@ -151,7 +151,7 @@ fn grouped() -> Vec<f32> {
 
 #[test]
 fn activations_of_a_changed_matrix_are_quantised_as_before() {
-    let input = InputScale { codes: InputCodes::Int8, step: 0.05, zero: 0.0 };
+    let input = InputScale { codes: InputCodes::Int8, number: 0.05, zero: 0.0 };
     let w = matrix(DType::F32, &grouped());
     let with_scale = w.clone().with_input_scale(Some(input));
     let with_threshold = w.with_outliers(Some(1.5));

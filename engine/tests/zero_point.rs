@@ -26,7 +26,7 @@ fn quotients(below: f32) -> Vec<f32> {
 
 /// Judges an engine that gives the quotient near the tie this code.
 fn is_explained(zero: f32, below: f32, code: f32) -> bool {
-    let input = InputScale { codes: InputCodes::Int8, step: STEP, zero };
+    let input = InputScale { codes: InputCodes::Int8, number: STEP, zero };
     let numerics = ActivationQuantisation::over(Box::new(F32), ActivationCodes::of_matrix(&input));
     let (profile, w) = (Profile::of(&numerics), weights().with_input_scale(Some(input)));
     let row = |quotients: Vec<f32>| Tensor::new(&[1, WIDTH], quotients.iter().map(|x| x * STEP).collect());

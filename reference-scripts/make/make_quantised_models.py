@@ -194,7 +194,7 @@ def compressed(weight, settings, scale_dtype=None):
     return packed, decoded, None
 
 
-def observed(made, settings):
+def observed(made, settings, modules):
     """Static scales of the activations, by module: compressed-tensors' scales for the values that a run shows."""
     from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
@@ -213,11 +213,27 @@ def observed(made, settings):
 
         return hook
 
-    handles = [made.get_submodule(name).register_forward_pre_hook(observe(name)) for name in LINEAR]
+    handles = [made.get_submodule(name).register_forward_pre_hook(observe(name)) for name in modules]
     with torch.no_grad():
         made(TOKENS)
     for handle in handles:
         handle.remove()
+    return tensors
+
+
+def observed_cache(made, arguments):
+    """Scales of an FP8 cache: compressed-tensors' scales for the keys and values that a run shows."""
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    with torch.no_grad():
+        cached = made(TOKENS, use_cache=True).past_key_values.layers[0]
+    tensors, arguments = {}, QuantizationArgs(**arguments)
+    for name, values in (("k", cached.keys), ("v", cached.values)):
+        parts = values[0].flatten(1) if str(arguments.strategy) == "attn_head" else values.reshape(1, -1)
+        scale, _ = calculate_qparams(parts.amin(-1), parts.amax(-1), arguments)
+        shape = (-1, 1, 1) if str(arguments.strategy) == "attn_head" else (1,)
+        tensors[f"model.layers.0.self_attn.{name}_scale"] = scale.reshape(shape)
     return tensors
 
 
@@ -330,6 +346,15 @@ MXFP8 = {
 MXFP8_INPUTS = MXFP8 | {"input_activations": MXFP8["weights"] | {"dynamic": True}}
 
 
+def cache(strategy):
+    return weights(8, "float", strategy=strategy, dynamic=False, symmetric=True)
+
+
+def with_cache(strategy):
+    dtype, config, way = with_compressed(PACKED)
+    return dtype, config | {"kv_cache_scheme": cache(strategy)}, way
+
+
 def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
     form = "gptq" if v1 else "gptq_v2"
     return {
@@ -344,6 +369,18 @@ def gptq_config(bits=4, group=32, symmetric=True, v1=True, by_activation=False):
     }
 
 
+def with_two(name, attention, feed_forward):
+    """Attention and the feed-forward block with settings of their own."""
+    groups = {"attention": (attention, ["re:.*self_attn.*proj"]), "feed_forward": (feed_forward, ["re:.*mlp.*proj"])}
+    made = {
+        key: (scheme(settings).model_dump(mode="json", exclude_none=True) | {"targets": targets})
+        for key, (settings, targets) in groups.items()
+    }
+    config = compressed_config(attention) | {"config_groups": made, "format": "mixed-precision"}
+    BY_MODULE[name] = lambda module: lambda w: compressed(w, attention if "self_attn" in module else feed_forward)
+    return torch.bfloat16, config, None
+
+
 def with_gptq(**settings):
     return torch.float16, gptq_config(**settings), lambda w: gptq(w, **settings)
 
@@ -353,16 +390,23 @@ def with_compressed(settings, scale_dtype=None):
     return torch.bfloat16, compressed_config(settings), way
 
 
+# Ways to quantise that differ between modules.
+BY_MODULE = {"gptq-dynamic": gptq_by_rules}
+
 # Type of the model, quantization_config, and the way to quantise a module.
 MODELS = {
     "awq": (torch.float16, AWQ, awq),
     "gptq": with_gptq(),
     "gptq-dynamic": (torch.float16, gptq_config() | {"dynamic": DYNAMIC}, gptq_by_rules),
     "w4a16": with_compressed(PACKED),
+    "fp8-cache": with_cache("tensor"),
+    "fp8-cache-heads": with_cache("attn_head"),
     "nvfp4": with_compressed(NVFP4),
     "nvfp4-inputs": with_compressed(NVFP4_INPUTS),
     "mxfp4-inputs": with_compressed(MXFP4_INPUTS),
     "mxfp8-inputs": with_compressed(MXFP8_INPUTS),
+    "nvfp4-and-fp8": with_two("nvfp4-and-fp8", FLOATS, NVFP4_INPUTS),
+    "static-and-dynamic": with_two("static-and-dynamic", STATIC_INTEGERS, INTEGERS),
     "w8a8": with_compressed(INTEGERS),
     "fp8-dynamic": with_compressed(FLOATS),
     "fp8-static": with_compressed(STATIC_FLOATS),
@@ -395,8 +439,16 @@ MODELS = {
         integers,
     ),
 }
-# Static scales of activations.
-INPUTS = {"fp8-static-tensor": STATIC_FLOATS, "fp8-static": STATIC_FLOATS, "w8a8-static": STATIC_INTEGERS, "w8a8-static-zeros": STATIC_ZEROS, "nvfp4-inputs": NVFP4_INPUTS}
+# Static scales of activations, and the part of the names of the modules that have them.
+INPUTS = {
+    "fp8-static-tensor": STATIC_FLOATS,
+    "fp8-static": STATIC_FLOATS,
+    "w8a8-static": STATIC_INTEGERS,
+    "w8a8-static-zeros": STATIC_ZEROS,
+    "nvfp4-inputs": NVFP4_INPUTS,
+    "nvfp4-and-fp8": (NVFP4_INPUTS, "mlp"),
+    "static-and-dynamic": (STATIC_INTEGERS, "self_attn"),
+}
 WEIGHTS = {
     "gptq-activation-order": with_gptq(symmetric=False, v1=False, by_activation=True),
     "gptq-asymmetric": with_gptq(symmetric=False),
@@ -439,6 +491,10 @@ WEIGHTS = {
     "mlx-8-bits": (torch.bfloat16, None, lambda w: mlx(w, 8, 64)),
 }
 MLX = {"mlx-4-bits": (4, 32), "mlx-3-bits": (3, 32), "mlx-8-bits": (8, 64)}
+CACHE_TAPS = (
+    "embed", "attn_norm", "q", "k", "v", "k_cache", "v_cache", "attn_context", "attn_out", "attn_residual", "ffn_norm",
+    "ffn_gate", "ffn_up", "ffn_act", "ffn_out", "block_out", "final_norm", "logits", "last_logits", "argmax",
+)  # fmt: skip
 LIBRARIES = ("torch", "transformers", "compressed-tensors", "bitsandbytes", "mlx")
 
 
@@ -448,14 +504,17 @@ def make(folder, name, dtype, config, way):
     tensors, decoded, modules = {}, {}, {}
     for module in LINEAR if whole else [MODULE]:
         weight = made.get_submodule(module).weight.data
-        way_of_module = way(module) if way is gptq_by_rules else way
+        way_of_module = BY_MODULE[name](module) if name in BY_MODULE else way
         if way_of_module is None:
             continue
         parts, plain, modules[module] = way_of_module(weight)
         tensors |= {f"{module}.{part}": x.detach().clone().contiguous() for part, x in parts.items()}
         decoded[module] = plain
     if name in INPUTS:
-        tensors |= observed(made, INPUTS[name])
+        settings, part = INPUTS[name] if isinstance(INPUTS[name], tuple) else (INPUTS[name], "")
+        tensors |= observed(made, settings, [module for module in LINEAR if part in module])
+    if name.startswith("fp8-cache"):
+        tensors |= observed_cache(made, config["kv_cache_scheme"])
     if name == "fp8-static-tensor":
         renamed = {key.replace("input_scale", "activation_scale"): x for key, x in tensors.items()}
         tensors = {key: x.float().reshape(()) if "activation_scale" in key else x for key, x in renamed.items()}
@@ -512,6 +571,8 @@ def dump(folder, made, dtype, modules, decoded):
         run(made, folder / "dump-avx512-bf16.safetensors")
     if folder.name in ("nvfp4-inputs", "mxfp4-inputs"):
         run_in_f32(folder)
+    if folder.name.startswith("fp8-cache"):
+        run(loaded(folder, torch.float32), folder / "dump-f32.safetensors")
 
 
 def loaded(folder, dtype):
@@ -550,7 +611,11 @@ def run_scaled_mm(made, folder):
 
 def run(made, file):
     mask = torch.ones_like(TOKENS)
-    with torch.no_grad(), xcheck.hook(made, file):
+    # compressed-tensors quantises keys before the hook of k_rope sees them.
+    has_cache = file.parent.name.startswith("fp8-cache")
+    with torch.no_grad(), xcheck.hook(made, file, only=CACHE_TAPS if has_cache else None) as dump:
+        if has_cache:
+            dump.setting("kv_cache", "f8_e4m3")
         made.generate(TOKENS, attention_mask=mask, max_new_tokens=2, min_new_tokens=2, do_sample=False)
 
 

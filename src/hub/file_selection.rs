@@ -31,7 +31,8 @@ const WEIGHTS: [&str; 4] = [
 const CONFIG: &str = "config.json";
 
 /// Files that are downloaded too if the repository has them.
-const EXTRAS: [&str; 9] = [
+const EXTRAS: [&str; 10] = [
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

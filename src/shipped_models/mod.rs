@@ -230,9 +230,18 @@ impl ShippedModel {
         }
         let tokenizer = tokenizer(files)?;
         let generation = files.open(&format!("{folder}/generation_config.json"))?;
-        let (chat, adapter, aside) = (None, None, None);
-        let files =
-            ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, adapter, aside };
+        let (chat, quantisation, adapter, aside) = (None, None, None, None);
+        let files = ModelFiles::HuggingFace {
+            config,
+            index,
+            weights,
+            tokenizer,
+            chat,
+            generation,
+            quantisation,
+            adapter,
+            aside,
+        };
         Ok(Some((format!("{}-{folder}", self.name), files)))
     }
 

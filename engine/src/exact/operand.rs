@@ -308,8 +308,8 @@ pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Optio
 /// is uncertain.
 fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange, step: f64, off: f64) -> ExactValue {
     if !(step > 0.0 && step.is_finite()) {
-        // All codes are 0 if the group's scale is stored as 0.
-        return if codes.local.is_some() && x.value.is_finite() { ExactValue::sure(0.0) } else { x };
+        let is_zero = step == 0.0 && codes.has_zero_groups() && x.value.is_finite();
+        return if is_zero { ExactValue::sure(0.0) } else { x };
     }
     let roundings = if codes.local.is_some() { ROUNDINGS } else { 4.0 };
     let slack = |scaled: f64| scaled.abs() * (roundings * U + off);
@@ -317,9 +317,15 @@ fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange, step: f64,
     let scaled = x.value / step;
     // The sum of the quotient and the zero point is rounded, too.
     let unsure = slack(scaled) + U * f64::from(zero.abs()) + x.radius / step;
-    let code = |scaled: f64, ends: (f32, f32)| codes.decoded(codes.nearest_around(zero, scaled, ends), step);
+    let code = |scaled: f64, ends: (f32, f32)| codes.nearest_around(zero, scaled, ends);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
+    // Engines that store the inverse of the step decode by a step that is rounded twice more.
+    let inverted = if codes.scale.is_power() { 0.0 } else { 2.0 * U };
+    let [low, high] = [(low, -1.0), (high, 1.0)].map(|(code, side)| {
+        let off: f64 = side * code.signum() * inverted;
+        codes.decoded(code, step * (1.0 + off))
+    });
     let about = low.abs().max(high.abs()) * off;
     ExactValue::bounded((low + high) / 2.0, (high - low) / 2.0 + about)
 }

@@ -1,11 +1,14 @@
 //! Attention with its KV cache, shared by all architectures.
 
+use std::sync::Arc;
+
 use crate::checkpoint::Point::*;
 use crate::model::cache::KvLayer;
 use crate::numerics::{CachedKind, Numerics};
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::tap::Probe;
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// Attention of a pass in one layer.
 pub(crate) struct Attention<'m> {
@@ -39,8 +42,13 @@ impl Attention<'_> {
         let n = self.n;
         let [of_keys, of_values] = [(CachedKind::Keys, &k), (CachedKind::Values, &v)]
             .map(|(kind, x)| n.cache_transform(kind, x.shape()[2]));
-        let keys = t.tap(KCache, kv.take_keys(&n.to_cache(transformed(n, k, of_keys))));
-        [keys, t.tap(VCache, kv.take_values(&n.to_cache(transformed(n, v, of_values))))]
+        let scales = kv.scales().clone();
+        let stored = |x: Tensor, len, scales: &Option<Arc<[f32]>>| match scales {
+            Some(scales) if n.cache_type() == DType::F8_E4M3 => n.to_scaled_cache(x, scales),
+            _ => n.to_cache(transformed(n, x, len)),
+        };
+        let keys = t.tap(KCache, kv.take_keys(&stored(k, of_keys, &scales.keys)));
+        [keys, t.tap(VCache, kv.take_values(&stored(v, of_values, &scales.values)))]
     }
 
     /// Computes attention over cached keys and values, the first of which has the position `first`.

@@ -1,5 +1,7 @@
 //! State of a model between passes: each layer keeps what later tokens read, such as keys and values.
 
+use std::sync::Arc;
+
 use crate::error::{Result, RunError};
 use crate::tensor::Tensor;
 
@@ -20,9 +22,30 @@ pub struct KvLayer {
     /// True if positions before the layer's window are dropped.
     forgets: bool,
     dropped: usize,
+    scales: CacheScales,
+}
+
+/// Scales of an FP8 cache of one layer, by which keys and values are divided before they are stored: each one, or one for
+/// each head.
+#[derive(Clone, Debug, Default)]
+pub struct CacheScales {
+    /// Scales of keys.
+    pub(crate) keys: Option<Arc<[f32]>>,
+    /// Scales of values.
+    pub(crate) values: Option<Arc<[f32]>>,
 }
 
 impl KvLayer {
+    /// Creates an empty cache with these scales.
+    pub(crate) fn with_scales(scales: CacheScales) -> Self {
+        Self { scales, ..Self::default() }
+    }
+
+    /// Returns the scales.
+    pub(crate) fn scales(&self) -> &CacheScales {
+        &self.scales
+    }
+
     /// Appends `k` (`[T, Hkv, D]`) and returns all cached keys.
     pub(crate) fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(self.keys.take(), k)
@@ -65,7 +88,7 @@ impl KvLayer {
 
     /// Drops all keys and values.
     pub(crate) fn clear(&mut self) {
-        *self = Self { forgets: self.forgets, ..Self::default() };
+        *self = Self { forgets: self.forgets, scales: self.scales.clone(), ..Self::default() };
     }
 
     /// Returns the size in bytes.

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile, gguf};
 use crate::model::adapter::AdapterFiles;
-use crate::model::dequantisation::Dequantisation;
+use crate::model::dequantisation::{Dequantisation, modelopt};
 use crate::model::json::{Config, json_of};
 use crate::model::loaders::{LoadedModel, load_gguf, load_hugging_face, load_llama2c};
 use crate::model::meta_files::MetaFiles;
@@ -81,6 +81,8 @@ pub enum ModelFiles {
         chat: Option<FileBytes>,
         /// `generation_config.json`, if there is one.
         generation: Option<FileBytes>,
+        /// `hf_quant_config.json` of Model Optimizer, if there is one.
+        quantisation: Option<FileBytes>,
         /// LoRA adapter that is merged into the weights, if there is one.
         adapter: Option<AdapterFiles>,
         /// Name of an unsharded file with the same weights, which is ignored.
@@ -164,6 +166,7 @@ impl ModelFiles {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
         let generation = place.find(&config.path.with_file_name(GENERATION))?;
+        let quantisation = place.find(&config.path.with_file_name(modelopt::FILE))?;
         let adapter = AdapterFiles::find(place, config.path.parent().unwrap_or(Path::new("")))?;
         if !held.path.to_string_lossy().ends_with(INDEX) {
             let weights = vec![held];
@@ -174,6 +177,7 @@ impl ModelFiles {
                 tokenizer,
                 chat,
                 generation,
+                quantisation,
                 adapter,
                 aside: None,
             });
@@ -187,7 +191,17 @@ impl ModelFiles {
             }
         }
         let index = Some(held);
-        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer, chat, generation, adapter, aside })
+        Ok(ModelFiles::HuggingFace {
+            config,
+            index,
+            weights,
+            tokenizer,
+            chat,
+            generation,
+            quantisation,
+            adapter,
+            aside,
+        })
     }
 
     /// Merges an adapter when the model is loaded, in place of one beside the weights.
@@ -238,8 +252,11 @@ impl ModelFiles {
     /// # Errors
     /// If the file is not JSON, or asks for something that is not supported.
     pub fn dequantisation(&self) -> Result<Option<Dequantisation>> {
-        let ModelFiles::HuggingFace { config, .. } = self else { return Ok(None) };
-        Dequantisation::read(&Config::new(&config.path, &json_of(config)?))
+        let ModelFiles::HuggingFace { config, quantisation, .. } = self else { return Ok(None) };
+        Dequantisation::read(&Config::new(
+            &config.path,
+            &modelopt::config_json(config, quantisation.as_ref())?,
+        ))
     }
 
     /// Returns the number of tensors whose hash is stated in the index of shards.
@@ -265,9 +282,9 @@ impl ModelFiles {
         let files: Vec<&FileBytes> = match self {
             ModelFiles::Gguf(_) | ModelFiles::GgufParts(_) | ModelFiles::Llama2c { .. } => Vec::new(),
             ModelFiles::GgufWithKernels { kernels, .. } => vec![kernels],
-            ModelFiles::HuggingFace { config, index, adapter, .. } => {
+            ModelFiles::HuggingFace { config, index, quantisation, adapter, .. } => {
                 let adapter = adapter.iter().flat_map(|adapter| [&adapter.config, &adapter.weights]);
-                [config].into_iter().chain(index).chain(adapter).collect()
+                [config].into_iter().chain(index).chain(quantisation).chain(adapter).collect()
             }
             ModelFiles::Meta { files, .. } => vec![&files.params],
         };
@@ -339,16 +356,20 @@ impl ModelFiles {
             ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2cFile::read(model)?),
             ModelFiles::Meta { files, .. } => {
                 let tensors = files.tensors()?;
-                load_hugging_face(&files.config(&tensors)?, None, &tensors, Format::Pytorch)
+                let config = files.config(&tensors)?;
+                let json = json_of(&config)?;
+                load_hugging_face(&Config::new(&config.path, &json), None, &tensors, Format::Pytorch)
             }
-            ModelFiles::HuggingFace { config, weights, generation, adapter, aside, .. } => {
+            ModelFiles::HuggingFace { config, weights, generation, quantisation, adapter, aside, .. } => {
                 let tensors = wrapper_names::without_wrappers(self.tensors()?)?;
                 let tensors = match adapter {
                     Some(adapter) => adapter.merge(tensors)?,
                     None => tensors,
                 };
-                let mut loaded =
-                    load_hugging_face(config, generation.as_ref(), &tensors, Format::detect(&weights[0])?)?;
+                let (json, format) =
+                    (modelopt::config_json(config, quantisation.as_ref())?, Format::detect(&weights[0])?);
+                let config = Config::new(&config.path, &json);
+                let mut loaded = load_hugging_face(&config, generation.as_ref(), &tensors, format)?;
                 if let Some(adapter) = adapter {
                     let note = adapter.mark(&mut *loaded.model)?;
                     loaded.notes.push(note);

@@ -14,7 +14,7 @@ use crate::model::gemma3::Gemma3Block;
 use crate::model::gemma3n::Gemma3nBlock;
 use crate::model::gemma4::Gemma4Block;
 use crate::model::gpt2::Gpt2;
-use crate::model::json::{Config, json_of};
+use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::phi3::Phi3Block;
 use crate::model::qwen3::Qwen3Block;
@@ -246,14 +246,12 @@ pub(super) fn load_llama2c(file: &Llama2cFile) -> Result<LoadedModel> {
 }
 
 pub(super) fn load_hugging_face(
-    config: &FileBytes,
+    config: &Config,
     generation: Option<&FileBytes>,
     weights: &TensorFile,
     format: Format,
 ) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
-    let json = json_of(config)?;
-    let config = Config::new(&config.path, &json);
     let name = config.require_str(KEY)?;
     let mut loader = loader_of(config.path(), KEY, name, |loader| loader.family.model_types)?;
     if let Some(text) = config.object("text_config")?
@@ -267,11 +265,11 @@ pub(super) fn load_hugging_face(
             .find(|loader| loader.family.model_types.contains(&inner))
             .ok_or_else(|| text.bad_key(KEY, inner, expected))?;
     }
-    let model = (loader.hugging_face)(&config, weights, loader.family)?;
+    let model = (loader.hugging_face)(config, weights, loader.family)?;
     let text = config.object("text_config")?.unwrap_or(config.clone());
-    let SpecialIds { begin: begin_token, end: end_tokens } = SpecialIds::read(&config, generation)?;
+    let SpecialIds { begin: begin_token, end: end_tokens } = SpecialIds::read(config, generation)?;
     let mut notes = defaults_taken(&text, &(loader.family.config_defaults)());
-    let quantised = Dequantisation::read(&config)?;
+    let quantised = Dequantisation::read(config)?;
     notes.extend(quantised.as_ref().map(|quantised| {
         let more = match quantised.quantises_activations() {
             true if quantised.stores_input_scales() => "; the configuration also quantises activations by stored scales: xcheck assumes unquantised ones unless the dump's values show the codes of these scales",

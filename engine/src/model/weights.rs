@@ -162,7 +162,9 @@ impl<'f> Weights<'f> {
             _ => matrix,
         };
         let (input_scale, outliers) = (self.input_scale(name)?, self.outliers(name)?);
-        let matrix = matrix.with_input_scale(input_scale).with_outliers(outliers);
+        let cache_scales = self.cache_scales(name)?;
+        let matrix =
+            matrix.with_input_scale(input_scale).with_outliers(outliers).with_cache_scales(cache_scales);
         let matrix = self.with_values_of_kernels(name, matrix)?;
         if matrix.is_elsewhere() {
             return Ok(matrix); // `arrive` looks at it

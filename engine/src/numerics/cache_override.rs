@@ -20,6 +20,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     codes: ActivationCodeType::Int8,
     scale: ScaleType::F32,
     quotients: ScaleType::F32,
+    values: None,
     largest: 127.0,
     asymmetric: false,
     whole_for: 0,

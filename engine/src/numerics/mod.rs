@@ -43,6 +43,7 @@ use crate::ops::activation::{Activation, ClampedGlu};
 use crate::ops::alibi;
 use crate::ops::altup;
 use crate::ops::attention::{self, AttentionScale, Mask};
+use crate::ops::cache;
 use crate::ops::decay::DecayRates;
 use crate::ops::delta_rule::{DeltaArithmetic, DeltaTokens};
 use crate::ops::experts::{self, ExpertOrder, ExpertRouting, RouterPrecision, ScoreFunction};
@@ -59,7 +60,7 @@ use crate::ops::short_convolution::ShortConvolution;
 use crate::ops::sparse_gate::GateSparsity;
 use crate::ops::state_space::{self, StateSpace, StepRule};
 use crate::parallel;
-use crate::quant::ActivationCodes;
+use crate::quant::{ActivationCodes, ScaleType};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -187,6 +188,12 @@ pub trait Numerics: Send + Sync {
 
     /// Returns the value that the KV cache stores for keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;
+
+    /// Returns the values that an FP8 cache stores for keys or values, `[T, Hkv, D]`, times their scales: one, or one for
+    /// each head.
+    fn to_scaled_cache(&self, x: Tensor, scales: &[f32]) -> Tensor {
+        cache::scaled(x, scales, ScaleType::of(self.activation_type()))
+    }
 
     /// Computes `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor;

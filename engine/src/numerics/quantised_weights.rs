@@ -81,7 +81,8 @@ fn quantised(w: &Matrix, rounding: WeightRounding) -> Option<Matrix> {
         }
     });
     let shape = vec![w.rows, w.cols];
-    Matrix::from_stored(&StoredTensor { dtype: DType::F16, shape, data: data.into() })
+    let rounded = Matrix::from_stored(&StoredTensor { dtype: DType::F16, shape, data: data.into() })?;
+    Some(rounded.with_input_scale(w.input_scale()).with_outliers(w.outliers()))
 }
 
 impl Numerics for QuantisedWeights {

@@ -3,7 +3,9 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-use super::group_scales::{LARGEST_E4M3, LEAST_POWER, LocalScales, ScaleType, round_to_small_float};
+use super::group_scales::{
+    LARGEST_E4M3, LEAST_F16, LEAST_POWER, LocalScales, ScaleType, round_to_small_float,
+};
 use super::nearest_whole;
 use crate::weight::{InputCodes, InputScale, Matrix};
 
@@ -17,8 +19,8 @@ pub enum CodeGroup {
     Token,
     /// All values of all tokens of a pass.
     Pass,
-    /// The values that the file states for the matrix: all values of all passes, with a stored scale, or the groups of
-    /// NVFP4, MXFP4 and MXFP8. Activations of other matrices are not quantised.
+    /// The values that the file states for the matrix: all values of all passes, with a stored scale, or groups.
+    /// Activations of other matrices are not quantised.
     Matrix,
 }
 
@@ -39,9 +41,9 @@ impl ActivationCodeType {
     /// Returns the type of the codes of a format.
     fn of(input: &InputScale) -> Self {
         match input.codes {
-            InputCodes::Int8 => ActivationCodeType::Int8,
+            InputCodes::Int8 | InputCodes::Int8Groups => ActivationCodeType::Int8,
             InputCodes::Nvfp4 | InputCodes::Mxfp4 => ActivationCodeType::F4E2m1,
-            InputCodes::Float8 | InputCodes::Mxfp8 => ActivationCodeType::F8E4m3,
+            InputCodes::Float8 | InputCodes::Float8Groups | InputCodes::Mxfp8 => ActivationCodeType::F8E4m3,
         }
     }
 
@@ -67,6 +69,9 @@ pub struct ActivationCodes {
     pub scale: ScaleType,
     /// Type that quotients and decoded values are rounded to. NVFP4: type of decoded values.
     pub quotients: ScaleType,
+    /// Type that decoded values are rounded to; `None` for the type of quotients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<ScaleType>,
     /// Largest value of a group divided by its scale: 127, 127.5 or 128. Unused for floats and if `asymmetric`.
     pub largest: f32,
     /// True for codes from 0 to 255 with a zero point, which cover a group from its smallest value to its largest.
@@ -90,6 +95,7 @@ impl Default for ActivationCodes {
             codes: ActivationCodeType::Int8,
             scale: ScaleType::F32,
             quotients: ScaleType::F32,
+            values: None,
             largest: 127.0,
             asymmetric: false,
             whole_for: 0,
@@ -118,7 +124,9 @@ impl ActivationCodes {
             {
                 Some("activation_codes: scales of integers are not powers of two")
             }
-            Self { quotients, .. } if quotients.is_power() => {
+            Self { quotients, values, .. }
+                if quotients.is_power() || values.is_some_and(ScaleType::is_power) =>
+            {
                 Some("activation_codes: quotients is \"f32\", \"f16\" or \"bf16\"")
             }
             Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
@@ -148,7 +156,7 @@ impl ActivationCodes {
         let codes = ActivationCodeType::of(input);
         match input.codes {
             InputCodes::Nvfp4 => {
-                let local = Some(LocalScales { global: input.step, are_rounded: true });
+                let local = Some(LocalScales { global: input.number, are_rounded: true });
                 let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
                 Self { group: CodeGroup::Values(16), codes, scale, local, ..*self }
             }
@@ -157,6 +165,14 @@ impl ActivationCodes {
                 Self { group: CodeGroup::Values(32), codes, scale, ..*self }
             }
             InputCodes::Int8 | InputCodes::Float8 => Self { codes, ..*self },
+            InputCodes::Int8Groups | InputCodes::Float8Groups => {
+                let group = match input.number {
+                    0.0 => CodeGroup::Token,
+                    len => CodeGroup::Values(len as usize),
+                };
+                let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
+                Self { group, codes, scale, ..*self }
+            }
         }
     }
 
@@ -174,7 +190,7 @@ impl ActivationCodes {
 
     /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
     pub(crate) fn stored(&self, input: &InputScale) -> (f32, f32) {
-        (self.scale.round(input.step), input.zero)
+        (self.scale.round(input.number), input.zero)
     }
 
     /// Returns the smallest and the largest code, relative to the code of zero, for a stored zero point.
@@ -206,6 +222,7 @@ impl ActivationCodes {
         let most = high.max(-low);
         let step = match (self.codes.largest_float(), self.asymmetric) {
             (Some(largest), _) => match self.scale.power(most, largest) {
+                Some(_) if self.loses_small_powers() && most < LEAST_F16 => return 0.0,
                 Some(power) => return power,
                 None => most / largest,
             },
@@ -227,8 +244,20 @@ impl ActivationCodes {
             return Some(local.between(least, most).into_iter().map(|scale| local.used(scale)).collect());
         }
         let half = |&step: &f32| Some(step / 2.0).filter(|&half| half >= least.max(LEAST_POWER));
-        let powers = || std::iter::successors(Some(most), half).collect();
+        let lost = Some(0.0).filter(|_| least == 0.0 && most > 0.0 && self.loses_small_powers());
+        let powers = || std::iter::successors(Some(most), half).chain(lost).collect();
         self.scale.is_power().then(powers)
+    }
+
+    /// Returns true if the codes of a group are 0 whose largest value is not a normal number of `f16`: compressed-tensors
+    /// computes its power of two in `f16`.
+    fn loses_small_powers(&self) -> bool {
+        self.scale == ScaleType::Power && self.values == Some(ScaleType::F16)
+    }
+
+    /// Returns true if all codes of a group are 0 whose scale is 0.
+    pub(crate) fn has_zero_groups(&self) -> bool {
+        self.local.is_some() || self.scale.is_power()
     }
 
     /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
@@ -251,7 +280,7 @@ impl ActivationCodes {
     }
 
     pub(crate) fn decoded(&self, code: f64, step: f64) -> f64 {
-        self.quotients.round_wide(code * step)
+        self.values.unwrap_or(self.quotients).round_wide(code * step)
     }
 
     /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
@@ -322,8 +351,7 @@ impl ActivationCodes {
         let step = self.step(low, high);
         match step > 0.0 && step.is_finite() {
             true => self.round_by(values, step, 0.0, self.ends(low, step)),
-            // All codes are 0 if the group's scale is stored as 0.
-            false if self.local.is_some() => {
+            false if step == 0.0 && self.has_zero_groups() => {
                 values.iter_mut().filter(|value| value.is_finite()).for_each(|value| *value = 0.0)
             }
             false => {}

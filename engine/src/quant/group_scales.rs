@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::nearest_whole;
+use crate::weight::DType;
 
 /// Type of the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,15 @@ pub enum ScaleType {
 impl ScaleType {
     /// Types of scales that are powers of two.
     pub(crate) const POWERS: [Self; 3] = [ScaleType::Power, ScaleType::PowerBelow, ScaleType::PowerAbove];
+
+    /// Returns the type that results of this type are rounded to.
+    pub(crate) fn of(results: DType) -> Self {
+        match results {
+            DType::BF16 => ScaleType::Bf16,
+            DType::F16 => ScaleType::F16,
+            _ => ScaleType::F32,
+        }
+    }
 
     /// Returns true if scales are powers of two.
     pub fn is_power(self) -> bool {
@@ -76,6 +86,9 @@ impl ScaleType {
 /// Smallest power of two that a group is scaled by, 2⁻¹²⁷.
 pub(super) const LEAST_POWER: f32 = f32::from_bits(1 << 22);
 
+/// Smallest normal number of `f16`, 2⁻¹⁴.
+pub(super) const LEAST_F16: f32 = 1.0 / 16384.0;
+
 /// Scales of groups that are stored as 8-bit floats, after they are multiplied by a number of the matrix (NVFP4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalScales {
@@ -97,12 +110,16 @@ impl LocalScales {
         stored / self.global
     }
 
-    /// Returns the stored scales from the least to the most.
+    /// Returns the stored scales from the least to the most. Some engines store the smallest scale in place of 0.
     pub(super) fn between(&self, least: f32, most: f32) -> Vec<f32> {
+        let most = if least == 0.0 { most.max(LEAST_E4M3) } else { most };
         let next = |&scale: &f32| Some(scale + step_at(scale, 3, -6)).filter(|&next| next <= most);
         std::iter::successors(Some(least), next).collect()
     }
 }
+
+/// Smallest positive number of 8-bit floats with four exponent bits, 2⁻⁹.
+const LEAST_E4M3: f32 = 1.0 / 512.0;
 
 /// Largest number of 8-bit floats with four exponent bits.
 pub(super) const LARGEST_E4M3: f32 = 448.0;

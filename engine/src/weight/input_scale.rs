@@ -13,11 +13,23 @@ pub enum InputCodes {
     Mxfp4,
     /// 8-bit floats in groups of 32, whose scales are powers of two.
     Mxfp8,
+    /// 8-bit integers in groups, whose scales are computed from the values.
+    Int8Groups,
+    /// 8-bit floats in groups, whose scales are computed from the values.
+    Float8Groups,
 }
 
 impl InputCodes {
     /// All formats.
-    pub(crate) const ALL: [Self; 5] = [Self::Int8, Self::Float8, Self::Nvfp4, Self::Mxfp4, Self::Mxfp8];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Int8,
+        Self::Float8,
+        Self::Nvfp4,
+        Self::Mxfp4,
+        Self::Mxfp8,
+        Self::Int8Groups,
+        Self::Float8Groups,
+    ];
 
     /// Returns true if the scales of groups are powers of two.
     pub(crate) fn has_powers(self) -> bool {
@@ -31,18 +43,21 @@ impl InputCodes {
             Self::Nvfp4 => "nvfp4",
             Self::Mxfp4 => "mxfp4",
             Self::Mxfp8 => "mxfp8",
+            Self::Int8Groups => "i8_groups",
+            Self::Float8Groups => "f8_e4m3_groups",
         }
     }
 }
 
-/// Codes of a matrix's activations, and their scale, as the file states them.
+/// Codes of a matrix's activations, and what determines their scales, as the file states them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputScale {
     /// Format of the codes.
     pub codes: InputCodes,
-    /// Distance between the values of neighbouring codes. NVFP4: number that scales of groups are multiplied by before
-    /// they are stored. MXFP4 and MXFP8: 1.
-    pub step: f32,
+    /// `Int8` and `Float8`: distance between the values of neighbouring codes. `Nvfp4`: number that scales of groups are
+    /// multiplied by before they are stored. `Int8Groups` and `Float8Groups`: number of values in a group, 0 for all
+    /// values of a token. `Mxfp4` and `Mxfp8`: 1.
+    pub number: f32,
     /// Code of zero.
     pub zero: f32,
 }
@@ -53,9 +68,22 @@ impl InputScale {
         format!("{module}.input_scale.{}", codes.name())
     }
 
-    /// Returns true if the step is a positive number, and the zero point is an 8-bit integer.
+    /// Returns codes in groups of `len` values, 0 for all values of a token.
+    pub(crate) fn of_groups(codes: InputCodes, len: usize) -> Self {
+        Self { codes, number: len as f32, zero: 0.0 }
+    }
+
+    /// Returns true if the number is in the range of the format, and the zero point is an 8-bit integer.
     pub(crate) fn is_sound(&self) -> bool {
-        let has_step = self.step > 0.0 && self.step.is_finite();
-        has_step && self.zero.fract() == 0.0 && (-128.0..=127.0).contains(&self.zero)
+        let has_number = match self.codes {
+            InputCodes::Int8Groups | InputCodes::Float8Groups => {
+                self.number >= 0.0 && self.number.fract() == 0.0
+            }
+            _ => self.number > 0.0,
+        };
+        has_number
+            && self.number.is_finite()
+            && self.zero.fract() == 0.0
+            && (-128.0..=127.0).contains(&self.zero)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::format::{Gguf, Llama2cFile, TensorFile};
+use crate::model::decoder::cache_scales;
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::delta::grouped;
 use crate::model::decoder::layer_embeddings::LayerEmbeddings;
@@ -355,6 +356,7 @@ impl<B: DecoderBlock> Decoder<B> {
         let streams = StreamProjections::load(c, &mut w, names)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
         let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
+        cache_scales::check(c, file, &layers)?;
         let output_norm = load_norm(&mut w, c, &names.output_norm(), c.hidden_size)?;
         let output = match c.tied_output {
             true => w.tied(&names.output(), &token_embd)?,

@@ -3,6 +3,7 @@
 
 mod block;
 mod branch_norms;
+mod cache_scales;
 pub(crate) mod columns;
 mod config;
 mod config_gguf;
@@ -213,11 +214,12 @@ impl<B: DecoderBlock> Model for Decoder<B> {
 
     fn layer_state(&self, layer: usize) -> LayerState {
         match self.config.recurrent_mixer(layer) {
-            Some(mixer) if self.config.shape.has_parallel_mixer => {
-                LayerState::Both(KvLayer::default(), RecurrentLayer::new(mixer.state()))
-            }
+            Some(mixer) if self.config.shape.has_parallel_mixer => LayerState::Both(
+                KvLayer::with_scales(cache_scales::of_layer(&self.layers[layer])),
+                RecurrentLayer::new(mixer.state()),
+            ),
             Some(mixer) => LayerState::Recurrent(RecurrentLayer::new(mixer.state())),
-            None => LayerState::Kv(KvLayer::default()),
+            None => LayerState::Kv(KvLayer::with_scales(cache_scales::of_layer(&self.layers[layer]))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::model::dequantisation::FormatGroup;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::json::Config;
 use crate::weight::{DType, InputCodes, InputScale};
@@ -10,10 +11,11 @@ use crate::weight::{DType, InputCodes, InputScale};
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
 pub(crate) enum ActivationScheme {
-    /// 8-bit codes whose scales are computed from the values.
-    Dynamic,
-    /// Codes in groups of 32, whose scales are powers of two and computed from the values: MXFP4 and MXFP8.
-    Powers(InputCodes),
+    /// 8-bit codes whose scales are computed from the values, and the groups that the configuration states; `None` for
+    /// groups that xcheck cannot state.
+    Dynamic(Option<InputScale>),
+    /// Codes that the configuration determines, without a stored scale.
+    Fixed(InputScale),
     /// Codes whose scale is stored with the module. NVFP4: 4-bit codes in groups of 16, whose scales are computed from the
     /// values and relative to the stored number.
     Static {
@@ -21,6 +23,8 @@ pub(crate) enum ActivationScheme {
         codes: InputCodes,
         /// Name of the scale, after the module's name.
         scale: &'static str,
+        /// True if the number is stored as its inverse.
+        is_inverse: bool,
         /// False if a zero point is stored, too.
         is_symmetric: bool,
     },
@@ -41,6 +45,16 @@ pub(crate) enum ActivationScheme {
 }
 
 impl ActivationScheme {
+    /// Returns codes without zero points, whose scale is stored under this name.
+    pub(super) fn symmetric(codes: InputCodes, scale: &'static str) -> Self {
+        Self::Static { codes, scale, is_inverse: false, is_symmetric: true }
+    }
+
+    /// Returns codes in groups of 32, whose scales are powers of two: MXFP4 and MXFP8.
+    pub(super) fn powers(codes: InputCodes) -> Self {
+        Self::Fixed(InputScale { codes, number: 1.0, zero: 0.0 })
+    }
+
     /// Returns a scheme that is not supported.
     pub(super) fn unsupported(settings: &Config, key: &str, found: impl ToString) -> Self {
         const EXPECTED: &str = "unquantised activations, 8-bit ones with one stored scale (dynamic: false, strategy: \
@@ -80,23 +94,28 @@ impl ActivationScheme {
         match arguments.get("dynamic").map_or("false".to_owned(), ToString::to_string).as_str() {
             "true" => (),
             "false" if matches!(strategy, (Some("tensor") | None, None)) => {
-                return Ok(Self::Static { codes, scale: "input_scale", is_symmetric });
+                return Ok(Self::Static { codes, scale: "input_scale", is_inverse: false, is_symmetric });
             }
             "false" => return Ok(Self::unsupported(arguments, "strategy", format!("{strategy:?}"))),
             dynamic => return Ok(Self::unsupported(arguments, "dynamic", dynamic)),
         }
-        match strategy {
-            (Some("token"), _) | (Some("tensor") | None, None) => (),
-            (Some("group"), Some(size)) if size > 0 => (),
+        let groups = match codes {
+            InputCodes::Int8 => InputCodes::Int8Groups,
+            _ => InputCodes::Float8Groups,
+        };
+        let groups = match strategy {
+            (Some("token"), _) => Some(InputScale::of_groups(groups, 0)),
+            (Some("tensor") | None, None) => None,
+            (Some("group"), Some(size)) if size > 0 => Some(InputScale::of_groups(groups, size)),
             (other, _) => return Ok(Self::unsupported(arguments, "strategy", format!("{other:?}"))),
-        }
+        };
         if !is_symmetric {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
         let is_mxfp8 = codes == InputCodes::Float8 && strategy == (Some("group"), Some(32));
         Ok(match is_mxfp8 && arguments.optional_str("scale_dtype")? == Some("torch.uint8") {
-            true => ActivationScheme::Powers(InputCodes::Mxfp8),
-            false => ActivationScheme::Dynamic,
+            true => ActivationScheme::powers(InputCodes::Mxfp8),
+            false => ActivationScheme::Dynamic(groups),
         })
     }
 
@@ -118,10 +137,8 @@ impl ActivationScheme {
             return Ok(Self::unsupported(arguments, "symmetric", false));
         }
         Ok(match found == nvfp4 {
-            true => {
-                Self::Static { codes: InputCodes::Nvfp4, scale: "input_global_scale", is_symmetric: true }
-            }
-            false => Self::Powers(InputCodes::Mxfp4),
+            true => Self::symmetric(InputCodes::Nvfp4, "input_global_scale"),
+            false => Self::powers(InputCodes::Mxfp4),
         })
     }
 
@@ -131,24 +148,25 @@ impl ActivationScheme {
     /// If the scale or the zero point is missing or not a valid number.
     pub(super) fn stored(&self, module: &ModuleTensors) -> Result<Option<InputScale>> {
         const ZERO: &str = "input_zero_point";
-        let (codes, scale, is_symmetric) = match *self {
-            ActivationScheme::Static { codes, scale, is_symmetric } => (codes, scale, is_symmetric),
-            ActivationScheme::Powers(codes) => {
-                return Ok(Some(InputScale { codes, step: 1.0, zero: 0.0 }));
+        let (codes, scale, is_inverse, is_symmetric) = match *self {
+            ActivationScheme::Static { codes, scale, is_inverse, is_symmetric } => {
+                (codes, scale, is_inverse, is_symmetric)
             }
+            ActivationScheme::Fixed(input) => return Ok(Some(input)),
             _ => return Ok(None),
         };
-        let step = module.number(scale, FLOATS)?;
-        if step <= 0.0 {
+        let number = module.number(scale, FLOATS)?;
+        let used = if is_inverse { number.recip() } else { number };
+        if !(used > 0.0 && used.is_finite()) {
             let problem =
-                format!("'{}' is {step}, expected more than 0; the file is damaged", module.name(scale));
+                format!("'{}' is {number}, expected more than 0; the file is damaged", module.name(scale));
             return Err(module.bad(problem));
         }
         let zero = match (module.get(ZERO), is_symmetric) {
             (None, true) => 0.0,
             _ => module.number(ZERO, &[&[DType::I8, DType::I32, DType::F8_E4M3], FLOATS].concat())?,
         };
-        let stored = InputScale { codes, step, zero };
+        let stored = InputScale { codes, number: used, zero };
         match stored.is_sound() && (zero == 0.0 || !is_symmetric) {
             true => Ok(Some(stored)),
             false => {
@@ -161,7 +179,7 @@ impl ActivationScheme {
 
     /// Returns true if a matrix's file states all that determines its codes.
     pub(super) fn is_stated(&self) -> bool {
-        matches!(self, ActivationScheme::Static { .. } | ActivationScheme::Powers(_))
+        matches!(self, ActivationScheme::Static { .. } | ActivationScheme::Fixed(_))
     }
 
     /// Checks that the scheme is supported.
@@ -176,4 +194,22 @@ impl ActivationScheme {
             _ => Ok(()),
         }
     }
+}
+
+/// States the groups of all activations if one format group states its codes: a dump has one arithmetic, with stated codes
+/// or without. Returns the indices of a group that states codes, and of each group that cannot.
+pub(super) fn state_all(groups: &mut [FormatGroup]) -> Option<(usize, Vec<usize>)> {
+    let states = |group: &FormatGroup| group.activations.as_ref().is_some_and(ActivationScheme::is_stated);
+    let stated = groups.iter().position(states)?;
+    let mut unknown = Vec::new();
+    for (index, group) in groups.iter_mut().enumerate() {
+        match group.activations {
+            Some(ActivationScheme::Dynamic(Some(input))) => {
+                group.activations = Some(ActivationScheme::Fixed(input));
+            }
+            Some(ActivationScheme::Dynamic(None)) => unknown.push(index),
+            _ => {}
+        }
+    }
+    Some((stated, unknown))
 }

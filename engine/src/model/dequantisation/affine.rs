@@ -70,16 +70,14 @@ impl ScaleGrid {
         }
     }
 
-    /// Returns the scales of a tensor. A single scale may have any number of axes; scales of channels may lack the
-    /// second axis.
+    /// Returns the scales of a tensor. Axes of length 1 may be missing, and there may be more of them.
     ///
     /// # Errors
     /// If the tensor is missing, has another type or shape, or contains infinity or NaN.
     pub(crate) fn scales(&self, module: &ModuleTensors, tensor: &str, types: &[DType]) -> Result<Vec<f32>> {
         let stored = module.require(tensor, types)?;
-        let is_single = self.shape == [1, 1] && stored.elements() == 1;
-        let is_column = self.shape[1] == 1 && stored.shape == [self.shape[0]];
-        match is_single || is_column {
+        let is_long = |&&length: &&usize| length != 1;
+        match stored.shape.iter().filter(is_long).eq(self.shape.iter().filter(is_long)) {
             true => module.finite(tensor, stored),
             false => module.numbers(tensor, types, &self.shape),
         }

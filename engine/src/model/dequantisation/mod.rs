@@ -12,12 +12,15 @@ mod codes;
 mod compressed_tensors;
 mod dense_weights;
 mod float4;
+mod float4_weights;
 mod float8;
 mod gptq;
 mod mlx;
+pub(crate) mod modelopt;
 mod module_filter;
 mod module_tensors;
 mod mxfp4_experts;
+mod paired_rows;
 mod settings;
 mod torchao;
 mod verification;
@@ -37,7 +40,7 @@ use crate::memory;
 use crate::model::json::Config;
 use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
-use module_tensors::ModuleTensors;
+use module_tensors::{FLOATS, ModuleTensors};
 
 /// A storage format of a module's weight.
 trait WeightFormat: Send + Sync {
@@ -72,6 +75,8 @@ pub struct Dequantisation {
     name: String,
     groups: Vec<FormatGroup>,
     filter: ModuleFilter,
+    /// True if the KV cache has 8-bit floats, with stored scales.
+    has_float_cache: bool,
     /// The same settings with the tensor names of another library.
     other_names: Option<Box<Self>>,
 }
@@ -171,16 +176,18 @@ impl Dequantisation {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
+        check_inputs(file)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
-        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !is_cache_scale(name));
+        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && cache_scale(name).is_none());
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
         let by_kernels = weights.iter().filter_map(|(module, weight)| {
             Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
         });
         let scales = this.input_scales(file, weights.keys().copied())?;
-        file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).collect())
+        let of_cache = if this.has_float_cache { cache_scales(file)? } else { Vec::new() };
+        file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).chain(of_cache).collect())
     }
 
     /// Returns tensors that state the quantisation of activations: the step and the zero point, or the threshold of
@@ -203,8 +210,8 @@ impl Dequantisation {
             if let ActivationScheme::Outliers(threshold) = scheme {
                 scales.push((Matrix::tensor_of_outliers(module), vector(&[*threshold])));
             }
-            if let Some(InputScale { codes, step, zero }) = scheme.stored(&tensors)? {
-                scales.push((InputScale::tensor(module, codes), vector(&[step, zero])));
+            if let Some(InputScale { codes, number, zero }) = scheme.stored(&tensors)? {
+                scales.push((InputScale::tensor(module, codes), vector(&[number, zero])));
             }
         }
         Ok(scales)
@@ -240,7 +247,7 @@ impl Dequantisation {
                 let problem = format!(
                     "the module is not quantised: '{module}{joint}{wanted}' is missing, although quantization_config \
                      converts the module; list it in {} if it is meant to be unquantised",
-                    self.filter.key_path()
+                    self.filter.key_path
                 );
                 return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));
             }
@@ -249,10 +256,72 @@ impl Dequantisation {
     }
 }
 
-/// Returns true for a scale of a quantised KV cache. The dump states the cache, so the scales are not read.
-fn is_cache_scale(name: &str) -> bool {
-    const NAMES: [&str; 4] = ["k_scale", "v_scale", "k_zero_point", "v_zero_point"];
-    name.rsplit_once("attn.").is_some_and(|(_, scale)| NAMES.contains(&scale))
+/// Returns the attention module and the name of a scale of a quantised KV cache; `None` for another tensor.
+fn cache_scale(name: &str) -> Option<(&str, &str)> {
+    const NAMES: [&str; 5] = ["k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point"];
+    let (_, after) = name.rsplit_once("attn.")?;
+    let attention = &name[..name.len() - after.len()];
+    let of_projection = ["k_proj.", "v_proj."].into_iter().find_map(|module| after.strip_prefix(module));
+    NAMES.into_iter().find(|known| *known == of_projection.unwrap_or(after)).map(|scale| (attention, scale))
+}
+
+/// Returns the scales of an FP8 cache under the names of the modules whose results it stores. Modules that the file lacks have
+/// none.
+///
+/// # Errors
+/// If a scale is not a positive number.
+fn cache_scales(file: &TensorFile) -> Result<Vec<(String, StoredTensor)>> {
+    let mut scales = Vec::new();
+    for (name, _) in file.iter() {
+        let modules: &[&str] = match cache_scale(name) {
+            Some((_, "k_scale")) => &["k_proj"],
+            Some((_, "v_scale")) => &["v_proj"],
+            Some((_, "kv_scale")) => &["k_proj", "v_proj"],
+            _ => continue,
+        };
+        let (module, main) = name.rsplit_once('.').unwrap_or(("", name));
+        let tensors = ModuleTensors { file, module, joint: '.', main: "" };
+        let stored = tensors.require(main, FLOATS)?;
+        let numbers = tensors.finite(main, stored)?;
+        if let Some(number) = numbers.iter().find(|number| **number <= 0.0) {
+            let problem = format!("it has the value {number}, expected more than 0; the file is damaged");
+            return Err(module_tensors::unpackable(file, name, stored.dtype, problem));
+        }
+        let attention = cache_scale(name).map_or("", |(attention, _)| attention);
+        let is_there = |module: &String| {
+            file.iter().any(|(name, _)| {
+                name.strip_prefix(module.as_str())
+                    .is_some_and(|rest| rest.starts_with('.') && !rest.contains("scale"))
+            })
+        };
+        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        for module in modules.iter().map(|module| format!("{attention}{module}")).filter(is_there) {
+            let stored =
+                StoredTensor { dtype: DType::F32, shape: vec![numbers.len()], data: data.clone().into() };
+            scales.push((Matrix::tensor_of_cache(&module), stored));
+        }
+    }
+    Ok(scales)
+}
+
+/// Checks that the KV cache of `kv_cache_scheme` has 8 bits. Returns true if it has floats with stored scales.
+fn check_cache_scheme(config: &Config) -> Result<bool> {
+    let Some(cache) = config.object("kv_cache_scheme")? else { return Ok(false) };
+    cache.only("num_bits", &[8.into()], "8 (other quantised KV caches are not supported)")?;
+    let is_static = !cache.optional_bool("dynamic")?.unwrap_or(false);
+    Ok(is_static && cache.optional_str("type")? == Some("float"))
+}
+
+/// Checks that no activations are multiplied by factors before products (AWQ and SmoothQuant of Model Optimizer).
+fn check_inputs(file: &TensorFile) -> Result<()> {
+    match file.iter().find(|(name, _)| name.ends_with(".pre_quant_scale")) {
+        Some((name, tensor)) => {
+            let problem = "factors of activations before products are not supported; export the model with a format \
+                           without AWQ and SmoothQuant";
+            Err(module_tensors::unpackable(file, name, tensor.dtype, problem.to_owned()))
+        }
+        None => Ok(()),
+    }
 }
 
 fn excluded(why: &str) -> String {
@@ -267,5 +336,5 @@ fn one_group(
     filter: ModuleFilter,
 ) -> Dequantisation {
     let groups = vec![FormatGroup { format: Box::new(format), activations }];
-    Dequantisation { name, groups, filter, other_names: None }
+    Dequantisation { name, groups, filter, has_float_cache: false, other_names: None }
 }

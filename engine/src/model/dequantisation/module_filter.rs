@@ -1,5 +1,7 @@
 //! Patterns for the modules that a checkpoint quantises.
 
+use std::collections::HashSet;
+
 use fancy_regex::Regex;
 
 use crate::error::Result;
@@ -24,6 +26,8 @@ pub(super) enum ModulePattern {
     Regex(Box<Regex>),
     /// The whole name.
     Name(String),
+    /// One of these whole names.
+    Names(HashSet<String>),
     /// End of the name.
     Suffix(String),
     /// Every linear layer.
@@ -34,8 +38,8 @@ pub(super) enum ModulePattern {
 
 /// Modules that a checkpoint quantises.
 pub(super) struct ModuleFilter {
-    /// Key of the list of unquantised modules.
-    pub(crate) key: &'static str,
+    /// Key of the list of unquantised modules, with the keys that lead to it.
+    pub(crate) key_path: String,
     /// Unquantised modules, with the text of each pattern.
     pub(crate) excluded: Vec<(String, ModulePattern)>,
     /// Texts in the names of modules that some libraries leave unquantised.
@@ -54,12 +58,8 @@ impl ModuleFilter {
     pub(crate) fn all(key: &'static str) -> Self {
         let groups = vec![vec![ModulePattern::Linear, ModulePattern::Embedding]];
         let (excluded, maybe_excluded, own) = (Vec::new(), Vec::new(), Vec::new());
-        Self { key, excluded, maybe_excluded, own, groups, follows_file: false }
-    }
-
-    /// Returns the key of the list of unquantised modules.
-    pub(crate) fn key_path(&self) -> String {
-        format!("quantization_config.{}", self.key)
+        let key_path = format!("quantization_config.{key}");
+        Self { key_path, excluded, maybe_excluded, own, groups, follows_file: false }
     }
 
     /// Excludes the modules of a list as transformers does: a pattern matches from the start of a name to the end of a
@@ -83,11 +83,11 @@ impl ModuleFilter {
         let own: Vec<_> = self.own.iter().filter(contains).collect();
         match (excluding, own.as_slice()) {
             (Some((text, _)), [(other, _), ..]) | (None, [(text, _), (other, _), ..]) => {
-                let path = self.key_path();
+                let path = &self.key_path;
                 return Conversion::Excluded(format!("both '{text}' and '{other}' in {path} contain it"));
             }
             (Some((text, _)), []) => {
-                return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path()));
+                return Conversion::Excluded(format!("'{text}' in {} excludes it", self.key_path));
             }
             (None, _) => (),
         }
@@ -135,11 +135,24 @@ impl ModulePattern {
         }
     }
 
+    /// Reads a name in which `*` stands for any text, and `?` for any character.
+    ///
+    /// # Errors
+    /// If it has a class of characters.
+    pub(crate) fn glob(config: &Config, key: &str, text: &str) -> Result<Self> {
+        if text.contains(['[', ']']) {
+            return Err(config.bad_key(key, format!("{text:?}"), "names of modules with * and ?"));
+        }
+        let pattern = fancy_regex::escape(text).replace(r"\*", ".*").replace(r"\?", ".");
+        Ok(Self::Regex(Box::new(regex(config, key, text, &format!(r"\A{pattern}\z"))?)))
+    }
+
     fn matches(&self, module: &str) -> bool {
         match self {
             // An expression that takes too long to match is not an exclusion; a contradiction is reported later.
             ModulePattern::Regex(regex) => regex.is_match(module).unwrap_or(false),
             ModulePattern::Name(name) => module == name,
+            ModulePattern::Names(names) => names.contains(module),
             ModulePattern::Suffix(suffix) => module.ends_with(suffix.as_str()),
             ModulePattern::Linear => !is_embedding(module),
             ModulePattern::Embedding => is_embedding(module),

@@ -12,7 +12,9 @@ use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
 use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
-use crate::model::dequantisation::{Dequantisation, FormatGroup, compressed_tensors, one_group, torchao};
+use crate::model::dequantisation::{
+    Dequantisation, FormatGroup, check_cache_scheme, compressed_tensors, modelopt, one_group, torchao,
+};
 use crate::model::json::Config;
 use crate::model::quantisation;
 use crate::weight::{DType, InputCodes};
@@ -31,13 +33,18 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         .flatten()
         .find(|config| [quantisation::KEY, MLX].iter().any(|key| config.get(key).is_some()))
     else {
-        return Ok(None);
+        return config.object(modelopt::FILE)?.map(|settings| modelopt::read(&settings)).transpose();
     };
     if let Some(settings) = place.object(MLX)? {
         return mlx(&settings).map(Some);
     }
     let Some(settings) = place.object(quantisation::KEY)? else { return Ok(None) };
-    let quantised = match settings.require_str("quant_method")? {
+    let method = settings.require_str("quant_method")?;
+    if let Some(file) = config.object(modelopt::FILE)? {
+        return modelopt::read_both(&settings, &file).map(Some);
+    }
+    let quantised = match method {
+        _ if method.starts_with("modelopt") => modelopt::read(&settings),
         "bitnet" => return Ok(None),
         "awq" => awq(config, &settings),
         "gptq" => gptq(config, &settings),
@@ -47,8 +54,8 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         "torchao" => torchao::read(&settings),
         "mxfp4" => mxfp4(&settings),
         other => {
-            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\" or \
-                         \"bitnet\" (other quantised checkpoints are not supported)";
+            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\", \
+                         \"modelopt\" or \"bitnet\" (other quantised checkpoints are not supported)";
             Err(settings.bad_key("quant_method", format!("{other:?}"), known))
         }
     };
@@ -168,7 +175,9 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     }
     let mut formats = Vec::new();
     if let Some(own) = settings.object(DYNAMIC)? {
-        filter.key = if filter.excluded.is_empty() { DYNAMIC } else { filter.key };
+        if filter.excluded.is_empty() {
+            filter.key_path = settings.path_of(DYNAMIC);
+        }
         for text in own.keys() {
             let pattern = ModulePattern::gptq(&own, text)?;
             match (text.starts_with("-:"), own.object(text)?) {
@@ -184,7 +193,8 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     }
     formats.push(format);
     let group = |format: Gptq| FormatGroup { format: Box::new(format), activations: None };
-    Ok(Dequantisation { name, groups: formats.into_iter().map(group).collect(), filter, other_names: None })
+    let groups = formats.into_iter().map(group).collect();
+    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
 }
 
 /// Reads the settings of all modules, or of single modules, in place of the given ones.
@@ -203,6 +213,7 @@ fn gptq_format(settings: &Config, format: Gptq) -> Result<Gptq> {
 }
 
 fn fp8(settings: &Config) -> Result<Dequantisation> {
+    const CACHE: &str = "kv_cache_scheme";
     settings.only_keys(&[
         "quant_method",
         "activation_scheme",
@@ -219,6 +230,13 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     ])?;
     settings.only("expert_dtype", &["fp8".into()], "\"fp8\"")?;
     settings.only("fmt", &["e4m3".into()], "\"e4m3\"")?;
+    settings.only("kv_cache_quant_method", &[], "absent (it is not supported)")?;
+    // AutoFP8 writes "static" for floats with one scale for each layer.
+    let has_float_cache = match settings.get(CACHE) {
+        Some(Value::String(scheme)) if scheme == "static" => true,
+        Some(Value::Object(_)) | None => check_cache_scheme(settings)?,
+        Some(other) => return Err(settings.bad_key(CACHE, other, "\"static\", or an object with 8 bits")),
+    };
     settings.only("modules_to_convert", &[], "absent (it is not supported)")?;
     let has_exponents = match settings.optional_str("scale_fmt")?.unwrap_or("float") {
         "float" => false,
@@ -237,15 +255,14 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     }
     let named_by = |tensors: &'static [&'static str], group: ScaleGroup| {
         let activations = match scheme {
-            "dynamic" => ActivationScheme::Dynamic,
-            _ => {
-                ActivationScheme::Static { codes: InputCodes::Float8, scale: tensors[2], is_symmetric: true }
-            }
+            "dynamic" => ActivationScheme::Dynamic(None),
+            _ => ActivationScheme::symmetric(InputCodes::Float8, tensors[2]),
         };
         let mut filter = ModuleFilter::all(key);
         filter.exclude_listed(settings, key)?;
         let format = Float8Weights { tensors, group, has_exponents };
-        Ok(one_group(format!("FP8, {}", group.name()), format, Some(activations), filter))
+        let made = one_group(format!("FP8, {}", group.name()), format, Some(activations), filter);
+        Ok(Dequantisation { has_float_cache, ..made })
     };
     match settings.get("weight_block_size") {
         Some(_) => named_by(float8::FINE_GRAINED, ScaleGroup::Block(settings.pair("weight_block_size")?)),
@@ -327,7 +344,8 @@ fn mlx(settings: &Config) -> Result<Dequantisation> {
     all.extend([ModulePattern::Linear, ModulePattern::Embedding]);
     filter.groups.push(all);
     let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
-    Ok(Dequantisation { name, groups: groups.into_iter().map(group).collect(), filter, other_names: None })
+    let groups = groups.into_iter().map(group).collect();
+    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
 }
 
 fn mlx_format(settings: &Config) -> Result<Mlx> {

@@ -90,7 +90,7 @@ fn dynamic(data: &Config) -> Result<ActivationScheme> {
     let mapping = object_with(data, "act_mapping_type", "_data")?;
     let place = object_with(data, "granularity", "_type")?;
     Ok(match (mapping.require_str("_data")?, place.require_str("_type")?) {
-        ("SYMMETRIC", "PerRow") => ActivationScheme::Dynamic,
+        ("SYMMETRIC", "PerRow") => ActivationScheme::Dynamic(None),
         ("SYMMETRIC", other) => ActivationScheme::unsupported(&place, "_type", format!("{other:?}")),
         (other, _) => ActivationScheme::unsupported(&mapping, "_data", format!("{other:?}")),
     })

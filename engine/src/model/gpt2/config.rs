@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
+use crate::model::dequantisation::modelopt;
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::activation::Activation;
@@ -123,5 +124,7 @@ fn refuse_extensions(file: &Config) -> Result<()> {
     file.only("reorder_and_upcast_attn", &no, "false (reordered attention is not supported)")?;
     file.only("add_cross_attention", &no, "false (cross attention is not supported)")?;
     file.only("tie_word_embeddings", &yes, "true (GPT-2's head is its embedding table)")?;
-    file.only("quantization_config", &[], "absent (quantised checkpoints are not supported)")
+    let absent = "absent (quantised checkpoints are not supported)";
+    file.only(modelopt::FILE, &[], absent)?;
+    file.only("quantization_config", &[], absent)
 }

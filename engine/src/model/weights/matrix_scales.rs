@@ -40,7 +40,7 @@ impl Weights<'_> {
             let tensor = InputScale::tensor(module, codes);
             if self.has(&tensor) {
                 let numbers = self.vector(&tensor, 2)?;
-                let found = InputScale { codes, step: numbers[0], zero: numbers[1] };
+                let found = InputScale { codes, number: numbers[0], zero: numbers[1] };
                 return match found.is_sound() {
                     true => Ok(Some(found)),
                     false => Err(self.bad_scale(&tensor, DType::F32, 0)),
@@ -48,6 +48,15 @@ impl Weights<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the scales of an FP8 cache that stores a matrix's products, if there are any.
+    pub(super) fn cache_scales(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_cache).unwrap_or_default();
+        match self.file.get(&tensor).map(StoredTensor::elements) {
+            Some(count) => Ok(Some(self.vector(&tensor, count)?)),
+            None => Ok(None),
+        }
     }
 
     /// Returns the threshold of outliers among a matrix's activations, if there is one.

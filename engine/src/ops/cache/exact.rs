@@ -1,10 +1,13 @@
 //! Exact evaluation of the rows that the KV cache stores.
 
 use crate::exact::input::InputTensor;
-use crate::exact::operand::{Operand, integers};
+use crate::exact::operand::{CodeRange, Operand, integers};
 use crate::exact::operation::by_row;
 use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::numerics::CACHE_CODES;
+use crate::ops::cache::{cache_input, scaled_codes};
+use crate::ops::linear::exact::short_type;
+use crate::quant::ScaleType;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
@@ -47,6 +50,44 @@ impl Operation for CachedCodes {
                 blocks => Operand::coded(&head, blocks).row,
             };
             flats.iter().map(|flat| head.get(flat % width)).collect::<Vec<_>>()
+        };
+        by_row(wanted, width).flat_map(of_head).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
+
+/// New key or value rows, as codes of an FP8 cache times stored scales.
+pub(crate) struct ScaledRows {
+    /// The new rows, `[T, Hkv, D]`.
+    pub(crate) x: Tensor,
+    /// One scale, or one for each head.
+    pub(crate) scales: Vec<f32>,
+}
+
+impl Operation for ScaledRows {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
+        let (x, width) = (InputTensor::of(&self.x, profile), *self.x.shape().last().unwrap_or(&1));
+        let short = short_type(profile.results).unwrap_or(ScaleType::F32);
+        // Kernels round quotients and products to the type of the model, or not.
+        let types = [ScaleType::F32, short]
+            .map(|quotients| [ScaleType::F32, short].map(|values| (quotients, values)));
+        let of_head = |flats: &[usize]| {
+            let first = flats[0] / width;
+            let head = x.part(first * width, width);
+            let input = cache_input(&self.scales, first);
+            let with = |&(quotients, values): &(ScaleType, ScaleType)| {
+                integers(&head, &scaled_codes(quotients, values), Some(CodeRange::Stored(input)))
+            };
+            let all: Vec<_> = types.iter().flatten().map(with).collect();
+            let any = |flat: &usize| all.iter().map(|row| row.get(flat % width)).reduce(ExactValue::or);
+            flats.iter().map(|flat| any(flat).unwrap_or_default()).collect::<Vec<_>>()
         };
         by_row(wanted, width).flat_map(of_head).collect()
     }

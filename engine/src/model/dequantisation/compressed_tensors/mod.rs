@@ -1,6 +1,5 @@
 //! compressed-tensors, as llm-compressor writes it.
 
-mod float4_weights;
 mod packed_weights;
 mod scheme;
 

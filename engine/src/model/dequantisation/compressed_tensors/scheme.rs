@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::model::dequantisation::activations::ActivationScheme;
+use crate::model::dequantisation::activations::{ActivationScheme, state_all};
 use crate::model::dequantisation::affine::ScaleGroup;
-use crate::model::dequantisation::compressed_tensors::float4_weights::Float4Weights;
 use crate::model::dequantisation::compressed_tensors::packed_weights::PackedWeights;
 use crate::model::dequantisation::compressed_tensors::with_inputs;
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
+use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights, GlobalScale};
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
-use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
+use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, check_cache_scheme};
 use crate::model::json::Config;
 
 const DENSE: DenseTensors = DenseTensors {
@@ -18,6 +18,11 @@ const DENSE: DenseTensors = DenseTensors {
     weight: "weight",
     zero_point: "weight_zero_point",
     all: with_inputs!["weight_scale", "weight", "weight_zero_point"],
+};
+
+const FLOAT4: Float4Tensors = Float4Tensors {
+    codes: "weight_packed",
+    all: with_inputs!["weight_packed", "weight_scale", "weight_global_scale"],
 };
 
 /// Keys of `quantization_config`.
@@ -61,9 +66,7 @@ const ARGUMENTS: &[&str] = &[
 pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequantisation> {
     config.only_keys(KEYS)?;
     let empty = Value::Object(serde_json::Map::new());
-    if let Some(cache) = config.object("kv_cache_scheme")? {
-        cache.only("num_bits", &[8.into()], "8 (other quantised KV caches are not supported)")?;
-    }
+    let has_float_cache = check_cache_scheme(config)?;
     config.only("transform_config", std::slice::from_ref(&empty), "absent (rotations are not supported)")?;
     config.only(
         "moe_sparsity_config",
@@ -99,23 +102,20 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         name: format!("compressed-tensors {}", names.join(", ")),
         groups,
         filter,
+        has_float_cache,
         other_names: None,
     })
 }
 
-/// Marks scales that are computed from 8-bit activations as unsupported if another group states its codes: a dump has one
-/// arithmetic, with stated codes or without.
+/// Marks scales of whole tensors that are computed from activations as unsupported if another group states its codes.
 fn refuse_mixed(all: &Config, keys: &[&str], groups: &mut [FormatGroup]) {
-    let states = |group: &FormatGroup| group.activations.as_ref().is_some_and(ActivationScheme::is_stated);
-    let Some(stated) = groups.iter().position(states) else { return };
-    let expected = "false: the activations of another group have stored scales or scales of NVFP4, MXFP4 or MXFP8, and \
-                    both kinds in one checkpoint are not supported";
-    for (group, key) in groups.iter_mut().zip(keys) {
-        if matches!(group.activations, Some(ActivationScheme::Dynamic)) {
-            let found = format!("true, with {}.input_activations", all.path_of(keys[stated]));
-            let key = format!("{key}.input_activations.dynamic");
-            group.activations = Some(ActivationScheme::unsupported_for(all, &key, found, expected));
-        }
+    let Some((stated, unknown)) = state_all(groups) else { return };
+    let expected = "\"token\" or \"group\": the activations of another group have stored scales or scales of NVFP4, \
+                    MXFP4 or MXFP8";
+    for index in unknown {
+        let found = format!("one scale for all tokens, with {}.input_activations", all.path_of(keys[stated]));
+        let key = format!("{}.input_activations.strategy", keys[index]);
+        groups[index].activations = Some(ActivationScheme::unsupported_for(all, &key, found, expected));
     }
 }
 
@@ -141,10 +141,11 @@ fn format_group(config: &Config, group: &Config) -> Result<(FormatGroup, String)
             Box::new(DenseWeights { tensors: DENSE, group: weights.group, has_exponents: true })
         }
         ("nvfp4-pack-quantized", "float", 4) => {
-            Box::new(Float4Weights { group: weights.group, has_global_scale: true })
+            let global = Some(GlobalScale::Divides("weight_global_scale"));
+            Box::new(Float4Weights { group: weights.group, tensors: FLOAT4, global })
         }
         ("mxfp4-pack-quantized", "float", 4) => {
-            Box::new(Float4Weights { group: weights.group, has_global_scale: false })
+            Box::new(Float4Weights { group: weights.group, tensors: FLOAT4, global: None })
         }
         _ => {
             let found = format!("{format:?} with {} bits ({})", weights.bits, weights.kind);

@@ -96,7 +96,13 @@ fn read_factors(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         let is_in = |flat: usize| head.is_none_or(|head| flat / head_dim % heads == head);
         let pairs = at.value.data().iter().zip(theirs).enumerate().skip(first);
         let of_head = pairs.filter(|(flat, _)| is_in(*flat)).map(|(_, (&x, &y))| (f64::from(x), y));
-        FactorEstimate::read(of_head).map(|factor| plain(&factor, at))
+        let stored = stored_scale(at, head);
+        FactorEstimate::read(of_head).map(|factor| match stored {
+            Some(scale) if factor.holds(f64::from(scale).recip()) => {
+                [(); 2].map(|()| format!("1/{}", ChangeValue::Number(scale.into())))
+            }
+            _ => plain(&factor, at),
+        })
     };
     let mut words: Vec<String> = estimate(None).map_or(Vec::new(), Vec::from);
     let each: Option<Vec<[String; 2]>> = (0..heads).map(|head| estimate(Some(head))).collect();
@@ -107,6 +113,16 @@ fn read_factors(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
         words.extend([joined(0), joined(1)]);
     }
     words.into_iter().map(number_or_word).collect()
+}
+
+/// Returns the scale that the file stores for the cache of a head, or of all heads.
+fn stored_scale(at: &SiteContext, head: Option<usize>) -> Option<f32> {
+    let point = if at.site.point == Point::KCache { Point::K } else { Point::V };
+    let product = at.operations.product(point, at.site.layer)?;
+    match (product.w.cache_scales()?, head) {
+        (&[one], _) => Some(one),
+        (each, head) => each.get(head?).copied(),
+    }
 }
 
 /// Returns a number if the word is one, as `--suppose` reads it.

@@ -80,7 +80,7 @@ impl IntegerProducts {
 
     /// Returns the candidates for a format of stated codes.
     fn of_input(results: Float, input: &InputScale) -> Vec<Self> {
-        // Types of scales and of quotients or decoded values.
+        // Types of scales and of quotients.
         const SINGLE: (ScaleType, ScaleType) = (ScaleType::F32, ScaleType::F32);
         let short = short_type(results);
         let types: Vec<(ScaleType, ScaleType)> = match (input.codes, short) {
@@ -88,14 +88,24 @@ impl IntegerProducts {
                 ScaleType::POWERS.map(|power| (power, ScaleType::F32)).into()
             }
             (_, None) => vec![SINGLE],
-            (InputCodes::Nvfp4, Some(short)) => vec![SINGLE, (short, short), (ScaleType::F32, short)],
             (_, Some(short)) => vec![SINGLE, (short, short)],
         };
-        let codes = types.into_iter().map(|(scale, quotients)| ActivationCodes {
-            scale,
-            quotients,
-            ..ActivationCodes::of_matrix(input)
-        });
+        let of_types =
+            |(scale, quotients)| ActivationCodes { scale, quotients, ..ActivationCodes::of_matrix(input) };
+        // Engines that compute in single precision and round decoded values to the type of the model. Decoded values of
+        // formats with powers of two are numbers of bf16.
+        let single: &[_] = match (short, input.codes.has_powers()) {
+            (Some(ScaleType::F16), true) => &types,
+            (Some(_), false) => &[SINGLE],
+            _ => &[],
+        };
+        let rounded = single.iter().map(|&types| ActivationCodes { values: short, ..of_types(types) });
+        let codes: Vec<_> = types.iter().copied().map(of_types).chain(rounded).collect();
+        // vLLM divides by 127, compressed-tensors by 127.5.
+        let largest: &[f32] = if input.codes == InputCodes::Int8Groups { &[127.0, 127.5] } else { &[127.0] };
+        let with_largest =
+            |codes: ActivationCodes| largest.iter().map(move |&largest| ActivationCodes { largest, ..codes });
+        let codes = codes.into_iter().flat_map(with_largest);
         let weights = |codes| {
             let decoded = Self::of_decoded(codes);
             let whole = Self { has_whole_weights: true, ..decoded };
@@ -158,7 +168,7 @@ impl IntegerProducts {
 }
 
 /// Returns the 16-bit type of an engine's results.
-fn short_type(results: Float) -> Option<ScaleType> {
+pub(crate) fn short_type(results: Float) -> Option<ScaleType> {
     match results {
         Float::Bf16 => Some(ScaleType::Bf16),
         Float::F16 => Some(ScaleType::F16),

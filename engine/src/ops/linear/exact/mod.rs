@@ -29,6 +29,7 @@ use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
+pub(crate) use integer_search::short_type;
 pub use integer_search::{IntegerProducts, products_that_explain};
 pub use integers::Integers;
 pub(crate) use repeated_bias::RepeatedBias;

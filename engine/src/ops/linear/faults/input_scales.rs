@@ -2,8 +2,8 @@
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
 use crate::checkpoint::Point;
-use crate::exact::{Float, Profile};
-use crate::ops::linear::exact::Linear;
+use crate::exact::Profile;
+use crate::ops::linear::exact::{Linear, short_type};
 use crate::ops::linear::faults::{PRODUCTS, input, neighbours, own};
 use crate::quant::{ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
@@ -13,14 +13,18 @@ use crate::weight::{InputCodes, InputScale, Matrix};
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     kind: CauseKind::InputScale,
     at: PRODUCTS,
-    takes: "unit|inverse|no-zero|unrounded|token|pass|values:128|of:ffn_out|layer:3|token:short|token:floor|token:ceil",
+    takes: "unit|inverse|no-zero|unrounded|token|pass|values:128|of:ffn_out|layer:3|token:short|token:values|token:floor|token:ceil",
     compute: |at, value| changed(at, value.as_word()?),
     usual: Some(|at| words(at).into_iter().map(ChangeValue::Word).collect()),
     ..CatalogueEntry::PLAIN
 }];
 
-/// Suffixes of values: quotients in the 16-bit type of the engine's results, and the rounding of powers of two.
-const SUFFIXES: [&str; 3] = [":short", ":floor", ":ceil"];
+/// Suffixes of values: quotients and decoded values, or decoded values alone, in the 16-bit type of the engine's results,
+/// and the rounding of powers of two.
+const SUFFIXES: [&str; 4] = [":short", ":values", ":floor", ":ceil"];
+
+/// Suffixes of types.
+const TYPES: [&str; 2] = [":short", ":values"];
 
 /// Returns the values that apply to a product with a stored scale.
 fn words(at: &SiteContext) -> Vec<String> {
@@ -40,10 +44,10 @@ fn words(at: &SiteContext) -> Vec<String> {
     let of = siblings.map(|point| format!("of:{point}"));
     let all: Vec<String> = fixed.chain(of).chain(layers.map(|layer| format!("layer:{layer}"))).collect();
     // The arithmetic of the run states the type of quotients, if it quantises activations.
-    let is_open = at.n.profile().activation_codes.is_none() && short(at.n.profile().results).is_some();
+    let is_open = at.n.profile().activation_codes.is_none() && short_type(at.n.profile().results).is_some();
     let applies = |word: &str, suffix: &str| match stored.codes.has_powers() && word != "unrounded" {
-        true => suffix != ":short",
-        false => suffix == ":short" && is_open,
+        true => !TYPES.contains(&suffix),
+        false => TYPES.contains(&suffix) && is_open,
     };
     let with = |suffix: &str| {
         let words = all.iter().filter(|word| applies(word, suffix));
@@ -58,15 +62,8 @@ fn fixed_words(stored: &InputScale) -> &'static [&'static str] {
     match stored.codes {
         InputCodes::Nvfp4 => &["unit", "inverse", "unrounded", "values:32", "token", "pass"],
         InputCodes::Mxfp4 | InputCodes::Mxfp8 => &["unrounded", "values:16", "token", "pass"],
+        InputCodes::Int8Groups | InputCodes::Float8Groups => &["token", "pass", "values:128"],
         _ => &["unit", "inverse", "token", "pass", "values:128"],
-    }
-}
-
-fn short(results: Float) -> Option<ScaleType> {
-    match results {
-        Float::Bf16 => Some(ScaleType::Bf16),
-        Float::F16 => Some(ScaleType::F16),
-        _ => None,
     }
 }
 
@@ -74,13 +71,13 @@ fn short(results: Float) -> Option<ScaleType> {
 fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let of_outliers =
-        product.w.outliers().map(|_| InputScale { codes: InputCodes::Int8, step: 1.0, zero: 0.0 });
+        product.w.outliers().map(|_| InputScale { codes: InputCodes::Int8, number: 1.0, zero: 0.0 });
     let stored = product.w.input_scale().or(of_outliers)?;
     let with = |suffix| Some((value.strip_suffix(suffix)?, Some(suffix)));
     let (word, suffix) = SUFFIXES.into_iter().find_map(with).unwrap_or((value, None));
     let codes = codes(at, &stored, suffix)?;
     let of = |point: Point, layer| at.operations.product(point, layer)?.w.input_scale();
-    let with_step = |step: f32| Some((InputScale { step, ..stored }, None));
+    let with_number = |number: f32| Some((InputScale { number, ..stored }, None));
     let other = |scale: InputScale| Some((scale, None));
     let grouped = |group: CodeGroup| Some((stored, Some(group)));
     let (scale, group) = match word.split_once(':') {
@@ -89,9 +86,9 @@ fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
         Some(("values", len)) => grouped(CodeGroup::Values(len.parse().ok().filter(|&len| len > 0)?)),
         Some(_) => None,
         None => match word {
-            "unit" => with_step(1.0),
+            "unit" => with_number(1.0),
             "no-zero" => other(InputScale { zero: 0.0, ..stored }),
-            "inverse" => with_step(stored.step.recip()),
+            "inverse" => with_number(stored.number.recip()),
             "unrounded" => other(stored),
             "token" => grouped(CodeGroup::Token),
             "pass" => grouped(CodeGroup::Pass),
@@ -110,7 +107,8 @@ fn codes(at: &SiteContext, stored: &InputScale, suffix: Option<&str>) -> Option<
     let codes = known.filter(|_| !stored.codes.has_powers()).unwrap_or(ActivationCodes::of_matrix(stored));
     let with = |scale, quotients| Some(ActivationCodes { scale, quotients, ..codes });
     match suffix {
-        Some(":short") => short(at.n.profile().results).and_then(|short| with(short, short)),
+        Some(":short") => with(short_type(at.n.profile().results)?, short_type(at.n.profile().results)?),
+        Some(":values") => Some(ActivationCodes { values: short_type(at.n.profile().results), ..codes }),
         Some(":floor") => with(ScaleType::PowerBelow, codes.quotients),
         Some(_) => with(ScaleType::PowerAbove, codes.quotients),
         None => Some(codes),

@@ -1,0 +1,243 @@
+//! NVIDIA Model Optimizer (`modelopt`): its `quantization_config`, or `hf_quant_config.json` beside `config.json`.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::format::FileBytes;
+use crate::model::dequantisation::activations::{ActivationScheme, state_all};
+use crate::model::dequantisation::affine::ScaleGroup;
+use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
+use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights, GlobalScale};
+use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
+use crate::model::dequantisation::paired_rows::PairedRows;
+use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
+use crate::model::json::{Config, json_of};
+use crate::weight::{InputCodes, InputScale};
+
+/// File of Model Optimizer's settings. Its content is read under this key of `config.json`.
+pub(crate) const FILE: &str = "hf_quant_config.json";
+
+/// Key of the settings in that file.
+const NESTED: &str = "quantization";
+
+/// Key of the format.
+const ALGORITHM: &str = "quant_algo";
+
+const INPUT_SCALE: &str = "input_scale";
+
+const DENSE: DenseTensors = DenseTensors {
+    scale: "weight_scale",
+    weight: "weight",
+    zero_point: "weight_zero_point",
+    all: &["weight_scale", "weight", INPUT_SCALE],
+};
+
+const FLOAT4: Float4Tensors =
+    Float4Tensors { codes: "weight", all: &["weight_scale", "weight", "weight_scale_2", INPUT_SCALE] };
+
+/// Keys of the settings of all modules.
+const KEYS: &[&str] = &[
+    "quant_method",
+    "producer",
+    ALGORITHM,
+    "group_size",
+    "config_groups",
+    "ignore",
+    "exclude_modules",
+    "kv_cache_scheme",
+    "kv_cache_quant_algo",
+    "has_zero_point",
+    "pre_quant_scale",
+    "quantized_layers",
+];
+
+/// Keys of the settings of one module.
+const OWN_KEYS: &[&str] = &[ALGORITHM, "group_size", "has_zero_point", "pre_quant_scale"];
+
+/// Parses `config.json`, with the content of `hf_quant_config.json` under that name.
+///
+/// # Errors
+/// If a file is not JSON.
+pub(crate) fn config_json(config: &FileBytes, quantisation: Option<&FileBytes>) -> Result<Value> {
+    let mut json = json_of(config)?;
+    if let (Some(file), Some(keys)) = (quantisation, json.as_object_mut()) {
+        keys.insert(FILE.to_owned(), json_of(file)?);
+    }
+    Ok(json)
+}
+
+/// Reads the settings: `quantization_config`, or the content of `hf_quant_config.json`.
+///
+/// # Errors
+/// If a key asks for something that is not supported.
+pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
+    let place = place(settings)?;
+    place.only_keys(KEYS)?;
+    let has_float_cache = check_cache(&place)?;
+    let key = if place.get("ignore").is_some() { "ignore" } else { "exclude_modules" };
+    let mut filter = ModuleFilter { key_path: place.path_of(key), ..ModuleFilter::all(key) };
+    for text in place.texts(key)? {
+        filter.excluded.push((text.to_owned(), ModulePattern::glob(&place, key, text)?));
+        // Older versions list parts of names.
+        filter.maybe_excluded.push(text.to_owned());
+    }
+    let (algorithm, mut groups) = match algorithm(&place)?.as_str() {
+        "MIXED_PRECISION" => {
+            let layers = place.object("quantized_layers")?;
+            let layers =
+                layers.ok_or_else(|| place.bad_key("quantized_layers", "absent", "an object of modules"))?;
+            let (groups, modules) = mixed_groups(&layers)?;
+            filter.groups = modules.into_iter().map(|names| vec![ModulePattern::Names(names)]).collect();
+            ("mixed precision".to_owned(), groups)
+        }
+        other => (other.to_owned(), vec![format_group(&place)?]),
+    };
+    state_all(&mut groups);
+    let name = format!("Model Optimizer, {algorithm}");
+    Ok(Dequantisation { name, groups, filter, has_float_cache, other_names: None })
+}
+
+/// Reads the settings of `hf_quant_config.json` beside a `quantization_config`, which lacks some keys. Engines read either
+/// of them.
+///
+/// # Errors
+/// If they have other formats or exclude other modules; see [`read`].
+pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisation> {
+    let method = settings.require_str("quant_method")?;
+    if !method.starts_with("modelopt") {
+        let found = format!("{method:?}, with {FILE}");
+        let expected = format!("\"modelopt\"; remove {FILE} if it is of another model");
+        return Err(settings.bad_key("quant_method", found, expected));
+    }
+    let expected = format!("the same as in quantization_config; remove {FILE} if it is of another model");
+    let (stated, other) = (place(settings)?, place(file)?);
+    if algorithm(&stated)? != algorithm(&other)? {
+        return Err(other.bad_key(ALGORITHM, format!("{:?}", algorithm(&other)?), expected));
+    }
+    let excluded = |place: &Config| -> Result<BTreeSet<String>> {
+        let lists = [place.texts("ignore")?, place.texts("exclude_modules")?];
+        Ok(lists.concat().into_iter().map(str::to_owned).collect())
+    };
+    let (listed, other_listed) = (excluded(&stated)?, excluded(&other)?);
+    match listed.symmetric_difference(&other_listed).next() {
+        Some(text) => {
+            let found = format!("with {text:?} in one of the two files");
+            Err(other.bad_key("exclude_modules", found, expected))
+        }
+        None => read(file),
+    }
+}
+
+/// Returns the object with the format's keys.
+fn place<'f>(settings: &Config<'f>) -> Result<Config<'f>> {
+    match settings.object(NESTED)? {
+        Some(nested) => {
+            settings.only_keys(&["quant_method", "producer", NESTED])?;
+            Ok(nested)
+        }
+        None => Ok(settings.clone()),
+    }
+}
+
+fn algorithm(place: &Config) -> Result<String> {
+    Ok(place.require_str(ALGORITHM)?.to_uppercase())
+}
+
+/// Checks that the KV cache is not quantised or has 8-bit floats. Returns true if it has floats.
+fn check_cache(place: &Config) -> Result<bool> {
+    place.only(
+        "kv_cache_quant_algo",
+        &["FP8".into()],
+        "\"FP8\" (other quantised KV caches are not supported)",
+    )?;
+    match place.get("kv_cache_scheme") {
+        Some(scheme) if !scheme.is_object() => {
+            Err(place.bad_key("kv_cache_scheme", scheme, "an object with 8 bits (others are not supported)"))
+        }
+        _ => Ok(super::check_cache_scheme(place)? || place.get("kv_cache_quant_algo").is_some()),
+    }
+}
+
+/// Reads the formats of single modules. Returns each format with the modules that have it.
+fn mixed_groups(layers: &Config) -> Result<(Vec<FormatGroup>, Vec<HashSet<String>>)> {
+    let (mut groups, mut modules) = (Vec::new(), Vec::<HashSet<String>>::new());
+    let mut known = BTreeMap::new();
+    for module in layers.keys() {
+        let Some(own) = layers.object(module)? else { continue };
+        own.only_keys(OWN_KEYS)?;
+        let settings = (algorithm(&own)?, own.optional_usize("group_size")?);
+        let at = match known.get(&settings) {
+            Some(&at) => at,
+            None => {
+                groups.push(format_group(&own)?);
+                modules.push(HashSet::new());
+                known.insert(settings, groups.len() - 1);
+                groups.len() - 1
+            }
+        };
+        modules[at].insert(module.to_owned());
+    }
+    Ok((groups, modules))
+}
+
+/// Reads a format.
+fn format_group(place: &Config) -> Result<FormatGroup> {
+    place.only("has_zero_point", &[false.into()], "false (zero points are not supported)")?;
+    let size = place.optional_usize("group_size")?.filter(|&size| size > 0);
+    let dense = |group| dense(group, false);
+    let fixed = |algorithm: &str, wanted: usize| match size {
+        Some(size) if size != wanted => {
+            Err(place.bad_key("group_size", size, format!("{wanted} for {algorithm}")))
+        }
+        _ => Ok(ScaleGroup::Inputs(wanted)),
+    };
+    let block = size.unwrap_or(128);
+    let nvfp4 = || ActivationScheme::Static {
+        codes: InputCodes::Nvfp4,
+        scale: INPUT_SCALE,
+        is_inverse: true,
+        is_symmetric: true,
+    };
+    let (format, activations) = match algorithm(place)?.as_str() {
+        "FP8" => {
+            (dense(ScaleGroup::Tensor), Some(ActivationScheme::symmetric(InputCodes::Float8, INPUT_SCALE)))
+        }
+        "FP8_PER_CHANNEL_PER_TOKEN" => (
+            dense(ScaleGroup::Channel),
+            Some(ActivationScheme::Dynamic(Some(InputScale::of_groups(InputCodes::Float8Groups, 0)))),
+        ),
+        "FP8_PB_WO" => (dense(ScaleGroup::Block([block, block])), None),
+        "W8A16" => (dense(ScaleGroup::Channel), None),
+        "W8A8_SQ_PER_CHANNEL" => {
+            (dense(ScaleGroup::Channel), Some(ActivationScheme::symmetric(InputCodes::Int8, INPUT_SCALE)))
+        }
+        "MXFP8" => {
+            (self::dense(fixed("MXFP8", 32)?, true), Some(ActivationScheme::powers(InputCodes::Mxfp8)))
+        }
+        "NVFP4" | "NVFP4_AWQ" => (float4(fixed("NVFP4", 16)?, true), Some(nvfp4())),
+        "W4A16_NVFP4" => (float4(fixed("NVFP4", 16)?, true), None),
+        "MXFP4" => (float4(fixed("MXFP4", 32)?, false), Some(ActivationScheme::powers(InputCodes::Mxfp4))),
+        "W4A16_AWQ" => {
+            let format: Box<dyn WeightFormat> = Box::new(PairedRows { group: ScaleGroup::Inputs(block) });
+            (format, None)
+        }
+        other => {
+            let known = "\"FP8\", \"FP8_PER_CHANNEL_PER_TOKEN\", \"FP8_PB_WO\", \"W8A16\", \"W8A8_SQ_PER_CHANNEL\", \
+                         \"MXFP8\", \"NVFP4\", \"NVFP4_AWQ\", \"W4A16_NVFP4\", \"MXFP4\", \"W4A16_AWQ\" or \
+                         \"MIXED_PRECISION\"";
+            return Err(place.bad_key(ALGORITHM, format!("{other:?}"), known));
+        }
+    };
+    Ok(FormatGroup { format, activations })
+}
+
+fn dense(group: ScaleGroup, has_exponents: bool) -> Box<dyn WeightFormat> {
+    Box::new(DenseWeights { tensors: DENSE, group, has_exponents })
+}
+
+fn float4(group: ScaleGroup, is_nvfp4: bool) -> Box<dyn WeightFormat> {
+    let global = is_nvfp4.then_some(GlobalScale::Multiplies("weight_scale_2"));
+    Box::new(Float4Weights { group, tensors: FLOAT4, global })
+}

@@ -1,0 +1,148 @@
+//! Checkpoints of NVIDIA Model Optimizer: `hf_quant_config.json`, excluded modules, and what is refused.
+
+use std::fs;
+
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::quantised_models::{
+    Tensors, assert_refused, changed, checked, decoded, each, faults, folder, inverted, json_of, verified,
+};
+
+const MODULE: &str = "model.layers.0.mlp.down_proj";
+
+/// A copy whose `config.json` states no quantisation, with another `hf_quant_config.json`.
+fn with_file(name: &str, settings: impl FnOnce(&mut Value), tensors: impl FnOnce(&mut Tensors)) -> TempDir {
+    let copy = changed(name, |config| config["quantization_config"] = Value::Null, tensors);
+    let path = copy.path().join("hf_quant_config.json");
+    let mut json = json_of(&path);
+    settings(&mut json["quantization"]);
+    fs::write(path, json.to_string()).expect("it is written");
+    copy
+}
+
+/// A copy with the settings in `config.json` alone.
+fn with_config(name: &str, settings: impl FnOnce(&mut Value)) -> TempDir {
+    let copy = changed(name, |config| settings(&mut config["quantization_config"]), |_| ());
+    fs::remove_file(copy.path().join("hf_quant_config.json")).expect("it is there");
+    copy
+}
+
+fn keep(_: &mut Tensors) {}
+
+#[test]
+fn either_file_states_the_quantisation() {
+    for name in ["modelopt-fp8", "modelopt-nvfp4", "modelopt-mixed"] {
+        let dump = folder(name).join("dump.safetensors");
+        let flat = with_config(name, |settings| settings["quant_method"] = json!("modelopt_fp4"));
+        let nested = with_config(name, |settings| {
+            let file = json_of(&folder(name).join("hf_quant_config.json"));
+            *settings = json!({"quant_method": "modelopt", "quantization": file["quantization"]});
+        });
+        for copy in [with_file(name, |_| (), keep), flat, nested] {
+            let (code, report) = checked(copy.path(), &dump, &["--no-causes"]);
+            assert_eq!(code, 0, "{name}: {report:#}");
+        }
+    }
+}
+
+#[test]
+fn files_that_contradict_each_other_are_refused() {
+    let other = |change: fn(&mut Value)| {
+        let copy = changed("modelopt-fp8", |config| change(&mut config["quantization_config"]), keep);
+        decoded(copy.path()).expect_err("it is refused")
+    };
+    let error = other(|settings| settings["quant_algo"] = json!("NVFP4"));
+    assert!(error.contains("hf_quant_config.json.quantization.quant_algo' is \"FP8\""), "{error}");
+    let error = other(|settings| settings["ignore"] = json!(["lm_head"]));
+    assert!(error.contains("exclude_modules' is with \"model.embed_tokens\" in one"), "{error}");
+    let error = other(|settings| settings["quant_method"] = json!("fp8"));
+    assert!(error.contains("quant_method' is \"fp8\", with hf_quant_config.json"), "{error}");
+}
+
+#[test]
+fn formats_and_keys_beyond_these_are_refused_with_their_key() {
+    let cases = [
+        ("quant_algo", json!("W4A8_AWQ")),
+        ("quant_algo", json!("NVFP4_SVD")),
+        ("quant_algo", json!("W4A8_NVFP4_FP8")),
+        ("quant_algo", json!(null)),
+        ("group_size", json!(32)),
+        ("kv_cache_quant_algo", json!("NVFP4")),
+        ("kv_cache_quant_algo", json!("INT8")),
+        ("kv_cache_scheme", json!("NVFP4")),
+        ("kv_cache_scheme", json!({"num_bits": 4})),
+        ("has_zero_point", json!(true)),
+        ("exclude_modules", json!(["lm_head", "model.[0-9]"])),
+        ("lora_rank", json!(32)),
+    ];
+    for (key, value) in cases {
+        let copy = with_file("modelopt-nvfp4", |settings| settings[key] = value.clone(), keep);
+        let Err(error) = decoded(copy.path()) else { panic!("{key}: {value} is read") };
+        assert!(error.contains("quantization.") && error.contains(key), "{key}: {error}");
+    }
+    let factors = |tensors: &mut Tensors| {
+        tensors.insert(format!("{MODULE}.pre_quant_scale"), (Dtype::BF16, vec![128], vec![0; 256]));
+    };
+    let copy = with_file("modelopt-nvfp4", |settings| settings["quant_algo"] = json!("NVFP4_AWQ"), factors);
+    assert_refused(&copy, &["down_proj.pre_quant_scale", "without AWQ and SmoothQuant"]);
+    let copy = with_file("modelopt-nvfp4", |settings| settings["quant_algo"] = json!("nvfp4_awq"), keep);
+    assert!(decoded(copy.path()).is_ok());
+}
+
+#[test]
+fn missing_or_damaged_scales_are_refused_with_their_name() {
+    for (name, tensor) in [
+        ("modelopt-nvfp4", "weight_scale_2"),
+        ("modelopt-nvfp4", "input_scale"),
+        ("modelopt-fp8", "input_scale"),
+        ("modelopt-fp8", "weight"),
+    ] {
+        let tensor = format!("{MODULE}.{tensor}");
+        let copy = with_file(name, |_| (), |tensors| _ = tensors.remove(&tensor));
+        assert_refused(&copy, &[&tensor]);
+    }
+    for bytes in [[0; 4], (-1f32).to_le_bytes(), f32::NAN.to_le_bytes(), 1e-45f32.to_le_bytes()] {
+        let set = |data: &mut [u8]| data.copy_from_slice(&bytes);
+        let copy = with_file("modelopt-nvfp4", |_| (), |tensors| each(tensors, "input_scale", set));
+        assert_refused(&copy, &["down_proj", "input_scale"]);
+    }
+}
+
+/// Patterns are whole names with `*`. Older versions list parts of names.
+#[test]
+fn excluded_modules_must_be_unquantised_and_others_quantised() {
+    let listed = |list: Value| move |settings: &mut Value| settings["exclude_modules"] = list;
+    let plain = |tensors: &mut Tensors| {
+        tensors.retain(|name, _| !name.starts_with(MODULE));
+        let data = vec![0; 64 * 128 * 2];
+        tensors.insert(format!("{MODULE}.weight"), (Dtype::BF16, vec![64, 128], data));
+    };
+    for name in ["modelopt-fp8", "modelopt-nvfp4"] {
+        for pattern in ["*down_proj", "model.layers.?.mlp.down*", MODULE] {
+            let copy = with_file(name, listed(json!(["lm_head", pattern])), keep);
+            let key = "hf_quant_config.json.quantization.exclude_modules";
+            assert_refused(&copy, &["down_proj", &format!("'{pattern}' in {key} excludes it")]);
+            assert!(decoded(with_file(name, listed(json!([pattern])), plain).path()).is_ok(), "{pattern}");
+        }
+        assert!(decoded(with_file(name, listed(json!(["down_proj"])), plain).path()).is_ok());
+        let missed = with_file(name, |_| (), plain);
+        assert_refused(&missed, &["down_proj.weight", "is not quantised", "exclude_modules"]);
+    }
+    let other = |settings: &mut Value| {
+        let layers = settings["quantized_layers"].as_object_mut().expect("an object");
+        _ = layers.remove(MODULE);
+    };
+    assert_refused(&with_file("modelopt-mixed", other, keep), &["down_proj", "no group"]);
+}
+
+#[test]
+fn an_inverted_global_scale_is_named_from_the_files_alone() {
+    let inverted_2 = with_file("modelopt-nvfp4", |_| (), |tensors| each(tensors, "weight_scale_2", inverted));
+    let (code, verification) = verified(inverted_2.path(), &folder("original"));
+    assert_eq!(code, 1, "{verification:#}");
+    assert!(
+        faults(&verification).iter().all(|found| found.contains("scale of the whole matrix is inverted"))
+    );
+}

@@ -1,0 +1,207 @@
+//! FP8 caches whose scales the file stores: dumps of compressed-tensors pass, and scales that are not applied are named.
+
+use std::path::{Path, PathBuf};
+
+use half::bf16;
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use xcheck::checkpoint::{Point, Site};
+use xcheck::engine::RunInput;
+use xcheck::exact::Float;
+use xcheck::model::ModelFiles;
+use xcheck::numerics::{CacheOverride, Transformers};
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
+use xcheck::weight::DType;
+
+use crate::judge::clay::Clay;
+use crate::judge::scene::recorded;
+use crate::quantised_models::{Tensors, assert_refused, changed, checked, decoded, folder};
+
+const FOLDERS: [&str; 2] = ["fp8-cache", "fp8-cache-heads"];
+const UNKNOWN: &str = "the scales of the KV cache are not recorded";
+
+#[test]
+fn dumps_of_compressed_tensors_with_an_fp8_cache_pass() {
+    for name in FOLDERS {
+        for dump in ["dump", "dump-f32"] {
+            let file = folder(name).join(format!("{dump}.safetensors"));
+            let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
+            assert_eq!(code, 0, "{name}, {dump}: {report:#}");
+            assert!(!report["notes"].to_string().contains(UNKNOWN), "{name}, {dump}: {report:#}");
+        }
+    }
+}
+
+/// The same dump with a file of other scales.
+#[test]
+fn the_same_dumps_fail_with_other_scales() {
+    let scaled = |name: &str, ending: &'static str| {
+        changed(
+            name,
+            |_| (),
+            |tensors: &mut Tensors| {
+                let (_, (_, _, data)) =
+                    tensors.iter_mut().find(|(name, _)| name.ends_with(ending)).expect("scales");
+                let (numbers, _) = data.as_chunks_mut::<2>();
+                numbers.iter_mut().for_each(|number| {
+                    *number = bf16::from_f32(1.3 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+                });
+            },
+        )
+    };
+    for name in FOLDERS {
+        for ending in ["k_scale", "v_scale"] {
+            let model = scaled(name, ending);
+            let (code, report) =
+                checked(model.path(), &folder(name).join("dump.safetensors"), &["--no-causes"]);
+            assert_ne!(code, 0, "{name}, {ending}: {report:#}");
+        }
+    }
+}
+
+/// Leaves the codes of the new rows without their scales, one or one for each head.
+struct UnscaledCodes {
+    point: Point,
+    scales: Vec<f32>,
+    /// Rows of earlier passes.
+    earlier: usize,
+}
+
+impl Tap for UnscaledCodes {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point != self.point {
+            return value;
+        }
+        let (first, width) = (self.earlier * value.row_len(), value.shape()[2]);
+        self.earlier = value.rows();
+        let scale = |flat: usize| self.scales[flat / width % self.scales.len()];
+        let code = |(flat, x): (usize, &f32)| match flat < first {
+            true => *x,
+            false => Float::E4m3.round((x / scale(flat)).into()) as f32,
+        };
+        Tensor::new(value.shape(), value.data().iter().enumerate().map(code).collect())
+    }
+}
+
+/// A dump by an engine with an FP8 cache.
+fn dumped(name: &str, plain: Transformers, fault: &mut dyn Tap) -> (TempDir, PathBuf) {
+    let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
+    let dtype = xcheck::numerics::Numerics::activation_type(&plain).name();
+    let numerics = CacheOverride::over(Box::new(plain), DType::F8_E4M3).expect("a float");
+    let dump = recorded(&*model, &*numerics, dtype, &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), fault);
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    let stated = |json: &mut Value| json["producer"]["settings"]["kv_cache"] = json!("f8_e4m3");
+    Clay::of(&dump).say(stated).save(&file);
+    (place, file)
+}
+
+/// The stored scales of keys or values.
+fn scales(name: &str, projection: &str) -> Vec<f32> {
+    let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
+    let matrices = model.matrices();
+    let stored = matrices.iter().find(|(site, _)| site.to_string().contains(projection));
+    stored.and_then(|(_, matrix)| matrix.cache_scales()).expect("stored scales").to_vec()
+}
+
+fn check(name: &str, dump: &Path, options: &[&str]) -> (i32, Value) {
+    checked(&folder(name), dump, options)
+}
+
+#[test]
+fn scales_that_are_not_applied_to_keys_or_values_are_named() {
+    for name in FOLDERS {
+        for plain in [Transformers::F32, Transformers::Bf16, Transformers::F16] {
+            let (_place, right) = dumped(name, plain, &mut ());
+            let (code, report) = check(name, &right, &["--no-causes"]);
+            assert_eq!(code, 0, "{name}: {report:#}");
+            assert!(!report["notes"].to_string().contains(UNKNOWN), "{name}: {report:#}");
+            for (point, projection) in [(Point::KCache, "attn_k"), (Point::VCache, "attn_v")] {
+                let scales = scales(name, projection);
+                let mut fault = UnscaledCodes { point, scales, earlier: 0 };
+                let (_place, wrong) = dumped(name, plain, &mut fault);
+                let (code, report) = check(name, &wrong, &[]);
+                assert_eq!(code, 1, "{name}, {point}: {report:#}");
+                let findings = report["findings"].to_string();
+                let dtype = xcheck::numerics::Numerics::activation_type(&plain);
+                assert!(
+                    findings.contains(&format!("cache_scale@{point}")),
+                    "{name}, {point}, {dtype:?}: {findings}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_scales_and_other_caches_are_refused_with_their_name() {
+    let set = |bytes: [u8; 2]| {
+        changed(
+            "fp8-cache",
+            |_| (),
+            |tensors: &mut Tensors| {
+                tensors.insert(
+                    "model.layers.0.self_attn.k_scale".to_owned(),
+                    (Dtype::BF16, vec![1], bytes.into()),
+                );
+            },
+        )
+    };
+    assert_refused(&set([0, 0]), &["self_attn.k_scale", "expected more than 0"]);
+    assert_refused(&set([0x80, 0x7f]), &["self_attn.k_scale"]);
+    let three = changed(
+        "fp8-cache",
+        |_| (),
+        |tensors: &mut Tensors| {
+            let data = [0x80, 0x3c].repeat(3);
+            tensors.insert("model.layers.0.self_attn.v_scale".to_owned(), (Dtype::BF16, vec![3], data));
+        },
+    );
+    let error = ModelFiles::open(three.path()).expect("it is a model").load().err().expect("it is refused");
+    assert!(error.to_string().contains("the cache's scales of attn_v, layer 0"), "{error}");
+    for (scheme, is_known) in [
+        (json!("static"), true),
+        (json!({"num_bits": 8, "type": "float"}), true),
+        (json!("dynamic"), false),
+        (json!({"num_bits": 4}), false),
+    ] {
+        let copy = changed(
+            "fp8",
+            |config| config["quantization_config"]["kv_cache_scheme"] = scheme.clone(),
+            |_| (),
+        );
+        match is_known {
+            true => assert!(decoded(copy.path()).is_ok(), "{scheme}"),
+            false => assert_refused(&copy, &["quantization_config.kv_cache_scheme"]),
+        }
+    }
+    let method = |config: &mut Value| config["quantization_config"]["kv_cache_quant_method"] = json!("fp8");
+    assert_refused(&changed("fp8", method, |_| ()), &["quantization_config.kv_cache_quant_method"]);
+}
+
+/// Model Optimizer stores the scales with the projections, and AutoFP8 one for keys and values.
+#[test]
+fn scales_under_other_names_are_read() {
+    let renamed = |tensors: &mut Tensors| {
+        for name in ["k", "v"] {
+            let scale = tensors.remove(&format!("model.layers.0.self_attn.{name}_scale")).expect("a scale");
+            tensors.insert(format!("model.layers.0.self_attn.{name}_proj.{name}_scale"), scale);
+        }
+    };
+    for name in FOLDERS {
+        let model = changed(name, |_| (), renamed);
+        let (code, report) = checked(model.path(), &folder(name).join("dump.safetensors"), &["--no-causes"]);
+        assert_eq!(code, 0, "{name}: {report:#}");
+    }
+    let one = |tensors: &mut Tensors| {
+        _ = tensors.remove("model.layers.0.self_attn.v_scale");
+        let scale = tensors.remove("model.layers.0.self_attn.k_scale").expect("a scale");
+        tensors.insert("model.layers.0.self_attn.kv_scale".to_owned(), scale);
+    };
+    let model = changed("fp8-cache", |_| (), one);
+    let model = ModelFiles::open(model.path()).expect("it is a model").load().expect("it loads").model;
+    let matrices = model.matrices();
+    assert_eq!(matrices.iter().filter(|(_, matrix)| matrix.cache_scales().is_some()).count(), 2);
+}
