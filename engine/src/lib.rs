@@ -42,6 +42,7 @@ pub mod engine;
 pub mod error;
 pub mod error_map;
 pub mod exact;
+pub(crate) mod exponential;
 pub mod fatal_error;
 pub mod format;
 pub mod input;
