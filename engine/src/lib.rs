@@ -10,6 +10,7 @@
 //! - [`tensor`], [`weight`]: activations and stored tensors
 //! - [`view`]: stored numbers under another order of axes
 //! - [`error_map`]: errors of an array by position and magnitude
+//! - `exponential`: e^x in `f64`, for loops that compilers vectorise
 //! - [`measure`]: differences between two arrays
 //! - [`error`]: error types and their messages
 //! - [`memory`]: free memory, checked before large allocations
