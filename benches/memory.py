@@ -3,11 +3,15 @@
 
 Dumps a run of the model into FOLDER (unless it is there), checks the model against it, and prints the high-water marks of
 both: everything resident, and what of it is the process's own (the rest is of mapped files, which the system may take back).
+It also prints the time on the clock and of all processors.
 Large models are made by reference-scripts/make/make_random_gguf.py: 7b, or 70b with --sparse, whose layers are holes in a file.
+Where a dump of all layers does not fit the disk, --layers of that script makes a model with a few: time grows by the same
+amount with each layer.
 What follows is given to `xcheck run`. Linux; needs nothing but Python.
 """
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
@@ -18,8 +22,15 @@ VERDICTS = (0, 1, 3)  # exit codes of a run that was made: pass, fail, inconclus
 MARKS = {"VmHWM": "resident", "RssAnon": "own"}
 
 
+def processor_seconds() -> float:
+    """Processor time of all ended children."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def measured(command: list[str]) -> None:
     """Runs a command and prints what it took."""
+    before = processor_seconds()
     start, said = time.monotonic(), tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill up
     child = subprocess.Popen(command, stdout=said)
     status, most = Path(f"/proc/{child.pid}/status"), dict.fromkeys(MARKS, 0)
@@ -32,7 +43,8 @@ def measured(command: list[str]) -> None:
     said.seek(0)
     verdict = [line for line in said.read().splitlines() if line][-1:]
     marks = ", ".join(f"{MARKS[name]} {kilobytes / 1024:.0f} MB" for name, kilobytes in most.items())
-    print(f"{command[1]}: exit {child.returncode}, {time.monotonic() - start:.0f} s, {marks}; {verdict}", flush=True)
+    times = f"{time.monotonic() - start:.0f} s, {processor_seconds() - before:.0f} s of processors"
+    print(f"{command[1]}: exit {child.returncode}, {times}, {marks}; {verdict}", flush=True)
     if child.returncode not in VERDICTS:
         sys.exit(f"error: {command[1]} did not come to its end")
 

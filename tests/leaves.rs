@@ -14,7 +14,7 @@ macro_rules! leaves {
 }
 
 leaves! {
-    exponential "../engine/src/exact/exponential.rs"
+    polynomial "../engine/src/exponential/polynomial.rs"
     interval "../judge/src/kld/interval.rs"
     remaining_time "../src/cli/remaining_time.rs"
     residual "../judge/src/identify/residual.rs"

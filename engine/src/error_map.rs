@@ -75,6 +75,8 @@ pub struct ErrorMap {
     counts: Vec<u64>,
     /// Number of values at each index of the two axes.
     inner: usize,
+    /// First index after each cell, along the second axis and along the innermost axis.
+    ends: [Vec<usize>; 2],
     /// Second map of an array with three axes, over the outermost and the innermost one. [`Self::settled`] keeps this map or
     /// the other one.
     innermost: Option<Vec<ErrorMagnitude>>,
@@ -96,8 +98,9 @@ impl ErrorMap {
         let step = if values > COUNTED_WHOLE { STEP } else { 1 };
         let counts = vec![0; ErrorMagnitude::COUNT];
         let (axes, innermost) = (OUTERMOST, None);
+        let ends = [ends_of_cells(lengths[1], CELLS), ends_of_cells(inner, FINE_CELLS)];
         let mut spread =
-            Self { axes, lengths, largest: Vec::new(), counts, inner, innermost, step, counted: 1 };
+            Self { axes, lengths, largest: Vec::new(), counts, inner, ends, innermost, step, counted: 1 };
         let [rows, columns] = spread.cells();
         spread.largest = vec![ErrorMagnitude::NONE; rows * columns];
         spread
@@ -196,18 +199,24 @@ impl ErrorMap {
 
     /// Updates the largest error of each cell that a run covers, without counting.
     fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
-        let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
+        let ([rows, columns], [high, wide], inner) = (self.lengths, self.cells(), self.inner);
+        let bound = ErrorMagnitude::of(bound);
+        let mut start = run.start;
         while start < run.end {
-            let cell = self.cell([row, column]);
-            column = self.end_of_cell(column);
-            let end = run.end.min((row * self.lengths[1] + column) * self.inner);
-            // A cell with an error of at least the bound's magnitude cannot change.
-            if self.largest[cell] < ErrorMagnitude::of(bound) {
-                self.meet(cell, ErrorMagnitude::of(largest(start - run.start..end - run.start)));
-            }
-            start = end;
-            if column == self.lengths[1] {
-                [row, column] = [row + 1, 0];
+            let row = start / (columns * inner);
+            let first = row * columns * inner;
+            let until = run.end.min(first + columns * inner);
+            let covered =
+                (start - first) / inner * wide / columns..(until - 1 - first) / inner * wide / columns + 1;
+            let cells = &mut self.largest[row * high / rows * wide..][covered.clone()];
+            for (cell, end_of_cell) in cells.iter_mut().zip(&self.ends[0][covered]) {
+                let end = until.min(first + end_of_cell * inner);
+                // A cell with an error of at least the bound's magnitude cannot change.
+                if *cell < bound {
+                    let part = start - run.start..end - run.start;
+                    *cell = (*cell).max(ErrorMagnitude::of(largest(part)));
+                }
+                start = end;
             }
         }
     }
@@ -219,23 +228,29 @@ impl ErrorMap {
         let per_row = self.lengths[1] * inner;
         let Some(map) = &mut self.innermost else { return };
         let wide = inner.min(FINE_CELLS);
-        let is_small = largest < 1.0 && run.len() >= inner;
+        let (is_small, bound) = (largest < 1.0 && run.len() >= inner, ErrorMagnitude::of(largest));
         for start in run.clone().step_by(per_row.max(1)) {
             // A run rarely covers several rows.
             let end = run.end.min(start + per_row);
             if is_small && start / per_row == (end - 1) / per_row {
                 let cells = &mut map[start / per_row * high / rows * wide..][..wide];
-                cells.iter_mut().for_each(|cell| *cell = (*cell).max(ErrorMagnitude::of(largest)));
+                cells.iter_mut().for_each(|cell| *cell = (*cell).max(bound));
                 continue;
             }
             let mut flat = start;
             while flat < end {
-                let column = flat % inner * wide / inner;
-                let end_of_cell = flat / inner * inner + ((column + 1) * inner).div_ceil(wide);
-                let of_cell = &errors[flat - run.start..end.min(end_of_cell) - run.start];
-                let cell = &mut map[flat / per_row * high / rows * wide + column];
-                *cell = of_cell.iter().fold(*cell, |most, &error| most.max(ErrorMagnitude::of(error)));
-                flat = end_of_cell;
+                let (whole, row) = (flat / inner * inner, flat / per_row * high / rows * wide);
+                let until = end.min(whole + inner);
+                let covered = (flat - whole) * wide / inner..(until - 1 - whole) * wide / inner + 1;
+                let cells = map[row..][covered.clone()].iter_mut().zip(&self.ends[1][covered]);
+                for (cell, end_of_cell) in cells {
+                    let end_of_cell = until.min(whole + end_of_cell);
+                    // As above.
+                    if *cell < bound {
+                        *cell = (*cell).max(magnitude(&errors[flat - run.start..end_of_cell - run.start]));
+                    }
+                    flat = end_of_cell;
+                }
             }
         }
     }
@@ -270,11 +285,17 @@ impl ErrorMap {
         let ([rows, columns], [high, wide]) = (self.lengths, self.cells());
         row * high / rows * wide + column * wide / columns
     }
+}
 
-    /// Returns the first column of the next cell.
-    #[inline]
-    fn end_of_cell(&self, column: usize) -> usize {
-        let (columns, wide) = (self.lengths[1], self.cells()[1]);
-        ((column * wide / columns + 1) * columns).div_ceil(wide)
-    }
+/// Returns the magnitude of the largest of some errors.
+fn magnitude(errors: &[f64]) -> ErrorMagnitude {
+    let larger = |most: f64, &error: &f64| if error > most || error.is_nan() { error } else { most };
+    ErrorMagnitude::of(errors.iter().fold(0.0, larger))
+}
+
+/// Returns the first index after each cell of an axis with at most `most` cells.
+fn ends_of_cells(length: usize, most: usize) -> Vec<usize> {
+    let cells = length.min(most);
+    // ⌈cell · length / cells⌉, without the product, which may overflow.
+    (1..=cells).map(|cell| cell * (length / cells) + (cell * (length % cells)).div_ceil(cells)).collect()
 }

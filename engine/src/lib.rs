@@ -10,6 +10,7 @@
 //! - [`tensor`], [`weight`]: activations and stored tensors
 //! - [`view`]: stored numbers under another order of axes
 //! - [`error_map`]: errors of an array by position and magnitude
+//! - `exponential`: e^x in `f64`, for loops that compilers vectorise
 //! - [`measure`]: differences between two arrays
 //! - [`error`]: error types and their messages
 //! - [`memory`]: free memory, checked before large allocations
@@ -42,6 +43,7 @@ pub mod engine;
 pub mod error;
 pub mod error_map;
 pub mod exact;
+pub(crate) mod exponential;
 pub mod fatal_error;
 pub mod format;
 pub mod input;

@@ -10,7 +10,7 @@ with an environment of build_dump_llama_cpp.sh (requirements-llama-cpp.txt).
 """
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -177,9 +177,11 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB, 70b: 75 GB, bitnet: 1.2 GB")
     parser.add_argument("--out", type=Path, required=True, help="outside of the repository, for its size")
     parser.add_argument("--type", default="q8_0", help="of a Llama: q8_0, or one of llama.cpp's mixtures, such as q4_k_m")
+    parser.add_argument("--layers", type=int, help="number of layers [default: that of the model]")
     parser.add_argument("--sparse", action="store_true", help="every layer but the first is a hole in the file, all zero")
     args = parser.parse_args()
     shape = SHAPES[args.shape]
+    shape = replace(shape, layers=args.layers or shape.layers)
     writer = gguf.GGUFWriter(args.out, shape.architecture)
     writer.add_name(f"random-{args.shape}")
     add_metadata(writer, shape)

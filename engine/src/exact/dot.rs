@@ -1,6 +1,7 @@
 //! Exact evaluation of sums of products, with their error bounds.
 
 use multiversion::multiversion;
+use multiversion::target::match_target;
 
 use crate::exact::input::InputValues;
 use crate::exact::value::{ExactValue, K, LAMBDA, U};
@@ -140,20 +141,35 @@ fn filled_up(row: &[f64]) -> [f64; COLUMNS] {
 /// Returns sums, sums of squares, sums of squared partial sums, and the smallest and largest product of each column.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
-    let (mut sums, mut squares, mut walked) = ([0.0f64; COLUMNS], [0.0f64; COLUMNS], [0.0f64; COLUMNS]);
-    let (mut least, mut largest) = ([f64::INFINITY; COLUMNS], [0.0f64; COLUMNS]);
-    for (weight, row) in seen {
-        let Some((row, _)) = row[first..].split_first_chunk::<COLUMNS>() else { continue };
-        for at in 0..COLUMNS {
-            let product = weight * row[at];
-            sums[at] += product;
-            squares[at] = product.mul_add(product, squares[at]);
-            walked[at] = sums[at].mul_add(sums[at], walked[at]);
-            largest[at] = larger(product.abs(), largest[at]);
-            least[at] = smaller(product.abs(), least[at]);
+    match_target! {
+        "x86_64+avx512f" => by_blocks::<COLUMNS>(seen, first),
+        _ => by_blocks::<{ COLUMNS / 2 }>(seen, first),
+    }
+}
+
+/// Adds up `WIDE` columns at a time, so that their sums stay in registers.
+#[inline(always)]
+fn by_blocks<const WIDE: usize>(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
+    let mut figures = [[0.0; COLUMNS]; 5];
+    for block in 0..COLUMNS / WIDE {
+        let (mut sums, mut squares, mut walked) = ([0.0f64; WIDE], [0.0f64; WIDE], [0.0f64; WIDE]);
+        let (mut least, mut largest) = ([f64::INFINITY; WIDE], [0.0f64; WIDE]);
+        for (weight, row) in seen {
+            let Some((row, _)) = row[first + block * WIDE..].split_first_chunk::<WIDE>() else { continue };
+            for at in 0..WIDE {
+                let product = weight * row[at];
+                sums[at] += product;
+                squares[at] = product.mul_add(product, squares[at]);
+                walked[at] = sums[at].mul_add(sums[at], walked[at]);
+                largest[at] = larger(product.abs(), largest[at]);
+                least[at] = smaller(product.abs(), least[at]);
+            }
+        }
+        for (figures, of_block) in figures.iter_mut().zip([sums, squares, walked, least, largest]) {
+            figures.as_chunks_mut().0[block] = of_block;
         }
     }
-    [sums, squares, walked, least, largest]
+    figures
 }
 
 /// Adds the errors that uncertain inputs cause in a sum: independent errors by variance, radii by their sum.

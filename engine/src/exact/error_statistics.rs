@@ -9,7 +9,7 @@ use crate::error_map::ErrorMap;
 use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError, Terms};
 use crate::exact::choice::ChoiceSet;
 use crate::exact::float::Float;
-use crate::exact::operation::{Node, node_of};
+use crate::exact::operation::{Node, by_row, is_run, node_of};
 use crate::exact::result_pair::{EngineErrors, InexactValue, ResultPair};
 use crate::exact::value::{ExactValue, K, U, both};
 use crate::view::View;
@@ -83,16 +83,16 @@ impl<'m> ErrorStatistics<'m> {
 
     /// Adds results in ascending order.
     pub(super) fn add(&mut self, batch: &[usize], exacts: &[ExactValue]) {
-        let width = self.values[0].width();
-        let mut exacts = exacts;
-        for run in batch.chunk_by(|one, next| one + 1 == *next) {
-            let mut flat = run[0];
-            let end = flat + run.len();
-            while flat < end {
-                let (row, column) = (flat / width, flat % width);
-                let (here, later) = exacts.split_at((end - flat).min(width - column));
-                self.add_run(row, column, here);
-                (flat, exacts) = (flat + here.len(), later);
+        let (width, mut exacts) = (self.values[0].width(), exacts);
+        let mut add = |run: &[usize]| {
+            let (here, later) = exacts.split_at(run.len());
+            self.add_run(run[0] / width, run[0] % width, here);
+            exacts = later;
+        };
+        for row in by_row(batch, width) {
+            match is_run(row) {
+                true => add(row),
+                false => row.chunk_by(|one, next| one + 1 == *next).for_each(&mut add),
             }
         }
     }
@@ -134,7 +134,8 @@ impl<'m> ErrorStatistics<'m> {
         let RunBuffers { sides, bound_ratios, scales, .. } = &mut self.room;
         // If the dump's values have more digits than f32, only our values were rounded to f32.
         let finer = if self.is_double { U } else { 0.0 };
-        for ((values, bound_ratios), stored) in sides.iter().zip(bound_ratios).zip(self.stored) {
+        for (side, bound_ratios) in bound_ratios.iter_mut().enumerate() {
+            let (values, stored) = (&sides[side], self.stored[side]);
             if self.float == Float::F32 && stored.is_none() {
                 plain_headrooms(values, exacts, finer, bound_ratios);
                 continue;

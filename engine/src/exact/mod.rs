@@ -18,7 +18,6 @@ mod bias;
 mod choice;
 pub(crate) mod dot;
 mod error_statistics;
-pub(crate) mod exponential;
 mod float;
 pub(crate) mod gather;
 pub(crate) mod input;

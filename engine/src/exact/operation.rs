@@ -96,8 +96,9 @@ pub trait Operation: Any + Send + Sync {
 
 /// Evaluates some rows of an operation column by column.
 pub trait ColumnEvaluator: Sync {
-    /// Evaluates some columns, one row after the other.
-    fn at(&self, columns: Range<usize>) -> Vec<ExactValue>;
+    /// Evaluates some columns of all rows, and calls `found(row, column, results)` for results from a column on. Rows
+    /// count from 0.
+    fn at(&self, columns: Range<usize>, found: &mut dyn FnMut(usize, usize, &[ExactValue]));
 }
 
 /// Operation that computed a tensor, with a cache of the evaluated results.
@@ -174,6 +175,11 @@ pub(crate) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[u
     })
 }
 
+/// Returns true if ascending indices are consecutive.
+pub(crate) fn is_run(wanted: &[usize]) -> bool {
+    wanted.first().zip(wanted.last()).is_some_and(|(first, last)| last - first + 1 == wanted.len())
+}
+
 /// Evaluates the requested values of each row of `width` values, in order; in parallel if there are many.
 pub(crate) fn per_row(
     wanted: &[usize],
@@ -210,6 +216,13 @@ pub fn type_of_results(tensor: &Tensor) -> Option<Float> {
 /// Evaluates some values of a tensor, in ascending order, for engines that differ from the profile in `choices`.
 /// Values without an origin are exact.
 pub fn evaluate(tensor: &Tensor, choices: ChoiceSet, wanted: &[usize]) -> Vec<ExactValue> {
+    if let [whole] = tensor.origins()
+        && whole.range.start == 0
+        && !wanted.is_empty()
+        && let Some(node) = node_of(whole)
+    {
+        return node.stage.at(&node.rounding(choices), wanted);
+    }
     let mut found = Vec::with_capacity(wanted.len());
     let (mut start, mut rest) = (0, wanted);
     let given = |flat: &usize| ExactValue::sure(tensor.data()[*flat].into());

@@ -5,6 +5,7 @@
 //! `f32`, relative to the largest value of each row.
 
 use multiversion::multiversion;
+use multiversion::target::match_target;
 
 /// Number of interleaved rows on the weights' side; the other side has `SIDE` rows.
 pub(crate) const PANEL: usize = 32;
@@ -113,25 +114,40 @@ impl PanelTile {
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn sums(panel: &[[f64; PANEL]], four: &[[f64; SIDE]]) -> [[f64; PANEL]; SIDE] {
-    let mut sums = [[0.0; PANEL]; SIDE];
-    for (w, x) in panel.iter().zip(four) {
-        for row in 0..SIDE {
-            for place in 0..PANEL {
-                sums[row][place] = w[place].mul_add(x[row], sums[row][place]);
-            }
-        }
+    match_target! {
+        "x86_64+avx512f" => by_blocks::<f64, 32>(panel, four, f64::mul_add),
+        _ => by_blocks::<f64, 8>(panel, four, f64::mul_add),
     }
-    sums
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn squares(panel: &[[f32; PANEL]], four: &[[f32; SIDE]]) -> [[f32; PANEL]; SIDE] {
-    let mut sums = [[0.0; PANEL]; SIDE];
-    for (w, x) in panel.iter().zip(four) {
-        for row in 0..SIDE {
-            for place in 0..PANEL {
-                sums[row][place] = w[place].mul_add(x[row], sums[row][place]);
+    match_target! {
+        "x86_64+avx512f" => by_blocks::<f32, 32>(panel, four, f32::mul_add),
+        _ => by_blocks::<f32, 16>(panel, four, f32::mul_add),
+    }
+}
+
+/// Computes a tile's sums, `WIDE` rows of the panel at a time, so that the sums of these rows stay in registers.
+#[inline(always)]
+fn by_blocks<T: Copy + Default, const WIDE: usize>(
+    panel: &[[T; PANEL]],
+    four: &[[T; SIDE]],
+    mul_add: impl Fn(T, T, T) -> T,
+) -> [[T; PANEL]; SIDE] {
+    let mut sums = [[T::default(); PANEL]; SIDE];
+    for block in 0..PANEL / WIDE {
+        let mut of_block = [[T::default(); WIDE]; SIDE];
+        for (w, x) in panel.iter().zip(four) {
+            let w = &w.as_chunks::<WIDE>().0[block];
+            for row in 0..SIDE {
+                for place in 0..WIDE {
+                    of_block[row][place] = mul_add(w[place], x[row], of_block[row][place]);
+                }
             }
+        }
+        for (sums, of_block) in sums.iter_mut().zip(of_block) {
+            sums.as_chunks_mut().0[block] = of_block;
         }
     }
     sums

@@ -268,7 +268,7 @@ fn by_columns<'n>(
 /// Minimum number of rows in a batch whose columns are evaluated together.
 const ROWS: usize = 512;
 /// Number of columns that are evaluated together.
-const COLUMNS: usize = 64;
+const COLUMNS: usize = 96;
 
 /// Judges all meaningful results of some rows, column by column.
 fn judge_columns<'c>(
@@ -283,15 +283,14 @@ fn judge_columns<'c>(
         let columns = first..width.min(first + COLUMNS);
         let part = ResultWindow { rows: rows.clone(), columns: columns.clone() };
         let mut measured = ErrorStatistics::new(compared, choices, true, Some(part));
-        let exacts = stage.at(columns.clone());
-        for (row, exacts) in rows.clone().zip(exacts.chunks(columns.len())) {
+        stage.at(columns, &mut |row, first, exacts| {
+            let (row, end) = (rows.start + row, first + exacts.len());
             let seen = (compared.sees)(row);
-            let seen =
-                seen.start.clamp(columns.start, columns.end)..seen.end.clamp(columns.start, columns.end);
+            let seen = seen.start.clamp(first, end)..seen.end.clamp(first, end);
             if !seen.is_empty() {
                 measured.add_run(row, seen.start, &exacts[seen.start - first..seen.end - first]);
             }
-        }
+        });
         measured
     };
     parallel::map(width.div_ceil(COLUMNS), rows.len() * COLUMNS * VALUE, of_columns)

@@ -1,8 +1,10 @@
 //! Most likely tokens of both sides' logits, and the divergence of the distributions.
 
+use multiversion::multiversion;
+
+use crate::exponential::exp;
 use crate::measure::agreement::no_less_than_zero;
 use crate::measure::measurement::{Agreement, PositionAgreement, Tops};
-use crate::measure::sums::larger;
 use crate::parallel;
 use crate::view::View;
 
@@ -29,10 +31,9 @@ impl Agreement {
         let place = |index: usize| {
             let row = rows[index];
             let [candidate, reference] = [candidate, reference].map(|view| TokenLogs::of(view, row));
-            let pairs = candidate.logs.iter().zip(&reference.logs);
             PositionAgreement {
                 row,
-                delta: pairs.map(|(q, p)| if q == p { 0.0 } else { (q - p).abs() }).fold(0.0, larger),
+                delta: largest_difference(&candidate.logs, &reference.logs),
                 divergence: candidate.divergence_from(&reference),
                 covered: 1.0,
                 same_top: Some(candidate.top() == reference.top()),
@@ -78,7 +79,7 @@ impl TokenLogs {
 
     fn of_logits(mut logs: Vec<f64>) -> Self {
         let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum = max + logs.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
+        let sum = max + sum_of_exponentials(&logs, max).ln();
         logs.iter_mut().for_each(|logit| *logit -= sum);
         Self { logs }
     }
@@ -88,12 +89,11 @@ impl TokenLogs {
     }
 
     fn divergence_from(&self, reference: &Self) -> f64 {
-        let of = |(q, p): (&f64, &f64)| if *p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
-        no_less_than_zero(self.logs.iter().zip(&reference.logs).map(of).sum())
+        no_less_than_zero(divergence(&self.logs, &reference.logs))
     }
 
     fn top(&self) -> Option<usize> {
-        (0..self.logs.len()).rev().max_by(|&a, &b| self.logs[a].total_cmp(&self.logs[b]))
+        first_largest(&self.logs)
     }
 
     fn likeliest(&self) -> Vec<(u32, f64)> {
@@ -105,4 +105,64 @@ impl TokenLogs {
         order.sort_by(by);
         order.into_iter().map(|id| (id, self.logs[id as usize].exp())).collect()
     }
+}
+
+const LANES: usize = 8;
+
+/// Returns Σ e^(logit - max).
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn sum_of_exponentials(logits: &[f64], max: f64) -> f64 {
+    let mut sums = [0.0f64; LANES];
+    let (whole, rest) = logits.as_chunks::<LANES>();
+    for logits in whole {
+        for lane in 0..LANES {
+            sums[lane] += exp(logits[lane] - max);
+        }
+    }
+    rest.iter().map(|logit| exp(logit - max)).sum::<f64>() + sums.iter().sum::<f64>()
+}
+
+/// Returns Σ p · (log p - log q), where `candidate` has log q and `reference` log p.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn divergence(candidate: &[f64], reference: &[f64]) -> f64 {
+    let of = |q: f64, p: f64| if p == f64::NEG_INFINITY { 0.0 } else { exp(p) * (p - q) };
+    let mut sums = [0.0f64; LANES];
+    let ((q, q_rest), (p, p_rest)) = (candidate.as_chunks::<LANES>(), reference.as_chunks::<LANES>());
+    for (q, p) in q.iter().zip(p) {
+        for lane in 0..LANES {
+            sums[lane] += of(q[lane], p[lane]);
+        }
+    }
+    q_rest.iter().zip(p_rest).map(|(&q, &p)| of(q, p)).sum::<f64>() + sums.iter().sum::<f64>()
+}
+
+/// Returns the largest distance of two values at the same index; NaN if any distance is NaN.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn largest_difference(candidate: &[f64], reference: &[f64]) -> f64 {
+    let (mut largest, mut unordered) = ([0.0f64; LANES], [false; LANES]);
+    let mut meet = |lane: usize, q: f64, p: f64| {
+        let difference = if q == p { 0.0 } else { (q - p).abs() };
+        unordered[lane] |= difference.is_nan();
+        largest[lane] = if difference > largest[lane] { difference } else { largest[lane] };
+    };
+    let ((q, q_rest), (p, p_rest)) = (candidate.as_chunks::<LANES>(), reference.as_chunks::<LANES>());
+    for (q, p) in q.iter().zip(p) {
+        for lane in 0..LANES {
+            meet(lane, q[lane], p[lane]);
+        }
+    }
+    q_rest.iter().zip(p_rest).enumerate().for_each(|(lane, (&q, &p))| meet(lane, q, p));
+    if unordered.contains(&true) { f64::NAN } else { largest.into_iter().fold(0.0, f64::max) }
+}
+
+/// Returns the first index of the largest value in the total order of floats.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn first_largest(values: &[f64]) -> Option<usize> {
+    // The integers of this order; see `f64::total_cmp`.
+    let place = |value: &f64| {
+        let bits = value.to_bits().cast_signed();
+        bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
+    };
+    let most = values.iter().map(place).fold(i64::MIN, i64::max);
+    values.iter().position(|value| place(value) == most)
 }

@@ -48,7 +48,7 @@ pub enum Transformers {
 const NATIVE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I2_S, DType::TL];
 
 impl Transformers {
-    #[inline]
+    #[inline(always)]
     pub(super) fn round(self, value: f32) -> f32 {
         match self {
             Transformers::F32 => value,

@@ -2,11 +2,11 @@
 
 use multiversion::multiversion;
 
-use crate::exact::exponential::exp;
 use crate::exact::input::InputTensor;
 use crate::exact::operation::per_row;
 use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
+use crate::exponential::exp;
 use crate::ops::activation::{Activation, CUBIC, ClampedGlu, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 

@@ -3,13 +3,13 @@
 use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
-use crate::exact::exponential::exp;
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operand::Operand;
-use crate::exact::operation::{by_row, per_row};
+use crate::exact::operation::{by_row, is_run, per_row};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U, both, lost};
 use crate::exact::{Choice, ExactValue, Float, LAMBDA, Operation, Profile, ScaledOperand, is_given};
+use crate::exponential::exp;
 use crate::ops::attention::{AttentionScale, Mask};
 use crate::parallel;
 use crate::quant::{CACHES, activation_type};
@@ -138,9 +138,7 @@ impl Scores {
     }
 
     fn scaled(product: ExactValue, profile: &Profile, factor: f64) -> ExactValue {
-        let product = product.rounded(profile.dots);
-        let value = product.value * factor;
-        product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
+        scaled(product.rounded(profile.dots), factor)
     }
 
     /// Evaluates scores of one row. Engines of models that scale queries may scale the products instead, which shows if
@@ -232,24 +230,63 @@ impl Scores {
         let side = InterleavedRows::<SIDE>::of(&rows);
         let tiles: Vec<PanelTile> = panels.iter().map(|panel| PanelTile::new(panel, &side)).collect();
         for (row, (flats, (query, factor))) in four.iter().zip(&queries).enumerate() {
-            let products: Vec<_> = tiles.iter().map(|tile| tile.row(row)).collect();
-            let bounds: Vec<_> = panels.iter().map(|panel| panel.sizes(&side, row)).collect();
-            let one = |&flat: &usize| {
-                let (panel, place) = (flat % keys / PANEL, flat % keys % PANEL);
-                let ((values, squares), (least, largest)) = (&products[panel], &bounds[panel]);
-                let (value, squares) = (values[place], squares[place]);
-                // A sum loses no term if no product is that small. Other scores, and those that a tile cannot decide,
-                // are evaluated alone.
-                let is_plain = least[place] >= U * largest[place].max(value.abs()) && !squares.is_nan();
-                let product = match is_plain && query.doubt.is_none() {
-                    true => sum_of(head_dim, value, squares),
-                    false => dot(query, &InputTensor::Given(key(flat % keys)).part(0, head_dim)),
-                };
-                Self::scaled(product, profile, *factor)
+            let first = flats[0] / keys * keys;
+            let alone = |flat: usize| {
+                let key = InputTensor::Given(key(flat - first)).part(0, head_dim);
+                Self::scaled(dot(query, &key), profile, *factor)
             };
-            exacts.extend(flats.iter().map(one));
+            let mut rest = *flats;
+            for (index, (panel, tile)) in panels.iter().zip(&tiles).enumerate() {
+                let place = |flat: usize| flat - first - index * PANEL;
+                let (here, later) = rest.split_at(rest.partition_point(|&flat| place(flat) < PANEL));
+                rest = later;
+                if here.is_empty() {
+                    continue;
+                }
+                let (sums, squares) = tile.row(row);
+                let mut products = products_of_panel(head_dim, (sums, &squares), panel.sizes(&side, row));
+                if profile.dots == Float::F32 {
+                    scale(&mut products, *factor);
+                }
+                exacts.extend(here.iter().map(|&flat| match products[place(flat)] {
+                    exact if exact.sigma.is_nan() || query.doubt.is_some() => alone(flat),
+                    exact if profile.dots == Float::F32 => exact,
+                    product => Self::scaled(product, profile, *factor),
+                }));
+            }
         }
     }
+}
+
+/// Returns the products of a query with a panel of keys. Sigma is NaN if a sum may lose terms, or if a tile cannot decide.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn products_of_panel(
+    head_dim: usize,
+    (sums, squares): (&[f64; PANEL], &[f64; PANEL]),
+    (least, largest): ([f64; PANEL], [f64; PANEL]),
+) -> [ExactValue; PANEL] {
+    let mut products = [ExactValue::default(); PANEL];
+    for (place, product) in products.iter_mut().enumerate() {
+        let (value, largest) = (sums[place], largest[place]);
+        *product = sum_of(head_dim, value, squares[place]);
+        let largest = if value.abs() > largest { value.abs() } else { largest };
+        // A sum loses no term if no product is that small.
+        product.sigma = if least[place] >= U * largest { product.sigma } else { f64::NAN };
+    }
+    products
+}
+
+/// Scales products, with one rounding each.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn scale(products: &mut [ExactValue; PANEL], factor: f64) {
+    products.iter_mut().for_each(|product| *product = scaled(*product, factor));
+}
+
+/// Scales a product, with one rounding.
+#[inline(always)]
+fn scaled(product: ExactValue, factor: f64) -> ExactValue {
+    let value = product.value * factor;
+    product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
 }
 
 /// Multiplies a value by a constant.
@@ -292,9 +329,12 @@ impl Operation for Softmax {
                 Some(sinks) => softmax_with_sink(&part, sinks[row / tokens], profile),
                 None => softmax(&part, profile),
             };
-            let at = |&flat: &usize| {
-                (flat % keys).checked_sub(visible.start).and_then(|at| weights.get(at)).copied()
-            };
+            let wanted = flats[0].checked_sub(first).map(|at| at..at + flats.len());
+            let run = wanted.filter(|_| is_run(flats)).and_then(|wanted| weights.get(wanted));
+            if let Some(weights) = run {
+                return exacts.extend_from_slice(weights);
+            }
+            let at = |flat: &usize| flat.checked_sub(first).and_then(|at| weights.get(at)).copied();
             exacts.extend(flats.iter().map(|flat| at(flat).unwrap_or_default()));
         })
     }

@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::exact::exponential::exp;
 use crate::exact::input::InputTensor;
 use crate::exact::operation::per_row;
 use crate::exact::value::{K, LAMBDA, U};
 use crate::exact::{ExactValue, Float, FusedResults, Operation, Profile};
+use crate::exponential::exp;
 use crate::ops::state_space::{StateSpace, StepRule};
 use crate::parallel;
 use crate::tensor::Tensor;

@@ -163,7 +163,11 @@ impl Linear {
         let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);
         let outputs = |panel: usize| panel * PANEL..rows.min((panel + 1) * PANEL);
         let panels = match self.by_columns(profile, tokens.clone()) {
-            Some(tiled) => parallel::map(panels, each, |panel| tiled.at(outputs(panel))),
+            Some(tiled) => parallel::map(panels, each, |panel| {
+                let mut exacts = Vec::with_capacity(tokens.len() * PANEL);
+                tiled.at(outputs(panel), &mut |_, _, row| exacts.extend_from_slice(row));
+                exacts
+            }),
             None => {
                 let operands = self.operands(profile, tokens.clone());
                 parallel::map(panels, each, |panel| self.one_by_one(profile, &operands, outputs(panel)))
@@ -240,12 +244,14 @@ impl Linear {
         parallel::map(tokens.len(), 4 * width, operand)
     }
 
-    /// Returns the rounding of a stored weight.
-    fn widened(profile: &Profile) -> impl Fn(f32) -> f64 {
-        let (stored, unit) = (profile.weights, profile.unit_of_products());
-        let unit = if unit == stored { Float::F32 } else { unit };
-        let rounded = |float: Float, x| if float == Float::F32 { x } else { float.round(x) };
-        move |x| rounded(unit, rounded(stored, x.into()))
+    /// Widens stored weights, rounded as the profile's engine rounds them.
+    fn widen(profile: &Profile, stored: &[f32], weights: &mut [f64]) {
+        weights.iter_mut().zip(stored).for_each(|(weight, &x)| *weight = x.into());
+        for float in [profile.weights, profile.unit_of_products()] {
+            if float != Float::F32 {
+                weights.iter_mut().for_each(|weight| *weight = float.round(*weight));
+            }
+        }
     }
 }
 
@@ -271,11 +277,10 @@ impl<'s> TiledProducts<'s> {
     /// Returns the weight rows of some outputs.
     fn panel(&self, outputs: Range<usize>) -> InterleavedRows<PANEL> {
         let w = &self.linear.w;
-        let widened = Linear::widened(&self.profile);
         let (mut decoded, mut rows) = (vec![0.0f32; w.cols], vec![0.0; outputs.len() * w.cols]);
         for (output, row) in outputs.zip(rows.chunks_mut(w.cols)) {
             decode_matrix_row(w, output, &mut decoded);
-            row.iter_mut().zip(&decoded).for_each(|(value, &x)| *value = widened(x));
+            Linear::widen(&self.profile, &decoded, row);
         }
         InterleavedRows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
     }
@@ -288,29 +293,60 @@ impl<'s> TiledProducts<'s> {
 }
 
 impl ColumnEvaluator for TiledProducts<'_> {
-    fn at(&self, columns: Range<usize>) -> Vec<ExactValue> {
-        let width = columns.len();
-        let n = self.linear.w.cols.div_ceil(self.profile.lanes) as f64;
-        let mut exacts = vec![ExactValue::default(); self.tokens.len() * width];
-        for first in columns.clone().step_by(PANEL) {
-            let outputs = first..columns.end.min(first + PANEL);
-            let panel = self.panel(outputs.clone());
-            for (group, (four, exacts)) in self.fours.iter().zip(exacts.chunks_mut(SIDE * width)).enumerate()
-            {
-                let tile = PanelTile::new(&panel, four);
-                for (row, exacts) in exacts.chunks_mut(width).enumerate() {
-                    let exacts = &mut exacts[first - columns.start..][..outputs.len()];
-                    let (sums, squares) = tile.row(row);
-                    added(n, sums, &squares, exacts);
-                    self.finish(group * SIDE + row, outputs.clone(), exacts);
-                }
-            }
+    fn at(&self, columns: Range<usize>, found: &mut dyn FnMut(usize, usize, &[ExactValue])) {
+        let panels = (CACHED / (self.linear.w.cols * PANEL).max(1)).clamp(1, 3);
+        let end = columns.end;
+        for first in columns.step_by(panels * PANEL) {
+            self.of_panels(first..end.min(first + panels * PANEL), found);
         }
-        exacts
     }
 }
 
+/// Number of weights in panels that are evaluated together, so that they stay in the cache.
+const CACHED: usize = 1 << 17;
+
+/// Number of fours of tokens that are evaluated together.
+const FOURS: usize = 16;
+
 impl TiledProducts<'_> {
+    /// Evaluates the columns of a few panels, for some tokens at a time.
+    fn of_panels(&self, columns: Range<usize>, found: &mut dyn FnMut(usize, usize, &[ExactValue])) {
+        let (width, tokens) = (columns.len(), self.tokens.len());
+        let outputs = columns.clone().step_by(PANEL).map(|first| first..columns.end.min(first + PANEL));
+        let panels: Vec<_> = outputs.map(|outputs| (self.panel(outputs.clone()), outputs)).collect();
+        let mut exacts = vec![ExactValue::default(); FOURS * SIDE * width];
+        for (part, fours) in self.fours.chunks(FOURS).enumerate() {
+            let first = part * FOURS * SIDE;
+            let exacts = &mut exacts[..(tokens - first).min(FOURS * SIDE) * width];
+            for (panel, outputs) in &panels {
+                for (index, (four, exacts)) in fours.iter().zip(exacts.chunks_mut(SIDE * width)).enumerate() {
+                    let tile = PanelTile::new(panel, four);
+                    for (row, exacts) in exacts.chunks_mut(width).enumerate() {
+                        let exacts = &mut exacts[outputs.start - columns.start..][..outputs.len()];
+                        self.of_row(&tile, row, first + index * SIDE + row, outputs.clone(), exacts);
+                    }
+                }
+            }
+            for (token, exacts) in (first..).zip(exacts.chunks(width)) {
+                found(token, columns.start, exacts);
+            }
+        }
+    }
+
+    fn of_row(
+        &self,
+        tile: &PanelTile,
+        row: usize,
+        token: usize,
+        outputs: Range<usize>,
+        exacts: &mut [ExactValue],
+    ) {
+        let n = self.linear.w.cols.div_ceil(self.profile.lanes) as f64;
+        let (sums, squares) = tile.row(row);
+        added(n, sums, &squares, exacts);
+        self.finish(token, outputs, exacts);
+    }
+
     /// Adds biases, and evaluates separately the values that a tile cannot decide.
     fn finish(&self, token: usize, outputs: Range<usize>, exacts: &mut [ExactValue]) {
         if self.linear.bias.is_none() && exacts.iter().all(|exact| !exact.sigma.is_nan()) {

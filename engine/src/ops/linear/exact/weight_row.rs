@@ -45,7 +45,8 @@ impl WeightRow {
             true => decode_matrix_row(w, output, &mut decoded),
             false => quant::decode_row(w.dtype, w.row(output), &mut decoded),
         }
-        let mut codes: Vec<f64> = decoded.into_iter().map(Linear::widened(profile)).collect();
+        let mut codes = vec![0.0; w.cols];
+        Linear::widen(profile, &decoded, &mut codes);
         if !scales.is_empty() {
             return Self { codes, minima: None, block, scales, low: None };
         }
