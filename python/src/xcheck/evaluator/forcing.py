@@ -104,7 +104,7 @@ class Forcing:
         """Returns the recorded row of a module's call.
 
         Some models call a module once per kind of layer, in the order of a Python set, which changes from process to
-        process. A row of another call is taken if it has the value, and the row of this call has not.
+        process. Of the rows that no call has taken, the one with the nearest values is taken.
         """
         row = self.dump.rows.get((name, call, self.pass_number))
         value = recorded(output)
@@ -113,17 +113,22 @@ class Forcing:
         free = [other for other in self.calls_of[name, self.pass_number] if other.site not in self.seen]
         if row in free and (len(free) == 1 or self.agrees(row, value)):
             return row
-        found = next((other for other in free if other is not row and self.agrees(other, value)), None)
-        return found or (row if row in free or not free else free[0])
+        return min(free, key=lambda other: self.distance(other, value)) if free else row
 
     def agrees(self, row: Row, value: torch.Tensor) -> bool:
         """Returns true if a recorded row is a rounded form of a value."""
+        return self.distance(row, value) <= SAME
+
+    def distance(self, row: Row, value: torch.Tensor) -> float:
+        """Returns the largest error of a recorded row, relative to the largest value; infinity for another shape."""
         if tuple(value.shape) != row.shape or value.is_floating_point() != row.dtype.is_floating_point:
-            return False
+            return float("inf")
         with _disable_current_modes():
             exact = value.exact if isinstance(value, Tracked) else value.double()
-            error = (self.dump.value(row).double() - exact).abs()
-            return bool((error <= SAME * exact.abs().max()).all())
+            if not exact.numel():
+                return 0.0
+            error = (self.dump.value(row).double() - exact).abs().max() / exact.abs().max().clamp(min=1e-300)
+            return float(error.nan_to_num(nan=torch.inf))
 
     def judged(self, module: Any, args: Any, kwargs: Any, output: Any, row: Row) -> Any:
         """Reports the exact value of an output, and returns the output with the candidate's value."""
