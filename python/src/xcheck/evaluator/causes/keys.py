@@ -285,7 +285,10 @@ def causes(trial: Trial) -> Iterator[Change]:
                 return
             change = key_change(trial, path, value, other, USUAL_KEY)
             if change is not None and explains(trial, change):
+                change.is_number = isinstance(value, float) or isinstance(other, float)
+                change.is_vague = trial.is_short and change.is_number
                 if not is_determined(trial, path, value, other):
+                    change.is_vague = True
                     key, expected = change.message["key"], change.message["expected"]
                     what = f"the key {key} of config.json is read as another number, such as {words(other)}"
                     change.message.update(what=f"{what} (expected {expected})", found="another number")
@@ -338,6 +341,8 @@ def of_change(trial: Trial, change: Change) -> Iterator[Change]:
             made = key_change(trial, path, value, other, FITTED_KEY)
             if made is not None and explains(trial, made):
                 made.message.update({name: told[name] for name in ("file", "line")})
+                made.is_number, made.is_vague = True, trial.is_short
+                change.keys.append(made)
                 yield made
 
 
