@@ -132,6 +132,8 @@ class Session:
         is_wrong = bool((above if unsure is None else above & ~unsure).any())
         if unsure is not None and not is_wrong:
             message["tie"] = True
+            makers = {choice.path for choice in self.ties.open} - {""}
+            message.update({"choice": min(makers)} if makers else {})
         return is_wrong
 
     def sigma(self, value: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
