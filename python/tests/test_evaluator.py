@@ -27,7 +27,7 @@ class Judged:
     def __init__(self, path, dump, runs: int = 4):
         self.session = Session(str(path), str(dump), runs)
         self.session.load()
-        self.sites, self.missing, self.wrong, self.sigmas = [], [], [], {}
+        self.sites, self.missing, self.wrong, self.tied, self.sigmas = [], [], [], [], {}
         self.hello = self.session.hello("0")
         self.session.run(self.take)
 
@@ -39,8 +39,8 @@ class Judged:
             self.sites.append(site)
             stored = self.session.dump.value(self.session.dump.rows[site])
             self.sigmas[site] = (tensors["sigma"], tensors["exact"])
-            if not message.get("tie") and violations(stored, tensors["exact"], tensors["sigma"]):
-                self.wrong.append(site)
+            if violations(stored, tensors["exact"], tensors["sigma"]):
+                (self.tied if message.get("tie") else self.wrong).append(site)
 
 
 def judged(path, tmp_path, fault=None, dtype=torch.float32, attention="eager", passes=PASSES, **options):

@@ -8,9 +8,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-import xcheck  # noqa: E402
 from test_evaluator import Judged  # noqa: E402
 from test_evaluator_causes import causes_of  # noqa: E402
+
+import xcheck  # noqa: E402
 
 SIZES = dict(depth=2, hidden_size=32, num_heads=2, intermediate_size=48, out_hidden_size=24, patch_size=4)
 TOWERS = {

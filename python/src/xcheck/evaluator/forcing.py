@@ -42,6 +42,7 @@ class Forcing:
         self.pass_number = 0
         self.paused = False
         self.stack: list[str] = []
+        self.given: dict[str, tuple[Any, Any]] = {}  # arguments of the modules that are running
         evaluation.stack = self.stack
         self.seen: set[tuple[str, int, int]] = set()
         self.handles: list[Any] = []
@@ -56,7 +57,7 @@ class Forcing:
         prefix = f"{self.within}." if self.within else ""
         for part, module in self.model.get_submodule(self.within).named_modules():
             name = f"{prefix}{part}" if part else self.within
-            self.handles.append(module.register_forward_pre_hook(self.entering(name)))
+            self.handles.append(module.register_forward_pre_hook(self.entering(name), with_kwargs=True))
             self.handles.append(module.register_forward_hook(self.leaving(name), with_kwargs=True))
         return self
 
@@ -77,9 +78,10 @@ class Forcing:
         self.called.update({(name, self.pass_number): count for name, count in self.calls.items()})
 
     def entering(self, name: str) -> Callable[..., None]:
-        def hook(module: Any, args: Any) -> None:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
             if not self.paused:
                 self.stack.append(name)
+                self.given[name] = args, kwargs
 
         return hook
 
@@ -93,6 +95,7 @@ class Forcing:
                 row = self.row(alias, call, output)
                 if row is not None:
                     output = self.judged(module, args, kwargs, output, row)
+            self.given.pop(name, None)
             self.on_leave(name)
             if self.stack and self.stack[-1] == name:
                 self.stack.pop()

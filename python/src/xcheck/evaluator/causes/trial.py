@@ -25,7 +25,7 @@ from ..operations import CREATIONS
 from ..outputs import recorded
 from ..rounding import Evaluation, is_composite, is_view
 from ..ties import is_within
-from ..tracked import RoundingErrors, Settings, Tracked, fresh
+from ..tracked import RoundingErrors, Settings, Tracked, exact_of, fresh
 from .bypass import Bypass
 from .change import LAYER_NUMBER, SHORT, Change, Run
 
@@ -347,7 +347,3 @@ def copied(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def ignore(*_: Any) -> None:
     return None
-
-
-def exact_of(output: torch.Tensor) -> torch.Tensor:
-    return output.exact if isinstance(output, Tracked) else output.double()
