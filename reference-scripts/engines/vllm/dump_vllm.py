@@ -43,7 +43,7 @@ GEMMA = LLAMA | {
     "pre_feedforward_layernorm": ("ffn_norm", "attn_residual"),
     "post_feedforward_layernorm": ("ffn_post_norm",),
 }
-LIKE_LLAMA = ("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "seed_oss", "ernie4_5", "internlm3")
+LIKE_LLAMA = ("llama", "qwen2", "qwen3", "mistral", "seed_oss", "ernie4_5", "internlm3")
 FAMILIES = {**dict.fromkeys(LIKE_LLAMA, LLAMA), "gemma3_text": GEMMA}
 
 

@@ -107,7 +107,8 @@ class Forcing:
         """Returns the recorded row of a module's call.
 
         Some models call a module once per kind of layer, in the order of a Python set, which changes from process to
-        process. Of the rows that no call has taken, the one with the nearest values is taken.
+        process. Of the rows that no call has taken, the one with the nearest values is taken. Calls of experts are in
+        order, also if all of them are wrong.
         """
         row = self.dump.rows.get((name, call, self.pass_number))
         value = recorded(output)
@@ -116,7 +117,11 @@ class Forcing:
         free = [other for other in self.calls_of[name, self.pass_number] if other.site not in self.seen]
         if row in free and (len(free) == 1 or self.agrees(row, value)):
             return row
-        return min(free, key=lambda other: self.distance(other, value)) if free else row
+        if not free:
+            return row
+        nearest = min(free, key=lambda other: self.distance(other, value))
+        is_in_order = BY_EXPERT.search(name) and row in free and row.shape == tuple(value.shape)
+        return row if is_in_order and not self.agrees(nearest, value) else nearest
 
     def agrees(self, row: Row, value: torch.Tensor) -> bool:
         """Returns true if a recorded row is a rounded form of a value."""
