@@ -301,6 +301,26 @@ fn wrong_indices_do_not_pass_because_of_a_tie() {
 }
 
 #[test]
+fn an_unrecorded_choice_names_the_module_to_record() {
+    for (choice, advice) in [
+        ("model.layers.0.mlp.gate", "; record the output of model.layers.0.mlp.gate"),
+        (modules()[0], "record a run in f32"),
+    ] {
+        let mut all = outputs();
+        all[2].exact[1] += 1.0;
+        let module = all[2].module;
+        let site =
+            json!({"message": "site", "module": module, "call": 0, "pass": 0, "tie": true, "choice": choice});
+        let tied = message(site, &[("exact", all[2].exact.clone()), ("sigma", vec![0.0; 6])]);
+        let (hello, rest) = hello_and_sites(&all, &modules());
+        let judged = judge_answer(&dump(&all, "f32"), [hello, tied, rest].concat(), None).unwrap();
+        assert_eq!(judged.verdict, Verdict::Inconclusive);
+        let reasons: Vec<_> = judged.rows.iter().filter_map(|row| row.reason.as_deref()).collect();
+        assert!(reasons.iter().any(|reason| reason.contains(advice)), "{reasons:?}");
+    }
+}
+
+#[test]
 fn a_systematic_error_within_all_bounds_does_not_pass() {
     // 40 rows with an error of 7 sigma everywhere, or of 2 sigma, which rounding may give.
     for (sigmas, verdict) in [(7.0, Verdict::Inconclusive), (2.0, Verdict::Pass)] {

@@ -38,7 +38,8 @@ roundings.
 
 OTHER_ENGINES = """Each model ran in f32 on the CPU, with a prompt and one or two decoding steps. `record_mlx_lm.py` recorded
 the taps of mlx-lm. `dump_llama_cpp` recorded those of llama.cpp, with an f32 KV cache and an F32 GGUF file from llama.cpp's
-converter. `dump_vllm.py` recorded those of vLLM, with models whose heads have 32 values.
+converter. `dump_vllm.py` and `dump_sglang.py` recorded those of vLLM and SGLang, with models whose heads have 32 values.
+SGLang from PyPI runs on the CPU with torch's attention and without its own kernels, which are for CUDA only.
 For a run that fails, the table has the bound ratio at the first wrong tap, the tap, and the cause that xcheck names.
 `no run` means that the engine or its converter refuses the model. The table has only models that one of the engines runs.
 `not judged` counts the recorded taps that no module of transformers returns. With such taps, the verdict of

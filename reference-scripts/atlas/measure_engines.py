@@ -3,9 +3,11 @@
     python measure_engines.py mlx-lm --models DIR --out RESULTS.jsonl --python VENV/bin/python
     python measure_engines.py llama.cpp --models DIR --out RESULTS.jsonl --llama-cpp SOURCE --dump VENV/bin/dump_llama_cpp
     python measure_engines.py vllm --models DIR --out RESULTS.jsonl --python VENV/bin/python
+    python measure_engines.py sglang --models DIR --out RESULTS.jsonl --python VENV/bin/python
 
-VENV has ../requirements-mlx.txt, is made by ../dump/build_dump_llama_cpp.sh, or has vLLM (../engines/vllm). SOURCE is vendor/llama.cpp of the source
-distribution of llama-cpp-python. The results are lines for make_atlas.py.
+VENV has ../requirements-mlx.txt, is made by ../dump/build_dump_llama_cpp.sh, or has vLLM (../engines/vllm) or SGLang
+(../engines/sglang). SOURCE is vendor/llama.cpp of the source distribution of llama-cpp-python. The results are lines for
+make_atlas.py.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from xcheck.evaluator.candidate import open_dump
 HERE = Path(__file__).parent
 TOKENS = ",".join(str((7 * at + 3) % 90 + 4) for at in range(12))
 SECONDS = 15  # for the causes of a wrong value
-LIMIT = 300  # seconds for each program
+LIMIT = 600  # seconds for each program
 ERROR = re.compile(r"(\w*Error|ERROR[^ ]*|error):")
 
 
@@ -43,7 +45,7 @@ def main() -> None:
     parser.add_argument("--models", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--python", type=Path, help="Python with mlx-lm or vLLM")
+    parser.add_argument("--python", type=Path, help="Python with mlx-lm, vLLM or SGLang")
     parser.add_argument("--llama-cpp", type=Path, help="sources of llama.cpp, with its converter")
     parser.add_argument("--dump", type=Path, help="the program dump_llama_cpp")
     args = parser.parse_args()
@@ -123,14 +125,23 @@ def vllm(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> Non
     call(args.python, script, "--model", older(model, folder), "--tokens", TOKENS, "--out", dump)
 
 
+def sglang(args: argparse.Namespace, model: Path, folder: Path, dump: Path) -> None:
+    """Records a run of SGLang with torch's attention."""
+    script = HERE.parent / "engines/sglang/dump_sglang.py"
+    call(args.python, script, "--model", older(model, folder), "--tokens", TOKENS, "--out", dump)
+
+
 def call(*command: Any) -> None:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=LIMIT)
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired as error:
+        raise NoRun(f"{command[1]}: not finished after {LIMIT} s") from error
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
         raise NoRun(next((line for line in reversed(lines) if ERROR.match(line)), lines[-1]))
 
 
-ENGINES = {"mlx-lm": mlx_lm, "llama.cpp": llama_cpp, "vllm": vllm}
+ENGINES = {"mlx-lm": mlx_lm, "llama.cpp": llama_cpp, "vllm": vllm, "sglang": sglang}
 
 if __name__ == "__main__":
     main()

@@ -106,6 +106,11 @@ def recording(model: Any, force: Recording | None = None) -> Iterator[Recording]
 Inputs = dict[str, torch.Tensor]  # of a model that reads no tokens: pixel_values, input_features
 
 
+def typed(value: torch.Tensor, model: Any) -> torch.Tensor:
+    """Returns an input in the model's type; integers keep their type."""
+    return value.to(model.dtype) if value.is_floating_point() else value
+
+
 class Run(NamedTuple):
     """The passes of a run: the tokens each one read, or the arrays given; and the recorded outputs."""
 
@@ -117,7 +122,7 @@ def run(model: Any, given: list[list[int]] | Inputs, decode: int, force: Recordi
     """Runs the given passes and records every module; after the last, `decode` tokens are generated greedily."""
     with torch.no_grad(), recording(model, force) as values:
         if isinstance(given, dict):
-            model(**{name: value.to(model.dtype) for name, value in given.items()})
+            model(**{name: typed(value, model) for name, value in given.items()})
             return Run(given, values)
         tokens, count, cache = [list(part) for part in given], len(given) + decode, {}
         # Some models round keys to the cache's type: the evaluator uses no cache for one pass.
@@ -138,7 +143,7 @@ def write_dump(path: Path, model: Any, run: Run, settings: dict[str, str]) -> No
     rows, tensors, position = [], {}, 0
     passes, inputs = [], {}
     for name, value in run.given.items() if isinstance(run.given, dict) else ():
-        tensors[f"p0/inputs/{name}"] = value = value.to(model.dtype).contiguous()
+        tensors[f"p0/inputs/{name}"] = value = typed(value, model).contiguous()
         inputs[name] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "file": f"p0/inputs/{name}"}
     for part in [[]] if isinstance(run.given, dict) else run.given:
         passes.append({"position": position, "tokens": part})

@@ -170,6 +170,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral_global": ("mistral", {"sliding_window": None}),
 }
 
+QWEN_VISION = {"depth": LAYERS, "patch_size": 4, "out_hidden_size": 48}
+
 # Models other than causal language models: directory, class, config class, values.
 TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert_encoder": ("BertModel", "BertConfig", {}),
@@ -182,6 +184,16 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "siglip_vision": ("SiglipVisionModel", "SiglipVisionConfig", {"image_size": 16, "patch_size": 4}),
     "clip_vision": ("CLIPVisionModel", "CLIPVisionConfig", {"image_size": 16, "patch_size": 4}),
     "dinov2_vision": ("Dinov2Model", "Dinov2Config", {"image_size": 16, "patch_size": 4}),
+    "qwen2_5_vl_vision": (
+        "Qwen2_5_VisionTransformerPretrainedModel",
+        "Qwen2_5_VLVisionConfig",
+        {**QWEN_VISION, "window_size": 16, "fullatt_block_indexes": [1, 3]},
+    ),
+    "qwen3_vl_vision": (
+        "Qwen3VLVisionModel",
+        "Qwen3VLVisionConfig",
+        {**QWEN_VISION, "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 2]},
+    ),
     "whisper_encoder": ("WhisperEncoder", "WhisperConfig", {"num_mel_bins": 16, "max_source_positions": 24}),
     "t5_encoder": ("T5EncoderModel", "T5Config", {"d_kv": HEAD_DIM, "d_ff": FFN, "feed_forward_proj": "gated-gelu"}),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ENGINES = ["f32 eager", "f32 sdpa", "f32 compiled", "bf16 eager", "bf16 sdpa", "bf16 compiled"]  # of transformers
-OTHERS = ["mlx-lm", "llama.cpp", "vllm"]  # in f32
+OTHERS = ["mlx-lm", "llama.cpp", "vllm", "sglang"]  # in f32
 
 
 def read_results(paths: list[Path]) -> dict[str, dict[str, Any]]:

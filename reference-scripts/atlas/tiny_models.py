@@ -9,6 +9,7 @@ the ones that failed and why, and the versions used.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import re
 import sys
@@ -131,9 +132,14 @@ def first_tensor(output: Any) -> torch.Tensor:
 
 
 def example_inputs(model: Any) -> dict[str, torch.Tensor]:
-    """Returns seeded inputs: 24 token ids, an image, or a log-mel spectrogram."""
+    """Returns seeded inputs: 24 token ids, an image, patches of two images, or a log-mel spectrogram."""
     generator = torch.Generator().manual_seed(7)
     config, main_input = model.config, model.main_input_name
+    if "grid_thw" in inspect.signature(model.forward).parameters:
+        grid = torch.tensor([[1, 8, 6], [1, 4, 4]])  # frames, rows and columns of patches
+        values = config.in_channels * config.temporal_patch_size * config.patch_size**2
+        patches = torch.randn(int(grid.prod(1).sum()), values, generator=generator)
+        return {"hidden_states": patches, "grid_thw": grid}
     if main_input == "pixel_values":
         return {"pixel_values": torch.randn(1, 3, config.image_size, config.image_size, generator=generator)}
     if main_input == "input_features":

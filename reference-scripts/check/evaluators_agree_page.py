@@ -31,6 +31,9 @@ python reference-scripts/check/evaluators_agree.py
 
 The results are in `reference-scripts/check/evaluators_agree.json`. They were measured with
 {versions}.
+
+These models were measured with a later program than the others: tiny-llama3, tiny-gemma3, tiny-gemma4, tiny-gptoss,
+tiny-qwen3-yarn, tiny-qwen2moe, tiny-mixtral, tiny-deepseekv2, tiny-lfm2moe and tiny-llama4-chunks.
 """
 LIMITS = """## Limits
 
@@ -41,8 +44,9 @@ LIMITS = """## Limits
   cancels a wrong factor. torch therefore detects a wrong factor only at `post_attention_layernorm`. The table counts
   this as the same site.
 - **Choices of experts.** Recorded modules contain the logits of a router, and not the experts that it chooses. If
-  two logits are equal in bf16, or differ by less than their rounding, torch cannot know which expert was chosen. It
-  does not judge the values that depend on the choice. Our engine reads the chosen experts from the taps.
+  two logits are equal in bf16, or differ by less than their rounding, torch tries each choice. If none explains the
+  values, for example because of a fault inside the experts, it does not judge them. Our engine reads the chosen
+  experts from the taps.
 - **Order.** Gemma 3n and Gemma 4 compute an embedding for each layer before the first layer. Our engine judges it in
   the layer that reads it, as `layer_input`. The table counts `model.per_layer_projection_norm` as the same site if
   `layer_input` is wrong.

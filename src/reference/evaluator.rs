@@ -64,6 +64,7 @@ package! {
     "evaluator/model.py"
     "evaluator/modules.py"
     "evaluator/operations.py"
+    "evaluator/other_choices.py"
     "evaluator/outputs.py"
     "evaluator/products.py"
     "evaluator/protocol.py"

@@ -177,6 +177,9 @@ pub(crate) struct ExactOutput {
     /// True if the values depend on a choice that rounding can decide either way, such as the experts of a token.
     #[serde(default, rename = "tie")]
     pub(crate) is_tie: bool,
+    /// Path of the module that makes the choice.
+    #[serde(default)]
+    pub(crate) choice: Option<String>,
 }
 
 /// Kind of a module's values.

@@ -180,10 +180,28 @@ impl<'d> ModuleCheck<'d> {
         let judged = self.judged(site, row, (&theirs, &exact, &sigma.data));
         self.rows.push(match judged.verdict {
             Verdict::Fail if output.is_tie && output.kind == OutputKind::Ids => judged.undetermined(TIE),
-            Verdict::Fail if output.is_tie => judged.undetermined(UNRECORDED_CHOICE),
+            Verdict::Fail if output.is_tie => judged.undetermined(&self.unrecorded_choice(output)),
             _ => judged,
         });
         Ok(())
+    }
+
+    /// Returns the reason for values that follow from a choice that the dump does not show.
+    fn unrecorded_choice(&self, output: &ExactOutput) -> String {
+        let maker = output.choice.as_ref();
+        let is_recorded = |maker: &&String| {
+            let rows = &self.dump.manifest.tensors;
+            rows.iter().any(|row| row.module.as_ref() == Some(maker) && row.pass == Some(output.value.pass))
+        };
+        let advice = match maker {
+            Some(maker) if !is_recorded(&maker) => format!("; record the output of {maker}"),
+            _ => ", and the recorded values do not tell xcheck which choice was made; record a run in f32, in which rounding \
+                 decides fewer choices"
+                .to_owned(),
+        };
+        format!(
+            "rounding can decide the choice that these values depend on, e.g. the experts of a token{advice}"
+        )
     }
 
     fn judged(
@@ -283,9 +301,6 @@ impl WorkerFacts {
 
 /// Reason for indices that differ, some of them perhaps without a fault.
 const TIE: &str = "rounding can decide some of these choices, so wrong ones among them would not show";
-
-/// Reason for values that follow from a choice that the dump does not show.
-const UNRECORDED_CHOICE: &str = "rounding can decide the choice that these values depend on, e.g. the experts of a token; record the router's output";
 
 /// Reason for values that would pass whatever they were.
 const BLIND: &str = "the error bounds are as large as the values, so any values would pass; record more modules before this \

@@ -37,7 +37,7 @@ TAPS = {
     "mlp.down_proj": ("ffn_out",),
 }
 PARTS = {"qkv": {"q", "k", "v"}, "gate_up": {"ffn_gate", "ffn_up"}}
-FAMILIES = ("llama", "qwen3")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "ernie4_5", "seed_oss")
 TOP = 20
 
 
@@ -74,8 +74,15 @@ def passes(folder: str) -> list[dict]:
     return [one | {"logits": after["logits_processor"]} for one, after in pairwise(files)]
 
 
-def write(dump: xcheck.Dump, values: dict, wanted: set[str] | None) -> None:
-    """The taps of one pass."""
+def unpadded(tap: str, value: torch.Tensor, size: int) -> torch.Tensor:
+    """Returns an array of the feed-forward block without the columns by which SGLang widens it on the CPU."""
+    if tap == "gate_up":
+        return value.view(len(value), 2, -1)[..., :size].flatten(1)
+    return value[..., :size] if tap == "ffn_act" else value
+
+
+def write(dump: xcheck.Dump, values: dict, size: int, wanted: set[str] | None) -> None:
+    """Writes the taps of one pass; `size` is the feed-forward width."""
 
     def tap(tap: str, value: torch.Tensor, layer: int | None = None, **manner: object) -> None:
         if wanted is None or PARTS.get(tap, {tap}) & wanted:
@@ -92,7 +99,7 @@ def write(dump: xcheck.Dump, values: dict, wanted: set[str] | None) -> None:
                     continue
                 if name in ("q_norm", "k_norm"):  # [T H, D]
                     value = value.reshape(len(values["model.embed_tokens"]), -1, width)
-                tap(name, value, layer - 1 if name == "block_out" else layer)
+                tap(name, unpadded(name, value, size), layer - 1 if name == "block_out" else layer)
     tap("final_norm", values["model.norm"][0])
     tap("block_out", values["model.norm"][1], count - 1)
     tap("last_logits", values["logits"][-1])
@@ -149,7 +156,8 @@ def main() -> None:
     ) as dump:
         for values in read[: arguments.decode + 1]:
             with dump.forward(values["model.forward_batch_info.input_ids"].tolist()):
-                write(dump, values, set(arguments.taps.split(",")) if arguments.taps else None)
+                wanted = set(arguments.taps.split(",")) if arguments.taps else None
+                write(dump, values, config["intermediate_size"], wanted)
         dump.generated(chosen)
     print(f"{arguments.out}: {len(chosen)} passes, generated {chosen}")
 

@@ -21,13 +21,14 @@ from .errors import EvaluatorError
 from .forcing import Forcing
 from .model import load, mark_computed_buffers
 from .modules import call, described, layers
+from .other_choices import explained, outputs
 from .rounding import Evaluation
 from .sigma import sigma_of
 from .tap_forcing import OnMissing, OnTap, TapForcing
 from .tap_rounding import is_compiled, is_other_engine, with_another_rounding
 from .tap_rows import TapRow
-from .ties import Choice, Ties
-from .tracked import Settings, Tracked
+from .ties import Choice, Ties, allowed, is_within
+from .tracked import Settings, exact_of
 
 MASKED = -1e4  # addends of masked scores are less
 
@@ -44,6 +45,7 @@ class Session:
         self.settings = Settings(max(2, runs))
         manifest = self.dump.manifest
         self.settings.is_other_engine = is_other_engine(manifest)
+        self.forcing: Forcing
         self.ties: Ties  # choices that rounding can decide
         self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
         self.rounds_otherwise = is_compiled(manifest) or (bool(self.dump.taps) and self.settings.is_other_engine)
@@ -86,11 +88,14 @@ class Session:
 
         with torch.no_grad(), Forcing(self.model, self.dump, evaluation, on_site) as forcing:
 
-            def on_tie(choice: Choice, count: int) -> None:
+            def on_tie(choice: Choice, count: int) -> torch.Tensor | None:
                 choice.path = forcing.stack[-1] if forcing.stack else ""
-                self.ties.note(choice, count, len(self.dump.passes[forcing.pass_number]))
+                indices = self.with_recorded_experts(choice, forcing.pass_number)
+                if bool(choice.tied.any()):
+                    self.ties.note(choice, count, len(self.dump.passes[forcing.pass_number]))
+                return indices
 
-            self.ties = Ties(self.model)
+            self.forcing, self.ties = forcing, Ties(self.model)
             evaluation.on_tie = on_tie
             forcing.on_choices, forcing.on_open = self.ties.take, self.ties.add
             forcing.on_missing = lambda row, why: send(missing(row, why), {})
@@ -115,11 +120,19 @@ class Session:
             "pass": row.pass_number,
             "kind": "real" if real else "ids",
         }
-        exact = value.exact if isinstance(value, Tracked) else value.double()
+        exact = exact_of(value)
         stored, sigma = self.dump.value(row), self.sigma(value, row.dtype)
         exact = exact if real else self.ties.chosen(stored, exact)
-        unsure = self.ties.undetermined(row.module, value, len(self.dump.passes[row.pass_number]))
-        if self.decide(message, over(stored, exact, sigma), unsure):
+        tokens = len(self.dump.passes[row.pass_number])
+        unsure = self.ties.undetermined(row.module, value, tokens)
+        above = over(stored, exact, sigma)
+        if real and unsure is not None and bool(above.any()) and not bool((above & ~unsure).any()):
+            self.ties.confused(row.module, value, tokens)
+            made = outputs(self.forcing, row, self.ties.open)
+            others = ((exact_of(other), self.sigma(other, row.dtype)) for other in made)
+            exact, sigma = explained(row, stored, (exact, sigma), others, tokens)
+            above = over(stored, exact, sigma)
+        if self.decide(message, above, unsure):
             self.wrong.add(row.site)
         if unsure is not None:
             self.undetermined[row.site] = unsure
@@ -127,11 +140,27 @@ class Session:
         self.ties.take(row.module)
         return message, {"exact": exact, "sigma": sigma}
 
+    def with_recorded_experts(self, choice: Choice, pass_number: int) -> torch.Tensor | None:
+        """Returns the chosen experts, with the recorded ones where rounding allows them: these rows are not tied."""
+        layer = next((at for at, path in enumerate(layers(self.model)) if is_within(choice.path, path)), None)
+        experts, logits = (self.dump.taps.get((tap, layer, pass_number)) for tap in ("experts", "router_logits"))
+        if experts is None or logits is None or logits.shape[-1] != choice.must.shape[-1]:
+            return None
+        recorded = experts.value(self.dump.read_file).long()
+        if recorded.numel() != choice.indices.numel():
+            return None
+        recorded = recorded.view_as(choice.indices)
+        fits = allowed(recorded, choice)
+        choice.tied &= ~fits
+        return torch.where(fits.unsqueeze(-1), recorded, choice.indices)
+
     def decide(self, message: dict[str, Any], above: torch.Tensor, unsure: torch.Tensor | None) -> bool:
         """Returns true if values are wrong whatever rounding decides; else the message says that rounding decides."""
         is_wrong = bool((above if unsure is None else above & ~unsure).any())
         if unsure is not None and not is_wrong:
             message["tie"] = True
+            makers = {choice.path for choice in self.ties.open} - {""}
+            message.update({"choice": min(makers)} if makers else {})
         return is_wrong
 
     def sigma(self, value: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
@@ -140,7 +169,7 @@ class Session:
             return torch.zeros(value.shape, dtype=torch.float64)
         sigma = sigma_of(value, stored)
         if self.rounds_otherwise:
-            exact = value.exact if isinstance(value, Tracked) else value.double()
+            exact = exact_of(value)
             sigma = with_another_rounding(sigma, exact, value.dtype)
         return sigma
 
@@ -169,7 +198,7 @@ class Session:
             **row.name,
             "kind": "real" if real else "ids",
         }
-        exact = (value.exact if isinstance(value, Tracked) else value.double()).reshape(row.shape)
+        exact = exact_of(value).reshape(row.shape)
         sigma = self.sigma(value, row.dtype).reshape(row.shape)
         above = over(row.value(self.dump.read_file), exact, sigma)
         is_wrong = self.decide(message, above, torch.ones((), dtype=torch.bool) if self.ties.open else None)

@@ -42,6 +42,7 @@ class Forcing:
         self.pass_number = 0
         self.paused = False
         self.stack: list[str] = []
+        self.given: dict[str, tuple[Any, Any]] = {}  # arguments of the modules that are running
         evaluation.stack = self.stack
         self.seen: set[tuple[str, int, int]] = set()
         self.handles: list[Any] = []
@@ -56,7 +57,7 @@ class Forcing:
         prefix = f"{self.within}." if self.within else ""
         for part, module in self.model.get_submodule(self.within).named_modules():
             name = f"{prefix}{part}" if part else self.within
-            self.handles.append(module.register_forward_pre_hook(self.entering(name)))
+            self.handles.append(module.register_forward_pre_hook(self.entering(name), with_kwargs=True))
             self.handles.append(module.register_forward_hook(self.leaving(name), with_kwargs=True))
         return self
 
@@ -77,9 +78,10 @@ class Forcing:
         self.called.update({(name, self.pass_number): count for name, count in self.calls.items()})
 
     def entering(self, name: str) -> Callable[..., None]:
-        def hook(module: Any, args: Any) -> None:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
             if not self.paused:
                 self.stack.append(name)
+                self.given[name] = args, kwargs
 
         return hook
 
@@ -93,6 +95,7 @@ class Forcing:
                 row = self.row(alias, call, output)
                 if row is not None:
                     output = self.judged(module, args, kwargs, output, row)
+            self.given.pop(name, None)
             self.on_leave(name)
             if self.stack and self.stack[-1] == name:
                 self.stack.pop()
@@ -104,7 +107,8 @@ class Forcing:
         """Returns the recorded row of a module's call.
 
         Some models call a module once per kind of layer, in the order of a Python set, which changes from process to
-        process. A row of another call is taken if it has the value, and the row of this call has not.
+        process. Of the rows that no call has taken, the one with the nearest values is taken. Calls of experts are in
+        order, also if all of them are wrong.
         """
         row = self.dump.rows.get((name, call, self.pass_number))
         value = recorded(output)
@@ -113,17 +117,26 @@ class Forcing:
         free = [other for other in self.calls_of[name, self.pass_number] if other.site not in self.seen]
         if row in free and (len(free) == 1 or self.agrees(row, value)):
             return row
-        found = next((other for other in free if other is not row and self.agrees(other, value)), None)
-        return found or (row if row in free or not free else free[0])
+        if not free:
+            return row
+        nearest = min(free, key=lambda other: self.distance(other, value))
+        is_in_order = BY_EXPERT.search(name) and row in free and row.shape == tuple(value.shape)
+        return row if is_in_order and not self.agrees(nearest, value) else nearest
 
     def agrees(self, row: Row, value: torch.Tensor) -> bool:
         """Returns true if a recorded row is a rounded form of a value."""
+        return self.distance(row, value) <= SAME
+
+    def distance(self, row: Row, value: torch.Tensor) -> float:
+        """Returns the largest error of a recorded row, relative to the largest value; infinity for another shape."""
         if tuple(value.shape) != row.shape or value.is_floating_point() != row.dtype.is_floating_point:
-            return False
+            return float("inf")
         with _disable_current_modes():
             exact = value.exact if isinstance(value, Tracked) else value.double()
-            error = (self.dump.value(row).double() - exact).abs()
-            return bool((error <= SAME * exact.abs().max()).all())
+            if not exact.numel():
+                return 0.0
+            error = (self.dump.value(row).double() - exact).abs().max() / exact.abs().max().clamp(min=1e-300)
+            return float(error.nan_to_num(nan=torch.inf))
 
     def judged(self, module: Any, args: Any, kwargs: Any, output: Any, row: Row) -> Any:
         """Reports the exact value of an output, and returns the output with the candidate's value."""

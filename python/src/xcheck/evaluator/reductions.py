@@ -117,8 +117,10 @@ def choice(evaluation: Evaluation, call: Call) -> Any:
         return result
     if call.name == "topk" and source.has_errors:
         tie = tied_choice(source, call, result[1])
-        if tie is not None:
-            evaluation.on_tie(*tie)
+        other = None if tie is None else evaluation.on_tie(*tie)
+        if other is not None:
+            other = other.movedim(-1, axis_of(call))
+            result = type(result)((source.exact.gather(axis_of(call), other), other))
     if isinstance(result, torch.Tensor):
         return extreme_of_all(source, result) if is_real(result) else result
     values, indices = result
@@ -151,13 +153,17 @@ def gathered(
     return fresh(values, source.dtype, take(variance), [take(sample) for sample in source.samples(evaluation.settings)])
 
 
+def axis_of(call: Call) -> int:
+    """Returns the axis of a top-k choice."""
+    return int(call.args[2] if len(call.args) > 2 else call.kwargs.get("dim", -1))
+
+
 def tied_choice(source: Tracked, call: Call, indices: torch.Tensor) -> tuple[Choice, int] | None:
     """Returns a choice that rounding can decide in some row, and the number of values that it chooses from.
 
     Rounding can exchange a chosen and a rejected value if it can exchange both with those next to the cut.
     """
-    count = call.args[1]
-    dim = call.args[2] if len(call.args) > 2 else call.kwargs.get("dim", -1)
+    count, dim = call.args[1], axis_of(call)
     largest = call.args[3] if len(call.args) > 3 else call.kwargs.get("largest", True)
     scores, variance = source.exact.movedim(dim, -1), source.variance()
     assert variance is not None

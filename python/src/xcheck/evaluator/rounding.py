@@ -40,7 +40,7 @@ class Evaluation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.settings = settings or Settings(4)
         self.stack: list[str] = []  # paths of the modules that are running, from the outside in
-        self.on_tie: Callable[[Any, int], None] = lambda choice, count: None
+        self.on_tie: Callable[[Any, int], Any] = lambda choice, count: None  # may return other indices
         self.before: Callable[[Call], Any] = lambda call: None
         self.after: Callable[[Call, Any], Any] = lambda call, result: result
 

@@ -73,6 +73,12 @@ class Ties:
             for choice in self.open:
                 choice.rows = None
 
+    def confused(self, module: str, value: torch.Tensor, tokens: int) -> None:
+        """Notes values of another choice: if their rows are sorted by expert, they stand for other tokens, too."""
+        if token_axis(module, value, tokens) is None:
+            for choice in self.open:
+                choice.rows = None
+
     def undetermined(self, module: str, value: torch.Tensor, tokens: int) -> torch.Tensor | None:
         """Returns true for the values of an output that depend on a tied choice; None if there are none."""
         if not self.open:

@@ -178,3 +178,8 @@ def to_layout(values: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     result = torch.zeros(count, dtype=values.dtype)
     like(result, exact).copy_(values)
     return result
+
+
+def exact_of(value: torch.Tensor) -> torch.Tensor:
+    """Returns the exact values of a tensor with or without rounding errors."""
+    return value.exact if isinstance(value, Tracked) else value.double()

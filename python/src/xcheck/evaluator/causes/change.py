@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+import torch
+
 from ..call import Call
 from ..forcing import Forcing
 from ..rounding import Evaluation
@@ -18,6 +20,7 @@ from ..rounding import Evaluation
 USUAL_KEY, FITTED_KEY, ROUND_CONSTANT, WEIGHT, OPERATION, INPUT, UNROUND = range(7)
 LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 MODULE_CALL = "_call_impl"  # function of torch that calls a module's forward function
+SHORT = frozenset([torch.bfloat16, torch.float16])
 SHOWN = 100  # characters of a quoted source line
 
 
@@ -64,6 +67,14 @@ class Change:
     trial: Any = None  # the trial that the change has explained
     confirmed: int | None = None  # modules in which the change is confirmed; None if no run has tried
     is_exact: bool = False  # True if rounding explains all of the error that is left
+    is_number: bool = False  # True if one number is changed
+    is_vague: bool = False  # True for a number that the values do not determine well
+    keys: list[Change] = field(default_factory=list)  # keys that set a changed constant
+
+    @property
+    def is_key(self) -> bool:
+        """True for another value of a key of config.json."""
+        return bool(self.message.get("kind") == "config")
 
     @property
     def model(self) -> Any:

@@ -16,8 +16,6 @@ from ..tracked import Settings, Tracked
 from .change import Change, Run, role_of
 from .trial import Trial
 
-SHORT = frozenset([torch.bfloat16, torch.float16])
-
 
 class Broken(Exception):
     """Ends a run in which a right output has become wrong."""
@@ -41,7 +39,7 @@ def scopes(trial: Trial, change: Change) -> Iterator[frozenset[str]]:
         yield same
     yield layers
     wrong = frozenset(path for path in layers if is_wrong(trial, path))
-    is_weak = change.message["kind"] == "constant" and trial.row.dtype in SHORT
+    is_weak = change.message["kind"] == "constant" and trial.is_short
     if wrong != layers and change.model is None and not is_weak:
         yield wrong
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..bounds import over
-from ..tracked import Settings
-from .trial import Exact, Trial, exact_of
+from ..tracked import Settings, exact_of
+from .trial import Exact, Trial
 from .weights import heads_of
 
 RANGES = 4  # ranges that are listed

@@ -7,10 +7,10 @@ from typing import Callable
 
 import torch
 
-from ..tracked import Settings
+from ..tracked import Settings, exact_of
 from .change import Change
 from .round_numbers import Number, bounds, chosen
-from .trial import Exact, Fit, Trial, exact_of
+from .trial import Exact, Fit, Trial
 
 STEPS = 48
 SPAN = 12.0

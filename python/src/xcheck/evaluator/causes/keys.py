@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -84,10 +85,16 @@ def key_change(trial: Trial, path: tuple[str, ...], value: Any, other: Any, rank
 
 
 def alters_inputs(trial: Trial, key: str) -> bool:
-    """Returns true if a key may alter the mask or the rotation that the module is given."""
-    if not OUTSIDE.search(key) or not any("mask" in name or "position" in name for name in trial.kwargs):
+    """Returns true if a key may alter the mask or the rotation that the module is given, or the order of its rows.
+
+    Vision towers sort the rows of an image by windows, outside of any module.
+    """
+    if not OUTSIDE.search(key):
         return False
-    return not ("rope" in key and is_rotation_recorded(trial))
+    if "window" in key and trial.session.dump.inputs(trial.site[2]):
+        return True
+    has_positions = any("mask" in name or "position" in name for name in trial.kwargs)
+    return has_positions and not ("rope" in key and is_rotation_recorded(trial))
 
 
 def is_rotation_recorded(trial: Trial) -> bool:
@@ -285,7 +292,10 @@ def causes(trial: Trial) -> Iterator[Change]:
                 return
             change = key_change(trial, path, value, other, USUAL_KEY)
             if change is not None and explains(trial, change):
+                change.is_number = isinstance(value, float) or isinstance(other, float)
+                change.is_vague = trial.is_short and change.is_number
                 if not is_determined(trial, path, value, other):
+                    change.is_vague = True
                     key, expected = change.message["key"], change.message["expected"]
                     what = f"the key {key} of config.json is read as another number, such as {words(other)}"
                     change.message.update(what=f"{what} (expected {expected})", found="another number")
@@ -338,11 +348,16 @@ def of_change(trial: Trial, change: Change) -> Iterator[Change]:
             made = key_change(trial, path, value, other, FITTED_KEY)
             if made is not None and explains(trial, made):
                 made.message.update({name: told[name] for name in ("file", "line")})
+                made.is_number, made.is_vague = True, trial.is_short
+                change.keys.append(made)
                 yield made
 
 
 def modelling_source(model: Any) -> str:
-    """Returns the text of the modelling file, and of the RoPE functions that all models share."""
+    """Returns the text of the modelling file, and of the functions of transformers that it imports."""
     file = inspect.getsourcefile(type(model))
     text = Path(file).read_text(encoding="utf-8") if file else ""
-    return text + " rope_theta rope_parameters rope_scaling partial_rotary_factor "
+    names = vars(sys.modules[type(model).__module__]).values()
+    shared = [part for part in names if inspect.isfunction(part) and part.__module__.startswith("transformers.")]
+    texts = [inspect.getsource(part) for part in shared if part.__module__ != type(model).__module__]
+    return " ".join([text, *texts, "rope_theta rope_parameters rope_scaling partial_rotary_factor"])

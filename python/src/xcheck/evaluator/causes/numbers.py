@@ -78,7 +78,7 @@ class Constant:
     operation: str
     at: int  # place among the operands
     value: float
-    both_signs: bool = False  # a limit to both sides, which one number of the model sets
+    is_shared: bool = False  # one number of the model in several lines, or a limit to both sides
 
     @property
     def words(self) -> str:
@@ -115,37 +115,42 @@ def constants_of(trial: Trial) -> list[Constant]:
     evaluation.before = look
     trial.run(evaluation)
     constants = [constant for constant in found if constant.place.path]
-    return constants + limits(constants)
+    return constants + shared(constants)
 
 
-def limits(constants: list[Constant]) -> list[Constant]:
-    """Returns the limits that several operations or both sides have in common."""
-    sizes = [abs(constant.value) for constant in constants if constant.operation in CLAMPS]
-    result: dict[float, Constant] = {}
+def shared(constants: list[Constant]) -> list[Constant]:
+    """Returns the numbers that several operations have in common, such as the factor of cosines and sines."""
+    uses: dict[tuple[str, float], list[Constant]] = {}
     for constant in constants:
-        size = abs(constant.value)
-        if constant.operation in CLAMPS and sizes.count(size) > 1 and size not in result:
-            result[size] = Constant(constant.place, constant.operation, constant.at, size, True)
-    return list(result.values())
+        uses.setdefault(family(constant.operation, constant.value), []).append(constant)
+    return [
+        Constant(first.place, first.operation, first.at, value, True)
+        for (_, value), (first, *others) in uses.items()
+        if others
+    ]
+
+
+def family(operation: str, value: float) -> tuple[str, float]:
+    """Returns what operations with the same number have in common: a limit to both sides is one number."""
+    return ("clamp", abs(value)) if operation in CLAMPS else (operation, value)
 
 
 def exchange(constant: Constant, value: float) -> Callable[[Call], Any]:
     """Returns a change that computes with another number."""
 
     def change(call: Call) -> Any:
-        if constant.both_signs and call.name in CLAMPS and call.reals:
-            for at, number in numbers_of(call):
-                if abs(number) == constant.value:
-                    call.leaves[at] = math.copysign(value, number)
-            call.rebuild()
+        found = [pair for pair in numbers_of(call) if is_meant(*pair, call.name)] if call.reals else []
+        if not found or not (constant.is_shared or place() == constant.place):
             return None
-        if call.name != constant.operation or not call.reals:
-            return None
-        if (constant.at, constant.value) not in list(numbers_of(call)) or place() != constant.place:
-            return None
-        call.leaves[constant.at] = value
+        for at, number in found:
+            call.leaves[at] = math.copysign(value, number) if constant.is_shared and call.name in CLAMPS else value
         call.rebuild()
         return None
+
+    def is_meant(at: int, number: float, operation: str) -> bool:
+        if constant.is_shared:
+            return family(operation, number) == family(constant.operation, constant.value)
+        return (at, number, operation) == (constant.at, constant.value, constant.operation)
 
     return change
 
@@ -176,6 +181,8 @@ def causes(trial: Trial) -> Iterator[CodeChange]:
         expected = f"{constant.value:.6g}"
         change.trial, change.is_exact = trial, fit.error <= EXACT * trial.noise
         change.rank = ROUND_CONSTANT if number.is_round else UNROUND
+        change.is_number = True
+        change.is_vague = trial.is_short or not number.is_round
         change.message = {
             "kind": "constant",
             "what": f"{constant.words} is {number.phrase} (expected {expected})",

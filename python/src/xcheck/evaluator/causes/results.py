@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..bounds import over
 from ..outputs import recorded, replaced
 from ..rounding import as_tracked
-from ..tracked import Settings, fresh
+from ..tracked import Settings, exact_of, fresh
 from .change import OPERATION, WEIGHT, Change, Run
 from .keys import explains
-from .trial import Exact, Trial, exact_of
+from .trial import Exact, Trial
 
 LARGEST = 2048  # channels of which an order is sought
 SHOWN = 16  # channels whose order is listed

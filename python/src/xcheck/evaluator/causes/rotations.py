@@ -78,6 +78,8 @@ def causes(trial: Trial) -> Iterator[Change]:
         if change is None or not explains(trial, change):
             continue
         key, expected = change.message["key"], change.message["expected"]
+        change.is_number = True
+        change.is_vague = trial.is_short or not number.is_round
         change.message["found"] = number.words
         change.message["what"] = f"the key {key} of config.json is read as {number.phrase} (expected {expected})"
         yield change

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..evaluation import Session
 from . import inputs, keys, numbers, operands, results, rotations, steps, weights
-from .change import UNROUND, Change
-from .confirmation import SHORT, confirmed
+from .change import FITTED_KEY, UNROUND, Change
+from .confirmation import confirmed
 from .facts import facts
 from .trial import Trial
 
@@ -19,6 +19,8 @@ GROUPS = (
     (steps.causes, operands.causes),
     (numbers.causes,),
 )
+NUMBERS = (rotations.causes, numbers.causes)  # kinds that fit a number
+HASTY = "; other numbers may explain the values as well, but the search reached its time limit"
 CLOSE = 2.0  # explanations whose errors differ by less are equally good
 SHARE = 0.8  # of the time for the search; the rest is for confirmations
 
@@ -56,6 +58,7 @@ def first_group(trial: Trial) -> list[Change]:
 def tried(trial: Trial, group: int) -> list[Change]:
     """Returns the changes of a group that explain every value; no kind uses the time of all later ones."""
     found: list[Change] = []
+    complete = []
     end = trial.deadline
     later = sum(len(kinds) for kinds in GROUPS[group + 1 :])
     for number, kind in enumerate(GROUPS[group]):
@@ -63,8 +66,26 @@ def tried(trial: Trial, group: int) -> list[Change]:
         left = len(GROUPS[group]) - number + later
         trial.deadline = min(end, now + 2 * (end - now) / left)
         found += kind(trial)
+        complete += [kind] if trial.has_time else []
     trial.deadline = end
-    return found + [key for change in found for key in keys.of_change(trial, change)]
+    found += keys_of(trial, found)
+    return found + rivals(trial, found, complete)
+
+
+def keys_of(trial: Trial, found: list[Change]) -> list[Change]:
+    """Returns the keys that set the changed constants."""
+    return [key for change in found for key in keys.of_change(trial, change)]
+
+
+def rivals(trial: Trial, found: list[Change], complete: list[Any]) -> list[Change]:
+    """Returns all other numbers that explain every value, if a key's number was fitted or is vague."""
+    unsure = [change for change in found if change.is_key and (change.is_vague or change.rank == FITTED_KEY)]
+    if not unsure:
+        return []
+    others = [change for kind in NUMBERS if kind not in complete for change in kind(trial)]
+    for change in [] if trial.has_time else unsure + others:
+        change.message["what"] += HASTY
+    return others + keys_of(trial, others)
 
 
 def count_of(change: Change) -> int:
@@ -78,7 +99,10 @@ def count_of(change: Change) -> int:
 
 
 def likeliest(found: list[Change]) -> list[Change]:
-    """Returns the confirmed changes of the best rank; of these, those that explain the most modules."""
+    """Returns the confirmed changes of the best rank; of these, those that explain the most modules.
+
+    A number does not exclude others that are as good: a vague one no others, a round one no other round ones.
+    """
     by_error = sorted(found, key=lambda change: change.message["error_after"])
     best = next((change.message["error_after"] for change in by_error if count_of(change)), -1.0)
     found = [change for change in found if change.message["error_after"] <= max(CLOSE * best, 1e-12)]
@@ -86,9 +110,26 @@ def likeliest(found: list[Change]) -> list[Change]:
         counted = [(count_of(change), change) for change in found if change.rank == rank]
         most = max(count for count, _ in counted)
         chosen = [change for count, change in counted if count == most and count]
-        chosen.sort(key=lambda change: change.message["error_after"])
-        if rank == UNROUND and len(chosen) > 1 and chosen[0].trial.row.dtype in SHORT:
-            return []  # in a short type, many numbers explain the values: none is evidence
         if chosen:
-            return chosen
+            return distinct(
+                chosen + [change for change in found if is_as_good(change, chosen) and count_of(change) == most]
+            )
     return []
+
+
+def is_as_good(change: Change, chosen: list[Change]) -> bool:
+    """Returns true for another number beside a chosen vague one, and for another round one beside a fitted key."""
+    is_round = change.rank != UNROUND and any(one.is_key and one.rank == FITTED_KEY for one in chosen)
+    return change.is_number and (is_round or any(one.is_vague for one in chosen))
+
+
+def distinct(chosen: list[Change]) -> list[Change]:
+    """Returns each key once, without the constants that it sets, the smallest error first."""
+    listed = {id(change) for change in chosen}
+    chosen = [change for change in chosen if not any(id(key) in listed for key in change.keys)]
+    chosen.sort(key=lambda change: change.message["error_after"], reverse=True)
+    named = {change.message["key" if change.is_key else "what"]: change for change in chosen}
+    is_evidence = len(named) == 1 or any(change.is_key or change.rank != UNROUND for change in chosen)
+    if chosen[0].trial.is_short and not is_evidence:
+        return []  # in a short type, many numbers of the code explain the values
+    return list(named.values())[::-1]

@@ -25,9 +25,9 @@ from ..operations import CREATIONS
 from ..outputs import recorded
 from ..rounding import Evaluation, is_composite, is_view
 from ..ties import is_within
-from ..tracked import RoundingErrors, Settings, Tracked, fresh
+from ..tracked import RoundingErrors, Settings, Tracked, exact_of, fresh
 from .bypass import Bypass
-from .change import LAYER_NUMBER, Change, Run
+from .change import LAYER_NUMBER, SHORT, Change, Run
 
 RULED = (
     frozenset(
@@ -136,6 +136,11 @@ class Trial:
     def module_of_site(self) -> Any:
         """The module whose output is in question."""
         return self.session.model.get_submodule(self.name)
+
+    @property
+    def is_short(self) -> bool:
+        """Returns true if the output has a short type, in which many numbers give the same values."""
+        return self.row.dtype in SHORT
 
     @property
     def has_time(self) -> bool:
@@ -342,7 +347,3 @@ def copied(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def ignore(*_: Any) -> None:
     return None
-
-
-def exact_of(output: torch.Tensor) -> torch.Tensor:
-    return output.exact if isinstance(output, Tracked) else output.double()
