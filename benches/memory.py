@@ -5,8 +5,8 @@ Dumps a run of the model into FOLDER (unless it is there), checks the model agai
 both: everything resident, and what of it is the process's own (the rest is of mapped files, which the system may take back).
 It also prints the time on the clock and of all processors.
 Large models are made by reference-scripts/make/make_random_gguf.py: 7b, or 70b with --sparse, whose layers are holes in a file.
-Where a dump of all layers does not fit the disk, --layers of that script makes a model with a few: time grows by the same
-amount with each layer.
+Where a dump of all layers does not fit the disk, --layers of that script makes a model with a few; layers
+run one after the other.
 What follows is given to `xcheck run`. Linux; needs nothing but Python.
 """
 

@@ -274,7 +274,7 @@ pub fn assert_mistakes_named(of_models: &[(&str, &[Mistake])]) {
     }
     let mistakes =
         of_models.iter().flat_map(|(model, mistakes)| mistakes.iter().map(move |mistake| (model, mistake)));
-    for (model, (supposed, kind, tap)) in one_of(2, mistakes) {
+    for (model, (supposed, kind, tap)) in one_of(3, mistakes) {
         let (code, report) = check_with(model, &[supposed]);
         assert_eq!((code, kinds(&report)), (1, vec![*kind]), "{model}, {supposed}: {report}");
         assert_eq!(report["references"][0]["first_divergence"]["tap"], *tap, "{model}, {supposed}");

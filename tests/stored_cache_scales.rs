@@ -56,7 +56,7 @@ fn the_same_dumps_fail_with_other_scales() {
             let model = scaled(name, ending);
             let (code, report) =
                 checked(model.path(), &folder(name).join("dump.safetensors"), &["--no-causes"]);
-            assert_ne!(code, 0, "{name}, {ending}: {report:#}");
+            assert_eq!(code, 1, "{name}, {ending}: {report:#}");
         }
     }
 }
@@ -161,9 +161,21 @@ fn damaged_scales_and_other_caches_are_refused_with_their_name() {
     );
     let error = ModelFiles::open(three.path()).expect("it is a model").load().err().expect("it is refused");
     assert!(error.to_string().contains("the cache's scales of attn_v, layer 0"), "{error}");
+    let zero_point = changed(
+        "fp8-cache",
+        |_| (),
+        |tensors: &mut Tensors| {
+            let name = "model.layers.0.self_attn.k_zero_point".to_owned();
+            tensors.insert(name, (Dtype::BF16, vec![1], vec![0x80, 0x3f]));
+        },
+    );
+    assert_refused(&zero_point, &["self_attn.k_zero_point", "expected 0"]);
     for (scheme, is_known) in [
         (json!("static"), true),
         (json!({"num_bits": 8, "type": "float"}), true),
+        (json!({"num_bits": 8, "type": "float", "symmetric": true, "strategy": "attn_head"}), true),
+        (json!({"num_bits": 8, "type": "float", "symmetric": false}), false),
+        (json!({"num_bits": 8, "type": "float", "strategy": "channel"}), false),
         (json!("dynamic"), false),
         (json!({"num_bits": 4}), false),
     ] {
@@ -181,17 +193,22 @@ fn damaged_scales_and_other_caches_are_refused_with_their_name() {
     assert_refused(&changed("fp8", method, |_| ()), &["quantization_config.kv_cache_quant_method"]);
 }
 
-/// Model Optimizer stores the scales with the projections, and AutoFP8 one for keys and values.
+/// Model Optimizer stores the scales with the projections, vLLM in a module of attention, and AutoFP8 one for keys and values.
 #[test]
 fn scales_under_other_names_are_read() {
-    let renamed = |tensors: &mut Tensors| {
-        for name in ["k", "v"] {
-            let scale = tensors.remove(&format!("model.layers.0.self_attn.{name}_scale")).expect("a scale");
-            tensors.insert(format!("model.layers.0.self_attn.{name}_proj.{name}_scale"), scale);
-        }
+    let renamed = |folder: &str, of_vllm: bool| {
+        let rename = |tensors: &mut Tensors| {
+            for name in ["k", "v"] {
+                let scale =
+                    tensors.remove(&format!("model.layers.0.self_attn.{name}_scale")).expect("a scale");
+                let module = if of_vllm { "attn".to_owned() } else { format!("{name}_proj") };
+                tensors.insert(format!("model.layers.0.self_attn.{module}.{name}_scale"), scale);
+            }
+        };
+        changed(folder, |_| (), rename)
     };
-    for name in FOLDERS {
-        let model = changed(name, |_| (), renamed);
+    for (name, of_vllm) in FOLDERS.into_iter().flat_map(|name| [(name, false), (name, true)]) {
+        let model = renamed(name, of_vllm);
         let (code, report) = checked(model.path(), &folder(name).join("dump.safetensors"), &["--no-causes"]);
         assert_eq!(code, 0, "{name}: {report:#}");
     }
@@ -204,4 +221,40 @@ fn scales_under_other_names_are_read() {
     let model = ModelFiles::open(model.path()).expect("it is a model").load().expect("it loads").model;
     let matrices = model.matrices();
     assert_eq!(matrices.iter().filter(|(_, matrix)| matrix.cache_scales().is_some()).count(), 2);
+}
+
+/// Layers of Gemma 4 without a projection of values, with scales for values that differ from those for keys.
+#[test]
+fn values_that_are_projected_as_keys_have_scales_of_their_own() {
+    let scaled = |scales: &[(usize, &str, &[f32])]| {
+        let scheme = json!({"num_bits": 8, "type": "float", "dynamic": false});
+        changed(
+            "../architectures/tiny-gemma4moe/hf",
+            |config| {
+                config["quantization_config"] = json!({"quant_method": "compressed-tensors", "config_groups": {},
+                    "format": "dense", "quantization_status": "compressed", "kv_cache_scheme": scheme});
+            },
+            |tensors: &mut Tensors| {
+                for (layer, name, scales) in scales {
+                    let data = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+                    let name = format!("model.layers.{layer}.self_attn.{name}");
+                    tensors.insert(name, (Dtype::F32, vec![scales.len()], data));
+                }
+            },
+        )
+    };
+    let of_model = |copy: &TempDir| ModelFiles::open(copy.path()).expect("it is a model").load();
+    let copy = scaled(&[(1, "k_scale", &[0.5]), (1, "v_scale", &[0.25])]);
+    let model = of_model(&copy).expect("it loads").model;
+    let matrices = model.matrices();
+    let stored = |projection: &str| {
+        let is_it = |site: &str| site.contains(projection) && site.contains('1');
+        let (_, matrix) = matrices.iter().find(|(site, _)| is_it(&site.to_string())).expect("it is there");
+        matrix.cache_scales().map(<[f32]>::to_vec)
+    };
+    assert_eq!((stored("attn_k"), stored("attn_v")), (Some(vec![0.5]), Some(vec![0.25])));
+    // Layers have one head and two heads.
+    assert!(of_model(&scaled(&[(0, "k_scale", &[0.5, 0.25])])).is_ok());
+    let error = of_model(&scaled(&[(1, "k_scale", &[0.5, 0.25])])).err().expect("it is refused");
+    assert!(error.to_string().contains("the cache's scales of attn_k, layer 1"), "{error}");
 }

@@ -125,7 +125,10 @@ impl NumericsOptions {
             // No supported file has 8-bit integers without a scale per block.
             let is_known = (producer.stated_dtype().is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
-            let choices = [Some(self.strictly(model, stated)?), self.of_unknown_scale(producer)?];
+            let has_scales = stated.cache_type() == DType::F8_E4M3
+                && model.matrices().into_iter().any(|(_, matrix)| matrix.cache_scales().is_some());
+            let of_unknown_scale = if has_scales { None } else { self.of_unknown_scale(producer)? };
+            let choices = [Some(self.strictly(model, stated)?), of_unknown_scale];
             return Ok((choices.into_iter().flatten().collect(), has_its_cache && (is_settled || is_known)));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };

@@ -176,7 +176,11 @@ impl SharingAttention {
             false => {
                 let k = w.matrix("attn_k", kv_width, d)?;
                 Some(KeyProjections {
-                    v: if w.has_keys_as_values() { k.clone() } else { w.matrix("attn_v", kv_width, d)? },
+                    v: if w.has_keys_as_values() {
+                        k.clone().with_cache_scales(w.cache_scales("attn_v")?)
+                    } else {
+                        w.matrix("attn_v", kv_width, d)?
+                    },
                     k,
                     k_norm: w.norm("attn_k_norm", head_dim)?,
                     v_norm: c.rms_norm(vec![1.0; head_dim]),

@@ -77,7 +77,7 @@ impl Numerics for CacheOverride {
             return x.map(|value| round_float(self.kv, value));
         }
         let mut data = x.data().to_vec();
-        CACHE_CODES.round(&mut data, x.row_len());
+        CACHE_CODES.round(&mut data, x.shape().last().copied().unwrap_or(1));
         Tensor::new(x.shape(), data)
     }
 

@@ -25,10 +25,11 @@ pub(super) fn check<B: DecoderBlock>(c: &DecoderConfig, file: &TensorFile, layer
     for (layer, block) in layers.iter().enumerate() {
         for (name, matrix) in block.matrices() {
             let count = matrix.cache_scales().map_or(1, <[f32]>::len);
-            if count != 1 && count != c.n_kv_heads {
+            let [_, heads] = c.head_sizes(layer);
+            if count != 1 && count != heads {
                 let (file, tensor) =
                     (file.path().into(), format!("the cache's scales of {name}, layer {layer}"));
-                let (found, expected) = (vec![count], vec![c.n_kv_heads]);
+                let (found, expected) = (vec![count], vec![heads]);
                 return Err(ModelError::WrongShape { file, tensor, found, expected }.into());
             }
         }

@@ -90,6 +90,14 @@ impl LayerWeights<'_, '_> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
     }
 
+    /// Returns the scales of an FP8 cache that stores a matrix's products, by the matrix's GGUF name.
+    ///
+    /// # Errors
+    /// If a scale is not a positive number.
+    pub(crate) fn cache_scales(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.weights.cache_scales(&self.names.of_layer(name, self.layer))
+    }
+
     /// Loads a matrix of one row by its GGUF name: a vector in GGUF files.
     ///
     /// # Errors

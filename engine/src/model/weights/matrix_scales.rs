@@ -51,11 +51,13 @@ impl Weights<'_> {
     }
 
     /// Returns the scales of an FP8 cache that stores a matrix's products, if there are any.
-    pub(super) fn cache_scales(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+    pub(in crate::model) fn cache_scales(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_cache).unwrap_or_default();
-        match self.file.get(&tensor).map(StoredTensor::elements) {
-            Some(count) => Ok(Some(self.vector(&tensor, count)?)),
-            None => Ok(None),
+        let Some(count) = self.file.get(&tensor).map(StoredTensor::elements) else { return Ok(None) };
+        let scales = self.vector(&tensor, count)?;
+        match scales.iter().position(|scale| !(scale.is_finite() && *scale > 0.0)) {
+            None => Ok(Some(scales)),
+            Some(block) => Err(self.bad_scale(&tensor, DType::F32, block)),
         }
     }
 

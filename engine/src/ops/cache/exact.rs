@@ -42,7 +42,11 @@ pub(crate) struct CachedCodes {
 
 impl Operation for CachedCodes {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let (x, width) = (InputTensor::of(&self.x, profile), self.x.row_len());
+        let x = InputTensor::of(&self.x, profile);
+        let width = match self.cache {
+            DType::I8 => self.x.shape()[2],
+            _ => self.x.row_len(),
+        };
         let of_head = |flats: &[usize]| {
             let head = x.part(flats[0] / width * width, width);
             let head = match self.cache {

@@ -119,7 +119,7 @@ class Forcing:
             return row
         if not free:
             return row
-        nearest = min(free, key=lambda other: self.distance(other, value))
+        nearest = min(free, key=lambda other: (self.distance(other, value), other is not row))
         is_in_order = BY_EXPERT.search(name) and row in free and row.shape == tuple(value.shape)
         return row if is_in_order and not self.agrees(nearest, value) else nearest
 

@@ -44,7 +44,7 @@ def outputs(forcing: Forcing, row: Row, choices: list[Choice]) -> Iterator[torch
     path = around([row.module, *(choice.path for choice in choices)])
     given = forcing.given.get(path)
     calls = forcing.calls.get(path, 0) - (path == row.module)
-    if given is None or not path or calls or any(isinstance(part, Cache) for part in (*given[0], *given[1].values())):
+    if given is None or not path or calls or any(is_cache(part) for part in (*given[0], *given[1].values())):
         return  # a cache would be added to twice
     for number in range(MOST):
         found: list[bool] = []
@@ -59,6 +59,11 @@ def outputs(forcing: Forcing, row: Row, choices: list[Choice]) -> Iterator[torch
             return
         if value is not None and tuple(value.shape) == row.shape:
             yield value
+
+
+def is_cache(part: Any) -> bool:
+    """Returns true for a cache; those of some models have a class of their own."""
+    return isinstance(part, Cache) or "Cache" in type(part).__name__
 
 
 def around(paths: list[str]) -> str:
@@ -85,6 +90,8 @@ def output_again(forcing: Forcing, row: Row, path: str, choose: Any) -> torch.Te
             value = recorded(forcing.model.get_submodule(path).forward(*args, **kwargs))
         except Reached:
             return reached[0]
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return None  # a module that cannot run twice
     return value if path == row.module else None
 
 

@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -357,7 +357,12 @@ def modelling_source(model: Any) -> str:
     """Returns the text of the modelling file, and of the functions of transformers that it imports."""
     file = inspect.getsourcefile(type(model))
     text = Path(file).read_text(encoding="utf-8") if file else ""
-    names = vars(sys.modules[type(model).__module__]).values()
-    shared = [part for part in names if inspect.isfunction(part) and part.__module__.startswith("transformers.")]
-    texts = [inspect.getsource(part) for part in shared if part.__module__ != type(model).__module__]
+    own = type(model).__module__
+    functions = [part for part in vars(sys.modules[own]).values() if inspect.isfunction(part)]
+    texts = []
+    for function in functions:
+        module = function.__module__ or ""
+        if module.startswith("transformers.") and module != own:
+            with suppress(OSError, TypeError):  # installed without its source
+                texts.append(inspect.getsource(function))
     return " ".join([text, *texts, "rope_theta rope_parameters rope_scaling partial_rotary_factor"])

@@ -111,9 +111,11 @@ def likeliest(found: list[Change]) -> list[Change]:
         most = max(count for count, _ in counted)
         chosen = [change for count, change in counted if count == most and count]
         if chosen:
-            return distinct(
-                chosen + [change for change in found if is_as_good(change, chosen) and count_of(change) == most]
-            )
+            rivals = [change for change in found if is_as_good(change, chosen)]
+            chosen += [change for change in rivals if count_of(change) == most]
+            for change in chosen if any(rival.confirmed is None for rival in rivals) else []:
+                change.message["what"] += "" if HASTY in change.message["what"] else HASTY
+            return distinct(chosen)
     return []
 
 
@@ -132,4 +134,4 @@ def distinct(chosen: list[Change]) -> list[Change]:
     is_evidence = len(named) == 1 or any(change.is_key or change.rank != UNROUND for change in chosen)
     if chosen[0].trial.is_short and not is_evidence:
         return []  # in a short type, many numbers of the code explain the values
-    return list(named.values())[::-1]
+    return sorted(named.values(), key=lambda change: change.message["error_after"])
