@@ -59,6 +59,28 @@ fn files_that_contradict_each_other_are_refused() {
     assert!(error.contains("exclude_modules' is with \"model.embed_tokens\" in one"), "{error}");
     let error = other(|settings| settings["quant_method"] = json!("fp8"));
     assert!(error.contains("quant_method' is \"fp8\", with hf_quant_config.json"), "{error}");
+    for (key, value) in [
+        ("kv_cache_scheme", json!({"num_bits": 8, "type": "float", "dynamic": false})),
+        ("kv_cache_scheme", json!({"num_bits": 4, "type": "float"})),
+        ("has_zero_point", json!(true)),
+        ("smoothquant_alpha", json!(0.5)),
+    ] {
+        let copy = changed(
+            "modelopt-int4",
+            |config| config["quantization_config"][key] = value.clone(),
+            |_: &mut Tensors| (),
+        );
+        let error = decoded(copy.path()).expect_err("it is refused");
+        let named = if value["num_bits"] == 8 { "kv_cache_quant_algo" } else { key };
+        assert!(error.contains(named), "{key}: {error}");
+    }
+    // The file alone may state a cache, as older versions do.
+    let copy = changed("modelopt-int4", |_| (), keep);
+    let path = copy.path().join("hf_quant_config.json");
+    let mut json = json_of(&path);
+    json["quantization"]["kv_cache_quant_algo"] = json!("FP8");
+    fs::write(path, json.to_string()).expect("it is written");
+    assert!(decoded(copy.path()).is_ok());
 }
 
 #[test]
@@ -135,6 +157,17 @@ fn excluded_modules_must_be_unquantised_and_others_quantised() {
         _ = layers.remove(MODULE);
     };
     assert_refused(&with_file("modelopt-mixed", other, keep), &["down_proj", "no group"]);
+    let twice = |settings: &mut Value| {
+        settings["ignore"] = json!(["lm_head"]);
+        settings["exclude_modules"] = json!(["lm_head", "*down_proj"]);
+    };
+    assert_refused(&with_file("modelopt-fp8", twice, keep), &["'*down_proj'", "excludes it"]);
+    // Every module's settings are read, also those of the last one.
+    let zero_point = |settings: &mut Value| {
+        let layers = settings["quantized_layers"].as_object_mut().expect("an object");
+        layers.values_mut().last().expect("a module")["has_zero_point"] = json!(true);
+    };
+    assert_refused(&with_file("modelopt-mixed", zero_point, keep), &["has_zero_point", "expected false"]);
 }
 
 #[test]

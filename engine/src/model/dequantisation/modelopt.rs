@@ -25,6 +25,9 @@ const NESTED: &str = "quantization";
 /// Key of the format.
 const ALGORITHM: &str = "quant_algo";
 
+/// Keys of the unquantised modules.
+const EXCLUDED: [&str; 2] = ["ignore", "exclude_modules"];
+
 const INPUT_SCALE: &str = "input_scale";
 
 const DENSE: DenseTensors = DenseTensors {
@@ -76,12 +79,14 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
     let place = place(settings)?;
     place.only_keys(KEYS)?;
     let has_float_cache = check_cache(&place)?;
-    let key = if place.get("ignore").is_some() { "ignore" } else { "exclude_modules" };
+    let key = if place.get(EXCLUDED[0]).is_some() { EXCLUDED[0] } else { EXCLUDED[1] };
     let mut filter = ModuleFilter { key_path: place.path_of(key), ..ModuleFilter::all(key) };
-    for text in place.texts(key)? {
-        filter.excluded.push((text.to_owned(), ModulePattern::glob(&place, key, text)?));
-        // Older versions list parts of names.
-        filter.maybe_excluded.push(text.to_owned());
+    for key in EXCLUDED {
+        for text in place.texts(key)? {
+            filter.excluded.push((text.to_owned(), ModulePattern::glob(&place, key, text)?));
+            // Older versions list parts of names.
+            filter.maybe_excluded.push(text.to_owned());
+        }
     }
     let (algorithm, mut groups) = match algorithm(&place)?.as_str() {
         "MIXED_PRECISION" => {
@@ -116,8 +121,20 @@ pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisati
     if algorithm(&stated)? != algorithm(&other)? {
         return Err(other.bad_key(ALGORITHM, format!("{:?}", algorithm(&other)?), expected));
     }
+    stated.only_keys(KEYS)?;
+    for key in ["group_size", "has_zero_point", "quantized_layers"] {
+        if let (Some(one), Some(found)) = (stated.get(key), other.get(key))
+            && one != found
+        {
+            return Err(other.bad_key(key, found, expected));
+        }
+    }
+    // Older versions state the cache in this file alone.
+    if check_cache(&stated)? && !check_cache(&other)? {
+        return Err(other.bad_key("kv_cache_quant_algo", "absent", expected));
+    }
     let excluded = |place: &Config| -> Result<BTreeSet<String>> {
-        let lists = [place.texts("ignore")?, place.texts("exclude_modules")?];
+        let lists = [place.texts(EXCLUDED[0])?, place.texts(EXCLUDED[1])?];
         Ok(lists.concat().into_iter().map(str::to_owned).collect())
     };
     let (listed, other_listed) = (excluded(&stated)?, excluded(&other)?);
@@ -167,6 +184,7 @@ fn mixed_groups(layers: &Config) -> Result<(Vec<FormatGroup>, Vec<HashSet<String
     for module in layers.keys() {
         let Some(own) = layers.object(module)? else { continue };
         own.only_keys(OWN_KEYS)?;
+        check_zero_point(&own)?;
         let settings = (algorithm(&own)?, own.optional_usize("group_size")?);
         let at = match known.get(&settings) {
             Some(&at) => at,
@@ -182,9 +200,13 @@ fn mixed_groups(layers: &Config) -> Result<(Vec<FormatGroup>, Vec<HashSet<String
     Ok((groups, modules))
 }
 
+fn check_zero_point(place: &Config) -> Result<()> {
+    place.only("has_zero_point", &[false.into()], "false (zero points are not supported)")
+}
+
 /// Reads a format.
 fn format_group(place: &Config) -> Result<FormatGroup> {
-    place.only("has_zero_point", &[false.into()], "false (zero points are not supported)")?;
+    check_zero_point(place)?;
     let size = place.optional_usize("group_size")?.filter(|&size| size > 0);
     let dense = |group| dense(group, false);
     let fixed = |algorithm: &str, wanted: usize| match size {
