@@ -59,28 +59,55 @@ fn files_that_contradict_each_other_are_refused() {
     assert!(error.contains("exclude_modules' is with \"model.embed_tokens\" in one"), "{error}");
     let error = other(|settings| settings["quant_method"] = json!("fp8"));
     assert!(error.contains("quant_method' is \"fp8\", with hf_quant_config.json"), "{error}");
-    for (key, value) in [
-        ("kv_cache_scheme", json!({"num_bits": 8, "type": "float", "dynamic": false})),
-        ("kv_cache_scheme", json!({"num_bits": 4, "type": "float"})),
-        ("has_zero_point", json!(true)),
-        ("smoothquant_alpha", json!(0.5)),
-    ] {
-        let copy = changed(
-            "modelopt-int4",
-            |config| config["quantization_config"][key] = value.clone(),
-            |_: &mut Tensors| (),
-        );
-        let error = decoded(copy.path()).expect_err("it is refused");
-        let named = if value["num_bits"] == 8 { "kv_cache_quant_algo" } else { key };
-        assert!(error.contains(named), "{key}: {error}");
-    }
-    // The file alone may state a cache, as older versions do.
-    let copy = changed("modelopt-int4", |_| (), keep);
+}
+
+/// A copy with other settings in both files.
+fn with_both(name: &str, config: impl FnOnce(&mut Value), file: impl FnOnce(&mut Value)) -> TempDir {
+    let copy = changed(name, |json| config(&mut json["quantization_config"]), keep);
     let path = copy.path().join("hf_quant_config.json");
     let mut json = json_of(&path);
-    json["quantization"]["kv_cache_quant_algo"] = json!("FP8");
+    file(&mut json["quantization"]);
     fs::write(path, json.to_string()).expect("it is written");
-    assert!(decoded(copy.path()).is_ok());
+    copy
+}
+
+#[test]
+fn each_of_two_files_is_checked() {
+    let float = json!({"num_bits": 8, "type": "float", "dynamic": false});
+    let int = json!({"num_bits": 8, "type": "int", "dynamic": false});
+    let (four, zero) = (json!({"num_bits": 4, "type": "float"}), ("has_zero_point", json!(true)));
+    let (scheme, fp8) = ("kv_cache_scheme", ("kv_cache_quant_algo", json!("FP8")));
+    type Setting<'v> = (&'v str, Value);
+    let cases: [(&str, Setting, Option<Setting>, &str); 8] = [
+        ("modelopt-int4", (scheme, float.clone()), None, "kv_cache_quant_algo' is absent"),
+        ("modelopt-int4", (scheme, int), Some(fp8.clone()), "kv_cache_quant_algo' is \"FP8\""),
+        ("modelopt-int4", (scheme, four), None, "kv_cache_scheme.num_bits"),
+        ("modelopt-int4", zero.clone(), None, "has_zero_point"),
+        ("modelopt-mixed", zero, None, "has_zero_point"),
+        ("modelopt-int4", ("smoothquant_alpha", json!(0.5)), None, "smoothquant_alpha"),
+        ("modelopt-int4", ("group_size", json!(64)), None, "group_size"),
+        (
+            "modelopt-mixed",
+            ("quantized_layers", json!({MODULE: {"quant_algo": "FP8"}})),
+            None,
+            "quantized_layers",
+        ),
+    ];
+    for (name, (key, value), of_file, named) in cases {
+        let file = |json: &mut Value| {
+            if let Some((key, value)) = &of_file {
+                json[key] = value.clone();
+            }
+        };
+        let copy = with_both(name, |json| json[key] = value.clone(), file);
+        assert_refused(&copy, &[named]);
+    }
+    // Older versions state the cache in the second file alone.
+    for config in [None, Some(float)] {
+        let stated = |json: &mut Value| config.into_iter().for_each(|value| json[scheme] = value);
+        let copy = with_both("modelopt-int4", stated, |json| json[fp8.0] = fp8.1.clone());
+        assert!(decoded(copy.path()).is_ok());
+    }
 }
 
 #[test]
@@ -159,15 +186,20 @@ fn excluded_modules_must_be_unquantised_and_others_quantised() {
     assert_refused(&with_file("modelopt-mixed", other, keep), &["down_proj", "no group"]);
     let twice = |settings: &mut Value| {
         settings["ignore"] = json!(["lm_head"]);
-        settings["exclude_modules"] = json!(["lm_head", "*down_proj"]);
+        settings["exclude_modules"] = json!(["lm_head"]);
     };
-    assert_refused(&with_file("modelopt-fp8", twice, keep), &["'*down_proj'", "excludes it"]);
+    assert_refused(&with_file("modelopt-fp8", twice, keep), &["exclude_modules", "absent beside `ignore`"]);
     // Every module's settings are read, also those of the last one.
-    let zero_point = |settings: &mut Value| {
-        let layers = settings["quantized_layers"].as_object_mut().expect("an object");
-        layers.values_mut().last().expect("a module")["has_zero_point"] = json!(true);
+    let of_last = |key: &'static str, value: bool| {
+        let change = |settings: &mut Value| {
+            let layers = settings["quantized_layers"].as_object_mut().expect("an object");
+            layers.values_mut().last().expect("a module")[key] = json!(value);
+        };
+        with_file("modelopt-mixed", change, keep)
     };
-    assert_refused(&with_file("modelopt-mixed", zero_point, keep), &["has_zero_point", "expected false"]);
+    assert_refused(&of_last("has_zero_point", true), &["has_zero_point", "expected false"]);
+    assert_refused(&of_last("lora_rank", true), &["lora_rank", "expected absent"]);
+    assert!(decoded(of_last("has_zero_point", false).path()).is_ok());
 }
 
 #[test]

@@ -168,29 +168,20 @@ impl ModelFiles {
         let generation = place.find(&config.path.with_file_name(GENERATION))?;
         let quantisation = place.find(&config.path.with_file_name(modelopt::FILE))?;
         let adapter = AdapterFiles::find(place, config.path.parent().unwrap_or(Path::new("")))?;
-        if !held.path.to_string_lossy().ends_with(INDEX) {
-            let weights = vec![held];
-            return Ok(ModelFiles::HuggingFace {
-                config,
-                index: None,
-                weights,
-                tokenizer,
-                chat,
-                generation,
-                quantisation,
-                adapter,
-                aside: None,
-            });
-        }
-        let (weights, mut aside) = (shards::open(place, &held)?, None);
-        for whole in ["model.safetensors", "pytorch_model.bin"] {
-            let path = held.path.with_file_name(whole);
-            let is_shard = weights.iter().any(|shard| shard.path == path);
-            if aside.is_none() && !is_shard && place.find(&path)?.is_some() {
-                aside = Some(whole);
+        let (mut index, mut weights, mut aside) = (None, Vec::new(), None);
+        if held.path.to_string_lossy().ends_with(INDEX) {
+            weights = shards::open(place, &held)?;
+            for whole in ["model.safetensors", "pytorch_model.bin"] {
+                let path = held.path.with_file_name(whole);
+                let is_shard = weights.iter().any(|shard| shard.path == path);
+                if aside.is_none() && !is_shard && place.find(&path)?.is_some() {
+                    aside = Some(whole);
+                }
             }
+            index = Some(held);
+        } else {
+            weights.push(held);
         }
-        let index = Some(held);
         Ok(ModelFiles::HuggingFace {
             config,
             index,

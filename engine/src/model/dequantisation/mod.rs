@@ -8,6 +8,7 @@ mod activations;
 mod affine;
 mod awq;
 mod bitsandbytes;
+mod cache_scales;
 mod codes;
 mod compressed_tensors;
 mod dense_weights;
@@ -34,15 +35,13 @@ pub(crate) use weight_reading::WeightReading;
 
 use std::collections::{BTreeMap, HashSet};
 
-use serde_json::Value;
-
 use crate::error::Result;
 use crate::format::TensorFile;
 use crate::memory;
 use crate::model::json::Config;
 use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
-use module_tensors::{FLOATS, ModuleTensors};
+use module_tensors::ModuleTensors;
 
 /// A storage format of a module's weight.
 trait WeightFormat: Send + Sync {
@@ -181,14 +180,14 @@ impl Dequantisation {
         check_inputs(file)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
-        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && cache_scale(name).is_none());
+        let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !cache_scales::is_one(name));
         let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
         let by_kernels = weights.iter().filter_map(|(module, weight)| {
             Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
         });
         let scales = this.input_scales(file, weights.keys().copied())?;
-        let of_cache = if this.has_float_cache { cache_scales(file)? } else { Vec::new() };
+        let of_cache = if this.has_float_cache { cache_scales::of_modules(file)? } else { Vec::new() };
         file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).chain(of_cache).collect())
     }
 
@@ -256,84 +255,6 @@ impl Dequantisation {
         }
         Ok(())
     }
-}
-
-/// Returns the attention module and the name of a scale of a quantised KV cache; `None` for another tensor.
-fn cache_scale(name: &str) -> Option<(&str, &str)> {
-    const NAMES: [&str; 5] = ["k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point"];
-    // `self_attn.attn.` in files of vLLM, `mixer.` in Nemotron-H.
-    let (_, after) = name.rsplit_once("attn.").or_else(|| name.rsplit_once("mixer."))?;
-    let attention = &name[..name.len() - after.len()];
-    let attention =
-        attention.strip_suffix("attn.").filter(|whole| whole.ends_with("attn.")).unwrap_or(attention);
-    let of_projection =
-        ["k_proj.", "v_proj.", "qkv_proj."].into_iter().find_map(|module| after.strip_prefix(module));
-    NAMES.into_iter().find(|known| *known == of_projection.unwrap_or(after)).map(|scale| (attention, scale))
-}
-
-/// Returns the scales of an FP8 cache under the names of the modules whose results it stores. Modules that the file lacks have
-/// none.
-///
-/// # Errors
-/// If a scale is not a positive number.
-fn cache_scales(file: &TensorFile) -> Result<Vec<(String, StoredTensor)>> {
-    let mut scales = Vec::new();
-    let weights = file.iter().filter(|(name, _)| !name.contains("scale"));
-    let projections: HashSet<&str> =
-        weights.filter_map(|(name, _)| name.rsplit_once('.')).map(|(module, _)| module).collect();
-    for (name, _) in file.iter() {
-        let modules: &[&str] = match cache_scale(name) {
-            Some((_, "k_scale")) => &["k_proj"],
-            Some((_, "v_scale")) => &["v_proj"],
-            Some((_, "kv_scale")) => &["k_proj", "v_proj"],
-            Some(_) => &[],
-            None => continue,
-        };
-        let (module, main) = name.rsplit_once('.').unwrap_or(("", name));
-        let tensors = ModuleTensors { file, module, joint: '.', main: "" };
-        let stored = tensors.require(main, FLOATS)?;
-        let numbers = tensors.finite(main, stored)?;
-        let (is_scale, expected) =
-            if modules.is_empty() { (false, "0 in a cache of floats") } else { (true, "more than 0") };
-        let is_bad = |number: &&f32| if is_scale { **number <= 0.0 } else { **number != 0.0 };
-        if let Some(number) = numbers.iter().find(is_bad) {
-            let problem = format!("it has the value {number}, expected {expected}; the file is damaged");
-            return Err(module_tensors::unpackable(file, name, stored.dtype, problem));
-        }
-        let attention = cache_scale(name).map_or("", |(attention, _)| attention);
-        // Models without a projection of values use that of keys.
-        let keys = format!("{attention}k_proj");
-        let is_there = |module: &String| {
-            projections.contains(module.as_str())
-                || module.ends_with("v_proj") && projections.contains(keys.as_str())
-        };
-        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        for module in modules.iter().map(|module| format!("{attention}{module}")).filter(is_there) {
-            let stored =
-                StoredTensor { dtype: DType::F32, shape: vec![numbers.len()], data: data.clone().into() };
-            scales.push((Matrix::tensor_of_cache(&module), stored));
-        }
-    }
-    Ok(scales)
-}
-
-/// Checks that the KV cache of `kv_cache_scheme` has 8 bits. Returns true if it has floats with stored scales.
-fn check_cache_scheme(config: &Config) -> Result<bool> {
-    let Some(cache) = config.object("kv_cache_scheme")? else { return Ok(false) };
-    cache.only("num_bits", &[8.into()], "8 (other quantised KV caches are not supported)")?;
-    let is_static = !cache.optional_bool("dynamic")?.unwrap_or(false);
-    let is_float = is_static && cache.optional_str("type")? == Some("float");
-    if is_float {
-        cache.only("symmetric", &[true.into(), Value::Null], "true (8-bit floats have no zero point)")?;
-        let strategies = ["tensor".into(), "attn_head".into(), Value::Null];
-        cache.only(
-            "strategy",
-            &strategies,
-            "tensor or attn_head (other scales of KV caches are not supported)",
-        )?;
-        cache.only("group_size", &[Value::Null], "absent")?;
-    }
-    Ok(is_float)
 }
 
 /// Checks that no activations are multiplied by factors before products (AWQ and SmoothQuant of Model Optimizer).

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::format::FileBytes;
 use crate::model::dequantisation::activations::{ActivationScheme, state_all};
 use crate::model::dequantisation::affine::ScaleGroup;
+use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
 use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights, GlobalScale};
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
@@ -24,9 +25,6 @@ const NESTED: &str = "quantization";
 
 /// Key of the format.
 const ALGORITHM: &str = "quant_algo";
-
-/// Keys of the unquantised modules.
-const EXCLUDED: [&str; 2] = ["ignore", "exclude_modules"];
 
 const INPUT_SCALE: &str = "input_scale";
 
@@ -78,15 +76,14 @@ pub(crate) fn config_json(config: &FileBytes, quantisation: Option<&FileBytes>) 
 pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
     let place = place(settings)?;
     place.only_keys(KEYS)?;
-    let has_float_cache = check_cache(&place)?;
-    let key = if place.get(EXCLUDED[0]).is_some() { EXCLUDED[0] } else { EXCLUDED[1] };
+    check_zero_point(&place)?;
+    let has_float_cache = cache(&place)? == Some(CacheKind::StoredFloats);
+    let key = excluded_key(&place)?;
     let mut filter = ModuleFilter { key_path: place.path_of(key), ..ModuleFilter::all(key) };
-    for key in EXCLUDED {
-        for text in place.texts(key)? {
-            filter.excluded.push((text.to_owned(), ModulePattern::glob(&place, key, text)?));
-            // Older versions list parts of names.
-            filter.maybe_excluded.push(text.to_owned());
-        }
+    for text in place.texts(key)? {
+        filter.excluded.push((text.to_owned(), ModulePattern::glob(&place, key, text)?));
+        // Older versions list parts of names.
+        filter.maybe_excluded.push(text.to_owned());
     }
     let (algorithm, mut groups) = match algorithm(&place)?.as_str() {
         "MIXED_PRECISION" => {
@@ -108,7 +105,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
 /// of them.
 ///
 /// # Errors
-/// If they have other formats or exclude other modules; see [`read`].
+/// If they have other formats or caches, or exclude other modules; see [`read`].
 pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisation> {
     let method = settings.require_str("quant_method")?;
     if !method.starts_with("modelopt") {
@@ -122,7 +119,8 @@ pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisati
         return Err(other.bad_key(ALGORITHM, format!("{:?}", algorithm(&other)?), expected));
     }
     stated.only_keys(KEYS)?;
-    for key in ["group_size", "has_zero_point", "quantized_layers"] {
+    check_zero_point(&stated)?;
+    for key in ["group_size", "quantized_layers"] {
         if let (Some(one), Some(found)) = (stated.get(key), other.get(key))
             && one != found
         {
@@ -130,18 +128,17 @@ pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisati
         }
     }
     // Older versions state the cache in this file alone.
-    if check_cache(&stated)? && !check_cache(&other)? {
-        return Err(other.bad_key("kv_cache_quant_algo", "absent", expected));
+    let found = cache(&other)?;
+    if cache(&stated)?.is_some_and(|cache| found != Some(cache)) {
+        let found = other.get("kv_cache_quant_algo").map_or("absent".to_owned(), ToString::to_string);
+        return Err(other.bad_key("kv_cache_quant_algo", found, expected));
     }
-    let excluded = |place: &Config| -> Result<BTreeSet<String>> {
-        let lists = [place.texts(EXCLUDED[0])?, place.texts(EXCLUDED[1])?];
-        Ok(lists.concat().into_iter().map(str::to_owned).collect())
-    };
-    let (listed, other_listed) = (excluded(&stated)?, excluded(&other)?);
-    match listed.symmetric_difference(&other_listed).next() {
+    let (key, other_key) = (excluded_key(&stated)?, excluded_key(&other)?);
+    let listed: BTreeSet<&str> = stated.texts(key)?.into_iter().collect();
+    match listed.symmetric_difference(&other.texts(other_key)?.into_iter().collect()).next() {
         Some(text) => {
             let found = format!("with {text:?} in one of the two files");
-            Err(other.bad_key("exclude_modules", found, expected))
+            Err(other.bad_key(other_key, found, expected))
         }
         None => read(file),
     }
@@ -162,8 +159,17 @@ fn algorithm(place: &Config) -> Result<String> {
     Ok(place.require_str(ALGORITHM)?.to_uppercase())
 }
 
-/// Checks that the KV cache is not quantised or has 8-bit floats. Returns true if it has floats.
-fn check_cache(place: &Config) -> Result<bool> {
+/// Returns the key of the unquantised modules. Two lists in one file are refused, since engines read either of them.
+fn excluded_key(place: &Config) -> Result<&'static str> {
+    match (place.get("ignore"), place.get("exclude_modules")) {
+        (Some(_), Some(found)) => Err(place.bad_key("exclude_modules", found, "absent beside `ignore`")),
+        (Some(_), None) => Ok("ignore"),
+        _ => Ok("exclude_modules"),
+    }
+}
+
+/// Returns the kind of the KV cache; `None` if the settings do not state one.
+fn cache(place: &Config) -> Result<Option<CacheKind>> {
     place.only(
         "kv_cache_quant_algo",
         &["FP8".into()],
@@ -173,7 +179,7 @@ fn check_cache(place: &Config) -> Result<bool> {
         Some(scheme) if !scheme.is_object() => {
             Err(place.bad_key("kv_cache_scheme", scheme, "an object with 8 bits (others are not supported)"))
         }
-        _ => Ok(super::check_cache_scheme(place)? || place.get("kv_cache_quant_algo").is_some()),
+        _ => Ok(cache_kind(place)?.or(place.get("kv_cache_quant_algo").map(|_| CacheKind::StoredFloats))),
     }
 }
 
@@ -206,7 +212,6 @@ fn check_zero_point(place: &Config) -> Result<()> {
 
 /// Reads a format.
 fn format_group(place: &Config) -> Result<FormatGroup> {
-    check_zero_point(place)?;
     let size = place.optional_usize("group_size")?.filter(|&size| size > 0);
     let dense = |group| dense(group, false);
     let fixed = |algorithm: &str, wanted: usize| match size {

@@ -7,13 +7,14 @@ use crate::model::dequantisation::activations::ActivationScheme;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::awq::Awq;
 use crate::model::dequantisation::bitsandbytes::{EightBits, FourBits};
+use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
 use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
 use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
 use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{
-    Dequantisation, FormatGroup, check_cache_scheme, compressed_tensors, modelopt, one_group, torchao,
+    Dequantisation, FormatGroup, compressed_tensors, modelopt, one_group, torchao,
 };
 use crate::model::json::Config;
 use crate::model::quantisation;
@@ -234,7 +235,7 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     // AutoFP8 writes "static" for floats with one scale for each layer.
     let has_float_cache = match settings.get(CACHE) {
         Some(Value::String(scheme)) if scheme == "static" => true,
-        Some(Value::Object(_)) | None => check_cache_scheme(settings)?,
+        Some(Value::Object(_)) | None => cache_kind(settings)? == Some(CacheKind::StoredFloats),
         Some(other) => return Err(settings.bad_key(CACHE, other, "\"static\", or an object with 8 bits")),
     };
     settings.only("modules_to_convert", &[], "absent (it is not supported)")?;

@@ -5,12 +5,13 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::model::dequantisation::activations::{ActivationScheme, state_all};
 use crate::model::dequantisation::affine::ScaleGroup;
+use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
 use crate::model::dequantisation::compressed_tensors::packed_weights::PackedWeights;
 use crate::model::dequantisation::compressed_tensors::with_inputs;
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
 use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights, GlobalScale};
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
-use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, check_cache_scheme};
+use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
 use crate::model::json::Config;
 
 const DENSE: DenseTensors = DenseTensors {
@@ -66,7 +67,7 @@ const ARGUMENTS: &[&str] = &[
 pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequantisation> {
     config.only_keys(KEYS)?;
     let empty = Value::Object(serde_json::Map::new());
-    let has_float_cache = check_cache_scheme(config)?;
+    let has_float_cache = cache_kind(config)? == Some(CacheKind::StoredFloats);
     config.only("transform_config", std::slice::from_ref(&empty), "absent (rotations are not supported)")?;
     config.only(
         "moe_sparsity_config",
