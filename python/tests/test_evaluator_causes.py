@@ -18,7 +18,7 @@ from xcheck.evaluator.causes.change import Change, Run  # noqa: E402
 from xcheck.evaluator.causes.confirmation import confirmed  # noqa: E402
 from xcheck.evaluator.causes.keys import read_entries  # noqa: E402
 from xcheck.evaluator.causes.round_numbers import bounds, chosen, decimals  # noqa: E402
-from xcheck.evaluator.causes.search import likeliest, search  # noqa: E402
+from xcheck.evaluator.causes.search import HASTY, likeliest, search  # noqa: E402
 from xcheck.evaluator.causes.trial import Trial  # noqa: E402
 
 BF16 = torch.bfloat16
@@ -219,3 +219,21 @@ def test_changes_without_time_for_a_confirmation_are_not_taken():
     trial = SimpleNamespace(end=0.0, unconfirmed=[])
     change = Change(0, {"error_after": 1.0, "what": "a constant"}, trial=trial)
     assert likeliest([change]) == [] and trial.unconfirmed
+
+
+def number(error, found, end=float("inf"), confirmed=1):
+    trial = SimpleNamespace(end=end, unconfirmed=[], is_short=True)
+    told = {"error_after": error, "what": f"the number is {found}", "key": found, "kind": "config"}
+    return Change(1, told, trial=trial, confirmed=confirmed, is_number=True, is_vague=True)
+
+
+def test_numbers_that_explain_as_much_are_listed_by_their_error():
+    """A number that is found twice counts by its smallest error."""
+    found = [number(1.5, "a"), number(1.2, "b"), number(1.1, "a")]
+    assert [change.message["error_after"] for change in likeliest(found)] == [1.1, 1.2]
+
+
+def test_a_cause_says_that_another_had_no_time_for_a_confirmation():
+    alone = likeliest([number(1.0, "a")])
+    (named,) = likeliest([number(1.0, "a"), number(1.1, "b", end=0.0, confirmed=None)])
+    assert HASTY in named.message["what"] and HASTY not in alone[0].message["what"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+DynamicCache = pytest.importorskip("transformers").DynamicCache
 pytest.importorskip("safetensors")
 
 from test_evaluator import PASSES, Judged  # noqa: E402
@@ -13,7 +13,7 @@ from test_evaluator_ties import SCORES, choices  # noqa: E402
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
-from xcheck.evaluator.other_choices import another, around  # noqa: E402
+from xcheck.evaluator.other_choices import another, around, is_cache  # noqa: E402
 
 BLOCK = "model.layers.1.mlp"  # chooses experts, which its router does not return
 FEW = {"model.layers.0", f"{BLOCK}.gate", f"{BLOCK}.experts", BLOCK, "logits"}
@@ -75,3 +75,10 @@ def test_the_smallest_module_around_several_is_run_again():
     assert around(["m.layers.1.mlp.experts", "m.layers.1.mlp.gate"]) == "m.layers.1.mlp"
     assert around(["m.layers.1.mlp", "m.layers.1.mlp.gate"]) == "m.layers.1.mlp"
     assert around(["lm_head", "m.layers.1"]) == ""
+
+
+def test_caches_are_recognised_also_if_a_model_has_a_class_of_its_own():
+    class HybridDynamicCache:
+        pass
+
+    assert is_cache(DynamicCache()) and is_cache(HybridDynamicCache()) and not is_cache(torch.ones(2))

@@ -17,7 +17,7 @@ from .modules import ATTENTION
 from .outputs import has_choices, recorded, replaced
 from .rounding import Evaluation
 from .ties import BY_EXPERT
-from .tracked import Tracked, fresh
+from .tracked import Tracked, exact_of, fresh
 
 SAME = 1 / 64  # error of a rounded value, relative to the largest value of its array
 
@@ -132,7 +132,7 @@ class Forcing:
         if tuple(value.shape) != row.shape or value.is_floating_point() != row.dtype.is_floating_point:
             return float("inf")
         with _disable_current_modes():
-            exact = value.exact if isinstance(value, Tracked) else value.double()
+            exact = exact_of(value)
             if not exact.numel():
                 return 0.0
             error = (self.dump.value(row).double() - exact).abs().max() / exact.abs().max().clamp(min=1e-300)
@@ -178,7 +178,7 @@ class Forcing:
         if not BY_EXPERT.search(row.module) or value.dim() != 2 or self.agrees(row, value):
             return None
         with _disable_current_modes():
-            exact = value.exact if isinstance(value, Tracked) else value.double()
+            exact = exact_of(value)
             distances = torch.cdist(self.dump.value(row).double(), exact)
             nearest = []
             for distance in distances:

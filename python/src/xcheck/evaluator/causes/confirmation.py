@@ -12,7 +12,7 @@ from ..evaluation import run_passes
 from ..forcing import Forcing
 from ..model import mark_computed_buffers
 from ..rounding import Evaluation
-from ..tracked import Settings, Tracked
+from ..tracked import Settings, exact_of
 from .change import Change, Run, role_of
 from .trial import Trial
 
@@ -68,7 +68,7 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
         may_be_wrong = row.site in session.wrong and row.module not in demanded
         if may_be_wrong:
             return
-        exact = value.exact if isinstance(value, Tracked) else value.double()
+        exact = exact_of(value)
         above = over(session.dump.value(row), exact, session.sigma(value, row.dtype))
         known = session.undetermined.get(row.site)
         if bool((above if known is None else above & ~known).any()):

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..call import is_real
 from ..modules import layer_of
-from ..tracked import fresh
+from ..tracked import exact_of, fresh
 from .change import INPUT, LAYER_NUMBER, WEIGHT, Change, Run
 from .keys import explains
 from .trial import Trial
@@ -143,7 +143,7 @@ def exchanged(trial: Trial) -> Iterator[Change]:
             if inside or tuple(value.shape) != row.shape or not row.dtype.is_floating_point:
                 continue
             stored = trial.session.dump.value(row).double()
-            if torch.equal(stored, value.exact if hasattr(value, "exact") else value.double()):
+            if torch.equal(stored, exact_of(value)):
                 continue
             what = f"{trial.root or trial.path} reads the output of {row.module} in place of its input"
             told = {"kind": "input", "what": what, "key": row.module}
