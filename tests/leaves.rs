@@ -14,7 +14,7 @@ macro_rules! leaves {
 }
 
 leaves! {
-    polynomial "../engine/src/exponential/polynomial.rs"
+    exponential "../engine/src/exponential.rs"
     interval "../judge/src/kld/interval.rs"
     remaining_time "../src/cli/remaining_time.rs"
     residual "../judge/src/identify/residual.rs"

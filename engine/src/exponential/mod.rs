@@ -1,5 +1,0 @@
-//! e^x in `f64`, for loops that compilers vectorise.
-
-mod polynomial;
-
-pub(crate) use polynomial::exp;
