@@ -43,7 +43,7 @@ def measured(command: list[str]) -> None:
     said.seek(0)
     verdict = [line for line in said.read().splitlines() if line][-1:]
     marks = ", ".join(f"{MARKS[name]} {kilobytes / 1024:.0f} MB" for name, kilobytes in most.items())
-    times = f"{time.monotonic() - start:.0f} s, {processor_seconds() - before:.0f} s of processors"
+    times = f"{time.monotonic() - start:.0f} s, {processor_seconds() - before:.0f} processor seconds"
     print(f"{command[1]}: exit {child.returncode}, {times}, {marks}; {verdict}", flush=True)
     if child.returncode not in VERDICTS:
         sys.exit(f"error: {command[1]} did not come to its end")

@@ -104,7 +104,7 @@ fn dynamic(x: &[f32], _: &Matrix, input: InputScale) -> InputScale {
     InputScale { number: if step > 0.0 { step } else { 1.0 }, ..input }
 }
 
-/// The scale that the file states, also for matrices whose scales are computed.
+/// The file's own scheme: the stored scale, or one for each token.
 fn stated(x: &[f32], w: &Matrix, input: InputScale) -> InputScale {
     match input.codes {
         InputCodes::Int8Groups => dynamic(x, w, InputScale { codes: InputCodes::Int8, ..input }),
@@ -126,7 +126,7 @@ fn of_queries(_: &[f32], w: &Matrix, input: InputScale) -> InputScale {
     if w.cols == 128 { InputScale { number: number_of_queries(input.number), ..input } } else { input }
 }
 
-/// The number of the queries in the model whose down projection has this number.
+/// The stored input scale of queries in the model whose down projection has this one.
 pub(crate) fn number_of_queries(of_down: f32) -> f32 {
     static NUMBERS: LazyLock<Vec<[f32; 2]>> = LazyLock::new(|| {
         const NAMES: [&str; 7] = [
@@ -144,7 +144,7 @@ pub(crate) fn number_of_queries(of_down: f32) -> f32 {
     of_model.expect("a model with this number")[0]
 }
 
-/// The numbers that a model stores for queries and for its down projection.
+/// The input scales that a model stores for queries and for its down projection.
 fn numbers(name: &str) -> [f32; 2] {
     let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
     let matrices = model.matrices();

@@ -61,7 +61,7 @@ fn the_same_dumps_fail_with_other_scales() {
     }
 }
 
-/// Leaves the codes of the new rows without their scales, one or one for each head.
+/// A fault: codes of new rows are not multiplied by their scale, or by that of their head.
 struct UnscaledCodes {
     point: Point,
     scales: Vec<f32>,
@@ -253,7 +253,7 @@ fn values_that_are_projected_as_keys_have_scales_of_their_own() {
         matrix.cache_scales().map(<[f32]>::to_vec)
     };
     assert_eq!((stored("attn_k"), stored("attn_v")), (Some(vec![0.5]), Some(vec![0.25])));
-    // Layers have one head and two heads.
+    // Layer 0 has two heads, layer 1 has one.
     assert!(of_model(&scaled(&[(0, "k_scale", &[0.5, 0.25])])).is_ok());
     let error = of_model(&scaled(&[(1, "k_scale", &[0.5, 0.25])])).err().expect("it is refused");
     assert!(error.to_string().contains("the cache's scales of attn_k, layer 1"), "{error}");

@@ -211,7 +211,7 @@ impl ErrorMap {
             let cells = &mut self.largest[row * high / rows * wide..][covered.clone()];
             for (cell, end_of_cell) in cells.iter_mut().zip(&self.ends[0][covered]) {
                 let end = until.min(first + end_of_cell * inner);
-                // A cell with an error of at least the bound's magnitude cannot change.
+                // No error of the run exceeds `bound`, so a cell that has its magnitude cannot change.
                 if *cell < bound {
                     let part = start - run.start..end - run.start;
                     *cell = (*cell).max(ErrorMagnitude::of(largest(part)));

@@ -238,8 +238,8 @@ impl Matrix {
         format!("{module}.cache_scales")
     }
 
-    /// Returns the scales of an FP8 cache that stores the products, one or one for each head; `None` if the file states
-    /// none.
+    /// Returns the scales of an FP8 cache that stores the products: one scale, or one for each head; `None` if the file
+    /// states none.
     pub fn cache_scales(&self) -> Option<&[f32]> {
         self.cache_scales.as_ref().map(|scales| scales.as_slice())
     }

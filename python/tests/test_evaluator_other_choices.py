@@ -1,4 +1,4 @@
-"""Choices that rounding decides otherwise: the values of any of them pass, those of no choice do not."""
+"""Choices that rounding decides otherwise: the values of each of them pass, and values that no choice gives do not."""
 
 from __future__ import annotations
 

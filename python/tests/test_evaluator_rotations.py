@@ -45,7 +45,7 @@ def rope_parameter(name, value):
 def test_a_number_of_yarn_is_named_alone_only_if_it_alone_explains_the_values(
     models, tmp_path, dtype, fault, words, rival
 ):
-    """In a short type, the factor changes little but the attention scale, and any scale is that of some factor."""
+    """In a short type, the factor changes hardly more than the attention scale, and some factor has any given scale."""
     assert not judged(models("gpt_oss"), tmp_path, dtype=TYPES[dtype]).wrong
     causes = causes_of(judged(models("gpt_oss"), tmp_path, fault, TYPES[dtype]))
     named = [cause["what"] for cause in causes]

@@ -113,13 +113,14 @@ def make(out, name, config):
     mtq.quantize(made, config, lambda model: model(TOKENS))
     fake = {}
     if name == "modelopt-int4":
-        # The packed format has no class. Export and quantisers round ties to other codes, which rounded weights do not have.
+        # No class of the library decodes the packed format. Export and quantisers round ties to different codes; weights that are
+        # rounded once have no ties.
         linear = made.get_submodule(MODULE)
         linear.weight.data = linear.weight_quantizer(linear.weight)
         # Integers have no negative zero.
         fake[MODULE] = linear.weight_quantizer(linear.weight) + 0.0
     folder.mkdir(parents=True, exist_ok=True)
-    # The export gives queries, keys and values one scale, and gate and up.
+    # The export gives one scale to queries, keys and values, and one to gate and up.
     requantize_resmooth_fused_llm_layers(made)
     live = copy.deepcopy(made)
     with tempfile.TemporaryDirectory() as saved:

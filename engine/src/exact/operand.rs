@@ -320,7 +320,7 @@ fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange, step: f64,
     let code = |scaled: f64, ends: (f32, f32)| codes.nearest_around(zero, scaled, ends);
     let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
     let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
-    // Engines that store the inverse of the step decode by a step that is rounded twice more.
+    // Engines that store the inverse of the step decode with a step that has two more roundings.
     let inverted = if codes.scale.is_power() { 0.0 } else { 2.0 * U };
     let [low, high] = [(low, -1.0), (high, 1.0)].map(|(code, side)| {
         let off: f64 = side * code.signum() * inverted;

@@ -96,8 +96,8 @@ pub trait Operation: Any + Send + Sync {
 
 /// Evaluates some rows of an operation column by column.
 pub trait ColumnEvaluator: Sync {
-    /// Evaluates some columns of all rows, and calls `found(row, column, results)` for results from a column on. Rows
-    /// count from 0.
+    /// Evaluates a range of columns in each of these rows. Calls `found(row, column, results)`: `results` are consecutive,
+    /// the first one is at `column`, and the first row is 0.
     fn at(&self, columns: Range<usize>, found: &mut dyn FnMut(usize, usize, &[ExactValue]));
 }
 

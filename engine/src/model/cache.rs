@@ -25,8 +25,8 @@ pub struct KvLayer {
     scales: CacheScales,
 }
 
-/// Scales of an FP8 cache of one layer, by which keys and values are divided before they are stored: each one, or one for
-/// each head.
+/// Scales of an FP8 cache of one layer, by which keys and values are divided before they are stored. Keys and values have
+/// one scale each, or one for each head.
 #[derive(Clone, Debug, Default)]
 pub struct CacheScales {
     /// Scales of keys.

@@ -189,8 +189,8 @@ pub trait Numerics: Send + Sync {
     /// Returns the value that the KV cache stores for keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;
 
-    /// Returns the values that an FP8 cache stores for keys or values, `[T, Hkv, D]`, times their scales: one, or one for
-    /// each head.
+    /// Returns keys or values, `[T, Hkv, D]`, as an FP8 cache gives them back: stored codes times their scales. There is one
+    /// scale, or one for each head.
     fn to_scaled_cache(&self, x: Tensor, scales: &[f32]) -> Tensor {
         cache::scaled(x, scales, ScaleType::of(self.activation_type()))
     }

@@ -19,7 +19,7 @@ pub enum CodeGroup {
     Token,
     /// All values of all tokens of a pass.
     Pass,
-    /// The values that the file states for the matrix: all values of all passes, with a stored scale, or groups.
+    /// The values that the file states for the matrix: all values of all passes, which share a stored scale, or groups.
     /// Activations of other matrices are not quantised.
     Matrix,
 }
@@ -249,13 +249,13 @@ impl ActivationCodes {
         self.scale.is_power().then(powers)
     }
 
-    /// Returns true if the codes of a group are 0 whose largest value is not a normal number of `f16`: compressed-tensors
-    /// computes its power of two in `f16`.
+    /// Returns true if a group whose largest value is not a normal number of `f16` has only codes of 0: compressed-tensors
+    /// computes the group's power of two in `f16`.
     fn loses_small_powers(&self) -> bool {
         self.scale == ScaleType::Power && self.values == Some(ScaleType::F16)
     }
 
-    /// Returns true if all codes of a group are 0 whose scale is 0.
+    /// Returns true if a group whose scale is 0 has only codes of 0.
     pub(crate) fn has_zero_groups(&self) -> bool {
         self.local.is_some() || self.scale.is_power()
     }

@@ -32,7 +32,7 @@ impl ScaleType {
     /// Types of scales that are powers of two.
     pub(crate) const POWERS: [Self; 3] = [ScaleType::Power, ScaleType::PowerBelow, ScaleType::PowerAbove];
 
-    /// Returns the type that results of this type are rounded to.
+    /// Returns the scale type of an engine whose results have this type.
     pub(crate) fn of(results: DType) -> Self {
         match results {
             DType::BF16 => ScaleType::Bf16,
@@ -110,7 +110,8 @@ impl LocalScales {
         stored / self.global
     }
 
-    /// Returns the stored scales from the least to the most. Some engines store the smallest scale in place of 0.
+    /// Returns all numbers that a stored scale can have from `least` to `most`, in ascending order. Some engines store the
+    /// smallest scale in place of 0.
     pub(super) fn between(&self, least: f32, most: f32) -> Vec<f32> {
         let most = if least == 0.0 { most.max(LEAST_E4M3) } else { most };
         let next = |&scale: &f32| Some(scale + step_at(scale, 3, -6)).filter(|&next| next <= most);

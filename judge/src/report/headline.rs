@@ -241,7 +241,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         NormWeights => Act("uses the weights of another norm"),
         NormMissing => Act("leaves out a norm"),
         NormScope => Act("normalises over other values"),
-        NormOrder => Act("applies a norm before an operation in place of after it, or the reverse"),
+        NormOrder => Act("applies a norm before an operation instead of after it, or the reverse"),
         RopePairing => Act("rotates other pairs of values"),
         RopeTheta => Setting("RoPE base"),
         RopeScaling => Setting("RoPE scaling"),

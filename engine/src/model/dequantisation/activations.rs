@@ -196,8 +196,9 @@ impl ActivationScheme {
     }
 }
 
-/// States the groups of all activations if one format group states its codes: a dump has one arithmetic, with stated codes
-/// or without. Returns the indices of a group that states codes, and of each group that cannot.
+/// If the file determines the codes of one format group, does so for all groups, because a dump is judged either by codes
+/// that the file determines or by codes that its values show. Returns the index of such a group, and of each group whose
+/// codes stay open.
 pub(super) fn state_all(groups: &mut [FormatGroup]) -> Option<(usize, Vec<usize>)> {
     let states = |group: &FormatGroup| group.activations.as_ref().is_some_and(ActivationScheme::is_stated);
     let stated = groups.iter().position(states)?;

@@ -20,7 +20,8 @@ pub(super) struct Float4Weights {
 pub(super) struct Float4Tensors {
     /// Codes.
     pub(crate) codes: &'static str,
-    /// All names, also of tensors that are not needed. The first one exists in every quantised module alone.
+    /// All names, also of tensors that are not needed. Every quantised module has the first one, and no
+    /// other module has it.
     pub(crate) all: &'static [&'static str],
 }
 

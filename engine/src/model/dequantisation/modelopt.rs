@@ -101,8 +101,8 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
     Ok(Dequantisation { name, groups, filter, has_float_cache, other_names: None })
 }
 
-/// Reads the settings of `hf_quant_config.json` beside a `quantization_config`, which lacks some keys. Engines read either
-/// of them.
+/// Reads the settings of `hf_quant_config.json` beside `quantization_config` in `config.json`, which lacks some of its keys.
+/// Engines read either of them.
 ///
 /// # Errors
 /// If they have other formats or caches, or exclude other modules; see [`read`].

@@ -258,7 +258,8 @@ impl Scores {
     }
 }
 
-/// Returns the products of a query with a panel of keys. Sigma is NaN if a sum may lose terms, or if a tile cannot decide.
+/// Returns the products of a query with a panel of keys. Sigma is NaN if a sum may lose terms, or if the tile's sums do not
+/// show whether it does.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn products_of_panel(
     head_dim: usize,
@@ -270,7 +271,7 @@ fn products_of_panel(
         let (value, largest) = (sums[place], largest[place]);
         *product = sum_of(head_dim, value, squares[place]);
         let largest = if value.abs() > largest { value.abs() } else { largest };
-        // A sum loses no term if no product is that small.
+        // A sum loses no term if every product is at least U times the largest product and the sum.
         product.sigma = if least[place] >= U * largest { product.sigma } else { f64::NAN };
     }
     products

@@ -2,7 +2,7 @@
 //! `[T, Hkv, D]` to `[S, Hkv, D]`.
 //!
 //! The type is a property of the numerics ([`Numerics::to_cache`](crate::numerics::Numerics::to_cache)), so this folder
-//! defines stored scales alone. The rows are kept by the model ([`KvLayer`](crate::model::KvLayer)).
+//! defines only the arithmetic with stored scales. The rows are kept by the model ([`KvLayer`](crate::model::KvLayer)).
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -11,8 +11,8 @@ use crate::quant::{ActivationCodeType, ActivationCodes, CodeGroup, ScaleType};
 use crate::tensor::Tensor;
 use crate::weight::{InputCodes, InputScale};
 
-/// Quantises rows, `[T, Hkv, D]`, to 8-bit floats by stored scales, one or one for each head, and decodes them. Quotients and
-/// results have the type `short`.
+/// Quantises rows, `[T, Hkv, D]`, to 8-bit floats by stored scales, and decodes them. There is one scale, or one for each
+/// head. Quotients and results have the type `short`.
 pub(crate) fn scaled(x: Tensor, scales: &[f32], short: ScaleType) -> Tensor {
     let width = x.shape().last().copied().unwrap_or(1).max(1);
     let (codes, mut data) = (scaled_codes(short, short), x.data().to_vec());

@@ -11,7 +11,7 @@ use crate::gap::token_route::TokenRoute;
 
 /// Smallest difference of an outlier token, in standard deviations of the other tokens.
 const SIGMAS: f64 = 12.0;
-/// Smallest difference of an outlier token, in standard deviations that rounding to the coarsest type causes.
+/// Smallest difference of an outlier token, in units of the standard deviation that rounding to the coarsest type causes.
 const LARGEST_SIGMAS: f64 = 8.0;
 /// Largest share of outlier tokens.
 const MOST: f64 = 0.1;

@@ -24,7 +24,7 @@ class Reached(Exception):
 
 
 def another(choice: Choice, number: int) -> torch.Tensor | None:
-    """Returns the indices with the tied rows' other choice of a number, counted from 0; None if no row has one."""
+    """Returns the indices, with each tied row's other choice `number`, from 0; None if no row has that many."""
     count = choice.indices.shape[-1]
     indices = choice.indices.reshape(-1, count).clone()
     must, may = (part.reshape(len(indices), -1) for part in (choice.must, choice.may))
@@ -40,7 +40,7 @@ def another(choice: Choice, number: int) -> torch.Tensor | None:
 
 
 def outputs(forcing: Forcing, row: Row, choices: list[Choice]) -> Iterator[torch.Tensor]:
-    """Yields the output of a module for each other choice of the modules that run inside of one around it."""
+    """Yields a module's output for each other choice: the smallest module around it and the choosing ones runs again."""
     path = around([row.module, *(choice.path for choice in choices)])
     given = forcing.given.get(path)
     calls = forcing.calls.get(path, 0) - (path == row.module)
@@ -128,7 +128,7 @@ def explained(
     others: Iterator[tuple[torch.Tensor, torch.Tensor]],
     tokens: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the exact values and sigmas, with the rows of tokens that another choice explains by that choice."""
+    """Returns the exact values and sigmas; where another choice explains a token's values, those of that choice."""
     exact, sigma = judged
     axis = token_axis(row.module, exact, tokens)
     axes = [at for at in range(exact.dim()) if at != axis]

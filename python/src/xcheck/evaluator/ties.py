@@ -74,7 +74,7 @@ class Ties:
                 choice.rows = None
 
     def confused(self, module: str, value: torch.Tensor, tokens: int) -> None:
-        """Notes values of another choice: if their rows are sorted by expert, they stand for other tokens, too."""
+        """Notes values of another choice: if rows are sorted by expert, it is unknown whose they are."""
         if token_axis(module, value, tokens) is None:
             for choice in self.open:
                 choice.rows = None

@@ -305,7 +305,7 @@ impl ColumnEvaluator for TiledProducts<'_> {
 /// Number of weights in panels that are evaluated together, so that they stay in the cache.
 const CACHED: usize = 1 << 17;
 
-/// Number of fours of tokens that are evaluated together.
+/// Number of blocks of four tokens that are evaluated together.
 const FOURS: usize = 16;
 
 impl TiledProducts<'_> {

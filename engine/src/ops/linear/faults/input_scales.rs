@@ -19,8 +19,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Suffixes of values: quotients and decoded values, or decoded values alone, in the 16-bit type of the engine's results,
-/// and the rounding of powers of two.
+/// Suffixes of values. `:short`: quotients and decoded values are rounded to the 16-bit type of the engine's results;
+/// `:values`: only decoded values are; `:floor` and `:ceil`: powers of two are rounded down or up.
 const SUFFIXES: [&str; 4] = [":short", ":values", ":floor", ":ceil"];
 
 /// Suffixes of types.

@@ -78,7 +78,7 @@ class Constant:
     operation: str
     at: int  # place among the operands
     value: float
-    is_shared: bool = False  # one number of the model in several lines, or a limit to both sides
+    is_shared: bool = False  # one number of the model in several lines, or a symmetric limit, such as a clamp to −x and x
 
     @property
     def words(self) -> str:
@@ -131,7 +131,7 @@ def shared(constants: list[Constant]) -> list[Constant]:
 
 
 def family(operation: str, value: float) -> tuple[str, float]:
-    """Returns what operations with the same number have in common: a limit to both sides is one number."""
+    """Returns what operations with the same number have in common: a symmetric limit is one number."""
     return ("clamp", abs(value)) if operation in CLAMPS else (operation, value)
 
 

@@ -101,7 +101,7 @@ def count_of(change: Change) -> int:
 def likeliest(found: list[Change]) -> list[Change]:
     """Returns the confirmed changes of the best rank; of these, those that explain the most modules.
 
-    A number does not exclude others that are as good: a vague one no others, a round one no other round ones.
+    If a chosen number is vague, all other numbers that fit are listed, too; beside a fitted key, all round ones that fit.
     """
     by_error = sorted(found, key=lambda change: change.message["error_after"])
     best = next((change.message["error_after"] for change in by_error if count_of(change)), -1.0)
@@ -120,7 +120,7 @@ def likeliest(found: list[Change]) -> list[Change]:
 
 
 def is_as_good(change: Change, chosen: list[Change]) -> bool:
-    """Returns true for another number beside a chosen vague one, and for another round one beside a fitted key."""
+    """Returns true for a number if a chosen one is vague; for a round number, also if a fitted key is chosen."""
     is_round = change.rank != UNROUND and any(one.is_key and one.rank == FITTED_KEY for one in chosen)
     return change.is_number and (is_round or any(one.is_vague for one in chosen))
 
