@@ -36,7 +36,7 @@ fn verdict(check: Check, model: &dyn Model, numerics: &dyn Numerics) -> Verdict 
 
 #[test]
 fn every_model_that_ships_agrees_with_itself_in_every_format() {
-    for model in one_of(2, shipped_models::MODELS) {
+    for model in one_of(3, shipped_models::MODELS) {
         let (code, report) = Terminal::new().json(&["selfcheck", "--model", model.name]);
         assert_eq!((code, &report["verdict"]), (0, &"pass".into()), "{report:#}");
         let checks = report["checks"].as_array().expect("a list");
@@ -350,7 +350,7 @@ fn every_quantised_weight_type_agrees_with_itself_in_llama_cpp_numerics() {
     let mut models: Vec<_> = paths.filter(is_gguf).collect();
     assert!(models.len() >= 17);
     models.sort();
-    for path in one_of(2, models) {
+    for path in one_of(3, models) {
         let subject = CheckSubject { model: &*load(&path).model, numerics: &LlamaCpp::default() };
         for checked in check_all(subject).expect("it runs") {
             let path = path.display();

@@ -16,7 +16,7 @@ use xcheck::selftest::{
     SelfTestTable, TWINS, TestModel, other_kernels, sampled_faults,
 };
 
-/// `xcheck selftest` compares what it finds with the figures of `judge/selftest.toml`. It takes a minute, so a quarter of its
+/// `xcheck selftest` compares what it finds with the figures of `judge/selftest.toml`. It takes a minute, so a fifth of its
 /// faults and correct dumps stands for all, without the table of the largest missed faults.
 #[test]
 fn what_ships_finds_what_was_promised_and_nothing_else() {
@@ -35,10 +35,10 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     let kernels = beds.iter().filter(|bed| bed.name == DETAILED).flat_map(|bed| {
         other_kernels(bed).into_iter().map(move |twin| SelfTestJob::Twin(bed, OTHER_KERNELS, twin))
     });
-    let jobs = one_of(4, faults.chain(twins).chain(kernels));
+    let jobs = one_of(5, faults.chain(twins).chain(kernels));
     let table = SelfTestTable::of(jobs.filter_map(|job| job.judged().expect("it runs")).collect());
     let (all, remarks) = (table.all(), &table.remarks);
-    assert!(all.planted > 40 && table.twins.iter().all(|(_, twin)| twin.judged > 1), "{:?}", table.twins);
+    assert!(all.planted > 30 && table.twins.iter().all(|(_, twin)| twin.judged > 0), "{:?}", table.twins);
     // One fault is hidden by the arithmetic of its engine, and one is found at a later tap: no sample has more.
     assert!(all.detected + 1 >= all.planted && all.named + 1 >= all.planted, "{remarks:#?}");
     assert!(all.located + 2 >= all.planted && (all.misnamed, all.unnamed) == (0, 0), "{remarks:#?}");

@@ -14,6 +14,7 @@ use xcheck::verdict::{Finding, Verdict};
 
 use super::planted::{Bed, RecordedTaps};
 use crate::batched_sequences::bed::Written;
+use crate::common::share::one_of;
 
 /// Tokens of two sequences that a dump holds, and what each reads pass by pass.
 const SEQUENCES: [&[&[u32]]; 2] = [
@@ -177,9 +178,8 @@ fn overwritten(site: Site, value: Tensor, at: (usize, usize)) -> Tensor {
 
 #[test]
 fn a_row_of_no_text_is_told_with_what_is_known_of_it() {
-    for (model, arithmetic) in
-        [("tiny-llama3-f32", "f32"), ("tiny-qwen3-f32", "bf16"), ("tiny-gpt2-f32", "llama.cpp")]
-    {
+    let engines = [("tiny-llama3-f32", "f32"), ("tiny-qwen3-f32", "bf16"), ("tiny-gpt2-f32", "llama.cpp")];
+    for (model, arithmetic) in one_of(3, engines) {
         let bed = Bed::new(model, arithmetic);
         let dump = bed.dump_with(&mut Recorder {
             change: |site, value| overwritten(site, value, (2, 7)),

@@ -98,7 +98,6 @@ fn output_that_cannot_be_written_is_said_and_is_no_pass() {
         "compare d d --no-report",
         "run --model tiny-llama2 --no-report",
         "selfcheck --model tiny-llama2",
-        "selftest --model tiny-llama3-f32 --arithmetic f32 --quick",
         "audit d --model tiny-llama2 --no-report",
         "identify d/p0/embed.npy --model tiny-llama2 --tokens 1,5,9",
         "kld d d",
