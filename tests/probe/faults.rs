@@ -27,7 +27,7 @@ fn assert_named(kind: ServerProtocol, (code, report): (i32, Value), value: &str)
 
 #[test]
 fn logprobs_to_base_ten_are_named() {
-    one_of(3, KINDS).for_each(|kind| assert_found(kind, Way::Log10, "log10"));
+    one_of(4, KINDS).for_each(|kind| assert_found(kind, Way::Log10, "log10"));
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn what_a_server_does_not_say_it_computes_in_is_tried() {
 #[test]
 fn logits_that_were_divided_by_sixteen_are_named() {
     let named = KINDS.into_iter().filter(|kind| *kind != ServerProtocol::Ollama);
-    one_of(3, named).for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
+    one_of(4, named).for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
     // It tells nothing of the prompt, and so few values of each pass that a temperature is not read from them.
     let (code, report) = with_stated(&Fake::new(ServerProtocol::Ollama, Way::Sixteenth));
     assert_eq!(code, 1, "{}", brief(&report));
