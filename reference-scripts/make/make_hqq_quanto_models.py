@@ -22,7 +22,7 @@ from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
 from hqq.models.hf.base import AutoHQQHFModel
 from optimum import quanto
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, HqqConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, HqqConfig, LlamaConfig, LlamaForCausalLM
 from weight_digest import digest
 
 TOKENS = torch.tensor([[1, 39, 35, 26, 9, 41]])
@@ -97,8 +97,11 @@ def hqq_weights(made):
 
 def make_hqq_with_transformers(original, folder):
     """`HqqConfig` of transformers 4. It quantises and computes in f32, whatever type is asked for."""
+    config = AutoConfig.from_pretrained(original)
+    config.rope_theta = config.rope_parameters.pop("rope_theta")  # the key of transformers 4
+    del config.rope_parameters
     settings = HqqConfig(nbits=4, group_size=32)
-    loaded(original, F32, quantization_config=settings).save_pretrained(folder)
+    loaded(original, F32, config=config, quantization_config=settings).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     made = loaded(folder, F32)
     write_facts(folder, hqq_weights(made))
@@ -112,6 +115,8 @@ def make_hqq(original, folder, dtype, settings):
     made = AutoHQQHFModel.from_quantized(
         str(folder), compute_dtype=dtype, device="cpu", attn_implementation="eager"
     ).eval()
+    # hqq rounds RoPE's frequencies to the model's type, which the model does not.
+    made.model.rotary_emb = loaded(original, dtype).model.rotary_emb
     write_facts(folder, hqq_weights(made))
     run(made, folder / "dump.safetensors")
 
