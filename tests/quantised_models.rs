@@ -286,9 +286,9 @@ fn the_same_dumps_fail_with_a_fault_in_the_format() {
 }
 
 /// A dump by an engine in f16 whose products do not round the weights that it decodes.
-fn by_whole_weights(linear: fn(&Tensor, &Matrix) -> Tensor) -> (i32, Value) {
-    let (_place, file) = dumped(&folder("awq"), (&Transformers::F16, "f16"), linear);
-    verdict(&folder("awq"), &file)
+fn by_whole_weights(name: &str, linear: fn(&Tensor, &Matrix) -> Tensor) -> (i32, Value) {
+    let (_place, file) = dumped(&folder(name), (&Transformers::F16, "f16"), linear);
+    verdict(&folder(name), &file)
 }
 
 fn product(x: &Tensor, w: &Matrix, factor: f64) -> Tensor {
@@ -304,11 +304,15 @@ fn product(x: &Tensor, w: &Matrix, factor: f64) -> Tensor {
 
 #[test]
 fn kernels_that_do_not_round_decoded_weights_pass_and_wrong_ones_fail() {
-    let (code, report) = by_whole_weights(|x, w| product(x, w, 1.0));
-    assert_eq!(code, 0, "{report:#}");
-    assert!(report.to_string().contains("decoded weights are not rounded"), "{report:#}");
-    let (code, report) = by_whole_weights(|x, w| product(x, w, 1.004));
-    assert_eq!(code, 1, "{report:#}");
+    for name in ["awq", "hqq-f16", "quanto-fp8"] {
+        let (code, report) = by_whole_weights(name, |x, w| product(x, w, 1.0));
+        assert_eq!(code, 0, "{name}: {report:#}");
+        // hqq rounds weights when it decodes them.
+        let has_note = report.to_string().contains("decoded weights are not rounded");
+        assert_eq!(has_note, name != "hqq-f16", "{name}: {report:#}");
+        let (code, report) = by_whole_weights(name, |x, w| product(x, w, 1.004));
+        assert_eq!(code, 1, "{name}: {report:#}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tests/data/quantised/hqq* and quanto*: unquantised models of that folder, quantised and saved by hqq, by transformers 4 with
-hqq, and by optimum-quanto, with the SHA-256 of the weights that these libraries decode after they load the files again. Folders
-with `dump.safetensors` are whole models; the others have the tensors of one module.
+"""Makes tests/data/quantised/hqq* and quanto*: models that hqq, transformers 4 with hqq, and quanto quantise and
+save, with the SHA-256 of the weights that these libraries decode after they load the files again. Folders with
+`dump.safetensors` are whole models; the others have the tensors of one module.
 
 transformers 5 loads no files of hqq. `hqq` is therefore made with transformers 4.57, and the other folders with 5.23:
 
@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -129,6 +130,7 @@ def make_hqq_module(original, folder, dtype, settings):
     again.load_state_dict(dict(stored))
     save_file({f"{MODULE}.{name}": x for name, x in stored.items()}, folder / "model.safetensors")
     config = made.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    config.pop("_name_or_path", None)
     config["quantization_config"] = {
         "quant_config": settings,
         "quant_method": "hqq",
@@ -165,10 +167,15 @@ def ways(out):
     """The function that makes each folder."""
     original = out / "original"
     if transformers.__version__.startswith("4."):
-        return {"hqq": lambda folder: make_hqq_with_transformers(original, folder)}
-    made = {name: lambda folder, way=way: make_hqq(original, folder, *way) for name, way in HQQ.items()}
-    made |= {name: lambda folder, way=way: make_hqq_module(original, folder, *way) for name, way in HQQ_MODULES.items()}
-    return made | {name: lambda folder, way=way: make_quanto(out / way[0], folder, *way[1:]) for name, way in QUANTO.items()}
+        return {"hqq": partial(make_hqq_with_transformers, original)}
+    made = {}
+    for name, way in HQQ.items():
+        made[name] = partial(make_hqq, original, dtype=way[0], settings=way[1])
+    for name, way in HQQ_MODULES.items():
+        made[name] = partial(make_hqq_module, original, dtype=way[0], settings=way[1])
+    for name, (source, dtype, weights, is_whole) in QUANTO.items():
+        made[name] = partial(make_quanto, out / source, dtype=dtype, weights=weights, is_whole=is_whole)
+    return made
 
 
 def main():

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::format::{FileBytes, pytorch};
+use crate::format::{FileBytes, TensorFile, pytorch};
 use crate::model::dequantisation::{modelopt, quanto};
-use crate::model::json::json_of;
+use crate::model::json::{Config, json_of};
 use crate::model::quantisation;
 
 /// Files beside `config.json` with settings of the quantisation. The first existing one is read.
@@ -31,4 +31,25 @@ pub(crate) fn config_json(
         keys.insert(quantisation::KEY.to_owned(), json!({"quant_method": "hqq"}));
     }
     Ok(json)
+}
+
+/// Checks that a checkpoint without settings has no tensors of hqq or quanto, whose savers may omit the settings.
+///
+/// # Errors
+/// Says how to state the settings.
+pub(crate) fn check_unquantised(config: &Config, tensors: &TensorFile) -> Result<()> {
+    const METHOD: &str = r#"{"quant_method": "hqq"}"#;
+    for (ending, key, expected) in [
+        (
+            ".W_q",
+            quantisation::KEY,
+            format!("{METHOD}; hqq's save_to_safetensors does not write this key, so add it"),
+        ),
+        (".weight._scale", quanto::FILE, "quanto's map of quantised modules beside config.json".to_owned()),
+    ] {
+        if let Some((name, _)) = tensors.iter().find(|(name, _)| name.ends_with(ending)) {
+            return Err(config.bad_key(key, format!("absent, although '{name}' is quantised"), expected));
+        }
+    }
+    Ok(())
 }
