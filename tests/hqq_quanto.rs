@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::model::ModelFiles;
 
-use crate::quantised_models::{Tensors, assert_refused, changed, checked, decoded, folder, json_of};
+use crate::quantised_models::{
+    Tensors, assert_refused, changed, checked, decoded, each, faults, folder, json_of, verified,
+};
 
 const DOWN: &str = "model.layers.0.mlp.down_proj";
 
@@ -169,4 +171,21 @@ fn products_of_torchs_int4_kernel_pass_with_a_note() {
         report["notes"].to_string().contains("decoded weights are those of the library's kernel"),
         "{report:#}"
     );
+}
+
+/// Stores a matrix of f32 column by column.
+fn transposed(data: &mut [u8], [rows, cols]: [usize; 2]) {
+    let (numbers, _) = data.as_chunks_mut::<4>();
+    let old = numbers.to_vec();
+    assert_eq!(old.len(), rows * cols);
+    numbers.iter_mut().enumerate().for_each(|(at, number)| *number = old[at % rows * cols + at / rows]);
+}
+
+#[test]
+fn transposed_scales_of_hqq_are_named() {
+    let wrong = |tensors: &mut Tensors| each(tensors, "down_proj.scale", |data| transposed(data, [64, 4]));
+    let (code, verification) = verified(changed("hqq", same, wrong).path(), &folder("original"));
+    let found = faults(&verification);
+    assert_eq!((code, found.len()), (1, 1), "{verification:#}");
+    assert!(found[0].contains("scales are transposed"), "{found:?}");
 }

@@ -195,14 +195,6 @@ fn half_floats_plus(data: &mut [u8], more: f32) {
     numbers.iter_mut().for_each(|number| *number = plus(*number));
 }
 
-/// Stores a matrix of f32 column by column.
-fn transposed(data: &mut [u8], [rows, cols]: [usize; 2]) {
-    let (numbers, _) = data.as_chunks_mut::<4>();
-    let old = numbers.to_vec();
-    assert_eq!(old.len(), rows * cols);
-    numbers.iter_mut().enumerate().for_each(|(at, number)| *number = old[at % rows * cols + at / rows]);
-}
-
 fn reversed(data: &mut [u8]) {
     // Pairs of scales of two bytes change their places, too.
     let (numbers, _) = data.as_chunks_mut::<4>();
@@ -655,12 +647,11 @@ fn quantised_weights_are_verified_against_their_original() {
 #[test]
 fn faults_of_conversions_are_named_from_the_files_alone() {
     type Fault = (&'static str, &'static str, fn(&mut [u8]), &'static str);
-    let faults_of_files: [Fault; 18] = [
+    let faults_of_files: [Fault; 17] = [
         ("hqq", "zero", |data| floats_plus(data, 1.0), "zero points are too large by 1"),
         ("hqq-8-bits", "zero", |data| half_floats_plus(data, -1.0), "zero points are too small by 1"),
         ("hqq", "W_q", swap_nibbles, "another order"),
         ("hqq", "scale", inverted, "scales are inverted"),
-        ("hqq-2-bits", "scale", |data| transposed(data, [4, 128]), "scales are transposed"),
         ("quanto-int4", "weight._data._data", swap_nibbles, "another order"),
         ("modelopt-nvfp4", "weight_scale_2", inverted, "the scale of the whole matrix is inverted"),
         ("modelopt-fp8", "weight_scale", inverted, "scales are inverted"),

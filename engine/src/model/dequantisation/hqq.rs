@@ -25,7 +25,7 @@ const WEIGHT: &str = "weight_quant_params";
 
 /// Settings of a module that `config.json` states, too.
 #[derive(Clone, Copy, Default)]
-struct Stated {
+struct ModuleSettings {
     bits: Option<usize>,
     group: Option<usize>,
     axis: Option<usize>,
@@ -33,12 +33,12 @@ struct Stated {
 
 /// Codes of HQQ.
 struct Hqq {
-    stated: Stated,
+    stated: ModuleSettings,
 }
 
 /// A packing of codes: fields of a byte or word have the codes of rows that are far apart, the highest bits first.
 #[derive(Clone, Copy)]
-struct Packing {
+struct CodePacking {
     bits: usize,
     /// Number of bytes of a word.
     bytes: usize,
@@ -46,7 +46,7 @@ struct Packing {
     codes: usize,
 }
 
-impl Packing {
+impl CodePacking {
     fn of(name: &[u8]) -> Option<Self> {
         let (bits, bytes, codes) = match name {
             b"8bit_u8" => (8, 1, 1),
@@ -115,8 +115,8 @@ impl WeightFormat for Hqq {
     }
 
     fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
-        let layout = Layout::read(module, self.stated)?;
-        let Layout { packing, rows, cols, group, by_inputs } = layout;
+        let layout = GroupLayout::read(module, self.stated)?;
+        let GroupLayout { packing, rows, cols, group, by_inputs } = layout;
         let groups = rows * cols / group;
         let [height, width] = if by_inputs { [groups, group] } else { [group, groups] };
         let lines = height.div_ceil(packing.codes);
@@ -149,8 +149,8 @@ impl WeightFormat for Hqq {
 }
 
 /// Format of a module, as its tensors state it.
-struct Layout {
-    packing: Packing,
+struct GroupLayout {
+    packing: CodePacking,
     rows: usize,
     cols: usize,
     group: usize,
@@ -158,8 +158,8 @@ struct Layout {
     by_inputs: bool,
 }
 
-impl Layout {
-    fn read(module: &ModuleTensors, stated: Stated) -> Result<Self> {
+impl GroupLayout {
+    fn read(module: &ModuleTensors, stated: ModuleSettings) -> Result<Self> {
         for name in ["quant_scale", "quant_zero"] {
             if number(module, name)? != 0 {
                 let name = module.name(name);
@@ -170,7 +170,7 @@ impl Layout {
         }
         let bits = positive(module, "nbits")?;
         let name = &module.require("packing", &[DType::U8])?.data;
-        let packing = Packing::of(name).filter(|packing| packing.holds(bits)).ok_or_else(|| {
+        let packing = CodePacking::of(name).filter(|packing| packing.holds(bits)).ok_or_else(|| {
             let (name, found) = (module.name("packing"), String::from_utf8_lossy(name));
             let known = "8bit_u8, 4bit_u8, 3bit_32, 2bit_u8 and 1bit_u8";
             module.bad(format!("'{name}' is {found:?} for {bits} bits; known packings: {known}"))
@@ -257,14 +257,14 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
         let pattern = ModulePattern::glob(settings, SKIPPED, &format!("*{text}*"))?;
         filter.excluded.push((text.to_owned(), pattern));
     }
-    let group = |stated: Stated| FormatGroup { format: Box::new(Hqq { stated }), activations: None };
+    let group = |stated: ModuleSettings| FormatGroup { format: Box::new(Hqq { stated }), activations: None };
     let Some(shared) = settings.object(SETTINGS)? else {
         // Files of hqq itself: each module's tensors state if and how it is quantised.
         filter.follows_file = true;
-        return Ok(whole("HQQ".to_owned(), vec![group(Stated::default())], filter));
+        return Ok(whole("HQQ".to_owned(), vec![group(ModuleSettings::default())], filter));
     };
     if shared.get(WEIGHT).is_some() {
-        let stated = Stated::read(&shared)?;
+        let stated = ModuleSettings::read(&shared)?;
         let name = match (stated.bits, stated.group) {
             (Some(bits), Some(group)) => format!("HQQ, {bits} bits, groups of {group}"),
             _ => "HQQ".to_owned(),
@@ -277,7 +277,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
         let own = shared
             .object(kind)?
             .ok_or_else(|| shared.bad_key(kind, "null", format!("an object with {WEIGHT:?}")))?;
-        groups.push(group(Stated::read(&own)?));
+        groups.push(group(ModuleSettings::read(&own)?));
         filter.groups.push(vec![ModulePattern::Suffix(format!(".{kind}"))]);
     }
     Ok(whole("HQQ, settings of single modules".to_owned(), groups, filter))
@@ -287,7 +287,7 @@ fn whole(name: String, groups: Vec<FormatGroup>, filter: ModuleFilter) -> Dequan
     Dequantisation { name, groups, filter, has_float_cache: false, other_names: None }
 }
 
-impl Stated {
+impl ModuleSettings {
     fn read(settings: &Config) -> Result<Self> {
         settings.only_keys(&[WEIGHT, "scale_quant_params", "zero_quant_params", "offload_meta"])?;
         for key in ["scale_quant_params", "zero_quant_params"] {

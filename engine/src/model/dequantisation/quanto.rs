@@ -39,11 +39,11 @@ const TO_HIDDEN: [&str; 8] =
     ["o_proj", "down_proj", "w2", "out_proj", "c_proj", "dense", "fc2", "dense_4h_to_h"];
 
 /// Weights of one byte.
-struct Bytes {
+struct QuantoBytes {
     codes: DType,
 }
 
-impl WeightFormat for Bytes {
+impl WeightFormat for QuantoBytes {
     fn tensors(&self) -> &'static [&'static str] {
         BYTES.all
     }
@@ -60,13 +60,13 @@ impl WeightFormat for Bytes {
 }
 
 /// Weights of 2 or 4 bits. The tensors have the groups in rows, and do not state the shape of the matrix.
-struct FewBits {
+struct QuantoGroups {
     bits: usize,
     /// Size of the hidden state, which is the number of inputs or outputs of most modules.
     hidden: Option<usize>,
 }
 
-impl WeightFormat for FewBits {
+impl WeightFormat for QuantoGroups {
     fn tensors(&self) -> &'static [&'static str] {
         &[SCALE, "weight._data._data", SHIFT, "input_scale", "output_scale"]
     }
@@ -131,7 +131,7 @@ impl WeightFormat for FewBits {
     }
 }
 
-impl FewBits {
+impl QuantoGroups {
     /// Returns the outputs and inputs of a matrix with that many groups of `width` codes. The elements are in the same
     /// order in every shape, and the loader checks the shape.
     fn shape(&self, module: &str, groups: usize, width: usize) -> [usize; 2] {
@@ -216,11 +216,11 @@ pub(super) fn read(config: &Config, map: &Config) -> Result<Dequantisation> {
 
 fn format_of(settings: &Config, weights: &str, hidden: Option<usize>) -> Result<Box<dyn WeightFormat>> {
     Ok(match weights {
-        "qint2" => Box::new(FewBits { bits: 2, hidden }),
-        "qint4" => Box::new(FewBits { bits: 4, hidden }),
-        "qint8" => Box::new(Bytes { codes: DType::I8 }),
-        "qfloat8_e4m3fn" => Box::new(Bytes { codes: DType::F8_E4M3 }),
-        "qfloat8_e5m2" => Box::new(Bytes { codes: DType::F8_E5M2 }),
+        "qint2" => Box::new(QuantoGroups { bits: 2, hidden }),
+        "qint4" => Box::new(QuantoGroups { bits: 4, hidden }),
+        "qint8" => Box::new(QuantoBytes { codes: DType::I8 }),
+        "qfloat8_e4m3fn" => Box::new(QuantoBytes { codes: DType::F8_E4M3 }),
+        "qfloat8_e5m2" => Box::new(QuantoBytes { codes: DType::F8_E5M2 }),
         other => {
             let known = "\"qint2\", \"qint4\", \"qint8\", \"qfloat8_e4m3fn\" or \"qfloat8_e5m2\"";
             return Err(settings.bad_key("weights", format!("{other:?}"), known));
