@@ -39,6 +39,7 @@ mod gap;
 mod generate;
 mod greedy_ties;
 mod hashes;
+mod hqq_quanto;
 mod hub;
 mod injected_faults;
 mod int8_products;

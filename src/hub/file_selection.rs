@@ -20,19 +20,21 @@ pub(crate) struct FileSelection {
 }
 
 /// Names of weight files, the preferred form first. An index lists shards.
-const WEIGHTS: [&str; 4] = [
+const WEIGHTS: [&str; 5] = [
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "qmodel.pt",
 ];
 
 /// File that every model folder needs.
 const CONFIG: &str = "config.json";
 
 /// Files that are downloaded too if the repository has them.
-const EXTRAS: [&str; 10] = [
+const EXTRAS: [&str; 11] = [
     "hf_quant_config.json",
+    "quanto_qmap.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

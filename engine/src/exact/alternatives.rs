@@ -24,7 +24,7 @@ impl Profile {
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
     const WEIGHTS_OF_KERNELS: &'static str =
-        "scales and values of codes are rounded to bf16, and decoded weights are not rounded";
+        "decoded weights are those of the library's kernel and are not rounded";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.

@@ -5,9 +5,9 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ModelError, Result};
-use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile, gguf};
+use crate::format::{Disk, FileBytes, FileStore, Format, Gguf, Llama2cFile, TensorFile, gguf, pytorch};
 use crate::model::adapter::AdapterFiles;
-use crate::model::dequantisation::{Dequantisation, modelopt};
+use crate::model::dequantisation::{Dequantisation, settings_files};
 use crate::model::json::{Config, json_of};
 use crate::model::loaders::{LoadedModel, load_gguf, load_hugging_face, load_llama2c};
 use crate::model::meta_files::MetaFiles;
@@ -16,11 +16,12 @@ use crate::model::{shards, wrapper_names};
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 
 /// Weight files of a Hugging Face directory; the first existing one is used. An index lists shards.
-const WEIGHTS: [&str; 4] = [
+const WEIGHTS: [&str; 5] = [
     "model.safetensors.index.json",
     "model.safetensors",
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
+    pytorch::MODULES_FILE,
 ];
 
 /// Configuration file.
@@ -67,7 +68,7 @@ pub enum ModelFiles {
         /// `tokenizer.model`, if it is of SentencePiece (Llama 2).
         tokenizer: Option<TokenizerFiles>,
     },
-    /// `config.json`, and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
+    /// `config.json`, and `model.safetensors` or `pytorch_model.bin`, whole or in shards, or hqq's `qmodel.pt`.
     HuggingFace {
         /// `config.json`.
         config: FileBytes,
@@ -81,7 +82,7 @@ pub enum ModelFiles {
         chat: Option<FileBytes>,
         /// `generation_config.json`, if there is one.
         generation: Option<FileBytes>,
-        /// `hf_quant_config.json` of Model Optimizer, if there is one.
+        /// `hf_quant_config.json` of Model Optimizer or `quanto_qmap.json` of quanto, if there is one.
         quantisation: Option<FileBytes>,
         /// LoRA adapter that is merged into the weights, if there is one.
         adapter: Option<AdapterFiles>,
@@ -166,7 +167,13 @@ impl ModelFiles {
         let tokenizer = open_tokenizer(place, &config)?;
         let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
         let generation = place.find(&config.path.with_file_name(GENERATION))?;
-        let quantisation = place.find(&config.path.with_file_name(modelopt::FILE))?;
+        let mut quantisation = None;
+        for name in settings_files::FILES {
+            quantisation = match quantisation {
+                None => place.find(&config.path.with_file_name(name))?,
+                found => found,
+            };
+        }
         let adapter = AdapterFiles::find(place, config.path.parent().unwrap_or(Path::new("")))?;
         let (mut index, mut weights, mut aside) = (None, Vec::new(), None);
         if held.path.to_string_lossy().ends_with(INDEX) {
@@ -238,16 +245,14 @@ impl ModelFiles {
         }
     }
 
-    /// Returns the quantisation that the `config.json` of a Hugging Face model states.
+    /// Returns the quantisation that the settings files of a Hugging Face model state.
     ///
     /// # Errors
     /// If the file is not JSON, or asks for something that is not supported.
     pub fn dequantisation(&self) -> Result<Option<Dequantisation>> {
-        let ModelFiles::HuggingFace { config, quantisation, .. } = self else { return Ok(None) };
-        Dequantisation::read(&Config::new(
-            &config.path,
-            &modelopt::config_json(config, quantisation.as_ref())?,
-        ))
+        let ModelFiles::HuggingFace { config, quantisation, weights, .. } = self else { return Ok(None) };
+        let json = settings_files::config_json(config, quantisation.as_ref(), weights)?;
+        Dequantisation::read(&Config::new(&config.path, &json))
     }
 
     /// Returns the number of tensors whose hash is stated in the index of shards.
@@ -357,8 +362,8 @@ impl ModelFiles {
                     Some(adapter) => adapter.merge(tensors)?,
                     None => tensors,
                 };
-                let (json, format) =
-                    (modelopt::config_json(config, quantisation.as_ref())?, Format::detect(&weights[0])?);
+                let json = settings_files::config_json(config, quantisation.as_ref(), weights)?;
+                let format = Format::detect(&weights[0])?;
                 let config = Config::new(&config.path, &json);
                 let mut loaded = load_hugging_face(&config, generation.as_ref(), &tensors, format)?;
                 if let Some(adapter) = adapter {

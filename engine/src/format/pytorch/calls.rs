@@ -24,6 +24,7 @@ impl<'p> Machine<'p> {
     fn push_global(&mut self, module: &str, name: &str) -> Result<()> {
         let known = match self.purpose {
             PicklePurpose::StateDict => Global::of(module, name),
+            PicklePurpose::Modules => Global::of_modules(module, name),
             PicklePurpose::Activations => Global::of_activations(module, name),
         };
         match known {

@@ -40,6 +40,8 @@ pub(super) fn result(pickle: &FileBytes, purpose: PicklePurpose) -> Result<(Mach
 pub(super) enum PicklePurpose {
     /// A dict of a model's tensors.
     StateDict,
+    /// A dict of modules, whose dicts have tensors and settings, as hqq saves them.
+    Modules,
     /// Activations: tensors in containers, or the results of transformers.
     Activations,
 }
@@ -51,6 +53,10 @@ impl PicklePurpose {
             PicklePurpose::StateDict => {
                 "which a state dict of tensors does not need; xcheck never runs code from a pickle; save only \
                  model.state_dict(), or, if you trust the file, convert it to safetensors"
+            }
+            PicklePurpose::Modules => {
+                "which hqq's qmodel.pt does not need; xcheck never runs code from a pickle; save the model again with \
+                 AutoHQQHFModel.save_quantized"
             }
             PicklePurpose::Activations => {
                 "which a file of activations does not need; xcheck never runs code from a pickle; save a dict of \

@@ -1,4 +1,4 @@
-//! PyTorch checkpoints, `pytorch_model.bin`: state dicts saved by `torch.save` since version 1.6.
+//! PyTorch checkpoints, `pytorch_model.bin`: state dicts saved by `torch.save` since version 1.6, and hqq's `qmodel.pt`.
 //!
 //! The file is an uncompressed zip archive with one top folder of any name:
 //!
@@ -24,11 +24,20 @@ mod value;
 use archive::Archive;
 use bytes::Bytes;
 use layout::Layouts;
+use machine::PicklePurpose;
 
 use super::escape::EscapedText;
 use super::{FileBytes, NameIndex, TensorFile};
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
+
+/// Weight file of hqq's `save_quantized`: a dict of modules in place of a dict of tensors.
+pub(crate) const MODULES_FILE: &str = "qmodel.pt";
+
+/// Returns true for a weight file of hqq's `save_quantized`.
+pub(crate) fn is_modules_file(file: &FileBytes) -> bool {
+    file.path.file_name().is_some_and(|name| name == MODULES_FILE)
+}
 
 /// A checked PyTorch checkpoint.
 #[derive(Clone, Debug)]
@@ -52,6 +61,9 @@ impl Pytorch {
     /// If the file is damaged or contradicts itself, the pickle needs more than tensors in one dict, or a tensor has an
     /// unsupported type.
     pub fn read(source: &FileBytes) -> Result<Self> {
+        if is_modules_file(source) {
+            return Self::read_modules(source);
+        }
         let mut archive = Archive::open(source)?;
         archive.refuse_big_endian()?;
         let pickle = archive.source_of("data.pkl")?;
@@ -66,6 +78,24 @@ impl Pytorch {
         Ok(Self { tensors: TensorFile { path: source.path.clone(), tensors } })
     }
 
+    /// Reads hqq's file: a dict of modules. Settings of modules become tensors, as in hqq's safetensors files.
+    fn read_modules(source: &FileBytes) -> Result<Self> {
+        let mut archive = Archive::open(source)?;
+        archive.refuse_big_endian()?;
+        let pickle = archive.source_of("data.pkl")?;
+        let mut layouts = Layouts::new(archive);
+        let found = nested_tensors::run(&pickle, PicklePurpose::Modules)?;
+        let mut entries = Vec::new();
+        for (name, tensor) in found.tensors {
+            let stored = layouts.stored(&pickle, EscapedText(&name), &tensor)?;
+            entries.push((name, stored));
+        }
+        entries.extend(found.facts);
+        let offsets = vec![0; entries.len()];
+        let tensors = NameIndex::new(&pickle, "tensor", entries, &offsets)?;
+        Ok(Self { tensors: TensorFile { path: source.path.clone(), tensors } })
+    }
+
     /// Reads tensors anywhere in a saved file.
     ///
     /// # Errors
@@ -75,7 +105,7 @@ impl Pytorch {
         archive.refuse_big_endian()?;
         let pickle = archive.source_of("data.pkl")?;
         let mut layouts = Layouts::new(archive);
-        let found = nested_tensors::run(&pickle)?;
+        let found = nested_tensors::run(&pickle, PicklePurpose::Activations)?;
         let mut arrays = Vec::new();
         for (name, tensor) in found.tensors {
             let stored = layouts.stored(&pickle, EscapedText(&name), &tensor)?;
@@ -91,7 +121,7 @@ impl Pytorch {
     /// # Errors
     /// See [`Pytorch::read`]; the pickle has no tensors of torch, whose values are in an archive.
     pub(super) fn pickled(source: &FileBytes) -> Result<NestedTensors> {
-        let found = nested_tensors::run(source)?;
+        let found = nested_tensors::run(source, PicklePurpose::Activations)?;
         let mut arrays = found.numpy;
         arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
         let tensors = found.tensors.into_iter().map(|(name, _)| name);

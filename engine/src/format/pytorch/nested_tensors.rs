@@ -1,10 +1,10 @@
-//! Tensors in nested dicts, lists and tuples, as users save the outputs of hooks.
+//! Tensors in nested dicts, lists and tuples, as users save the outputs of hooks, and as hqq saves modules.
 
 use super::FileBytes;
 use super::machine::{self, Machine, PicklePurpose};
 use super::value::{PickleTensor, PickleValue};
 use crate::error::Result;
-use crate::weight::StoredTensor;
+use crate::weight::{DType, StoredTensor};
 
 /// Maximum nesting depth; a dict may contain itself.
 const MOST_DEEP: usize = 16;
@@ -22,13 +22,15 @@ pub(in super::super) struct PickleContents<'p> {
     pub(in super::super) numpy: Vec<(String, StoredTensor)>,
     /// Lists of integers, such as token ids, by their path.
     pub(in super::super) ids: Vec<(String, Vec<i64>)>,
+    /// Numbers, texts and shapes of hqq's modules, by their path.
+    pub(in super::super) facts: Vec<(String, StoredTensor)>,
     /// Names of other entries, by their path.
     pub(in super::super) others: Vec<String>,
 }
 
 /// Returns the tensors anywhere in the dicts, lists and tuples that a pickle creates, in order.
-pub(super) fn run(pickle: &FileBytes) -> Result<PickleContents<'_>> {
-    let (machine, result) = machine::result(pickle, PicklePurpose::Activations)?;
+pub(super) fn run(pickle: &FileBytes, purpose: PicklePurpose) -> Result<PickleContents<'_>> {
+    let (machine, result) = machine::result(pickle, purpose)?;
     found(&machine, result)
 }
 
@@ -54,7 +56,11 @@ fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleCon
             PickleValue::Tuple { .. } => numbered(machine.items(value).unwrap_or_default()),
             _ => Vec::new(),
         };
-        match (value, ids(&below)) {
+        let ids = ids(&below);
+        if let PicklePurpose::Modules = machine.purpose {
+            found.facts.extend(fact(value, ids.as_deref()).map(|fact| (path.clone(), fact)));
+        }
+        match (value, ids) {
             (PickleValue::Tensor(tensor), _) => found.tensors.push((path, machine.tensors[tensor].clone())),
             (PickleValue::List(_), Some(ids)) => {
                 seen += ids.len();
@@ -92,6 +98,23 @@ fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleCon
         }
     }
     Ok(found)
+}
+
+/// Returns a setting as hqq encodes it in safetensors files: an integer, a flag, a text as bytes, or a shape.
+fn fact(value: PickleValue, ids: Option<&[i64]>) -> Option<StoredTensor> {
+    let of_numbers = |shape: Vec<usize>, numbers: &[i64]| {
+        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        StoredTensor { dtype: DType::I64, shape, data: data.into() }
+    };
+    let of_bytes =
+        |shape: Vec<usize>, data: Vec<u8>| StoredTensor { dtype: DType::U8, shape, data: data.into() };
+    match value {
+        PickleValue::Int(number) => Some(of_numbers(Vec::new(), &[number])),
+        PickleValue::Bool(flag) => Some(of_bytes(Vec::new(), vec![flag.into()])),
+        PickleValue::Text(text) => Some(of_bytes(vec![text.len()], text.as_bytes().to_vec())),
+        PickleValue::Tuple { .. } => ids.map(|sizes| of_numbers(vec![sizes.len()], sizes)),
+        _ => None,
+    }
 }
 
 /// Names items by their index.

@@ -128,6 +128,14 @@ impl Global {
         GLOBALS.iter().find(|(known, ..)| *known == (module, name)).map(|&(_, global)| global)
     }
 
+    /// Returns the meaning of a name in a file of hqq's modules, which state types of torch.
+    pub(crate) fn of_modules(module: &str, name: &str) -> Option<Self> {
+        match module {
+            "torch" if name == "uint8" || DESCRIBED_TYPES.contains(&name) => Some(Global::Description),
+            _ => Self::of(module, name),
+        }
+    }
+
     /// Returns the meaning of a name in a file of activations: besides tensors, it may contain the results of
     /// transformers, which are dicts, and its caches.
     pub(crate) fn of_activations(module: &str, name: &str) -> Option<Self> {

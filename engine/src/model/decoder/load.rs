@@ -11,7 +11,7 @@ use crate::model::decoder::{
     Decoder, DecoderBlock, DecoderConfig, Family, FeedForward, FfnShape, Norm, NormKind, Positions,
     Projection, Projections, RecurrentMixer, StreamProjections,
 };
-use crate::model::dequantisation::Dequantisation;
+use crate::model::dequantisation::{Dequantisation, settings_files};
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
@@ -335,7 +335,10 @@ impl<B: DecoderBlock> Decoder<B> {
                 quantised.check_activations()?;
                 Some(quantised.decoded(tensors)?)
             }
-            None => None,
+            None => {
+                settings_files::check_unquantised(config, tensors)?;
+                None
+            }
         };
         let tensors = decoded.as_ref().unwrap_or(tensors);
         Self::load(family, settings, tensors, DecoderNames::hugging_face(tensors, family))

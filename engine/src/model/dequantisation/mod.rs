@@ -16,13 +16,16 @@ mod float4;
 mod float4_weights;
 mod float8;
 mod gptq;
+mod hqq;
 mod mlx;
-pub(crate) mod modelopt;
+mod modelopt;
 mod module_filter;
 mod module_tensors;
 mod mxfp4_experts;
 mod paired_rows;
+mod quanto;
 mod settings;
+pub(crate) mod settings_files;
 mod torchao;
 mod verification;
 mod weight_matrix;
@@ -246,8 +249,8 @@ impl Dequantisation {
                 let format = &self.groups[group].format;
                 let (joint, wanted) = (format.joint(), format.tensors()[0]);
                 let problem = format!(
-                    "the module is not quantised: '{module}{joint}{wanted}' is missing, although quantization_config \
-                     converts the module; list it in {} if it is meant to be unquantised",
+                    "the module is not quantised: '{module}{joint}{wanted}' is missing, although the configuration \
+                     quantises the module; correct {} if it is meant to be unquantised",
                     self.filter.key_path
                 );
                 return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));

@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use serde_json::Value;
-
 use crate::error::Result;
-use crate::format::FileBytes;
 use crate::model::dequantisation::activations::{ActivationScheme, state_all};
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
@@ -14,11 +11,11 @@ use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights,
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
 use crate::model::dequantisation::paired_rows::PairedRows;
 use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
-use crate::model::json::{Config, json_of};
+use crate::model::json::Config;
 use crate::weight::{InputCodes, InputScale};
 
 /// File of Model Optimizer's settings. Its content is read under this key of `config.json`.
-pub(crate) const FILE: &str = "hf_quant_config.json";
+pub(super) const FILE: &str = "hf_quant_config.json";
 
 /// Key of the settings in that file.
 const NESTED: &str = "quantization";
@@ -56,18 +53,6 @@ const KEYS: &[&str] = &[
 
 /// Keys of the settings of one module.
 const OWN_KEYS: &[&str] = &[ALGORITHM, "group_size", "has_zero_point", "pre_quant_scale"];
-
-/// Parses `config.json`, with the content of `hf_quant_config.json` under that name.
-///
-/// # Errors
-/// If a file is not JSON.
-pub(crate) fn config_json(config: &FileBytes, quantisation: Option<&FileBytes>) -> Result<Value> {
-    let mut json = json_of(config)?;
-    if let (Some(file), Some(keys)) = (quantisation, json.as_object_mut()) {
-        keys.insert(FILE.to_owned(), json_of(file)?);
-    }
-    Ok(json)
-}
 
 /// Reads the settings: `quantization_config`, or the content of `hf_quant_config.json`.
 ///

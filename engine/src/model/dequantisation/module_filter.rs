@@ -95,7 +95,7 @@ impl ModuleFilter {
         let own = self.own.iter().position(|(_, pattern)| pattern.matches(module));
         let shared = || self.groups.iter().position(of_group).map(|group| self.own.len() + group);
         let Some(group) = own.or_else(shared) else {
-            return Conversion::Excluded("no group of quantization_config contains it".to_owned());
+            return Conversion::Excluded("no group of the configuration contains it".to_owned());
         };
         let is_unsure = self.maybe_excluded.iter().any(|text| module.contains(text.as_str()));
         match is_projection(module) && !is_unsure && !self.follows_file {

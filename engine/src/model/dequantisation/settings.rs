@@ -14,7 +14,7 @@ use crate::model::dequantisation::mlx::Mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
 use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{
-    Dequantisation, FormatGroup, compressed_tensors, modelopt, one_group, torchao,
+    Dequantisation, FormatGroup, compressed_tensors, hqq, modelopt, one_group, quanto, torchao,
 };
 use crate::model::json::Config;
 use crate::model::quantisation;
@@ -28,6 +28,9 @@ const MLX: &str = "quantization";
 /// # Errors
 /// If the method is unknown, or a key asks for something that is not supported.
 pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
+    if let Some(map) = config.object(quanto::FILE)? {
+        return quanto::read(config, &map).map(Some);
+    }
     let text = config.object("text_config")?;
     let Some(place) = [Some(config), text.as_ref()]
         .into_iter()
@@ -54,8 +57,9 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         "bitsandbytes" => bitsandbytes(&settings),
         "torchao" => torchao::read(&settings),
         "mxfp4" => mxfp4(&settings),
+        "hqq" => hqq::read(&settings),
         other => {
-            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\", \
+            let known = "\"awq\", \"gptq\", \"compressed-tensors\", \"fp8\", \"bitsandbytes\", \"torchao\", \"mxfp4\", \"hqq\", \
                          \"modelopt\" or \"bitnet\" (other quantised checkpoints are not supported)";
             Err(settings.bad_key("quant_method", format!("{other:?}"), known))
         }

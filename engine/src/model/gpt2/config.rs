@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
-use crate::model::dequantisation::modelopt;
+use crate::model::dequantisation::settings_files;
 use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::activation::Activation;
@@ -125,6 +125,6 @@ fn refuse_extensions(file: &Config) -> Result<()> {
     file.only("add_cross_attention", &no, "false (cross attention is not supported)")?;
     file.only("tie_word_embeddings", &yes, "true (GPT-2's head is its embedding table)")?;
     let absent = "absent (quantised checkpoints are not supported)";
-    file.only(modelopt::FILE, &[], absent)?;
+    settings_files::FILES.iter().try_for_each(|name| file.only(name, &[], absent))?;
     file.only("quantization_config", &[], absent)
 }

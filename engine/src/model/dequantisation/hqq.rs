@@ -1,0 +1,315 @@
+//! HQQ: codes of 1 to 8 bits in groups of inputs or outputs, with a zero point and a scale of any value for each group.
+//! Each module states its own format in small tensors, as hqq's `state_dict` and transformers write them. `qmodel.pt` of
+//! hqq has the same values as Python objects.
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::model::dequantisation::affine::{ScaleGrid, ScaleGroup};
+use crate::model::dequantisation::codes::word_at;
+use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
+use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
+use crate::model::dequantisation::weight_matrix::round_to;
+use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, WeightMatrix, WeightReading};
+use crate::model::json::Config;
+use crate::weight::DType;
+
+/// Key of the list of unquantised modules.
+const SKIPPED: &str = "skip_modules";
+
+/// Key of the settings of all modules, or of each kind of module.
+const SETTINGS: &str = "quant_config";
+
+/// Key of the settings of weights.
+const WEIGHT: &str = "weight_quant_params";
+
+/// Settings of a module that `config.json` states, too.
+#[derive(Clone, Copy, Default)]
+struct ModuleSettings {
+    bits: Option<usize>,
+    group: Option<usize>,
+    axis: Option<usize>,
+}
+
+/// Codes of HQQ.
+struct Hqq {
+    stated: ModuleSettings,
+}
+
+/// A packing of codes: fields of a byte or word have the codes of rows that are far apart, the highest bits first.
+#[derive(Clone, Copy)]
+struct CodePacking {
+    bits: usize,
+    /// Number of bytes of a word.
+    bytes: usize,
+    /// Number of codes in a word.
+    codes: usize,
+}
+
+impl CodePacking {
+    fn of(name: &[u8]) -> Option<Self> {
+        let (bits, bytes, codes) = match name {
+            b"8bit_u8" => (8, 1, 1),
+            b"4bit_u8" => (4, 1, 2),
+            b"3bit_32" => (3, 4, 10),
+            b"2bit_u8" => (2, 1, 4),
+            b"1bit_u8" => (1, 1, 8),
+            _ => return None,
+        };
+        Some(Self { bits, bytes, codes })
+    }
+
+    /// Returns true if codes of that many bits are packed so.
+    fn holds(self, bits: usize) -> bool {
+        bits == self.bits || self.bits == 8 && [5, 6].contains(&bits)
+    }
+
+    /// Returns the code of a row and a column of the matrix of groups, which has `lines` rows of `width` words.
+    fn code(
+        self,
+        bytes: &[u8],
+        [lines, width]: [usize; 2],
+        [row, col]: [usize; 2],
+        is_lowest_first: bool,
+    ) -> u32 {
+        let (at, field) = (row % lines * width + col, row / lines);
+        let field = if is_lowest_first { field } else { self.codes - 1 - field };
+        let word = if self.bytes == 4 { word_at(bytes, at) } else { u32::from(bytes[at]) };
+        word >> (self.bits * field) & ((1 << self.bits) - 1)
+    }
+}
+
+impl WeightFormat for Hqq {
+    fn tensors(&self) -> &'static [&'static str] {
+        &[
+            "W_q",
+            "scale",
+            "zero",
+            "nbits",
+            "group_size",
+            "axis",
+            "shape",
+            "packing",
+            "view_as_float",
+            "unpack_view_dtype",
+            "compute_dtype",
+            "quant_scale",
+            "quant_zero",
+            "offload_meta",
+            "encoded_state_dict",
+            "stores_quant_config",
+            "channel_wise",
+            "optimize",
+            "round_zero",
+        ]
+    }
+
+    fn readings(&self) -> &'static [WeightReading] {
+        &[
+            WeightReading::ZeroAbove,
+            WeightReading::ZeroBelow,
+            WeightReading::OtherOrder,
+            WeightReading::InverseScales,
+            WeightReading::TransposedScales,
+        ]
+    }
+
+    fn weight<'f>(&self, module: &ModuleTensors<'f>, reading: WeightReading) -> Result<WeightMatrix<'f>> {
+        let layout = GroupLayout::read(module, self.stated)?;
+        let GroupLayout { packing, rows, cols, group, by_inputs } = layout;
+        let groups = rows * cols / group;
+        let [height, width] = if by_inputs { [groups, group] } else { [group, groups] };
+        let lines = height.div_ceil(packing.codes);
+        let types = [DType::U8, DType::I32, DType::F32, DType::F16, DType::BF16];
+        let stored = module.require("W_q", &types)?;
+        if stored.data.len() as u128 != lines as u128 * width as u128 * packing.bytes as u128 {
+            let problem = format!(
+                "{} bytes of {}-bit codes do not fit its shape {rows} x {cols} and groups of {group}",
+                stored.data.len(),
+                packing.bits
+            );
+            return Err(module.bad(problem));
+        }
+        let shape = if by_inputs { [groups, 1] } else { [1, groups] };
+        let dtype = module.require("scale", FLOATS)?.dtype;
+        let scales = module.numbers("scale", FLOATS, &shape)?;
+        let zeros = module.numbers("zero", &[dtype], &shape)?;
+        let (grid, codes): (_, &[u8]) = (layout.grid(), &stored.data);
+        let is_lowest_first = reading == WeightReading::OtherOrder;
+        let value = move |row: usize, col: usize| {
+            let at = row * cols + col;
+            let place = [at / width, at % width];
+            let group = if by_inputs { place[0] } else { place[1] };
+            let code = packing.code(codes, [lines, width], place, is_lowest_first);
+            let distance = round_to(dtype, code as f32 - (zeros[group] + reading.zero()));
+            round_to(dtype, distance * grid.scale(&scales, group, reading))
+        };
+        Ok(WeightMatrix::new(dtype, [rows, cols], value))
+    }
+}
+
+/// Format of a module, as its tensors state it.
+struct GroupLayout {
+    packing: CodePacking,
+    rows: usize,
+    cols: usize,
+    group: usize,
+    /// True if a group has neighbouring inputs (axis 1); false if its elements are as far apart as possible (axis 0).
+    by_inputs: bool,
+}
+
+impl GroupLayout {
+    fn read(module: &ModuleTensors, stated: ModuleSettings) -> Result<Self> {
+        for name in ["quant_scale", "quant_zero"] {
+            if number(module, name)? != 0 {
+                let name = module.name(name);
+                return Err(module.bad(format!(
+                    "'{name}' is true, expected false (quantised scales and zero points are not supported)"
+                )));
+            }
+        }
+        let bits = positive(module, "nbits")?;
+        let name = &module.require("packing", &[DType::U8])?.data;
+        let packing = CodePacking::of(name).filter(|packing| packing.holds(bits)).ok_or_else(|| {
+            let (name, found) = (module.name("packing"), String::from_utf8_lossy(name));
+            let known = "8bit_u8, 4bit_u8, 3bit_32, 2bit_u8 and 1bit_u8";
+            module.bad(format!("'{name}' is {found:?} for {bits} bits; known packings: {known}"))
+        })?;
+        let (axis, group) = (number(module, "axis")?, positive(module, "group_size")?);
+        let sizes = integers(module, "shape")?;
+        let sized = match (axis, sizes.as_slice()) {
+            (0 | 1, &[rows, cols]) if rows > 0 && cols > 0 => {
+                usize::try_from(rows).ok().zip(usize::try_from(cols).ok())
+            }
+            _ => None,
+        };
+        let Some((rows, cols)) = sized else {
+            let problem =
+                format!("its shape is {sizes:?} and its axis {axis}, expected two sizes and 0 or 1");
+            return Err(module.bad(problem));
+        };
+        if !rows.checked_mul(cols).is_some_and(|elements| elements.is_multiple_of(group)) {
+            return Err(module.bad(format!("{rows} x {cols} weights are not groups of {group}")));
+        }
+        let found = [
+            ("nbits", bits, stated.bits),
+            ("group_size", group, stated.group),
+            ("axis", axis as usize, stated.axis),
+        ];
+        for (name, found, stated) in found {
+            if let Some(stated) = stated
+                && stated != found
+            {
+                let name = module.name(name);
+                return Err(module.bad(format!("'{name}' is {found}, but quantization_config.{SETTINGS} states {stated}; correct one of them")));
+            }
+        }
+        Ok(Self { packing, rows, cols, group, by_inputs: axis == 1 })
+    }
+
+    /// Returns the grid of scales: groups of inputs of one output, or of outputs of one input.
+    fn grid(&self) -> ScaleGrid {
+        let &Self { rows, cols, group, .. } = self;
+        match self.by_inputs {
+            true if cols.is_multiple_of(group) => ScaleGroup::Inputs(group).grid(rows, cols),
+            false if rows.is_multiple_of(group) => ScaleGroup::Block([group, 1]).grid(rows, cols),
+            // Groups of several outputs are a list.
+            _ => ScaleGroup::Inputs(group).grid(1, rows * cols),
+        }
+    }
+}
+
+/// Returns the whole numbers of a tensor.
+fn integers(module: &ModuleTensors, tensor: &str) -> Result<Vec<i64>> {
+    let stored = module.require(tensor, &[DType::U8, DType::I32, DType::I64])?;
+    let bytes: &[u8] = &stored.data;
+    Ok(match stored.dtype {
+        DType::U8 => bytes.iter().map(|&byte| byte.into()).collect(),
+        DType::I32 => bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes).into()).collect(),
+        _ => bytes.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect(),
+    })
+}
+
+fn number(module: &ModuleTensors, tensor: &str) -> Result<i64> {
+    match integers(module, tensor)?.as_slice() {
+        &[number] => Ok(number),
+        numbers => {
+            Err(module.bad(format!("'{}' has {} values, expected 1", module.name(tensor), numbers.len())))
+        }
+    }
+}
+
+fn positive(module: &ModuleTensors, tensor: &str) -> Result<usize> {
+    let number = number(module, tensor)?;
+    let found = usize::try_from(number).ok().filter(|&found| found > 0);
+    found.ok_or_else(|| module.bad(format!("'{}' is {number}, expected 1 or more", module.name(tensor))))
+}
+
+/// Reads the settings of transformers' `HqqConfig`.
+///
+/// # Errors
+/// If a key asks for something that is not supported.
+pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
+    settings.only_keys(&["quant_method", SETTINGS, SKIPPED])?;
+    let mut filter = ModuleFilter::all(SKIPPED);
+    for text in settings.texts(SKIPPED)? {
+        // transformers skips modules whose names contain the text.
+        let pattern = ModulePattern::glob(settings, SKIPPED, &format!("*{text}*"))?;
+        filter.excluded.push((text.to_owned(), pattern));
+    }
+    let group = |stated: ModuleSettings| FormatGroup { format: Box::new(Hqq { stated }), activations: None };
+    let Some(shared) = settings.object(SETTINGS)? else {
+        // Files of hqq itself: each module's tensors state if and how it is quantised.
+        filter.follows_file = true;
+        return Ok(whole("HQQ".to_owned(), vec![group(ModuleSettings::default())], filter));
+    };
+    if shared.get(WEIGHT).is_some() {
+        let stated = ModuleSettings::read(&shared)?;
+        let name = match (stated.bits, stated.group) {
+            (Some(bits), Some(group)) => format!("HQQ, {bits} bits, groups of {group}"),
+            _ => "HQQ".to_owned(),
+        };
+        return Ok(whole(name, vec![group(stated)], filter));
+    }
+    let mut groups = Vec::new();
+    filter.groups = Vec::new();
+    for kind in shared.keys() {
+        let own = shared
+            .object(kind)?
+            .ok_or_else(|| shared.bad_key(kind, "null", format!("an object with {WEIGHT:?}")))?;
+        groups.push(group(ModuleSettings::read(&own)?));
+        filter.groups.push(vec![ModulePattern::Suffix(format!(".{kind}"))]);
+    }
+    Ok(whole("HQQ, settings of single modules".to_owned(), groups, filter))
+}
+
+fn whole(name: String, groups: Vec<FormatGroup>, filter: ModuleFilter) -> Dequantisation {
+    Dequantisation { name, groups, filter, has_float_cache: false, other_names: None }
+}
+
+impl ModuleSettings {
+    fn read(settings: &Config) -> Result<Self> {
+        settings.only_keys(&[WEIGHT, "scale_quant_params", "zero_quant_params", "offload_meta"])?;
+        for key in ["scale_quant_params", "zero_quant_params"] {
+            settings.only(key, &[], "absent (quantised scales and zero points are not supported)")?;
+        }
+        let weight = settings.object(WEIGHT)?;
+        let weight = weight.ok_or_else(|| settings.bad_key(WEIGHT, "absent", "an object with \"nbits\""))?;
+        weight.only_keys(&[
+            "nbits",
+            "group_size",
+            "axis",
+            "channel_wise",
+            "optimize",
+            "round_zero",
+            "view_as_float",
+        ])?;
+        weight.only(
+            "channel_wise",
+            &[Value::Bool(true)],
+            "true (one scale for a matrix is not supported)",
+        )?;
+        let size = |key: &str| weight.optional_usize(key);
+        Ok(Self { bits: size("nbits")?, group: size("group_size")?, axis: size("axis")? })
+    }
+}

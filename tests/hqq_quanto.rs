@@ -1,0 +1,191 @@
+//! HQQ and quanto: files that contradict themselves, or that ask for more than is supported, are refused with the key.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::Dtype;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use xcheck::model::ModelFiles;
+
+use crate::quantised_models::{
+    Tensors, assert_refused, changed, checked, decoded, each, faults, folder, json_of, verified,
+};
+
+const DOWN: &str = "model.layers.0.mlp.down_proj";
+
+fn same(_: &mut Value) {}
+
+/// The error when the model is loaded.
+fn load_error(model: &Path) -> String {
+    match ModelFiles::open(model).expect("it is a model").load() {
+        Ok(_) => panic!("it is loaded"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[track_caller]
+fn assert_not_loaded(model: &Path, words: &[&str]) {
+    let error = load_error(model);
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+}
+
+#[test]
+fn tensors_of_hqq_that_contradict_each_other_are_refused() {
+    let integer = |number: i32| number.to_le_bytes().to_vec();
+    let cases: [(&str, Vec<u8>, &str); 7] = [
+        ("quant_scale", vec![1], "quant_scale' is true, expected false"),
+        ("quant_zero", vec![1], "quant_zero' is true, expected false"),
+        ("packing", b"4bit_u9".to_vec(), "packing' is \"4bit_u9\""),
+        ("nbits", integer(3), "packing' is \"4bit_u8\" for 3 bits"),
+        ("axis", integer(2), "its axis 2"),
+        ("group_size", integer(48), "64 x 128 weights are not groups of 48"),
+        ("group_size", integer(64), "group_size' is 64, but quantization_config.quant_config states 32"),
+    ];
+    for (tensor, bytes, words) in cases {
+        let change = |tensors: &mut Tensors| {
+            tensors.get_mut(&format!("{DOWN}.{tensor}")).expect("it is there").2 = bytes;
+        };
+        assert_refused(&changed("hqq", same, change), &[DOWN, words]);
+    }
+    for tensor in ["zero", "axis", "packing"] {
+        let name = format!("{DOWN}.{tensor}");
+        assert_refused(&changed("hqq", same, |tensors| _ = tensors.remove(&name)), &[&name, "is missing"]);
+    }
+}
+
+#[test]
+fn settings_of_hqq_beyond_these_are_refused_with_their_key() {
+    let settings = "/quantization_config/quant_config";
+    let cases = [
+        (format!("{settings}/scale_quant_params"), json!({"nbits": 8}), "quant_config.scale_quant_params"),
+        (format!("{settings}/weight_quant_params/channel_wise"), json!(false), "channel_wise"),
+        (format!("{settings}/weight_quant_params"), json!({"codebook": 1}), "weight_quant_params.codebook"),
+        (
+            "/quantization_config/skip_modules".to_owned(),
+            json!(["down_proj"]),
+            "'down_proj' in quantization_config.skip_modules",
+        ),
+    ];
+    for (pointer, value, words) in cases {
+        let set = |config: &mut Value| *config.pointer_mut(&pointer).expect("it is there") = value;
+        assert_refused(&changed("hqq", set, |_| ()), &[words]);
+    }
+    let absent = |config: &mut Value| config["quantization_config"] = json!(null);
+    let model = changed("hqq", absent, |_| ());
+    assert_not_loaded(
+        model.path(),
+        &["quantization_config", "W_q' is quantised", r#"{"quant_method": "hqq"}"#],
+    );
+}
+
+/// `dynamic_config` of transformers: settings of each kind of module. Other modules are not quantised.
+#[test]
+fn settings_of_kinds_of_modules_are_read() {
+    let kinds = |names: &'static [&'static str]| {
+        move |config: &mut Value| {
+            let settings = config["quantization_config"]["quant_config"].take();
+            let own: Value = names.iter().map(|name| ((*name).to_owned(), settings.clone())).collect();
+            config["quantization_config"]["quant_config"] = own;
+        }
+    };
+    const ALL: &[&str] = &[
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    ];
+    assert!(decoded(changed("hqq", kinds(ALL), |_| ()).path()).is_ok());
+    let words = ["down_proj", "no group of the configuration contains it"];
+    assert_refused(&changed("hqq", kinds(&ALL[..6]), |_| ()), &words);
+}
+
+/// xcheck never runs code of a pickle.
+#[test]
+fn a_file_of_hqq_with_other_classes_is_refused() {
+    let place = TempDir::new().expect("a folder");
+    fs::copy(folder("hqq-bf16").join("config.json"), place.path().join("config.json")).expect("it is copied");
+    let mut bytes = fs::read(folder("hqq-bf16").join("qmodel.pt")).expect("it is there");
+    let name = b"torch\nbfloat16\n";
+    let at = bytes.windows(name.len()).position(|window| window == name).expect("it is named");
+    bytes[at..][..name.len()].copy_from_slice(b"posix\nsystem16\n");
+    fs::write(place.path().join("qmodel.pt"), bytes).expect("it is written");
+    assert_not_loaded(place.path(), &["posix.system16", "qmodel.pt", "never runs code"]);
+}
+
+/// A copy of a folder of quanto with another map of modules.
+fn with_map(name: &str, change: impl FnOnce(&mut Value)) -> TempDir {
+    let copy = changed(name, same, |_| ());
+    let file = copy.path().join("quanto_qmap.json");
+    let mut map = json_of(&file);
+    change(&mut map);
+    fs::write(file, map.to_string()).expect("it is written");
+    copy
+}
+
+#[test]
+fn maps_of_quanto_that_are_not_supported_are_refused_with_their_key() {
+    let set = |key: &'static str, value: Value| with_map("quanto-int8", move |map| map[DOWN][key] = value);
+    assert_refused(
+        &set("weights", json!("qfloat8_e4m3fnuz")),
+        &["down_proj.weights' is \"qfloat8_e4m3fnuz\""],
+    );
+    assert_refused(&set("weights", json!("qfloat8_e4m3fn")), &["down_proj.weight._data", "i8"]);
+    assert_refused(&set("weights", json!("qint4")), &["down_proj.weight._data._data' is missing"]);
+    assert_refused(&set("group_size", json!(32)), &["quanto_qmap.json", "down_proj.group_size"]);
+    let lost = with_map("quanto-int8", |map| _ = map.as_object_mut().expect("an object").remove(DOWN));
+    assert_refused(&lost, &["down_proj", "no group of the configuration contains it"]);
+    let empty = with_map("quanto-int8", |map| *map = json!({}));
+    assert_refused(&empty, &["quanto_qmap.json", "without quantised weights"]);
+    let both = |config: &mut Value| config["quantization_config"] = json!({"quant_method": "quanto"});
+    assert_refused(
+        &changed("quanto-int8", both, |_| ()),
+        &["quantization_config", "remove quanto_qmap.json"],
+    );
+    let activations = set("activations", json!("qint8"));
+    assert_not_loaded(activations.path(), &["down_proj.activations' is \"qint8\"", "activations=None"]);
+    assert!(decoded(activations.path()).is_ok(), "the weights are still decoded");
+    let alone = changed("quanto-int8", same, |_| ());
+    fs::remove_file(alone.path().join("quanto_qmap.json")).expect("it is removed");
+    assert_not_loaded(alone.path(), &["quanto_qmap.json", "weight._scale' is quantised"]);
+    let unfrozen = |tensors: &mut Tensors| {
+        tensors.retain(|name, _| !name.starts_with(DOWN));
+        tensors.insert(format!("{DOWN}.weight"), (Dtype::BF16, vec![64, 128], vec![0; 2 * 64 * 128]));
+    };
+    assert_refused(
+        &changed("quanto-int8", same, unfrozen),
+        &["down_proj", "weight._scale' is missing", "quanto_qmap.json"],
+    );
+}
+
+/// torch's kernel for int4 has other weights than those that quanto decodes.
+#[test]
+fn products_of_torchs_int4_kernel_pass_with_a_note() {
+    let model = folder("quanto-groups");
+    let (code, report) = checked(&model, &model.join("dump.safetensors"), &[]);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(
+        report["notes"].to_string().contains("decoded weights are those of the library's kernel"),
+        "{report:#}"
+    );
+}
+
+/// Stores a matrix of f32 column by column.
+fn transposed(data: &mut [u8], [rows, cols]: [usize; 2]) {
+    let (numbers, _) = data.as_chunks_mut::<4>();
+    let old = numbers.to_vec();
+    assert_eq!(old.len(), rows * cols);
+    numbers.iter_mut().enumerate().for_each(|(at, number)| *number = old[at % rows * cols + at / rows]);
+}
+
+#[test]
+fn transposed_scales_of_hqq_are_named() {
+    let wrong = |tensors: &mut Tensors| each(tensors, "down_proj.scale", |data| transposed(data, [64, 4]));
+    let (code, verification) = verified(changed("hqq", same, wrong).path(), &folder("original"));
+    let found = faults(&verification);
+    assert_eq!((code, found.len()), (1, 1), "{verification:#}");
+    assert!(found[0].contains("scales are transposed"), "{found:?}");
+}
