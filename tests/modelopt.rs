@@ -1,10 +1,20 @@
 //! Checkpoints of NVIDIA Model Optimizer: `hf_quant_config.json`, excluded modules, and what is refused.
 
 use std::fs;
+use std::path::PathBuf;
 
+use half::bf16;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use xcheck::engine::RunInput;
+use xcheck::model::ModelFiles;
+use xcheck::numerics::{ActivationQuantisation, Numerics, Transformers};
+use xcheck::quant::ActivationCodes;
+
+use crate::common::faulty::{Base, Faulty};
+use crate::judge::clay::Clay;
+use crate::judge::scene::recorded;
 
 use crate::quantised_models::{
     Tensors, assert_refused, changed, checked, decoded, each, faults, folder, inverted, json_of, verified,
@@ -113,7 +123,6 @@ fn each_of_two_files_is_checked() {
 #[test]
 fn formats_and_keys_beyond_these_are_refused_with_their_key() {
     let cases = [
-        ("quant_algo", json!("W4A8_AWQ")),
         ("quant_algo", json!("NVFP4_SVD")),
         ("quant_algo", json!("W4A8_NVFP4_FP8")),
         ("quant_algo", json!(null)),
@@ -131,11 +140,6 @@ fn formats_and_keys_beyond_these_are_refused_with_their_key() {
         let Err(error) = decoded(copy.path()) else { panic!("{key}: {value} is read") };
         assert!(error.contains("quantization.") && error.contains(key), "{key}: {error}");
     }
-    let factors = |tensors: &mut Tensors| {
-        tensors.insert(format!("{MODULE}.pre_quant_scale"), (Dtype::BF16, vec![128], vec![0; 256]));
-    };
-    let copy = with_file("modelopt-nvfp4", |settings| settings["quant_algo"] = json!("NVFP4_AWQ"), factors);
-    assert_refused(&copy, &["down_proj.pre_quant_scale", "without AWQ and SmoothQuant"]);
     let copy = with_file("modelopt-nvfp4", |settings| settings["quant_algo"] = json!("nvfp4_awq"), keep);
     assert!(decoded(copy.path()).is_ok());
 }
@@ -157,6 +161,117 @@ fn missing_or_damaged_scales_are_refused_with_their_name() {
         let copy = with_file("modelopt-nvfp4", |_| (), |tensors| each(tensors, "input_scale", set));
         assert_refused(&copy, &["down_proj", "input_scale"]);
     }
+}
+
+/// Folders whose inputs have factors.
+const SCALED: [&str; 4] =
+    ["modelopt-smoothquant", "modelopt-int4-awq", "modelopt-nvfp4-awq", "modelopt-w4a8-awq"];
+
+#[test]
+fn dumps_in_other_types_with_scaled_inputs_pass() {
+    for (name, dump) in SCALED.iter().flat_map(|name| ["dump-f32", "dump-f16"].map(|dump| (name, dump))) {
+        let file = folder(name).join(format!("{dump}.safetensors"));
+        let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}, {dump}: {report:#}");
+    }
+}
+
+#[test]
+fn factors_of_inputs_are_one_positive_number_for_each_input() {
+    const NAME: &str = "model.layers.0.self_attn.o_proj.pre_quant_scale";
+    type Damage = (&'static str, fn(&mut Tensors));
+    let changes: [Damage; 5] = [
+        ("has the value 0", |tensors| each(tensors, NAME, |data| data[..2].fill(0))),
+        ("has the value -", |tensors| each(tensors, NAME, |data| data[1] |= 0x80)),
+        ("not finite", |tensors| each(tensors, NAME, |data| data[..2].fill(0xff))),
+        ("[64]", |tensors| {
+            let (_, shape, data) = tensors.get_mut(NAME).expect("it is there");
+            (shape[0], *data) = (63, data[..126].to_vec());
+        }),
+        ("not quantised", |tensors| {
+            let factors = tensors[NAME].clone();
+            tensors.insert("lm_head.pre_quant_scale".to_owned(), factors);
+        }),
+    ];
+    for (why, change) in changes {
+        for name in SCALED {
+            let copy = with_file(name, |_| (), change);
+            assert_refused(&copy, &["pre_quant_scale", why]);
+        }
+    }
+}
+
+/// A dump by an engine that multiplies inputs by other factors, and quantises them if `is_coded`.
+fn scaled_dump(name: &str, n: Transformers, is_coded: bool, factor: fn(f32) -> f32) -> (TempDir, PathBuf) {
+    let change = |data: &mut [u8]| {
+        let (numbers, _) = data.as_chunks_mut::<2>();
+        let changed =
+            |number: [u8; 2]| bf16::from_f32(factor(bf16::from_le_bytes(number).to_f32())).to_le_bytes();
+        numbers.iter_mut().for_each(|number| *number = changed(*number));
+    };
+    let copy = with_file(name, |_| (), |tensors| each(tensors, "pre_quant_scale", change));
+    let model = ModelFiles::open(copy.path()).expect("it is a model").load().expect("it loads").model;
+    let input = model.matrices().iter().find_map(|(_, matrix)| matrix.input_scale()).filter(|_| is_coded);
+    let dtype = n.activation_type().name();
+    let numerics: Box<dyn Numerics> = match input {
+        Some(input) => {
+            Box::new(ActivationQuantisation::over(Box::new(n), ActivationCodes::of_matrix(&input)))
+        }
+        None => Box::new(n),
+    };
+    let dump = recorded(&*model, &*numerics, dtype, &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    (place, file)
+}
+
+#[test]
+fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
+    type Fault = (fn(f32) -> f32, &'static str);
+    let faults: [Fault; 2] = [(|_| 1.0, "none"), (|factor| 1.0 / factor, "inverse")];
+    for (name, n) in SCALED.iter().flat_map(|name| [Transformers::Bf16, Transformers::F32].map(|n| (name, n)))
+    {
+        for is_coded in [false, true] {
+            let (_place, right) = scaled_dump(name, n, is_coded, |factor| factor);
+            let (code, report) = checked(&folder(name), &right, &["--no-causes"]);
+            assert_eq!(code, 0, "{name}, {is_coded}: {report:#}");
+        }
+        let is_coded = !name.contains("int4");
+        for (factor, value) in faults {
+            let (_place, wrong) = scaled_dump(name, n, is_coded, factor);
+            let (code, report) = checked(&folder(name), &wrong, &[]);
+            assert_eq!(code, 1, "{name}, {value}: {report:#}");
+            let is_named = |finding: &Value| {
+                let found = finding["candidate"].as_str().unwrap_or_default();
+                let word = found.split(':').next().unwrap_or_default().replace("reciprocal", "inverse");
+                finding["kind"] == "pre_quant_scale" && word == value
+            };
+            let findings = report["findings"].as_array().expect("findings");
+            assert!(findings.iter().any(is_named), "{name}, {value}: {findings:#?}");
+        }
+    }
+}
+
+/// Kernels that multiply inputs by their factors and quantise them may not round in between.
+#[test]
+fn inputs_that_are_not_rounded_after_their_factors_pass() {
+    let name = "modelopt-int4-awq";
+    let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
+    // Without an operation of its own, the product with the factors is not rounded.
+    let numerics = Faulty { base: Base(&Transformers::Bf16), ..Faulty::default() };
+    let dump = recorded(&*model, &numerics, "bf16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(report.to_string().contains("scaled inputs are fused"), "{report:#}");
+    let larger = |data: &mut [u8]| data.as_chunks_mut::<2>().0.iter_mut().for_each(|number| {
+        *number = bf16::from_f32(1.02 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+    });
+    let copy = with_file(name, |_| (), |tensors| each(tensors, "pre_quant_scale", larger));
+    assert_eq!(checked(copy.path(), &file, &["--no-causes"]).0, 1);
 }
 
 /// Patterns are whole names with `*`. Older versions list parts of names.

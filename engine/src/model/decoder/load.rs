@@ -79,7 +79,9 @@ impl LayerWeights<'_, '_> {
         if has_bias && weight.scale() != 1.0 && name.starts_with("ffn_") {
             return Err(self.weights.scaled_bias(&self.names.of_layer(name, self.layer), weight.dtype));
         }
-        Ok(Projection { weight, bias: has_bias.then(|| self.bias(name, rows)).transpose()? })
+        let bias = has_bias.then(|| self.bias(name, rows)).transpose()?;
+        let input_factors = self.weights.input_factors(&self.names.of_layer(name, self.layer), cols)?;
+        Ok(Projection { weight, bias, input_factors })
     }
 
     /// Loads a matrix by its GGUF name.
@@ -168,6 +170,29 @@ impl LayerWeights<'_, '_> {
         let whole = self.projection(name, has_bias, rows.iter().sum(), cols)?;
         let first = |part: usize| rows[..part].iter().sum();
         Ok(std::array::from_fn(|part| whole.part(first(part), rows[part])))
+    }
+
+    /// Loads queries, keys and values that are fused to one tensor, with the scales of an FP8 cache that a Hugging Face
+    /// checkpoint stores for keys and values.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::projection`] and [`LayerWeights::cache_scales`].
+    pub(crate) fn fused_heads(
+        &mut self,
+        has_bias: bool,
+        rows: [usize; 3],
+        cols: usize,
+    ) -> Result<[Projection; 3]> {
+        const NAME: &str = "attn_qkv";
+        let [q, mut k, mut v] = self.fused(NAME, has_bias, rows, cols)?;
+        let fused = self.names.of_layer(NAME, self.layer);
+        if let Some(attention) = fused.strip_suffix("qkv_proj.weight") {
+            for (part, name) in [(&mut k, "k_proj"), (&mut v, "v_proj")] {
+                let scales = self.weights.cache_scales(&format!("{attention}{name}.weight"))?;
+                part.weight = part.weight.clone().with_cache_scales(scales);
+            }
+        }
+        Ok([q, k, v])
     }
 
     /// Loads a short convolution by its GGUF name, with its bias if it has one. Hugging Face checkpoints have an axis of
@@ -263,7 +288,7 @@ impl Projections {
         let q_rows = if c.shape.has_output_gate { 2 * q_width } else { q_width };
         let fused = [q_rows, kv_width, kv_width];
         let [q, k, v] = match (w.has_in_gguf("attn_qkv"), w.has_fused_heads()) {
-            (true, _) => w.fused("attn_qkv", has_bias, fused, d)?,
+            (true, _) => w.fused_heads(has_bias, fused, d)?,
             (false, true) => w.projection("attn_qkv", has_bias, fused.iter().sum(), d)?.of_groups(c),
             (false, false) => [
                 w.projection("attn_q", has_bias, q_rows, d)?,

@@ -41,7 +41,7 @@ use crate::memory;
 use crate::model::json::Config;
 use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
-use module_tensors::ModuleTensors;
+use module_tensors::{FLOATS, ModuleTensors};
 
 /// A storage format of a module's weight.
 trait WeightFormat: Send + Sync {
@@ -76,8 +76,9 @@ pub struct Dequantisation {
     name: String,
     groups: Vec<FormatGroup>,
     filter: ModuleFilter,
-    /// True if the KV cache has 8-bit floats, with stored scales.
-    has_float_cache: bool,
+    /// True if engines with a KV cache of 8-bit floats use the stored scales: the configuration states such a cache, or
+    /// none.
+    may_have_float_cache: bool,
     /// The same settings with the tensor names of another library.
     other_names: Option<Box<Self>>,
 }
@@ -177,7 +178,7 @@ impl Dequantisation {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
-        check_inputs(file)?;
+        check_input_factors(file, &weights)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !cache_scales::is_one(name));
@@ -187,7 +188,7 @@ impl Dequantisation {
             Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
         });
         let scales = this.input_scales(file, weights.keys().copied())?;
-        let of_cache = if this.has_float_cache { cache_scales::of_modules(file)? } else { Vec::new() };
+        let of_cache = if this.may_have_float_cache { cache_scales::of_modules(file)? } else { Vec::new() };
         file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).chain(of_cache).collect())
     }
 
@@ -257,16 +258,39 @@ impl Dequantisation {
     }
 }
 
-/// Checks that no activations are multiplied by factors before products (AWQ and SmoothQuant of Model Optimizer).
-fn check_inputs(file: &TensorFile) -> Result<()> {
-    match file.iter().find(|(name, _)| name.ends_with(".pre_quant_scale")) {
-        Some((name, tensor)) => {
-            let problem = "factors of activations before products are not supported; export the model with a format \
-                           without AWQ and SmoothQuant";
-            Err(module_tensors::unpackable(file, name, tensor.dtype, problem.to_owned()))
+/// Name of the factors of a module's inputs, after the module's name: Model Optimizer's AWQ and SmoothQuant multiply inputs by
+/// them before the inputs are quantised.
+pub(crate) const INPUT_FACTORS: &str = "pre_quant_scale";
+
+/// Returns the factors of a module's inputs; `None` if the file has none.
+///
+/// # Errors
+/// If they are not one positive number for each input.
+fn input_factors(module: &ModuleTensors, weight: &WeightMatrix) -> Result<Option<Vec<f32>>> {
+    let Some(stored) = module.get(INPUT_FACTORS) else { return Ok(None) };
+    let factors = module.numbers(INPUT_FACTORS, FLOATS, &[weight.cols])?;
+    match factors.iter().find(|factor| **factor <= 0.0) {
+        None => Ok(Some(factors)),
+        Some(factor) => {
+            let problem = format!("it has the value {factor}, expected more than 0; the file is damaged");
+            Err(module_tensors::unpackable(module.file, &module.name(INPUT_FACTORS), stored.dtype, problem))
         }
-        None => Ok(()),
     }
+}
+
+/// Checks the factors of all inputs.
+fn check_input_factors(file: &TensorFile, weights: &BTreeMap<&str, WeightMatrix>) -> Result<()> {
+    for (name, tensor) in file.iter() {
+        let Some(module) = name.strip_suffix(INPUT_FACTORS).and_then(|name| name.strip_suffix('.')) else {
+            continue;
+        };
+        let Some(weight) = weights.get(module) else {
+            let problem = "its module is not quantised; remove the tensor, or quantise the module".to_owned();
+            return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));
+        };
+        input_factors(&ModuleTensors { file, module, joint: '.', main: INPUT_FACTORS }, weight)?;
+    }
+    Ok(())
 }
 
 fn excluded(why: &str) -> String {
@@ -281,5 +305,5 @@ fn one_group(
     filter: ModuleFilter,
 ) -> Dequantisation {
     let groups = vec![FormatGroup { format: Box::new(format), activations }];
-    Dequantisation { name, groups, filter, has_float_cache: false, other_names: None }
+    Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None }
 }
