@@ -13,6 +13,7 @@ use xcheck::numerics::{ActivationQuantisation, Numerics, Transformers};
 use xcheck::quant::ActivationCodes;
 
 use crate::common::faulty::{Base, Faulty};
+use crate::common::share::one_of;
 use crate::judge::clay::Clay;
 use crate::judge::scene::recorded;
 
@@ -203,13 +204,17 @@ fn factors_of_inputs_are_one_positive_number_for_each_input() {
 
 /// A dump by an engine that multiplies inputs by other factors, and quantises them if `is_coded`.
 fn scaled_dump(name: &str, n: Transformers, is_coded: bool, factor: fn(f32) -> f32) -> (TempDir, PathBuf) {
-    let change = |data: &mut [u8]| {
-        let (numbers, _) = data.as_chunks_mut::<2>();
-        let changed =
-            |number: [u8; 2]| bf16::from_f32(factor(bf16::from_le_bytes(number).to_f32())).to_le_bytes();
-        numbers.iter_mut().for_each(|number| *number = changed(*number));
+    // An engine in bf16 has factors in bf16.
+    let round = |factor: f32| if n == Transformers::F32 { factor } else { bf16::from_f32(factor).to_f32() };
+    let change = |tensors: &mut Tensors| {
+        let named = tensors.iter_mut().filter(|(name, _)| name.ends_with("pre_quant_scale"));
+        for (_, (dtype, _, data)) in named {
+            let stored = data.as_chunks::<2>().0.iter().map(|&number| bf16::from_le_bytes(number).to_f32());
+            *data = stored.flat_map(|number| round(factor(number)).to_le_bytes()).collect();
+            *dtype = Dtype::F32;
+        }
     };
-    let copy = with_file(name, |_| (), |tensors| each(tensors, "pre_quant_scale", change));
+    let copy = with_file(name, |_| (), change);
     let model = ModelFiles::open(copy.path()).expect("it is a model").load().expect("it loads").model;
     let input = model.matrices().iter().find_map(|(_, matrix)| matrix.input_scale()).filter(|_| is_coded);
     let dtype = n.activation_type().name();
@@ -229,27 +234,28 @@ fn scaled_dump(name: &str, n: Transformers, is_coded: bool, factor: fn(f32) -> f
 #[test]
 fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
     type Fault = (fn(f32) -> f32, &'static str);
-    let faults: [Fault; 2] = [(|_| 1.0, "none"), (|factor| 1.0 / factor, "inverse")];
-    for (name, n) in SCALED.iter().flat_map(|name| [Transformers::Bf16, Transformers::F32].map(|n| (name, n)))
-    {
-        for is_coded in [false, true] {
-            let (_place, right) = scaled_dump(name, n, is_coded, |factor| factor);
-            let (code, report) = checked(&folder(name), &right, &["--no-causes"]);
-            assert_eq!(code, 0, "{name}, {is_coded}: {report:#}");
-        }
-        let is_coded = !name.contains("int4");
-        for (factor, value) in faults {
-            let (_place, wrong) = scaled_dump(name, n, is_coded, factor);
-            let (code, report) = checked(&folder(name), &wrong, &[]);
-            assert_eq!(code, 1, "{name}, {value}: {report:#}");
-            let is_named = |finding: &Value| {
-                let found = finding["candidate"].as_str().unwrap_or_default();
-                let word = found.split(':').next().unwrap_or_default().replace("reciprocal", "inverse");
-                finding["kind"] == "pre_quant_scale" && word == value
-            };
-            let findings = report["findings"].as_array().expect("findings");
-            assert!(findings.iter().any(is_named), "{name}, {value}: {findings:#?}");
-        }
+    let faults: [Fault; 3] =
+        [(|_| 1.0, "none"), (|factor| 1.0 / factor, "inverse"), (|factor| factor * factor, "twice")];
+    let engines = SCALED.iter().flat_map(|name| [Transformers::Bf16, Transformers::F32].map(|n| (name, n)));
+    for ((name, n), is_coded) in one_of(2, engines.clone().flat_map(|case| [(case, false), (case, true)])) {
+        let (_place, right) = scaled_dump(name, n, is_coded, |factor| factor);
+        let (code, report) = checked(&folder(name), &right, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}, {n:?}, {is_coded}: {report:#}");
+    }
+    // In bf16, inputs that are multiplied twice are rounded twice.
+    let is_exact = |(n, fault): &(Transformers, Fault)| *n == Transformers::F32 || fault.1 != "twice";
+    let cases = engines.flat_map(|(name, n)| faults.map(|fault| (name, (n, fault))));
+    for (name, (n, (factor, value))) in one_of(3, cases.filter(|(_, case)| is_exact(case))) {
+        let (_place, wrong) = scaled_dump(name, n, !name.contains("int4"), factor);
+        let (code, report) = checked(&folder(name), &wrong, &[]);
+        assert_eq!(code, 1, "{name}, {n:?}, {value}: {report:#}");
+        let is_named = |finding: &Value| {
+            let found = finding["candidate"].as_str().unwrap_or_default();
+            let word = found.split(':').next().unwrap_or_default().replace("reciprocal", "inverse");
+            finding["kind"] == "pre_quant_scale" && word == value
+        };
+        let findings = report["findings"].as_array().expect("findings");
+        assert!(findings.iter().any(is_named), "{name}, {n:?}, {value}: {findings:#?}");
     }
 }
 
@@ -267,9 +273,11 @@ fn inputs_that_are_not_rounded_after_their_factors_pass() {
     let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
     assert_eq!(code, 0, "{report:#}");
     assert!(report.to_string().contains("scaled inputs are fused"), "{report:#}");
-    let larger = |data: &mut [u8]| data.as_chunks_mut::<2>().0.iter_mut().for_each(|number| {
-        *number = bf16::from_f32(1.02 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
-    });
+    let larger = |data: &mut [u8]| {
+        data.as_chunks_mut::<2>().0.iter_mut().for_each(|number| {
+            *number = bf16::from_f32(1.02 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+        })
+    };
     let copy = with_file(name, |_| (), |tensors| each(tensors, "pre_quant_scale", larger));
     assert_eq!(checked(copy.path(), &file, &["--no-causes"]).0, 1);
 }

@@ -48,18 +48,14 @@ fn dumps_of_compressed_tensors_with_an_fp8_cache_pass() {
 #[test]
 fn the_same_dumps_fail_with_other_scales() {
     let scaled = |name: &str, ending: &'static str, config: fn(&mut Value)| {
-        changed(
-            name,
-            config,
-            |tensors: &mut Tensors| {
-                let (_, (_, _, data)) =
-                    tensors.iter_mut().find(|(name, _)| name.ends_with(ending)).expect("scales");
-                let (numbers, _) = data.as_chunks_mut::<2>();
-                numbers.iter_mut().for_each(|number| {
-                    *number = bf16::from_f32(1.3 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
-                });
-            },
-        )
+        changed(name, config, |tensors: &mut Tensors| {
+            let (_, (_, _, data)) =
+                tensors.iter_mut().find(|(name, _)| name.ends_with(ending)).expect("scales");
+            let (numbers, _) = data.as_chunks_mut::<2>();
+            numbers.iter_mut().for_each(|number| {
+                *number = bf16::from_f32(1.3 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+            });
+        })
     };
     for name in FOLDERS {
         for (ending, config) in
@@ -263,17 +259,13 @@ fn with_float_cache(config: &mut Value) {
 #[test]
 fn values_that_are_projected_as_keys_have_scales_of_their_own() {
     let scaled = |scales: &[(usize, &str, &[f32])]| {
-        changed(
-            "../architectures/tiny-gemma4moe/hf",
-            with_float_cache,
-            |tensors: &mut Tensors| {
-                for (layer, name, scales) in scales {
-                    let data = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-                    let name = format!("model.layers.{layer}.self_attn.{name}");
-                    tensors.insert(name, (Dtype::F32, vec![scales.len()], data));
-                }
-            },
-        )
+        changed("../architectures/tiny-gemma4moe/hf", with_float_cache, |tensors: &mut Tensors| {
+            for (layer, name, scales) in scales {
+                let data = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+                let name = format!("model.layers.{layer}.self_attn.{name}");
+                tensors.insert(name, (Dtype::F32, vec![scales.len()], data));
+            }
+        })
     };
     let of_model = |copy: &TempDir| ModelFiles::open(copy.path()).expect("it is a model").load();
     let copy = scaled(&[(1, "k_scale", &[0.5]), (1, "v_scale", &[0.25])]);

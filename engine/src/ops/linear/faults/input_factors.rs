@@ -2,6 +2,7 @@
 
 use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
+use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::ops::gating::exact::GatedProduct;
 use crate::ops::linear::exact::short_type;
@@ -44,7 +45,8 @@ fn words(at: &SiteContext) -> Vec<String> {
 
 /// Returns the input of a product before its factors, `[T, inputs]`, and the factors; `None` for a product without factors.
 fn scaled_input(at: &SiteContext) -> Option<(Tensor, Vec<f32>)> {
-    let node = made_by(input(at)?)?;
+    // The router of Gemma 4 has factors of its own.
+    let node = made_by(input(at).filter(|_| at.site.point != Point::RouterLogits)?)?;
     let product = node.operation::<GatedProduct>().filter(|product| product.has_factors())?;
     Some((product.x.clone(), product.projected.row(0).to_vec()))
 }
