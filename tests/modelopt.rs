@@ -237,7 +237,7 @@ fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
     let faults: [Fault; 3] =
         [(|_| 1.0, "none"), (|factor| 1.0 / factor, "inverse"), (|factor| factor * factor, "twice")];
     let engines = SCALED.iter().flat_map(|name| [Transformers::Bf16, Transformers::F32].map(|n| (name, n)));
-    for ((name, n), is_coded) in one_of(2, engines.clone().flat_map(|case| [(case, false), (case, true)])) {
+    for ((name, n), is_coded) in one_of(4, engines.clone().flat_map(|case| [(case, false), (case, true)])) {
         let (_place, right) = scaled_dump(name, n, is_coded, |factor| factor);
         let (code, report) = checked(&folder(name), &right, &["--no-causes"]);
         assert_eq!(code, 0, "{name}, {n:?}, {is_coded}: {report:#}");
@@ -245,7 +245,7 @@ fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
     // In bf16, inputs that are multiplied twice are rounded twice.
     let is_exact = |(n, fault): &(Transformers, Fault)| *n == Transformers::F32 || fault.1 != "twice";
     let cases = engines.flat_map(|(name, n)| faults.map(|fault| (name, (n, fault))));
-    for (name, (n, (factor, value))) in one_of(3, cases.filter(|(_, case)| is_exact(case))) {
+    for (name, (n, (factor, value))) in one_of(5, cases.filter(|(_, case)| is_exact(case))) {
         let (_place, wrong) = scaled_dump(name, n, !name.contains("int4"), factor);
         let (code, report) = checked(&folder(name), &wrong, &[]);
         assert_eq!(code, 1, "{name}, {n:?}, {value}: {report:#}");
@@ -323,6 +323,25 @@ fn excluded_modules_must_be_unquantised_and_others_quantised() {
     assert_refused(&of_last("has_zero_point", true), &["has_zero_point", "expected false"]);
     assert_refused(&of_last("lora_rank", true), &["lora_rank", "expected absent"]);
     assert!(decoded(of_last("has_zero_point", false).path()).is_ok());
+}
+
+/// Factors that the file stores are part of the weight. Those of other layers are not compared, but no row may be lost.
+#[test]
+fn wrong_factors_of_inputs_and_lost_rows_do_not_pass_against_the_original() {
+    let doubled = |data: &mut [u8]| {
+        data.as_chunks_mut::<2>().0.iter_mut().for_each(|number| {
+            *number = bf16::from_f32(2.0 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+        })
+    };
+    let lost = |data: &mut [u8]| data[..32].fill(0);
+    let code = |name: &str, ending: &str, change: &dyn Fn(&mut [u8])| {
+        let copy = with_file(name, |_| (), |tensors| each(tensors, ending, change));
+        verified(copy.path(), &folder("original")).0
+    };
+    assert_eq!(code("modelopt-smoothquant", "pre_quant_scale", &|_| ()), 0);
+    assert_eq!(code("modelopt-smoothquant", "pre_quant_scale", &doubled), 1);
+    assert_eq!(code("modelopt-nvfp4-awq", "up_proj.weight", &|_| ()), 3);
+    assert_eq!(code("modelopt-nvfp4-awq", "up_proj.weight", &lost), 1);
 }
 
 #[test]

@@ -172,29 +172,6 @@ impl LayerWeights<'_, '_> {
         Ok(std::array::from_fn(|part| whole.part(first(part), rows[part])))
     }
 
-    /// Loads queries, keys and values that are fused to one tensor, with the scales of an FP8 cache that a Hugging Face
-    /// checkpoint stores for keys and values.
-    ///
-    /// # Errors
-    /// See [`LayerWeights::projection`] and [`LayerWeights::cache_scales`].
-    pub(crate) fn fused_heads(
-        &mut self,
-        has_bias: bool,
-        rows: [usize; 3],
-        cols: usize,
-    ) -> Result<[Projection; 3]> {
-        const NAME: &str = "attn_qkv";
-        let [q, mut k, mut v] = self.fused(NAME, has_bias, rows, cols)?;
-        let fused = self.names.of_layer(NAME, self.layer);
-        if let Some(attention) = fused.strip_suffix("qkv_proj.weight") {
-            for (part, name) in [(&mut k, "k_proj"), (&mut v, "v_proj")] {
-                let scales = self.weights.cache_scales(&format!("{attention}{name}.weight"))?;
-                part.weight = part.weight.clone().with_cache_scales(scales);
-            }
-        }
-        Ok([q, k, v])
-    }
-
     /// Loads a short convolution by its GGUF name, with its bias if it has one. Hugging Face checkpoints have an axis of
     /// length 1 between channels and kernel.
     ///

@@ -16,6 +16,7 @@ mod float4;
 mod float4_weights;
 mod float8;
 mod gptq;
+mod input_factors;
 mod mlx;
 pub(crate) mod modelopt;
 mod module_filter;
@@ -29,6 +30,7 @@ mod weight_matrix;
 mod weight_reading;
 
 pub(crate) use activations::ActivationScheme;
+pub(crate) use input_factors::INPUT_FACTORS;
 pub use verification::{WeightFinding, WeightFit};
 pub(crate) use weight_matrix::WeightMatrix;
 pub(crate) use weight_reading::WeightReading;
@@ -41,7 +43,7 @@ use crate::memory;
 use crate::model::json::Config;
 use crate::weight::{DType, InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter, is_projection};
-use module_tensors::{FLOATS, ModuleTensors};
+use module_tensors::ModuleTensors;
 
 /// A storage format of a module's weight.
 trait WeightFormat: Send + Sync {
@@ -178,7 +180,7 @@ impl Dequantisation {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
-        check_input_factors(file, &weights)?;
+        input_factors::check(file, &weights)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !cache_scales::is_one(name));
@@ -256,41 +258,6 @@ impl Dequantisation {
         }
         Ok(())
     }
-}
-
-/// Name of the factors of a module's inputs, after the module's name: Model Optimizer's AWQ and SmoothQuant multiply inputs by
-/// them before the inputs are quantised.
-pub(crate) const INPUT_FACTORS: &str = "pre_quant_scale";
-
-/// Returns the factors of a module's inputs; `None` if the file has none.
-///
-/// # Errors
-/// If they are not one positive number for each input.
-fn input_factors(module: &ModuleTensors, weight: &WeightMatrix) -> Result<Option<Vec<f32>>> {
-    let Some(stored) = module.get(INPUT_FACTORS) else { return Ok(None) };
-    let factors = module.numbers(INPUT_FACTORS, FLOATS, &[weight.cols])?;
-    match factors.iter().find(|factor| **factor <= 0.0) {
-        None => Ok(Some(factors)),
-        Some(factor) => {
-            let problem = format!("it has the value {factor}, expected more than 0; the file is damaged");
-            Err(module_tensors::unpackable(module.file, &module.name(INPUT_FACTORS), stored.dtype, problem))
-        }
-    }
-}
-
-/// Checks the factors of all inputs.
-fn check_input_factors(file: &TensorFile, weights: &BTreeMap<&str, WeightMatrix>) -> Result<()> {
-    for (name, tensor) in file.iter() {
-        let Some(module) = name.strip_suffix(INPUT_FACTORS).and_then(|name| name.strip_suffix('.')) else {
-            continue;
-        };
-        let Some(weight) = weights.get(module) else {
-            let problem = "its module is not quantised; remove the tensor, or quantise the module".to_owned();
-            return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));
-        };
-        input_factors(&ModuleTensors { file, module, joint: '.', main: INPUT_FACTORS }, weight)?;
-    }
-    Ok(())
 }
 
 fn excluded(why: &str) -> String {

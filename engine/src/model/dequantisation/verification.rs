@@ -99,7 +99,7 @@ impl Dequantisation {
             };
             let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
             let tensors = ModuleTensors { file, module, joint, main };
-            let factors = input_factors(&tensors, weight)?;
+            let factors = input_factors::of_module(&tensors, weight)?;
             let rows = |tensor| rows_of(tensor, weight, factors.as_deref());
             match original.get(&weight.name(module)).and_then(rows) {
                 Some(original) => fit(&*group.format, &tensors, weight, &original),
