@@ -259,6 +259,33 @@ fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
     }
 }
 
+/// Kernels for W4A8 may convert integers of 4 bits without their scales, so that decoded weights are not rounded to 8 bits.
+#[test]
+fn weights_that_are_not_rounded_to_8_bit_floats_pass() {
+    let name = "modelopt-w4a8-awq";
+    let code = |factor: f32| {
+        let whole = |tensors: &mut Tensors| {
+            tensors.retain(|name, _| !name.ends_with("weight_scale_2") && !name.ends_with("input_scale"));
+            each(tensors, "weight_scale", |data| {
+                let (numbers, _) = data.as_chunks_mut::<4>();
+                numbers.iter_mut().for_each(|n| *n = (factor * f32::from_le_bytes(*n)).to_le_bytes());
+            });
+        };
+        let copy = with_file(name, |settings| settings["quant_algo"] = json!("W4A16_AWQ"), whole);
+        let model = ModelFiles::open(copy.path()).expect("it is a model").load().expect("it loads").model;
+        let input = RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2);
+        let dump = recorded(&*model, &Transformers::F32, "f32", &input, &mut ());
+        let file = copy.path().join("dump.safetensors");
+        Clay::of(&dump).save(&file);
+        // The logits of whole runs differ by more than rounding.
+        let (code, report) = checked(&folder(name), &file, &["--no-causes", "--introduced"]);
+        let is_noted = report.to_string().contains("kernels that multiply with codes");
+        assert_eq!(is_noted, code == 0, "{report:#}");
+        code
+    };
+    assert_eq!([1.0, 1.02].map(code), [0, 1]);
+}
+
 /// Kernels that multiply inputs by their factors and quantise them may not round in between.
 #[test]
 fn inputs_that_are_not_rounded_after_their_factors_pass() {
