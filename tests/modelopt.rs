@@ -152,15 +152,18 @@ fn missing_or_damaged_scales_are_refused_with_their_name() {
         ("modelopt-nvfp4", "input_scale"),
         ("modelopt-fp8", "input_scale"),
         ("modelopt-fp8", "weight"),
+        ("modelopt-w4a8-awq", "weight_scale_2"),
     ] {
         let tensor = format!("{MODULE}.{tensor}");
         let copy = with_file(name, |_| (), |tensors| _ = tensors.remove(&tensor));
         assert_refused(&copy, &[&tensor]);
     }
-    for bytes in [[0; 4], (-1f32).to_le_bytes(), f32::NAN.to_le_bytes(), 1e-45f32.to_le_bytes()] {
-        let set = |data: &mut [u8]| data.copy_from_slice(&bytes);
-        let copy = with_file("modelopt-nvfp4", |_| (), |tensors| each(tensors, "input_scale", set));
-        assert_refused(&copy, &["down_proj", "input_scale"]);
+    for (name, tensor) in [("modelopt-nvfp4", "input_scale"), ("modelopt-w4a8-awq", "weight_scale_2")] {
+        for bytes in [[0; 4], (-1f32).to_le_bytes(), f32::NAN.to_le_bytes(), 1e-45f32.to_le_bytes()] {
+            let set = |data: &mut [u8]| data.copy_from_slice(&bytes);
+            let copy = with_file(name, |_| (), |tensors| each(tensors, tensor, set));
+            assert_refused(&copy, &["down_proj", tensor]);
+        }
     }
 }
 

@@ -169,6 +169,15 @@ fn damaged_scales_and_other_caches_are_refused_with_their_name() {
     );
     let error = ModelFiles::open(three.path()).expect("it is a model").load().err().expect("it is refused");
     assert!(error.to_string().contains("the cache's scales of attn_v, layer 0"), "{error}");
+    let twice = changed(
+        "fp8-cache",
+        |_| (),
+        |tensors: &mut Tensors| {
+            let name = "model.layers.0.self_attn.k_proj.k_scale".to_owned();
+            tensors.insert(name, (Dtype::BF16, vec![1], vec![0x80, 0x3f]));
+        },
+    );
+    assert_refused(&twice, &["k_scale", "another tensor has other scales"]);
     let zero_point = changed(
         "fp8-cache",
         |_| (),

@@ -76,7 +76,7 @@ pub(super) fn is_one(name: &str) -> bool {
 /// in the file. Values without a scale have that of keys, as in vLLM.
 ///
 /// # Errors
-/// If a scale is not a positive number, or a zero point is not 0.
+/// If a scale is not a positive number, two tensors have different scales for one cache, or a zero point is not 0.
 pub(super) fn of_modules(file: &TensorFile) -> Result<Vec<(String, StoredTensor)>> {
     let weights = file.iter().filter(|(name, _)| !name.contains("scale"));
     let modules: HashSet<&str> =
@@ -86,7 +86,14 @@ pub(super) fn of_modules(file: &TensorFile) -> Result<Vec<(String, StoredTensor)
         let Some(CacheNumber { attention, projections }) = CacheNumber::of(name) else { continue };
         let numbers = numbers(file, name, projections.is_empty())?;
         let layer = layers.entry(attention).or_default();
-        layer.extend(projections.iter().map(|projection| (*projection, numbers.clone())));
+        for projection in projections {
+            if layer.insert(projection, numbers.clone()).is_some_and(|known| known != numbers) {
+                let problem = format!(
+                    "another tensor has other scales for the cache of {attention}{projection}; remove one"
+                );
+                return Err(module_tensors::unpackable(file, name, DType::F32, problem));
+            }
+        }
     }
     let mut scales = Vec::new();
     for (attention, mut layer) in layers {

@@ -34,9 +34,8 @@ pub(super) struct Float8Rounding {
 const LARGEST: f32 = 448.0;
 
 impl Float8Rounding {
-    /// Rounds a decoded integer, with the library's operations. `scale` is the matrix's.
-    fn round(self, value: f32, scale: f32) -> f32 {
-        let factor = LARGEST / (scale * LARGEST);
+    /// Rounds a decoded integer, with the library's operations. `factor` is the inverse of the matrix's scale.
+    fn round(self, value: f32, factor: f32) -> f32 {
         let code = round_to_small_float(round_to(self.dtype, value) * factor, 3, -6, LARGEST);
         round_to(self.dtype, code * (1.0 / factor))
     }
@@ -74,12 +73,13 @@ impl WeightFormat for PairedRows {
         };
         let Some(float8) = self.float8 else { return Ok(WeightMatrix::new(DType::F32, [rows, cols], whole)) };
         let scale = module.number(FLOAT8_SCALE, FLOATS)?;
-        if scale <= 0.0 {
+        let factor = LARGEST / (scale * LARGEST);
+        if !(factor > 0.0 && factor.is_finite()) {
             let name = module.name(FLOAT8_SCALE);
             return Err(module.bad(format!("'{name}' is {scale}, expected more than 0; the file is damaged")));
         }
         let of_kernels: Option<ElementDecoder> = Some(Box::new(whole.clone()));
-        let value = move |row: usize, col: usize| float8.round(whole(row, col), scale);
+        let value = move |row: usize, col: usize| float8.round(whole(row, col), factor);
         Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(float8.dtype, [rows, cols], value) })
     }
 }
