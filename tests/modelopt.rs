@@ -1,10 +1,21 @@
 //! Checkpoints of NVIDIA Model Optimizer: `hf_quant_config.json`, excluded modules, and what is refused.
 
 use std::fs;
+use std::path::PathBuf;
 
+use half::bf16;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use xcheck::engine::RunInput;
+use xcheck::model::ModelFiles;
+use xcheck::numerics::{ActivationQuantisation, Numerics, Transformers};
+use xcheck::quant::ActivationCodes;
+
+use crate::common::faulty::{Base, Faulty};
+use crate::common::share::one_of;
+use crate::judge::clay::Clay;
+use crate::judge::scene::recorded;
 
 use crate::quantised_models::{
     Tensors, assert_refused, changed, checked, decoded, each, faults, folder, inverted, json_of, verified,
@@ -113,7 +124,6 @@ fn each_of_two_files_is_checked() {
 #[test]
 fn formats_and_keys_beyond_these_are_refused_with_their_key() {
     let cases = [
-        ("quant_algo", json!("W4A8_AWQ")),
         ("quant_algo", json!("NVFP4_SVD")),
         ("quant_algo", json!("W4A8_NVFP4_FP8")),
         ("quant_algo", json!(null)),
@@ -131,11 +141,6 @@ fn formats_and_keys_beyond_these_are_refused_with_their_key() {
         let Err(error) = decoded(copy.path()) else { panic!("{key}: {value} is read") };
         assert!(error.contains("quantization.") && error.contains(key), "{key}: {error}");
     }
-    let factors = |tensors: &mut Tensors| {
-        tensors.insert(format!("{MODULE}.pre_quant_scale"), (Dtype::BF16, vec![128], vec![0; 256]));
-    };
-    let copy = with_file("modelopt-nvfp4", |settings| settings["quant_algo"] = json!("NVFP4_AWQ"), factors);
-    assert_refused(&copy, &["down_proj.pre_quant_scale", "without AWQ and SmoothQuant"]);
     let copy = with_file("modelopt-nvfp4", |settings| settings["quant_algo"] = json!("nvfp4_awq"), keep);
     assert!(decoded(copy.path()).is_ok());
 }
@@ -147,16 +152,164 @@ fn missing_or_damaged_scales_are_refused_with_their_name() {
         ("modelopt-nvfp4", "input_scale"),
         ("modelopt-fp8", "input_scale"),
         ("modelopt-fp8", "weight"),
+        ("modelopt-w4a8-awq", "weight_scale_2"),
     ] {
         let tensor = format!("{MODULE}.{tensor}");
         let copy = with_file(name, |_| (), |tensors| _ = tensors.remove(&tensor));
         assert_refused(&copy, &[&tensor]);
     }
-    for bytes in [[0; 4], (-1f32).to_le_bytes(), f32::NAN.to_le_bytes(), 1e-45f32.to_le_bytes()] {
-        let set = |data: &mut [u8]| data.copy_from_slice(&bytes);
-        let copy = with_file("modelopt-nvfp4", |_| (), |tensors| each(tensors, "input_scale", set));
-        assert_refused(&copy, &["down_proj", "input_scale"]);
+    for (name, tensor) in [("modelopt-nvfp4", "input_scale"), ("modelopt-w4a8-awq", "weight_scale_2")] {
+        for bytes in [[0; 4], (-1f32).to_le_bytes(), f32::NAN.to_le_bytes(), 1e-45f32.to_le_bytes()] {
+            let set = |data: &mut [u8]| data.copy_from_slice(&bytes);
+            let copy = with_file(name, |_| (), |tensors| each(tensors, tensor, set));
+            assert_refused(&copy, &["down_proj", tensor]);
+        }
     }
+}
+
+/// Folders whose inputs have factors.
+const SCALED: [&str; 4] =
+    ["modelopt-smoothquant", "modelopt-int4-awq", "modelopt-nvfp4-awq", "modelopt-w4a8-awq"];
+
+#[test]
+fn dumps_in_other_types_with_scaled_inputs_pass() {
+    for (name, dump) in SCALED.iter().flat_map(|name| ["dump-f32", "dump-f16"].map(|dump| (name, dump))) {
+        let file = folder(name).join(format!("{dump}.safetensors"));
+        let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}, {dump}: {report:#}");
+    }
+}
+
+#[test]
+fn factors_of_inputs_are_one_positive_number_for_each_input() {
+    const NAME: &str = "model.layers.0.self_attn.o_proj.pre_quant_scale";
+    type Damage = (&'static str, fn(&mut Tensors));
+    let changes: [Damage; 5] = [
+        ("has the value 0", |tensors| each(tensors, NAME, |data| data[..2].fill(0))),
+        ("has the value -", |tensors| each(tensors, NAME, |data| data[1] |= 0x80)),
+        ("not finite", |tensors| each(tensors, NAME, |data| data[..2].fill(0xff))),
+        ("[64]", |tensors| {
+            let (_, shape, data) = tensors.get_mut(NAME).expect("it is there");
+            (shape[0], *data) = (63, data[..126].to_vec());
+        }),
+        ("not quantised", |tensors| {
+            let factors = tensors[NAME].clone();
+            tensors.insert("lm_head.pre_quant_scale".to_owned(), factors);
+        }),
+    ];
+    for (why, change) in changes {
+        for name in SCALED {
+            let copy = with_file(name, |_| (), change);
+            assert_refused(&copy, &["pre_quant_scale", why]);
+        }
+    }
+}
+
+/// A dump by an engine that multiplies inputs by other factors, and quantises them if `is_coded`.
+fn scaled_dump(name: &str, n: Transformers, is_coded: bool, factor: fn(f32) -> f32) -> (TempDir, PathBuf) {
+    // An engine in bf16 has factors in bf16.
+    let round = |factor: f32| if n == Transformers::F32 { factor } else { bf16::from_f32(factor).to_f32() };
+    let change = |tensors: &mut Tensors| {
+        let named = tensors.iter_mut().filter(|(name, _)| name.ends_with("pre_quant_scale"));
+        for (_, (dtype, _, data)) in named {
+            let stored = data.as_chunks::<2>().0.iter().map(|&number| bf16::from_le_bytes(number).to_f32());
+            *data = stored.flat_map(|number| round(factor(number)).to_le_bytes()).collect();
+            *dtype = Dtype::F32;
+        }
+    };
+    let copy = with_file(name, |_| (), change);
+    let model = ModelFiles::open(copy.path()).expect("it is a model").load().expect("it loads").model;
+    let input = model.matrices().iter().find_map(|(_, matrix)| matrix.input_scale()).filter(|_| is_coded);
+    let dtype = n.activation_type().name();
+    let numerics: Box<dyn Numerics> = match input {
+        Some(input) => {
+            Box::new(ActivationQuantisation::over(Box::new(n), ActivationCodes::of_matrix(&input)))
+        }
+        None => Box::new(n),
+    };
+    let dump = recorded(&*model, &*numerics, dtype, &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    (place, file)
+}
+
+#[test]
+fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
+    type Fault = (fn(f32) -> f32, &'static str);
+    let faults: [Fault; 3] =
+        [(|_| 1.0, "none"), (|factor| 1.0 / factor, "inverse"), (|factor| factor * factor, "twice")];
+    let engines = SCALED.iter().flat_map(|name| [Transformers::Bf16, Transformers::F32].map(|n| (name, n)));
+    for ((name, n), is_coded) in one_of(4, engines.clone().flat_map(|case| [(case, false), (case, true)])) {
+        let (_place, right) = scaled_dump(name, n, is_coded, |factor| factor);
+        let (code, report) = checked(&folder(name), &right, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}, {n:?}, {is_coded}: {report:#}");
+    }
+    // In bf16, inputs that are multiplied twice are rounded twice.
+    let is_exact = |(n, fault): &(Transformers, Fault)| *n == Transformers::F32 || fault.1 != "twice";
+    let cases = engines.flat_map(|(name, n)| faults.map(|fault| (name, (n, fault))));
+    for (name, (n, (factor, value))) in one_of(5, cases.filter(|(_, case)| is_exact(case))) {
+        let (_place, wrong) = scaled_dump(name, n, !name.contains("int4"), factor);
+        let (code, report) = checked(&folder(name), &wrong, &[]);
+        assert_eq!(code, 1, "{name}, {n:?}, {value}: {report:#}");
+        let is_named = |finding: &Value| {
+            let found = finding["candidate"].as_str().unwrap_or_default();
+            let word = found.split(':').next().unwrap_or_default().replace("reciprocal", "inverse");
+            finding["kind"] == "pre_quant_scale" && word == value
+        };
+        let findings = report["findings"].as_array().expect("findings");
+        assert!(findings.iter().any(is_named), "{name}, {n:?}, {value}: {findings:#?}");
+    }
+}
+
+/// Kernels for W4A8 may convert integers of 4 bits without their scales, so that decoded weights are not rounded to 8 bits.
+#[test]
+fn weights_that_are_not_rounded_to_8_bit_floats_pass() {
+    let name = "modelopt-w4a8-awq";
+    let code = |factor: f32| {
+        let whole = |tensors: &mut Tensors| {
+            tensors.retain(|name, _| !name.ends_with("weight_scale_2") && !name.ends_with("input_scale"));
+            each(tensors, "weight_scale", |data| {
+                let (numbers, _) = data.as_chunks_mut::<4>();
+                numbers.iter_mut().for_each(|n| *n = (factor * f32::from_le_bytes(*n)).to_le_bytes());
+            });
+        };
+        let copy = with_file(name, |settings| settings["quant_algo"] = json!("W4A16_AWQ"), whole);
+        let model = ModelFiles::open(copy.path()).expect("it is a model").load().expect("it loads").model;
+        let input = RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2);
+        let dump = recorded(&*model, &Transformers::F32, "f32", &input, &mut ());
+        let file = copy.path().join("dump.safetensors");
+        Clay::of(&dump).save(&file);
+        // The logits of whole runs differ by more than rounding.
+        let (code, report) = checked(&folder(name), &file, &["--no-causes", "--introduced"]);
+        let is_noted = report.to_string().contains("kernels that multiply with codes");
+        assert_eq!(is_noted, code == 0, "{report:#}");
+        code
+    };
+    assert_eq!([1.0, 1.02].map(code), [0, 1]);
+}
+
+/// Kernels that multiply inputs by their factors and quantise them may not round in between.
+#[test]
+fn inputs_that_are_not_rounded_after_their_factors_pass() {
+    let name = "modelopt-int4-awq";
+    let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
+    // Without an operation of its own, the product with the factors is not rounded.
+    let numerics = Faulty { base: Base(&Transformers::Bf16), ..Faulty::default() };
+    let dump = recorded(&*model, &numerics, "bf16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
+    let place = TempDir::new().expect("a folder");
+    let file = place.path().join("dump.safetensors");
+    Clay::of(&dump).save(&file);
+    let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(report.to_string().contains("scaled inputs are fused"), "{report:#}");
+    let larger = |data: &mut [u8]| {
+        data.as_chunks_mut::<2>().0.iter_mut().for_each(|number| {
+            *number = bf16::from_f32(1.02 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+        })
+    };
+    let copy = with_file(name, |_| (), |tensors| each(tensors, "pre_quant_scale", larger));
+    assert_eq!(checked(copy.path(), &file, &["--no-causes"]).0, 1);
 }
 
 /// Patterns are whole names with `*`. Older versions list parts of names.
@@ -200,6 +353,25 @@ fn excluded_modules_must_be_unquantised_and_others_quantised() {
     assert_refused(&of_last("has_zero_point", true), &["has_zero_point", "expected false"]);
     assert_refused(&of_last("lora_rank", true), &["lora_rank", "expected absent"]);
     assert!(decoded(of_last("has_zero_point", false).path()).is_ok());
+}
+
+/// Factors that the file stores are part of the weight. Those of other layers are not compared, but no row may be lost.
+#[test]
+fn wrong_factors_of_inputs_and_lost_rows_do_not_pass_against_the_original() {
+    let doubled = |data: &mut [u8]| {
+        data.as_chunks_mut::<2>().0.iter_mut().for_each(|number| {
+            *number = bf16::from_f32(2.0 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+        })
+    };
+    let lost = |data: &mut [u8]| data[..32].fill(0);
+    let code = |name: &str, ending: &str, change: &dyn Fn(&mut [u8])| {
+        let copy = with_file(name, |_| (), |tensors| each(tensors, ending, change));
+        verified(copy.path(), &folder("original")).0
+    };
+    assert_eq!(code("modelopt-smoothquant", "pre_quant_scale", &|_| ()), 0);
+    assert_eq!(code("modelopt-smoothquant", "pre_quant_scale", &doubled), 1);
+    assert_eq!(code("modelopt-nvfp4-awq", "up_proj.weight", &|_| ()), 3);
+    assert_eq!(code("modelopt-nvfp4-awq", "up_proj.weight", &lost), 1);
 }
 
 #[test]

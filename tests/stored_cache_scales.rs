@@ -20,6 +20,10 @@ use crate::judge::scene::recorded;
 use crate::quantised_models::{Tensors, assert_refused, changed, checked, decoded, folder};
 
 const FOLDERS: [&str; 2] = ["fp8-cache", "fp8-cache-heads"];
+fn without_scheme(config: &mut Value) {
+    config["quantization_config"]["kv_cache_scheme"] = Value::Null;
+}
+
 const UNKNOWN: &str = "the scales of the KV cache are not recorded";
 
 #[test]
@@ -31,29 +35,33 @@ fn dumps_of_compressed_tensors_with_an_fp8_cache_pass() {
             assert_eq!(code, 0, "{name}, {dump}: {report:#}");
             assert!(!report["notes"].to_string().contains(UNKNOWN), "{name}, {dump}: {report:#}");
         }
+        // The dump alone states the cache.
+        let no_scheme = changed(name, without_scheme, |_| ());
+        let file = folder(name).join("dump.safetensors");
+        let (code, report) = checked(no_scheme.path(), &file, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}: {report:#}");
+        assert!(!report["notes"].to_string().contains(UNKNOWN), "{name}: {report:#}");
     }
 }
 
 /// The same dump with a file of other scales.
 #[test]
 fn the_same_dumps_fail_with_other_scales() {
-    let scaled = |name: &str, ending: &'static str| {
-        changed(
-            name,
-            |_| (),
-            |tensors: &mut Tensors| {
-                let (_, (_, _, data)) =
-                    tensors.iter_mut().find(|(name, _)| name.ends_with(ending)).expect("scales");
-                let (numbers, _) = data.as_chunks_mut::<2>();
-                numbers.iter_mut().for_each(|number| {
-                    *number = bf16::from_f32(1.3 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
-                });
-            },
-        )
+    let scaled = |name: &str, ending: &'static str, config: fn(&mut Value)| {
+        changed(name, config, |tensors: &mut Tensors| {
+            let (_, (_, _, data)) =
+                tensors.iter_mut().find(|(name, _)| name.ends_with(ending)).expect("scales");
+            let (numbers, _) = data.as_chunks_mut::<2>();
+            numbers.iter_mut().for_each(|number| {
+                *number = bf16::from_f32(1.3 * bf16::from_le_bytes(*number).to_f32()).to_le_bytes();
+            });
+        })
     };
     for name in FOLDERS {
-        for ending in ["k_scale", "v_scale"] {
-            let model = scaled(name, ending);
+        for (ending, config) in
+            [("k_scale", without_scheme as fn(&mut Value)), ("k_scale", |_| ()), ("v_scale", |_| ())]
+        {
+            let model = scaled(name, ending, config);
             let (code, report) =
                 checked(model.path(), &folder(name).join("dump.safetensors"), &["--no-causes"]);
             assert_eq!(code, 1, "{name}, {ending}: {report:#}");
@@ -161,6 +169,15 @@ fn damaged_scales_and_other_caches_are_refused_with_their_name() {
     );
     let error = ModelFiles::open(three.path()).expect("it is a model").load().err().expect("it is refused");
     assert!(error.to_string().contains("the cache's scales of attn_v, layer 0"), "{error}");
+    let twice = changed(
+        "fp8-cache",
+        |_| (),
+        |tensors: &mut Tensors| {
+            let name = "model.layers.0.self_attn.k_proj.k_scale".to_owned();
+            tensors.insert(name, (Dtype::BF16, vec![1], vec![0x80, 0x3f]));
+        },
+    );
+    assert_refused(&twice, &["k_scale", "another tensor has other scales"]);
     let zero_point = changed(
         "fp8-cache",
         |_| (),
@@ -217,31 +234,47 @@ fn scales_under_other_names_are_read() {
         let scale = tensors.remove("model.layers.0.self_attn.k_scale").expect("a scale");
         tensors.insert("model.layers.0.self_attn.kv_scale".to_owned(), scale);
     };
-    let model = changed("fp8-cache", |_| (), one);
-    let model = ModelFiles::open(model.path()).expect("it is a model").load().expect("it loads").model;
+    let of_keys = |tensors: &mut Tensors| _ = tensors.remove("model.layers.0.self_attn.v_scale");
+    for model in [changed("fp8-cache", |_| (), one), changed("fp8-cache", |_| (), of_keys)] {
+        let model = ModelFiles::open(model.path()).expect("it is a model").load().expect("it loads").model;
+        let matrices = model.matrices();
+        let scales: Vec<_> = matrices.iter().filter_map(|(_, matrix)| matrix.cache_scales()).collect();
+        assert!(scales.len() == 2 && scales[0] == scales[1], "{scales:?}");
+    }
+}
+
+#[test]
+fn scales_of_fused_projections_are_read() {
+    let fused = changed("../architectures/tiny-phi4/hf", with_float_cache, |tensors: &mut Tensors| {
+        for (name, scale) in [("qkv_proj.k_scale", 0.5f32), ("qkv_proj.v_scale", 0.25)] {
+            let name = format!("model.layers.0.self_attn.{name}");
+            tensors.insert(name, (Dtype::F32, vec![1], scale.to_le_bytes().into()));
+        }
+    });
+    let model = ModelFiles::open(fused.path()).expect("it is a model").load().expect("it loads").model;
     let matrices = model.matrices();
-    assert_eq!(matrices.iter().filter(|(_, matrix)| matrix.cache_scales().is_some()).count(), 2);
+    let scales: Vec<_> = matrices.iter().filter_map(|(_, matrix)| matrix.cache_scales()).collect();
+    assert_eq!(scales, [[0.5], [0.25]]);
+}
+
+/// States an FP8 cache with stored scales, and no quantised weights.
+fn with_float_cache(config: &mut Value) {
+    let scheme = json!({"num_bits": 8, "type": "float", "dynamic": false});
+    config["quantization_config"] = json!({"quant_method": "compressed-tensors", "config_groups": {},
+        "format": "dense", "quantization_status": "compressed", "kv_cache_scheme": scheme});
 }
 
 /// Layers of Gemma 4 without a projection of values, with scales for values that differ from those for keys.
 #[test]
 fn values_that_are_projected_as_keys_have_scales_of_their_own() {
     let scaled = |scales: &[(usize, &str, &[f32])]| {
-        let scheme = json!({"num_bits": 8, "type": "float", "dynamic": false});
-        changed(
-            "../architectures/tiny-gemma4moe/hf",
-            |config| {
-                config["quantization_config"] = json!({"quant_method": "compressed-tensors", "config_groups": {},
-                    "format": "dense", "quantization_status": "compressed", "kv_cache_scheme": scheme});
-            },
-            |tensors: &mut Tensors| {
-                for (layer, name, scales) in scales {
-                    let data = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-                    let name = format!("model.layers.{layer}.self_attn.{name}");
-                    tensors.insert(name, (Dtype::F32, vec![scales.len()], data));
-                }
-            },
-        )
+        changed("../architectures/tiny-gemma4moe/hf", with_float_cache, |tensors: &mut Tensors| {
+            for (layer, name, scales) in scales {
+                let data = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+                let name = format!("model.layers.{layer}.self_attn.{name}");
+                tensors.insert(name, (Dtype::F32, vec![scales.len()], data));
+            }
+        })
     };
     let of_model = |copy: &TempDir| ModelFiles::open(copy.path()).expect("it is a model").load();
     let copy = scaled(&[(1, "k_scale", &[0.5]), (1, "v_scale", &[0.25])]);

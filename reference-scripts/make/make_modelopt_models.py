@@ -5,6 +5,8 @@ on a CPU, with the SHA-256 of the weights that its tensor classes decode.
 Folders of `MODELS` are whole models with dumps. `dump.safetensors` of FP8 and int8 is a run of Model Optimizer's modules with the exported weights.
 They have no CPU code for groups of 4-bit activations, so `dump.safetensors` of NVFP4, and each `dump-f32.safetensors`, is a run
 of the exported tensors whose activations Model Optimizer's functions quantise. The other folders have the tensors of one module.
+AWQ and SmoothQuant multiply the inputs of some products by `pre_quant_scale`. AWQ's search for these factors quantises weights;
+for NVFP4, `nvfp4_on_cpu` does so in place of a kernel for GPUs.
 
     PYTHONPATH=python/src python reference-scripts/make/make_modelopt_models.py tests/data/quantised [modelopt-fp8 ...]
 """
@@ -21,7 +23,7 @@ import torch
 import xcheck
 from modelopt.torch.export import export_hf_checkpoint
 from modelopt.torch.export.unified_export_hf import requantize_resmooth_fused_llm_layers
-from modelopt.torch.quantization import qtensor
+from modelopt.torch.quantization import qtensor, tensor_quant
 from modelopt.torch.quantization.tensor_quant import fake_tensor_quant, fp8_eager
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
@@ -59,6 +61,10 @@ MODELS = {
     "modelopt-int8": mtq.INT8_DEFAULT_CFG,
     "modelopt-nvfp4": mtq.NVFP4_DEFAULT_CFG,
     "modelopt-mixed": with_mixed(mtq.FP8_DEFAULT_CFG, mtq.NVFP4_DEFAULT_CFG),
+    "modelopt-smoothquant": mtq.INT8_SMOOTHQUANT_CFG,
+    "modelopt-int4-awq": with_blocks(mtq.INT4_AWQ_CFG, 32),
+    "modelopt-nvfp4-awq": mtq.NVFP4_AWQ_LITE_CFG,
+    "modelopt-w4a8-awq": with_blocks(mtq.W4A8_AWQ_BETA_CFG, 32),
 }
 WEIGHTS = {
     "modelopt-fp8-channel": mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG,
@@ -69,6 +75,16 @@ WEIGHTS = {
     "modelopt-mxfp4": mtq.MXFP4_DEFAULT_CFG,
     "modelopt-mxfp8": mtq.MXFP8_DEFAULT_CFG,
 }
+
+
+def nvfp4_on_cpu(inputs, block_size, amax, *_):
+    """Values quantised by the class for NVFP4, in place of the library's kernel for GPUs."""
+    step = amax.float() / (6 * 448)
+    codes, scale, _ = qtensor.NVFP4QTensor.quantize(inputs, block_size, weights_scaling_factor_2=step)
+    return codes.dequantize(inputs.dtype, scale=scale, double_scale=step, block_sizes={-1: block_size})
+
+
+tensor_quant.dynamic_block_quantize_op = nvfp4_on_cpu
 
 
 def original(out, name):
@@ -111,17 +127,21 @@ def make(out, name, config):
     folder, made = out / name, original(out, name)
     plain = {key: w for key, w in made.state_dict().items()}
     mtq.quantize(made, config, lambda model: model(TOKENS))
-    fake = {}
-    if name == "modelopt-int4":
-        # No class of the library decodes the packed format. Export and quantisers round ties to different codes; weights that are
-        # rounded once have no ties.
-        linear = made.get_submodule(MODULE)
-        linear.weight.data = linear.weight_quantizer(linear.weight)
-        # Integers have no negative zero.
-        fake[MODULE] = linear.weight_quantizer(linear.weight) + 0.0
     folder.mkdir(parents=True, exist_ok=True)
     # The export gives one scale to queries, keys and values, and one to gate and up.
     requantize_resmooth_fused_llm_layers(made)
+    fake = {}
+    if name in ("modelopt-int4", "modelopt-int4-awq", "modelopt-w4a8-awq"):
+        # No class of the library decodes the packed format. Export and quantisers round ties to different codes; weights that are
+        # rounded once have no ties.
+        linears = dict(made.named_modules()) if is_whole else {MODULE: made.get_submodule(MODULE)}
+        for module, linear in linears.items():
+            if module.endswith("_proj"):
+                quantiser = linear.weight_quantizer
+                first = quantiser[0] if name == "modelopt-w4a8-awq" else quantiser
+                linear.weight.data = first(linear.weight)
+                # Integers have no negative zero.
+                fake[module] = quantiser(linear.weight) + 0.0
     live = copy.deepcopy(made)
     with tempfile.TemporaryDirectory() as saved:
         export_hf_checkpoint(made, export_dir=saved)
@@ -137,6 +157,10 @@ def make(out, name, config):
         module: fake[module] if module in fake else decoded(tensors, module, plain[f"{module}.weight"], own[module])
         for module in modules
     }
+    if name == "modelopt-int4-awq":
+        for module, weight in weights.items():
+            weights[module] = unpacked(tensors[f"{module}.weight"], tensors[f"{module}.weight_scale"])
+            assert torch.equal(weights[module].to(weight.dtype), weight), module
     if name == "modelopt-fp8-block":
         (folder / "original").mkdir(exist_ok=True)
         save_file({f"{MODULE}.weight": plain[f"{MODULE}.weight"]}, folder / "original/model.safetensors", metadata={"format": "pt"})
@@ -145,9 +169,18 @@ def make(out, name, config):
     facts = {"made_with": versions, "weights": {module: digest(w) for module, w in weights.items()}}
     (folder / "decoded.json").write_text(json.dumps(facts, indent=2) + "\n")
     if is_whole:
-        short = exported(out, tensors, weights, own, torch.bfloat16) if "NVFP4" in own.values() else with_weights(live, weights)
+        short = exported(out, tensors, weights, own, torch.bfloat16) if any("NVFP4" in algorithm for algorithm in own.values()) else with_weights(live, weights)
         run(short, folder / "dump.safetensors")
         run(exported(out, tensors, weights, own, torch.float32), folder / "dump-f32.safetensors")
+        if any(key.endswith(".pre_quant_scale") for key in tensors):
+            run(exported(out, tensors, weights, own, torch.float16), folder / "dump-f16.safetensors")
+
+
+def unpacked(codes, scales):
+    """Packed integers of 4 bits times their scales, in f32. A byte has the codes of two neighbouring outputs."""
+    pairs = torch.stack([codes & 15, codes >> 4], dim=1).to(torch.int32)
+    whole = (pairs.flatten(0, 1) ^ 8) - 8
+    return whole * scales.repeat_interleave(whole.shape[1] // scales.shape[1], dim=1)
 
 
 def with_weights(made, weights):
@@ -162,19 +195,27 @@ def with_weights(made, weights):
 def exported(out, tensors, weights, own, dtype):
     """The model with the exported weights, in another type."""
     made = AutoModelForCausalLM.from_pretrained(out / "original", dtype=dtype, attn_implementation="eager").eval()
+    # AWQ changes the weights of norms.
+    own_tensors = made.state_dict()
+    made.load_state_dict({key: x for key, x in tensors.items() if key in own_tensors and not key.endswith("_proj.weight")}, strict=False)
     for module, weight in weights.items():
-        made.get_submodule(module).forward = product(weight.to(dtype), tensors[f"{module}.input_scale"], own[module])
+        step, factors = (tensors.get(f"{module}.{name}") for name in ("input_scale", "pre_quant_scale"))
+        factors = 1 if factors is None else factors.to(dtype)
+        made.get_submodule(module).forward = product(weight.to(dtype), step, own[module], factors)
     return made
 
 
-def product(weight, step, algorithm):
+def product(weight, step, algorithm, factors):
     """The product of a weight with activations that Model Optimizer's functions quantise by a stored scale."""
 
     def forward(x):
-        if algorithm == "NVFP4":
+        x = x * factors
+        if algorithm == "W4A16_AWQ":
+            pass
+        elif "NVFP4" in algorithm:
             codes, scale, _ = qtensor.NVFP4QTensor.quantize(x, 16, weights_scaling_factor_2=step)
             x = codes.dequantize(x.dtype, scale=scale, double_scale=step, block_sizes={-1: 16})
-        elif algorithm == "FP8":
+        elif algorithm in ("FP8", "W4A8_AWQ"):
             x = fp8_eager(x, step * 448)
         else:
             x = fake_tensor_quant(x, step * 127, None, 8, False, False)

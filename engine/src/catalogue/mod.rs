@@ -58,6 +58,7 @@ const OPERATIONS: &[&[CatalogueEntry]] = &[
     crate::ops::linear::faults::precision::ENTRIES,
     crate::ops::linear::faults::groups::ENTRIES,
     crate::ops::linear::faults::input_scales::ENTRIES,
+    crate::ops::linear::faults::input_factors::ENTRIES,
     crate::ops::linear::faults::shards::ENTRIES,
     crate::ops::linear::faults::split_sums::ENTRIES,
     crate::ops::linear::faults::unwritten_rows::ENTRIES,

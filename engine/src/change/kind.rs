@@ -165,6 +165,7 @@ kinds! {
         SplitK "split_k" "the parts of a sum that are rounded to a short type before they are added: their number, or columns:8 for parts of 8 columns";
         ActivationQuant "activation_quant" "the quantisation of activations before products with weights";
         InputScale "input_scale" "the scale of quantised activations that the file states: not applied, of another matrix, or replaced by scales of the values";
+        PreQuantScale "pre_quant_scale" "the factors that multiply the inputs of a quantised weight: not applied, inverted, or applied twice";
     }
     Logits {
         LmHead "lm_head" "the matrix that computes logits";

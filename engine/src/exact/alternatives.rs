@@ -24,7 +24,7 @@ impl Profile {
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
     const WEIGHTS_OF_KERNELS: &'static str =
-        "decoded weights are those of the library's kernel and are not rounded";
+        "decoded weights are those of a kernel that multiplies with codes, and are not rounded";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.
@@ -264,11 +264,11 @@ impl Profile {
             Choice::GainsAlone => "the normed row is rounded before the product with 1 + weight".to_owned(),
             Choice::Biased => rounds(self.biased, "a product", "before its bias is added"),
             Choice::ChainedNorms => {
-                "norms and scores are fused with the operations that read them, before any rounding"
+                "norms, scores and scaled inputs are fused with the operations that read them, before any rounding"
                     .to_owned()
             }
             Choice::Chained => {
-                "sums, norms and scores are fused with the operations that read them, before any rounding"
+                "sums, norms, scores and scaled inputs are fused with the operations that read them, before any rounding"
                     .to_owned()
             }
             Choice::WideSums if self.wide_sums => "sums of the residual stream are not rounded".to_owned(),

@@ -76,9 +76,9 @@ pub enum Choice {
     Biased,
     /// Rounding of activations before products with weights. The dump may record the unrounded activations.
     Operands,
-    /// Norms and scores fused with the operations that read them.
+    /// Norms, scores and inputs with factors fused with the operations that read them.
     ChainedNorms,
-    /// Sums, norms and scores fused with the operations that read them.
+    /// Sums, norms, scores and inputs with factors fused with the operations that read them.
     Chained,
     /// Row scales applied after the sum, which is rounded first.
     RoundedRowScales,

@@ -69,7 +69,7 @@ pub trait Operation: Any + Send + Sync {
     }
 
     /// Returns true if a fused kernel may read the results before they are rounded. This applies to sums, norms,
-    /// multiplications by a number, scores, tanh and short convolutions. Mamba-2's step sizes treat the sum of dt and
+    /// multiplications by a number or by factors of columns, scores, tanh and short convolutions. Mamba-2's step sizes treat the sum of dt and
     /// bias themselves.
     fn is_fused(&self) -> bool {
         false

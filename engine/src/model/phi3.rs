@@ -39,7 +39,7 @@ impl DecoderBlock for Phi3Block {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         let attn_norm = w.norm("attn_norm", c.hidden_size)?;
-        let [q, k, v] = w.fused("attn_qkv", false, [q_width, kv_width, kv_width], c.hidden_size)?;
+        let [q, k, v] = w.fused_heads(false, [q_width, kv_width, kv_width], c.hidden_size)?;
         let output = w.projection("attn_output", false, c.hidden_size, q_width)?;
         Ok(Self(LlamaBlock {
             attn_norm,

@@ -371,6 +371,12 @@ pub trait Numerics: Send + Sync {
         gating::gated(projected, part, x, |product| product)
     }
 
+    /// Multiplies each column by its factor: `[T, C]` and `[C]` to `[T, C]`.
+    fn column_scaled(&self, x: &Tensor, factors: &[f32]) -> Tensor {
+        let factors = Tensor::new(x.shape(), factors.repeat(x.rows()));
+        self.gated_by_part(&factors, 0, x)
+    }
+
     /// Computes the step sizes of a recurrence: softplus of a projection plus a bias, within limits, `[T, H]`. `is_single` is
     /// true in single-token decode.
     fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {

@@ -46,7 +46,7 @@ impl ScaleType {
         Self::POWERS.contains(&self)
     }
 
-    pub(super) fn round(self, value: f32) -> f32 {
+    pub(crate) fn round(self, value: f32) -> f32 {
         match self {
             ScaleType::F32 | ScaleType::Power | ScaleType::PowerBelow | ScaleType::PowerAbove => value,
             ScaleType::F16 => f16::from_f32(value).to_f32(),

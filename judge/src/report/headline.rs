@@ -327,6 +327,7 @@ fn predicate(kind: CauseKind) -> Predicate {
         SplitK => Act("rounds partial sums of a product to a short type"),
         ActivationQuant => Setting("quantisation of activations"),
         InputScale => Act("quantises activations with other scales than the file states"),
+        PreQuantScale => Act("applies the factors of a product's inputs differently"),
         LmHead => Setting("output matrix"),
         LogitScale => Setting("logit scale"),
         RepetitionPenalty | PresencePenalty | FrequencyPenalty => Act("lowers logits of tokens already read"),

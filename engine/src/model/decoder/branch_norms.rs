@@ -59,10 +59,7 @@ impl BranchNorms {
         let normed = n.rms_norm(x, &self.router);
         let router = match &self.scale {
             RouterScale::Number(factor) => n.scale(&normed, Multiplier::Number(*factor)),
-            RouterScale::Columns(weights) => {
-                let factors = Tensor::new(normed.shape(), weights.repeat(normed.rows()));
-                n.gated_by_part(&factors, 0, &normed)
-            }
+            RouterScale::Columns(weights) => n.column_scaled(&normed, weights),
         };
         [t.tap(RouterNorm, router), t.tap(ExpertNorm, n.rms_norm(x, &self.experts))]
     }

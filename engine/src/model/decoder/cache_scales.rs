@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{ModelError, Result};
 use crate::format::TensorFile;
 use crate::model::cache::CacheScales;
-use crate::model::decoder::{DecoderBlock, DecoderConfig};
+use crate::model::decoder::{DecoderBlock, DecoderConfig, LayerWeights, Projection};
 
 /// Returns the scales of a layer's cache, if the file states any.
 pub(super) fn of_layer<B: DecoderBlock>(block: &B) -> CacheScales {
@@ -35,4 +35,29 @@ pub(super) fn check<B: DecoderBlock>(c: &DecoderConfig, file: &TensorFile, layer
         }
     }
     Ok(())
+}
+
+impl LayerWeights<'_, '_> {
+    /// Loads queries, keys and values that are fused to one tensor, with the scales of an FP8 cache that a Hugging Face
+    /// checkpoint stores for keys and values.
+    ///
+    /// # Errors
+    /// See [`LayerWeights::projection`] and [`LayerWeights::cache_scales`].
+    pub(crate) fn fused_heads(
+        &mut self,
+        has_bias: bool,
+        rows: [usize; 3],
+        cols: usize,
+    ) -> Result<[Projection; 3]> {
+        const NAME: &str = "attn_qkv";
+        let [q, mut k, mut v] = self.fused(NAME, has_bias, rows, cols)?;
+        let fused = self.names.of_layer(NAME, self.layer);
+        if let Some(attention) = fused.strip_suffix("qkv_proj.weight") {
+            for (part, name) in [(&mut k, "k_proj"), (&mut v, "v_proj")] {
+                let scales = self.weights.cache_scales(&format!("{attention}{name}.weight"))?;
+                part.weight = part.weight.clone().with_cache_scales(scales);
+            }
+        }
+        Ok([q, k, v])
+    }
 }

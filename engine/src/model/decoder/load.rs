@@ -79,7 +79,9 @@ impl LayerWeights<'_, '_> {
         if has_bias && weight.scale() != 1.0 && name.starts_with("ffn_") {
             return Err(self.weights.scaled_bias(&self.names.of_layer(name, self.layer), weight.dtype));
         }
-        Ok(Projection { weight, bias: has_bias.then(|| self.bias(name, rows)).transpose()? })
+        let bias = has_bias.then(|| self.bias(name, rows)).transpose()?;
+        let input_factors = self.weights.input_factors(&self.names.of_layer(name, self.layer), cols)?;
+        Ok(Projection { weight, bias, input_factors })
     }
 
     /// Loads a matrix by its GGUF name.
@@ -263,7 +265,7 @@ impl Projections {
         let q_rows = if c.shape.has_output_gate { 2 * q_width } else { q_width };
         let fused = [q_rows, kv_width, kv_width];
         let [q, k, v] = match (w.has_in_gguf("attn_qkv"), w.has_fused_heads()) {
-            (true, _) => w.fused("attn_qkv", has_bias, fused, d)?,
+            (true, _) => w.fused_heads(has_bias, fused, d)?,
             (false, true) => w.projection("attn_qkv", has_bias, fused.iter().sum(), d)?.of_groups(c),
             (false, false) => [
                 w.projection("attn_q", has_bias, q_rows, d)?,

@@ -358,11 +358,16 @@ pub struct Projection {
     pub weight: Matrix,
     /// `[outputs]`
     pub(crate) bias: Option<Vec<f32>>,
+    /// `[inputs]`: factors of the inputs of a quantised weight; `None` for none
+    pub(crate) input_factors: Option<Vec<f32>>,
 }
 
 impl Projection {
-    /// Computes `x · wᵀ`, plus the bias if there is one: `[T, inputs]` to `[T, outputs]`.
+    /// Computes `x · wᵀ`, plus the bias if there is one: `[T, inputs]` to `[T, outputs]`. If inputs have factors, `x` is
+    /// multiplied by them first.
     pub(crate) fn of(&self, n: &dyn Numerics, x: &Tensor) -> Tensor {
+        let scaled = self.input_factors.as_ref().map(|factors| n.column_scaled(x, factors));
+        let x = scaled.as_ref().unwrap_or(x);
         match &self.bias {
             Some(bias) => n.affine(x, &self.weight, bias),
             None => n.linear(x, &self.weight),
@@ -386,13 +391,14 @@ impl Projection {
     /// Takes these outputs, in this order.
     fn gathered(&self, rows: &[usize]) -> Self {
         let bias = self.bias.as_ref().map(|bias| rows.iter().map(|&row| bias[row]).collect());
-        Self { weight: self.weight.gathered(rows), bias }
+        Self { weight: self.weight.gathered(rows), bias, input_factors: self.input_factors.clone() }
     }
 
     /// Splits off the `rows` outputs from `first` on.
     fn part(&self, first: usize, rows: usize) -> Self {
         let bias = self.bias.as_ref().map(|bias| bias[first..][..rows].to_vec());
-        Self { weight: self.weight.rows_from(first, rows), bias }
+        let input_factors = self.input_factors.clone();
+        Self { weight: self.weight.rows_from(first, rows), bias, input_factors }
     }
 }
 

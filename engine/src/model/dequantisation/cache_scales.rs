@@ -1,6 +1,6 @@
 //! Scales of quantised KV caches, which files store with attention or with the projections of keys and values.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
@@ -72,29 +72,44 @@ pub(super) fn is_one(name: &str) -> bool {
     CacheNumber::of(name).is_some()
 }
 
-/// Returns the scales of an FP8 cache under the names of the projections whose results it stores. Fused projections have
-/// none.
+/// Returns the scales of an FP8 cache under the names of the projections whose results it stores, also if these are fused
+/// in the file. Values without a scale have that of keys, as in vLLM.
 ///
 /// # Errors
-/// If a scale is not a positive number, or a zero point is not 0.
+/// If a scale is not a positive number, two tensors have different scales for one cache, or a zero point is not 0.
 pub(super) fn of_modules(file: &TensorFile) -> Result<Vec<(String, StoredTensor)>> {
     let weights = file.iter().filter(|(name, _)| !name.contains("scale"));
     let modules: HashSet<&str> =
         weights.filter_map(|(name, _)| name.rsplit_once('.')).map(|(module, _)| module).collect();
-    let mut scales = Vec::new();
+    let mut layers = BTreeMap::<&str, BTreeMap<&str, Vec<f32>>>::new();
     for (name, _) in file.iter() {
         let Some(CacheNumber { attention, projections }) = CacheNumber::of(name) else { continue };
         let numbers = numbers(file, name, projections.is_empty())?;
+        let layer = layers.entry(attention).or_default();
+        for projection in projections {
+            if layer.insert(projection, numbers.clone()).is_some_and(|known| known != numbers) {
+                let problem = format!(
+                    "another tensor has other scales for the cache of {attention}{projection}; remove one"
+                );
+                return Err(module_tensors::unpackable(file, name, DType::F32, problem));
+            }
+        }
+    }
+    let mut scales = Vec::new();
+    for (attention, mut layer) in layers {
         // If values have no projection of their own, those of keys are their values, too.
-        let keys = format!("{attention}k_proj");
-        let names = projections.iter().map(|projection| format!("{attention}{projection}"));
-        let is_there = |module: &String| {
-            modules.contains(module.as_str()) || module.ends_with("v_proj") && modules.contains(keys.as_str())
-        };
-        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        scales.extend(names.filter(is_there).map(|module| {
+        let is_there = |module: &str| modules.contains(format!("{attention}{module}").as_str());
+        if !is_there("k_proj") && !is_there("qkv_proj") {
+            continue;
+        }
+        if let (Some(keys), None) = (layer.get("k_proj"), layer.get("v_proj")) {
+            layer.insert("v_proj", keys.clone());
+        }
+        scales.extend(layer.into_iter().map(|(projection, numbers)| {
+            let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             let (dtype, shape) = (DType::F32, vec![numbers.len()]);
-            (Matrix::tensor_of_cache(&module), StoredTensor { dtype, shape, data: data.clone().into() })
+            let name = Matrix::tensor_of_cache(&format!("{attention}{projection}"));
+            (name, StoredTensor { dtype, shape, data: data.into() })
         }));
     }
     Ok(scales)

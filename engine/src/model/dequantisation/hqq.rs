@@ -284,7 +284,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
 }
 
 fn whole(name: String, groups: Vec<FormatGroup>, filter: ModuleFilter) -> Dequantisation {
-    Dequantisation { name, groups, filter, has_float_cache: false, other_names: None }
+    Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None }
 }
 
 impl ModuleSettings {

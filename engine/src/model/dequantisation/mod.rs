@@ -17,6 +17,7 @@ mod float4_weights;
 mod float8;
 mod gptq;
 mod hqq;
+mod input_factors;
 mod mlx;
 mod modelopt;
 mod module_filter;
@@ -32,6 +33,7 @@ mod weight_matrix;
 mod weight_reading;
 
 pub(crate) use activations::ActivationScheme;
+pub(crate) use input_factors::INPUT_FACTORS;
 pub use verification::{WeightFinding, WeightFit};
 pub(crate) use weight_matrix::WeightMatrix;
 pub(crate) use weight_reading::WeightReading;
@@ -79,8 +81,9 @@ pub struct Dequantisation {
     name: String,
     groups: Vec<FormatGroup>,
     filter: ModuleFilter,
-    /// True if the KV cache has 8-bit floats, with stored scales.
-    has_float_cache: bool,
+    /// True if engines with a KV cache of 8-bit floats use the stored scales: the configuration states such a cache, or
+    /// none.
+    may_have_float_cache: bool,
     /// The same settings with the tensor names of another library.
     other_names: Option<Box<Self>>,
 }
@@ -180,7 +183,7 @@ impl Dequantisation {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
-        check_inputs(file)?;
+        input_factors::check(file, &weights)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !cache_scales::is_one(name));
@@ -190,7 +193,7 @@ impl Dequantisation {
             Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
         });
         let scales = this.input_scales(file, weights.keys().copied())?;
-        let of_cache = if this.has_float_cache { cache_scales::of_modules(file)? } else { Vec::new() };
+        let of_cache = if this.may_have_float_cache { cache_scales::of_modules(file)? } else { Vec::new() };
         file.with_tensors(whole.chain(decoded).chain(by_kernels).chain(scales).chain(of_cache).collect())
     }
 
@@ -260,18 +263,6 @@ impl Dequantisation {
     }
 }
 
-/// Checks that no activations are multiplied by factors before products (AWQ and SmoothQuant of Model Optimizer).
-fn check_inputs(file: &TensorFile) -> Result<()> {
-    match file.iter().find(|(name, _)| name.ends_with(".pre_quant_scale")) {
-        Some((name, tensor)) => {
-            let problem = "factors of activations before products are not supported; export the model with a format \
-                           without AWQ and SmoothQuant";
-            Err(module_tensors::unpackable(file, name, tensor.dtype, problem.to_owned()))
-        }
-        None => Ok(()),
-    }
-}
-
 fn excluded(why: &str) -> String {
     format!("the module is quantised, but {why}; correct the configuration or the weights")
 }
@@ -284,5 +275,5 @@ fn one_group(
     filter: ModuleFilter,
 ) -> Dequantisation {
     let groups = vec![FormatGroup { format: Box::new(format), activations }];
-    Dequantisation { name, groups, filter, has_float_cache: false, other_names: None }
+    Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None }
 }

@@ -9,10 +9,10 @@ use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
 use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights, GlobalScale};
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
-use crate::model::dequantisation::paired_rows::PairedRows;
+use crate::model::dequantisation::paired_rows::{Float8Rounding, PairedRows};
 use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
 use crate::model::json::Config;
-use crate::weight::{InputCodes, InputScale};
+use crate::weight::{DType, InputCodes, InputScale};
 
 /// File of Model Optimizer's settings. Its content is read under this key of `config.json`.
 pub(super) const FILE: &str = "hf_quant_config.json";
@@ -58,11 +58,16 @@ const OWN_KEYS: &[&str] = &[ALGORITHM, "group_size", "has_zero_point", "pre_quan
 ///
 /// # Errors
 /// If a key asks for something that is not supported.
-pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
+pub(super) fn read(config: &Config, settings: &Config) -> Result<Dequantisation> {
     let place = place(settings)?;
     place.only_keys(KEYS)?;
     check_zero_point(&place)?;
-    let has_float_cache = cache(&place)? == Some(CacheKind::StoredFloats);
+    let may_have_float_cache = cache(&place)? != Some(CacheKind::Other);
+    let dtype = match config.model_type()? {
+        Some("bfloat16") => DType::BF16,
+        Some("float16") => DType::F16,
+        _ => DType::F32,
+    };
     let key = excluded_key(&place)?;
     let mut filter = ModuleFilter { key_path: place.path_of(key), ..ModuleFilter::all(key) };
     for text in place.texts(key)? {
@@ -75,15 +80,15 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
             let layers = place.object("quantized_layers")?;
             let layers =
                 layers.ok_or_else(|| place.bad_key("quantized_layers", "absent", "an object of modules"))?;
-            let (groups, modules) = mixed_groups(&layers)?;
+            let (groups, modules) = mixed_groups(&layers, dtype)?;
             filter.groups = modules.into_iter().map(|names| vec![ModulePattern::Names(names)]).collect();
             ("mixed precision".to_owned(), groups)
         }
-        other => (other.to_owned(), vec![format_group(&place)?]),
+        other => (other.to_owned(), vec![format_group(&place, dtype)?]),
     };
     state_all(&mut groups);
     let name = format!("Model Optimizer, {algorithm}");
-    Ok(Dequantisation { name, groups, filter, has_float_cache, other_names: None })
+    Ok(Dequantisation { name, groups, filter, may_have_float_cache, other_names: None })
 }
 
 /// Reads the settings of `hf_quant_config.json` beside `quantization_config` in `config.json`, which lacks some of its keys.
@@ -91,7 +96,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
 ///
 /// # Errors
 /// If they have other formats or caches, or exclude other modules; see [`read`].
-pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisation> {
+pub(super) fn read_both(config: &Config, settings: &Config, file: &Config) -> Result<Dequantisation> {
     let method = settings.require_str("quant_method")?;
     if !method.starts_with("modelopt") {
         let found = format!("{method:?}, with {FILE}");
@@ -125,7 +130,7 @@ pub(super) fn read_both(settings: &Config, file: &Config) -> Result<Dequantisati
             let found = format!("with {text:?} in one of the two files");
             Err(other.bad_key(other_key, found, expected))
         }
-        None => read(file),
+        None => read(config, file),
     }
 }
 
@@ -169,7 +174,7 @@ fn cache(place: &Config) -> Result<Option<CacheKind>> {
 }
 
 /// Reads the formats of single modules. Returns each format with the modules that have it.
-fn mixed_groups(layers: &Config) -> Result<(Vec<FormatGroup>, Vec<HashSet<String>>)> {
+fn mixed_groups(layers: &Config, dtype: DType) -> Result<(Vec<FormatGroup>, Vec<HashSet<String>>)> {
     let (mut groups, mut modules) = (Vec::new(), Vec::<HashSet<String>>::new());
     let mut known = BTreeMap::new();
     for module in layers.keys() {
@@ -180,7 +185,7 @@ fn mixed_groups(layers: &Config) -> Result<(Vec<FormatGroup>, Vec<HashSet<String
         let at = match known.get(&settings) {
             Some(&at) => at,
             None => {
-                groups.push(format_group(&own)?);
+                groups.push(format_group(&own, dtype)?);
                 modules.push(HashSet::new());
                 known.insert(settings, groups.len() - 1);
                 groups.len() - 1
@@ -195,8 +200,8 @@ fn check_zero_point(place: &Config) -> Result<()> {
     place.only("has_zero_point", &[false.into()], "false (zero points are not supported)")
 }
 
-/// Reads a format.
-fn format_group(place: &Config) -> Result<FormatGroup> {
+/// Reads a format. `dtype` is the model's type.
+fn format_group(place: &Config, dtype: DType) -> Result<FormatGroup> {
     let size = place.optional_usize("group_size")?.filter(|&size| size > 0);
     let dense = |group| dense(group, false);
     let fixed = |algorithm: &str, wanted: usize| match size {
@@ -231,13 +236,14 @@ fn format_group(place: &Config) -> Result<FormatGroup> {
         "NVFP4" | "NVFP4_AWQ" => (float4(fixed("NVFP4", 16)?, true), Some(nvfp4())),
         "W4A16_NVFP4" => (float4(fixed("NVFP4", 16)?, true), None),
         "MXFP4" => (float4(fixed("MXFP4", 32)?, false), Some(ActivationScheme::powers(InputCodes::Mxfp4))),
-        "W4A16_AWQ" => {
-            let format: Box<dyn WeightFormat> = Box::new(PairedRows { group: ScaleGroup::Inputs(block) });
-            (format, None)
-        }
+        "W4A16_AWQ" => (paired(block, None), None),
+        "W4A8_AWQ" => (
+            paired(block, Some(Float8Rounding { dtype })),
+            Some(ActivationScheme::symmetric(InputCodes::Float8, INPUT_SCALE)),
+        ),
         other => {
             let known = "\"FP8\", \"FP8_PER_CHANNEL_PER_TOKEN\", \"FP8_PB_WO\", \"W8A16\", \"W8A8_SQ_PER_CHANNEL\", \
-                         \"MXFP8\", \"NVFP4\", \"NVFP4_AWQ\", \"W4A16_NVFP4\", \"MXFP4\", \"W4A16_AWQ\" or \
+                         \"MXFP8\", \"NVFP4\", \"NVFP4_AWQ\", \"W4A16_NVFP4\", \"MXFP4\", \"W4A16_AWQ\", \"W4A8_AWQ\" or \
                          \"MIXED_PRECISION\"";
             return Err(place.bad_key(ALGORITHM, format!("{other:?}"), known));
         }
@@ -247,6 +253,10 @@ fn format_group(place: &Config) -> Result<FormatGroup> {
 
 fn dense(group: ScaleGroup, has_exponents: bool) -> Box<dyn WeightFormat> {
     Box::new(DenseWeights { tensors: DENSE, group, has_exponents })
+}
+
+fn paired(block: usize, float8: Option<Float8Rounding>) -> Box<dyn WeightFormat> {
+    Box::new(PairedRows { group: ScaleGroup::Inputs(block), float8 })
 }
 
 fn float4(group: ScaleGroup, is_nvfp4: bool) -> Box<dyn WeightFormat> {

@@ -1,19 +1,52 @@
 //! Model Optimizer's 4-bit integers: a byte has the codes of two neighbouring outputs, the first in the low bits.
+//!
+//! For products with 8-bit floats (`W4A8_AWQ`), the library rounds decoded integers to 8-bit floats with one scale for the
+//! matrix. Kernels that convert codes without their scales do not.
+
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
+use crate::model::dequantisation::weight_matrix::{ElementDecoder, round_to};
 use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
+use crate::quant::round_to_small_float;
 use crate::weight::DType;
+
+/// Name of the scale of 8-bit floats.
+const FLOAT8_SCALE: &str = "weight_scale_2";
 
 /// Signed integers of 4 bits, packed along the outputs.
 pub(super) struct PairedRows {
     pub(crate) group: ScaleGroup,
+    /// Rounding of decoded integers to 8-bit floats; `None` without it.
+    pub(crate) float8: Option<Float8Rounding>,
+}
+
+/// Rounding of decoded integers to 8-bit floats, with one scale for the matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Float8Rounding {
+    /// Type that decoded integers have before they are rounded: the model's.
+    pub(crate) dtype: DType,
+}
+
+/// Largest 8-bit float.
+const LARGEST: f32 = 448.0;
+
+impl Float8Rounding {
+    /// Rounds a decoded integer, with the library's operations. `factor` is the inverse of the matrix's scale.
+    fn round(self, value: f32, factor: f32) -> f32 {
+        let code = round_to_small_float(round_to(self.dtype, value) * factor, 3, -6, LARGEST);
+        round_to(self.dtype, code * (1.0 / factor))
+    }
 }
 
 impl WeightFormat for PairedRows {
     fn tensors(&self) -> &'static [&'static str] {
-        &["weight_scale", "weight"]
+        match self.float8 {
+            None => &["weight_scale", "weight"],
+            Some(_) => &["weight_scale", "weight", FLOAT8_SCALE, "input_scale"],
+        }
     }
 
     fn has_few_bits(&self) -> bool {
@@ -30,13 +63,23 @@ impl WeightFormat for PairedRows {
         let grid = self.group.grid(rows, cols);
         let scales = grid.scales(module, "weight_scale", FLOATS)?;
         let codes: &[u8] = &codes.data;
-        let value = move |row: usize, col: usize| {
+        let scales: Arc<[f32]> = scales.into();
+        let whole = move |row: usize, col: usize| {
             let byte = codes[row / 2 * cols + col];
             let bits = byte >> (4 * (reading.index(row) % 2)) & 15;
             // The highest bit is the sign.
             let code = (bits << 4) as i8 >> 4;
             f32::from(code) * grid.scale(&scales, grid.at(row, col), reading)
         };
-        Ok(WeightMatrix::new(DType::F32, [rows, cols], value))
+        let Some(float8) = self.float8 else { return Ok(WeightMatrix::new(DType::F32, [rows, cols], whole)) };
+        let scale = module.number(FLOAT8_SCALE, FLOATS)?;
+        let factor = LARGEST / (scale * LARGEST);
+        if !(factor > 0.0 && factor.is_finite()) {
+            let name = module.name(FLOAT8_SCALE);
+            return Err(module.bad(format!("'{name}' is {scale}, expected more than 0; the file is damaged")));
+        }
+        let of_kernels: Option<ElementDecoder> = Some(Box::new(whole.clone()));
+        let value = move |row: usize, col: usize| float8.round(whole(row, col), factor);
+        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(float8.dtype, [rows, cols], value) })
     }
 }

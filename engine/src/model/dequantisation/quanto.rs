@@ -211,7 +211,7 @@ pub(super) fn read(config: &Config, map: &Config) -> Result<Dequantisation> {
     let name = format!("quanto, {}", kinds.join(", "));
     let mut filter = ModuleFilter { key_path: FILE.to_owned(), ..ModuleFilter::all(FILE) };
     filter.groups = names.into_iter().map(|(_, modules)| vec![ModulePattern::Names(modules)]).collect();
-    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
+    Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
 
 fn format_of(settings: &Config, weights: &str, hidden: Option<usize>) -> Result<Box<dyn WeightFormat>> {

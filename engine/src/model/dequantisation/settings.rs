@@ -37,7 +37,7 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
         .flatten()
         .find(|config| [quantisation::KEY, MLX].iter().any(|key| config.get(key).is_some()))
     else {
-        return config.object(modelopt::FILE)?.map(|settings| modelopt::read(&settings)).transpose();
+        return config.object(modelopt::FILE)?.map(|settings| modelopt::read(config, &settings)).transpose();
     };
     if let Some(settings) = place.object(MLX)? {
         return mlx(&settings).map(Some);
@@ -45,10 +45,10 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
     let Some(settings) = place.object(quantisation::KEY)? else { return Ok(None) };
     let method = settings.require_str("quant_method")?;
     if let Some(file) = config.object(modelopt::FILE)? {
-        return modelopt::read_both(&settings, &file).map(Some);
+        return modelopt::read_both(config, &settings, &file).map(Some);
     }
     let quantised = match method {
-        _ if method.starts_with("modelopt") => modelopt::read(&settings),
+        _ if method.starts_with("modelopt") => modelopt::read(config, &settings),
         "bitnet" => return Ok(None),
         "awq" => awq(config, &settings),
         "gptq" => gptq(config, &settings),
@@ -199,7 +199,7 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     formats.push(format);
     let group = |format: Gptq| FormatGroup { format: Box::new(format), activations: None };
     let groups = formats.into_iter().map(group).collect();
-    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
+    Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
 
 /// Reads the settings of all modules, or of single modules, in place of the given ones.
@@ -237,9 +237,9 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
     settings.only("fmt", &["e4m3".into()], "\"e4m3\"")?;
     settings.only("kv_cache_quant_method", &[], "absent (it is not supported)")?;
     // AutoFP8 writes "static" for floats with one scale for each layer.
-    let has_float_cache = match settings.get(CACHE) {
+    let may_have_float_cache = match settings.get(CACHE) {
         Some(Value::String(scheme)) if scheme == "static" => true,
-        Some(Value::Object(_)) | None => cache_kind(settings)? == Some(CacheKind::StoredFloats),
+        Some(Value::Object(_)) | None => cache_kind(settings)? != Some(CacheKind::Other),
         Some(other) => return Err(settings.bad_key(CACHE, other, "\"static\", or an object with 8 bits")),
     };
     settings.only("modules_to_convert", &[], "absent (it is not supported)")?;
@@ -267,7 +267,7 @@ fn fp8(settings: &Config) -> Result<Dequantisation> {
         filter.exclude_listed(settings, key)?;
         let format = Float8Weights { tensors, group, has_exponents };
         let made = one_group(format!("FP8, {}", group.name()), format, Some(activations), filter);
-        Ok(Dequantisation { has_float_cache, ..made })
+        Ok(Dequantisation { may_have_float_cache, ..made })
     };
     match settings.get("weight_block_size") {
         Some(_) => named_by(float8::FINE_GRAINED, ScaleGroup::Block(settings.pair("weight_block_size")?)),
@@ -350,7 +350,7 @@ fn mlx(settings: &Config) -> Result<Dequantisation> {
     filter.groups.push(all);
     let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
     let groups = groups.into_iter().map(group).collect();
-    Ok(Dequantisation { name, groups, filter, has_float_cache: false, other_names: None })
+    Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
 
 fn mlx_format(settings: &Config) -> Result<Mlx> {

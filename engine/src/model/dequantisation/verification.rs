@@ -6,7 +6,9 @@ use crate::error::Result;
 use crate::format::TensorFile;
 use crate::model::dequantisation::module_filter::Conversion;
 use crate::model::dequantisation::module_tensors::ModuleTensors;
-use crate::model::dequantisation::{Dequantisation, WeightFormat, WeightMatrix, WeightReading};
+use crate::model::dequantisation::{
+    Dequantisation, WeightFormat, WeightMatrix, WeightReading, input_factors,
+};
 use crate::view::View;
 use crate::weight::StoredTensor;
 
@@ -31,6 +33,9 @@ const FEW_INPUTS: usize = 128;
 
 /// Ratio of the largest and the smallest factor from which factors differ.
 const ALIKE: f64 = 1.1;
+
+/// Number of rounds in which factors of inputs and of outputs are fitted in turn.
+const ROUNDS: usize = 4;
 
 /// Error from which nothing is left of the original: zeros in its place have 1.
 const LOST: f64 = 0.9;
@@ -94,7 +99,9 @@ impl Dequantisation {
             };
             let (joint, main) = (group.format.joint(), group.format.tensors()[0]);
             let tensors = ModuleTensors { file, module, joint, main };
-            match original.get(&weight.name(module)).and_then(|tensor| rows_of(tensor, weight)) {
+            let factors = input_factors::of_module(&tensors, weight)?;
+            let rows = |tensor| rows_of(tensor, weight, factors.as_deref());
+            match original.get(&weight.name(module)).and_then(rows) {
                 Some(original) => fit(&*group.format, &tensors, weight, &original),
                 None => Ok(unknown()),
             }
@@ -108,8 +115,9 @@ struct OriginalRows {
     rows: Vec<(usize, Vec<f32>)>,
 }
 
-/// Returns the rows of an original of the same shape in a plain type.
-fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix) -> Option<OriginalRows> {
+/// Returns the rows of an original of the same shape in a plain type. If the file stores factors of inputs, the quantised
+/// weight is the original divided by them.
+fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix, factors: Option<&[f32]>) -> Option<OriginalRows> {
     let view = View::stored(&[weight.rows, weight.cols], tensor.dtype, tensor.data.clone())?;
     if tensor.shape != weight.shape() {
         return None;
@@ -117,6 +125,8 @@ fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix) -> Option<OriginalRows>
     let row = |row: usize| {
         let mut values = vec![0.0; weight.cols];
         view.read_rounded(row, 0..weight.cols, &mut values);
+        let factors = factors.unwrap_or_default();
+        values.iter_mut().zip(factors).for_each(|(value, factor)| *value /= factor);
         (row, values)
     };
     Some(OriginalRows { rows: (0..weight.rows).map(row).collect() })
@@ -174,15 +184,46 @@ impl OriginalRows {
         [self.factors(weight), of_rows].iter().any(|factors| !are_alike(factors))
     }
 
+    /// Returns true if the weight is the original with a factor for each input and one for each output, and the factors of
+    /// inputs differ: AWQ moves factors of inputs to the layer before, and that layer's outputs then have factors.
+    fn has_factors_of_both(&self, weight: &WeightMatrix, largest: f64) -> bool {
+        let (mut of_rows, mut of_cols) = (vec![1.0; self.rows.len()], vec![None; weight.cols]);
+        for _ in 0..ROUNDS {
+            let mut cols = vec![FactorSums::default(); weight.cols];
+            for ((row, values), &of_row) in self.rows.iter().zip(&of_rows) {
+                for (col, &value) in values.iter().enumerate() {
+                    cols[col].add(f64::from((weight.value)(*row, col)) * of_row, value.into());
+                }
+            }
+            of_cols = cols.iter().map(FactorSums::factor).collect();
+            let row = |(row, values): &(usize, Vec<f32>)| {
+                let mut sums = FactorSums::default();
+                for (col, &value) in values.iter().enumerate() {
+                    let of_col = of_cols[col].unwrap_or(1.0);
+                    sums.add(f64::from((weight.value)(*row, col)) * of_col, value.into());
+                }
+                sums.factor().unwrap_or(0.0)
+            };
+            of_rows = self.rows.iter().map(row).collect();
+        }
+        let is_positive = of_cols.iter().flatten().chain(&of_rows).all(|&factor| factor > 0.0);
+        let errors = self.rows.iter().zip(&of_rows).map(|(row, &of_row)| {
+            let one = Self { rows: vec![row.clone()] };
+            one.error(weight, |col| of_row * of_cols[col].unwrap_or(1.0))
+        });
+        let errors: Vec<f64> = errors.collect();
+        let mean = errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64;
+        let has_lost_row = errors.iter().any(|&error| error > LOST);
+        is_positive && !are_alike(&of_cols) && mean.sqrt() <= largest && !has_lost_row
+    }
+
     /// Returns the factor of each input that brings a weight nearest to the original; `None` if its weights are 0.
     fn factors(&self, weight: &WeightMatrix) -> Vec<Option<f64>> {
         let factor = |col: usize| {
-            let pairs = self.rows.iter().map(|(row, values)| ((weight.value)(*row, col), values[col]));
-            let (products, squares) = pairs.fold((0.0, 0.0), |(products, squares), (found, value)| {
-                let (found, value) = (f64::from(found), f64::from(value));
-                (products + found * value, squares + found * found)
-            });
-            (squares > 0.0).then(|| products / squares)
+            let mut sums = FactorSums::default();
+            let values = self.rows.iter().map(|(row, values)| ((weight.value)(*row, col), values[col]));
+            values.for_each(|(found, value)| sums.add(found.into(), value.into()));
+            sums.factor()
         };
         (0..weight.cols).map(factor).collect()
     }
@@ -212,6 +253,9 @@ fn fit(
     let finding = match best {
         Some((reading, least)) if BETTER * least < error_of_some && least <= largest => {
             WeightFinding::FitsIn(reading, least)
+        }
+        _ if error > largest && original.has_factors_of_both(weight, largest) => {
+            WeightFinding::FitsWithFactors
         }
         _ if original.has_lost_row(weight) => WeightFinding::Differs,
         _ if let Some(factor) = Sums::of(&original.rows, weight, f64::INFINITY).common_factor() => {
@@ -254,6 +298,25 @@ fn are_alike(factors: &[Option<f64>]) -> bool {
     let fold = |(low, high): (f64, f64), &factor: &f64| (low.min(factor), high.max(factor));
     let (low, high) = factors.iter().flatten().fold((f64::INFINITY, f64::NEG_INFINITY), fold);
     low > 0.0 && high <= ALIKE * low
+}
+
+/// Sums that give the factor of a weight that brings it nearest to the original.
+#[derive(Clone, Copy, Default)]
+struct FactorSums {
+    products: f64,
+    squares: f64,
+}
+
+impl FactorSums {
+    fn add(&mut self, found: f64, value: f64) {
+        self.products += found * value;
+        self.squares += found * found;
+    }
+
+    /// Returns the factor; `None` if the weight is 0.
+    fn factor(&self) -> Option<f64> {
+        (self.squares > 0.0).then(|| self.products / self.squares)
+    }
 }
 
 /// Sums over some rows: of the original's squares, of its products with the weight, and of the squared differences.

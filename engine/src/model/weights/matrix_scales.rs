@@ -3,6 +3,7 @@
 
 use super::Weights;
 use crate::error::{Error, Result};
+use crate::model::dequantisation::INPUT_FACTORS;
 use crate::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
 impl Weights<'_> {
@@ -48,6 +49,12 @@ impl Weights<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the factors of a matrix's inputs, if there are any.
+    pub(in crate::model) fn input_factors(&mut self, name: &str, cols: usize) -> Result<Option<Vec<f32>>> {
+        let tensor = name.strip_suffix("weight").map(|stem| format!("{stem}{INPUT_FACTORS}"));
+        tensor.filter(|tensor| self.has(tensor)).map(|tensor| self.vector(&tensor, cols)).transpose()
     }
 
     /// Returns the scales of an FP8 cache that stores a matrix's products, if there are any.

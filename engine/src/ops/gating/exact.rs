@@ -1,7 +1,7 @@
 //! Exact evaluation of a product with a gate.
 
 use crate::exact::input::InputTensor;
-use crate::exact::{ExactValue, Operation, Profile};
+use crate::exact::{Choice, ExactValue, Operation, Profile};
 use crate::tensor::Tensor;
 
 /// `gate · x`: `[T, n · C]` and `[T, C]` to `[T, C]`.
@@ -14,12 +14,27 @@ pub(crate) struct GatedProduct {
     pub(crate) x: Tensor,
 }
 
+impl GatedProduct {
+    /// Returns true if the gate is the same factors in each row, which are part of a model.
+    pub(crate) fn has_factors(&self) -> bool {
+        self.part == 0 && self.projected.origins().is_empty() && self.projected.shape() == self.x.shape()
+    }
+}
+
 impl Operation for GatedProduct {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let [projected, x] = [&self.projected, &self.x].map(|x| InputTensor::of(x, profile));
         let (all, width) = (self.projected.row_len(), self.x.row_len());
         let gate = |flat: usize| projected.get(flat / width * all + self.part * width + flat % width);
         wanted.iter().map(|&flat| gate(flat).times(x.get(flat))).collect()
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        if self.has_factors() { &[Choice::ChainedNorms] } else { &[] }
+    }
+
+    fn is_fused(&self) -> bool {
+        self.has_factors()
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -67,7 +67,7 @@ const ARGUMENTS: &[&str] = &[
 pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequantisation> {
     config.only_keys(KEYS)?;
     let empty = Value::Object(serde_json::Map::new());
-    let has_float_cache = cache_kind(config)? == Some(CacheKind::StoredFloats);
+    let may_have_float_cache = cache_kind(config)? != Some(CacheKind::Other);
     config.only("transform_config", std::slice::from_ref(&empty), "absent (rotations are not supported)")?;
     config.only(
         "moe_sparsity_config",
@@ -103,7 +103,7 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
         name: format!("compressed-tensors {}", names.join(", ")),
         groups,
         filter,
-        has_float_cache,
+        may_have_float_cache,
         other_names: None,
     })
 }

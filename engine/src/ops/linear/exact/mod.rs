@@ -22,8 +22,10 @@ use crate::exact::operand::{Operand, operand_type};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U};
 use crate::exact::{
-    Choice, ColumnEvaluator, ExactValue, Float, LAMBDA, Operation, Profile, RowScales, is_given,
+    Choice, ColumnEvaluator, ExactValue, Float, FusedResults, LAMBDA, Operation, Profile, RowScales,
+    is_given, node_of,
 };
+use crate::ops::gating::exact::GatedProduct;
 use crate::parallel;
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
@@ -237,7 +239,13 @@ impl Linear {
     /// Returns the tokens' rows of activations.
     fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
         let width = self.w.cols;
-        let x = InputTensor::of(&self.x, profile);
+        // Kernels that quantise inputs may multiply them by their factors first, without rounding.
+        let is_scaled =
+            |origin| node_of(origin).is_some_and(|node| node.operation::<GatedProduct>().is_some());
+        let x = match profile.fused != FusedResults::Nothing && self.x.origins().iter().any(is_scaled) {
+            true => InputTensor::read(&self.x, profile),
+            false => InputTensor::of(&self.x, profile),
+        };
         let rows = 0..self.x.data().len() / width;
         let codes = SharedCodes::of(&self.x, &x, rows, &self.w, profile);
         let operand = |token: usize| codes.operand(x.part((tokens.start + token) * width, width));

@@ -115,6 +115,18 @@ fn codes(at: &SiteContext, stored: &InputScale, suffix: Option<&str>) -> Option<
     }
 }
 
+/// Computes the product of activations that are quantised by the matrix's stored scale, with the types of a suffix.
+pub(super) fn multiplied_by_stored(
+    at: &SiteContext,
+    x: &Tensor,
+    product: &LinearParameters,
+    suffix: Option<&str>,
+) -> Option<Tensor> {
+    let stored = product.w.input_scale()?;
+    let codes = codes(at, &stored, suffix)?.with_scale(&stored);
+    Some(multiplied(at, x, product, stored, codes))
+}
+
 /// Computes the product of activations with these codes.
 fn multiplied(
     at: &SiteContext,

@@ -7,6 +7,7 @@ pub(crate) mod corruption;
 pub(crate) mod fused_projections;
 mod group_steps;
 pub(crate) mod groups;
+pub(crate) mod input_factors;
 pub(crate) mod input_scales;
 pub(crate) mod precision;
 pub mod shards;
