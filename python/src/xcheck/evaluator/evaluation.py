@@ -21,7 +21,7 @@ from .errors import EvaluatorError
 from .forcing import Forcing
 from .model import load, mark_computed_buffers
 from .modules import call, described, layers
-from .other_choices import explained, outputs
+from .other_choices import OtherChoices, explained
 from .rounding import Evaluation
 from .sigma import sigma_of
 from .tap_forcing import OnMissing, OnTap, TapForcing
@@ -47,6 +47,7 @@ class Session:
         self.settings.is_other_engine = is_other_engine(manifest)
         self.forcing: Forcing
         self.ties: Ties  # choices that rounding can decide
+        self.others: OtherChoices
         self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
         self.rounds_otherwise = is_compiled(manifest) or (bool(self.dump.taps) and self.settings.is_other_engine)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
@@ -96,6 +97,7 @@ class Session:
                 return indices
 
             self.forcing, self.ties = forcing, Ties(self.model)
+            self.others = OtherChoices(forcing, self.sigma)
             evaluation.on_tie = on_tie
             forcing.on_choices, forcing.on_open = self.ties.take, self.ties.add
             forcing.on_missing = lambda row, why: send(missing(row, why), {})
@@ -125,12 +127,14 @@ class Session:
         exact = exact if real else self.ties.chosen(stored, exact)
         tokens = len(self.dump.passes[row.pass_number])
         unsure = self.ties.undetermined(row.module, value, tokens)
+        inside = None if unsure is None else self.others.undetermined(row, self.ties.open, tokens)
+        unsure = unsure if inside is None else inside
         above = over(stored, exact, sigma)
         if real and unsure is not None and bool(above.any()) and not bool((above & ~unsure).any()):
-            self.ties.confused(row.module, value, tokens)
-            made = outputs(self.forcing, row, self.ties.open)
-            others = ((exact_of(other), self.sigma(other, row.dtype)) for other in made)
-            exact, sigma = explained(row, stored, (exact, sigma), others, tokens)
+            made = self.others.outputs(row, self.ties.open)
+            exact, sigma = explained(row, stored, (exact, sigma), made, tokens)
+            if inside is None:
+                self.ties.confused(row.module, value, tokens)
             above = over(stored, exact, sigma)
         if self.decide(message, above, unsure):
             self.wrong.add(row.site)

@@ -41,6 +41,7 @@ class Forcing:
         self.called: dict[tuple[str, int], int] = {}
         self.pass_number = 0
         self.paused = False
+        self.order_of_rows: torch.Tensor | None = None  # in the dump, of the output that is judged; None for the model's
         self.stack: list[str] = []
         self.given: dict[str, tuple[Any, Any]] = {}  # arguments of the modules that are running
         evaluation.stack = self.stack
@@ -155,6 +156,7 @@ class Forcing:
         order = self.order(row, value)
         if order is not None:
             value = value[order]
+        self.order_of_rows = order
         with _disable_current_modes():
             self.on_site(row, value)
             forced = self.forced(row, value)
@@ -179,13 +181,15 @@ class Forcing:
             return None
         with _disable_current_modes():
             exact = exact_of(value)
-            distances = torch.cdist(self.dump.value(row).double(), exact)
-            nearest = []
-            for distance in distances:
-                distance[nearest] = torch.inf
-                nearest.append(int(distance.nan_to_num(torch.inf).argmin()))
-            is_complete = sorted(nearest) == list(range(len(nearest)))
-            return torch.tensor(nearest) if is_complete else None
+            distances = torch.cdist(self.dump.value(row).double(), exact).nan_to_num(torch.inf)
+            nearest = torch.full((len(distances),), -1)
+            taken: list[int] = []
+            # Certain rows first: a row of another choice has none of its own, and would take that of another token.
+            for at in distances.min(1).values.argsort().tolist():
+                distances[at, taken] = torch.inf
+                nearest[at] = int(distances[at].argmin())
+                taken.append(int(nearest[at]))
+            return nearest if len(set(taken)) == len(taken) else None
 
     def is_router(self, path: str, value: torch.Tensor) -> bool:
         """Returns true for a module whose recorded output does not depend on the choices that it makes."""
