@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Callable
 
 import torch
@@ -39,7 +39,9 @@ class Forcing:
         self.on_leave: Callable[[str], None] = lambda path: None
         self.calls: dict[str, int] = {}
         self.called: dict[tuple[str, int], int] = {}
+        self.call_of: dict[tuple[str, int, int], int] = {}  # of a recorded output: the model's call of the module
         self.pass_number = 0
+        self.taps_again: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while a module runs again
         self.paused = False
         self.order_of_rows: torch.Tensor | None = None  # in the dump, of the output that is judged; None for the model's
         self.stack: list[str] = []
@@ -95,6 +97,7 @@ class Forcing:
             for alias in ROOT if name == "" else (name,):
                 row = self.row(alias, call, output)
                 if row is not None:
+                    self.call_of[row.site] = call
                     output = self.judged(module, args, kwargs, output, row)
             self.given.pop(name, None)
             self.on_leave(name)

@@ -24,6 +24,7 @@ EXPERTS = re.compile(r"(.*?(?:^|\.)experts)\.")  # module of experts around anot
 
 Judged = tuple[torch.Tensor, torch.Tensor]  # exact values and sigmas
 Sigma = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+RecordedExperts = Callable[[Choice, Forcing], Optional[torch.Tensor]]
 Tied = dict[tuple[str, int], torch.Tensor]
 
 
@@ -52,9 +53,10 @@ def another(choice: Choice, number: int) -> torch.Tensor | None:
 class OtherChoices:
     """Runs with other choices. Each one runs once for all modules inside, however many experts there are."""
 
-    def __init__(self, forcing: Forcing, sigma: Sigma):
+    def __init__(self, forcing: Forcing, sigma: Sigma, recorded_experts: RecordedExperts):
         self.forcing = forcing
         self.sigma = sigma
+        self.recorded_experts = recorded_experts
         self.path = ""  # module that ran again
         self.choices: list[Choice] = []
         self.runs: list[Outputs | None] = []  # by the number of the other choice; None if there is no such choice
@@ -93,9 +95,10 @@ class OtherChoices:
         args, kwargs = forcing.given[path]
 
         def choose(choice: Choice, _: int) -> torch.Tensor | None:
+            stated = self.recorded_experts(choice, forcing)
             indices = another(choice, number)
             is_other[0] |= indices is not None
-            return indices
+            return stated if indices is None else indices
 
         def look(row: Row, value: torch.Tensor) -> None:
             outputs[row.site] = exact_of(value), self.sigma(value, row.dtype)
@@ -226,7 +229,8 @@ def repeating(forcing: Forcing, path: str, look: Any) -> Iterator[None]:
         del forcing.calls[name]
     forcing.seen = {site for site in seen if not site[0].startswith(f"{path}.") or site[2] != forcing.pass_number}
     try:
-        yield
+        with forcing.taps_again():
+            yield
     finally:
         vars(forcing).update(functions)
         forcing.evaluation.on_tie = on_tie
