@@ -8,12 +8,13 @@ torch = pytest.importorskip("torch")
 DynamicCache = pytest.importorskip("transformers").DynamicCache
 pytest.importorskip("safetensors")
 
-from test_evaluator import PASSES, Judged  # noqa: E402
+from test_evaluator import PASSES, Judged, parameter  # noqa: E402
+from test_evaluator_causes import halves  # noqa: E402
 from test_evaluator_ties import SCORES, choices  # noqa: E402
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
-from xcheck.evaluator.other_choices import another, around, is_cache  # noqa: E402
+from xcheck.evaluator.other_choices import OtherChoices, another, around, is_cache  # noqa: E402
 
 BLOCK = "model.layers.1.mlp"  # chooses experts, which its router does not return
 FEW = {"model.layers.0", f"{BLOCK}.gate", f"{BLOCK}.experts", BLOCK, "logits"}
@@ -61,6 +62,20 @@ def test_wrong_experts_are_wrong_in_either_choice(tied, bias):
 
     result = judged(tied, bias, only=FEW, fault=exchange)
     assert result.wrong[0][0].startswith(f"{BLOCK}.experts")
+
+
+def test_a_fault_inside_the_experts_is_found_there_if_tokens_are_tied(tied):
+    """The rows of tokens whose experts are certain are judged, also inside of the experts."""
+    result = judged(tied, -3e-7, fault=parameter(f"{BLOCK}.experts.gate_up_proj", halves))
+    assert result.wrong[0][0] == f"{BLOCK}.experts.act_fn"
+
+
+def test_a_block_runs_again_once_for_each_other_choice(tied, monkeypatch):
+    runs = []
+    run = OtherChoices.run
+    monkeypatch.setattr(OtherChoices, "run", lambda *args: runs.append(args[1:]) or run(*args))
+    found = [judged(tied, bias) for bias in (3e-7, -3e-7)]
+    assert 0 < len(runs) == len(set(runs)) and not any(result.wrong for result in found), runs
 
 
 def test_the_other_choices_of_tied_rows_are_listed():

@@ -19,6 +19,7 @@ from .rounding import Evaluation
 from .ties import BY_EXPERT
 from .tracked import Tracked, exact_of, fresh
 
+NEARER = 0.5  # distance of a row that is taken out of order, relative to that of the call's own
 SAME = 1 / 64  # error of a rounded value, relative to the largest value of its array
 
 OnSite = Callable[[Row, torch.Tensor], None]
@@ -111,8 +112,9 @@ class Forcing:
         """Returns the recorded row of a module's call.
 
         Some models call a module once per kind of layer, in the order of a Python set, which changes from process to
-        process. Of the rows that no call has taken, the one with the nearest values is taken. Calls of experts are in
-        order, also if all of them are wrong.
+        process. A row is therefore taken out of order if it is much nearer than that of the call. Layers that run
+        several times have similar values, so that a wrong row may be a little further away than a later one. Calls of
+        experts are in order, unless another row agrees.
         """
         row = self.dump.rows.get((name, call, self.pass_number))
         value = recorded(output)
@@ -124,8 +126,10 @@ class Forcing:
         if not free:
             return row
         nearest = min(free, key=lambda other: (self.distance(other, value), other is not row))
-        is_in_order = BY_EXPERT.search(name) and row in free and row.shape == tuple(value.shape)
-        return row if is_in_order and not self.agrees(nearest, value) else nearest
+        if row not in free or row.shape != tuple(value.shape) or self.agrees(nearest, value):
+            return nearest
+        is_nearer = self.distance(nearest, value) <= NEARER * self.distance(row, value)
+        return nearest if is_nearer and not BY_EXPERT.search(name) else row
 
     def agrees(self, row: Row, value: torch.Tensor) -> bool:
         """Returns true if a recorded row is a rounded form of a value."""

@@ -140,15 +140,15 @@ def tied_of(choices: list[Choice], tokens: int) -> torch.Tensor | None:
 
 def are_same_experts(module: Any, choices: list[Choice]) -> bool:
     """Returns true if every expert that rounding can exchange has another token, so that the same experts are called."""
-    (choice, *others) = choices
-    count = choice.must.shape[-1]
-    if others or getattr(module, "num_experts", None) != count:
-        return False
-    sure = choice.must.clone()
-    sure.scatter_(-1, choice.indices, True)
-    sure &= choice.must | ~choice.tied.unsqueeze(-1)
-    may = choice.may & choice.tied.unsqueeze(-1)
-    return not bool((may.reshape(-1, count).any(0) & ~sure.reshape(-1, count).any(0)).any())
+    count = getattr(module, "num_experts", None)
+
+    def has_others(choice: Choice) -> bool:
+        tied = choice.tied.unsqueeze(-1)
+        sure = torch.zeros_like(choice.must).scatter_(-1, choice.indices, True) & ~tied | choice.must
+        may = choice.may & tied
+        return not bool((may.reshape(-1, count).any(0) & ~sure.reshape(-1, count).any(0)).any())
+
+    return all(choice.must.shape[-1] == count and has_others(choice) for choice in choices)
 
 
 def marked(forcing: Forcing, path: str, tied: torch.Tensor) -> Tied:

@@ -65,8 +65,8 @@ class Exact(Evaluation):  # type: ignore[no-untyped-call]
 
 def roughly(scores: Tracked) -> Tracked:
     """Returns scores with errors, so that recorded experts whose scores are nearly as large are chosen."""
-    sigma = ROUGH * scores.exact.abs().amax(-1, keepdim=True).expand_as(scores.exact)
-    return fresh(scores.exact, scores.dtype, sigma.square())
+    size = torch.where(scores.exact.isfinite(), scores.exact.abs(), 0.0).amax(-1, keepdim=True)
+    return fresh(scores.exact, scores.dtype, (ROUGH * size).square().expand_as(scores.exact))
 
 
 @dataclass
