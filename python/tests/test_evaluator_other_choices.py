@@ -74,6 +74,21 @@ def test_a_fault_inside_the_experts_is_found_there_if_tokens_are_tied(tied):
     assert result.wrong[0][0] == f"{BLOCK}.experts.act_fn"
 
 
+@pytest.mark.parametrize("bias", [3e-7, -3e-7])
+def test_a_wrong_value_of_a_tied_token_that_does_not_depend_on_the_choice_is_wrong(tied, bias):
+    shared, chosen = f"{BLOCK}.shared_experts", []
+
+    def fault(model):
+        def change(module, args, output):
+            is_tied = ((chosen[0] == 1) | (chosen[0] == 2)).sum(-1) == 1
+            return output * torch.where(is_tied, 1.01, 1.0).view(1, -1, 1)
+
+        model.get_submodule(f"{BLOCK}.gate").register_forward_hook(lambda *args: chosen.append(args[-1][2]))
+        model.get_submodule(shared).register_forward_hook(change)
+
+    assert judged(tied, bias, only={*FEW, shared}, fault=fault).wrong == [(shared, 0, 0)]
+
+
 def test_a_block_runs_again_once_for_each_other_choice(tied, monkeypatch):
     runs = []
     run = OtherChoices.run

@@ -135,6 +135,8 @@ class Session:
             if inside is None:
                 self.ties.confused(row.module, value, tokens)
             above = over(stored, exact, sigma)
+            if bool(above.any()) and self.others.is_the_same(row, exact_of(value), self.ties.open):
+                unsure = None
         if self.decide(message, above, unsure, row.pass_number):
             self.wrong.add(row.site)
         if unsure is not None:

@@ -20,6 +20,7 @@ from .ties import BY_EXPERT, Choice, is_within, token_axis
 from .tracked import Tracked, exact_of, fresh
 
 MOST = 6  # other choices of a token that are tried
+SAME = 1e-12  # difference of equal values in f64, relative to the largest one
 EXPERTS = re.compile(r"(.*?(?:^|\.)experts)\.")  # module of experts around another module
 
 Judged = tuple[torch.Tensor, torch.Tensor]  # exact values and sigmas
@@ -82,6 +83,13 @@ class OtherChoices:
                 made = exact_of(found.whole), self.sigma(found.whole, row.dtype)
             if made is not None:
                 yield made
+
+    def is_the_same(self, row: Row, exact: torch.Tensor, choices: list[Choice]) -> bool:
+        """Returns true if every other choice gives the same output, which therefore does not depend on the choice."""
+        found = list(self.outputs(row, choices))
+        is_complete = 0 < len(found) == len(self.runs) - 1 and self.runs[-1] is None
+        limit = SAME * exact.abs().max() if exact.numel() else 0.0
+        return is_complete and all(bool(((value - exact).abs() <= limit).all()) for value, _ in found)
 
     def is_repeatable(self, path: str, has_run: bool) -> bool:
         """Returns true for the first call of a module without a cache, which would be added to twice."""
