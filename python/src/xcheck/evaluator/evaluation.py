@@ -153,7 +153,8 @@ class Session:
         """Returns the chosen experts, with the recorded ones where rounding allows them: these rows are not tied."""
         choice.path = forcing.stack[-1] if forcing.stack else ""
         layer = next((at for at, path in enumerate(layers(self.model)) if is_within(choice.path, path)), None)
-        experts, logits = (self.dump.taps.get((tap, layer, forcing.pass_number)) for tap in ("experts", "router_logits"))
+        number = forcing.pass_number
+        experts, logits = (self.dump.taps.get((tap, layer, number)) for tap in ("experts", "router_logits"))
         if experts is None or logits is None or logits.shape[-1] != choice.must.shape[-1]:
             return None
         recorded = experts.value(self.dump.read_file).long()

@@ -44,7 +44,7 @@ class Forcing:
         self.pass_number = 0
         self.taps_again: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while a module runs again
         self.paused = False
-        self.order_of_rows: torch.Tensor | None = None  # in the dump, of the output that is judged; None for the model's
+        self.order_of_rows: torch.Tensor | None = None  # in the dump, of the judged output; None for the model's
         self.stack: list[str] = []
         self.given: dict[str, tuple[Any, Any]] = {}  # arguments of the modules that are running
         evaluation.stack = self.stack

@@ -66,7 +66,7 @@ class OtherChoices:
         self.from_tied: Tied = {}
 
     def outputs(self, row: Row, choices: list[Choice]) -> Iterator[Judged]:
-        """Yields a module's output for each other choice: the smallest module around it and the choosing ones runs again."""
+        """Yields a module's output for each other choice. The module around it and the choosing ones runs again."""
         path = around([row.module, *(choice.path for choice in choices)])
         if not path or not self.is_repeatable(path, path == row.module):
             return
@@ -98,7 +98,7 @@ class OtherChoices:
         return given is not None and not calls and not any(is_cache(part) for part in (*given[0], *given[1].values()))
 
     def run(self, path: str, number: int) -> Outputs | None:
-        """Runs a module again with the other choice `number`; returns the outputs inside, None if no row has so many."""
+        """Runs a module again with another choice; returns the outputs inside, or None if no row has so many choices."""
         forcing, outputs, is_other = self.forcing, Outputs(), [False]
         args, kwargs = forcing.given[path]
 
@@ -118,7 +118,7 @@ class OtherChoices:
         return outputs if is_other[0] else None
 
     def undetermined(self, row: Row, choices: list[Choice], tokens: int) -> torch.Tensor | None:
-        """Returns true for the values inside of experts that a tied choice decides; None if it is unknown whose they are."""
+        """Returns true for values inside of experts that a tied choice decides; None if their tokens are not known."""
         found = EXPERTS.match(row.module)
         path = found.group(1) if found is not None else ""
         tied = tied_of(choices, tokens)
@@ -147,7 +147,7 @@ def tied_of(choices: list[Choice], tokens: int) -> torch.Tensor | None:
 
 
 def are_same_experts(module: Any, choices: list[Choice]) -> bool:
-    """Returns true if every expert that rounding can exchange has another token, so that the same experts are called."""
+    """Returns true if each expert that rounding can exchange has another token: the same experts are called."""
     count = getattr(module, "num_experts", None)
 
     def has_others(choice: Choice) -> bool:
