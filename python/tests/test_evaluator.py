@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,11 @@ pytest.importorskip("safetensors")
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
 from xcheck.evaluator.bounds import violations  # noqa: E402
+from xcheck.evaluator.candidate import Row  # noqa: E402
 from xcheck.evaluator.causes.search import search  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
+from xcheck.evaluator.forcing import Forcing  # noqa: E402
+from xcheck.evaluator.rounding import Evaluation  # noqa: E402
 
 torch.set_num_threads(1)
 PASSES = [tiny.TOKENS]
@@ -235,3 +239,13 @@ def test_calls_in_another_order_are_matched_by_their_values(models, tmp_path, wr
     rotations = [site for site in result.wrong if site[0] == name]
     assert len(rotations) == bool(wrong) and not result.missing
     assert result.wrong == [] or result.wrong[0][0] == name
+
+
+@pytest.mark.parametrize(("later", "taken"), [([1.0, 0.7, 0.0], 0), ([1.0, 0.0, 0.0], 1), ([1.0, 0.2, 0.0], 1)])
+def test_a_wrong_value_is_not_taken_for_that_of_a_similar_later_call(later, taken):
+    """Layers that run several times have similar values; calls in another order have much nearer ones."""
+    values = [torch.tensor([1.0, 1.0, 0.0]), torch.tensor(later)]
+    rows = {("m", at, 0): Row("m", at, 0, (3,), torch.float32, "") for at in range(2)}
+    dump = SimpleNamespace(rows=rows, value=lambda row: values[row.call])
+    forcing = Forcing(torch.nn.Identity(), dump, Evaluation(), lambda *_: None)
+    assert forcing.row("m", 0, torch.tensor([1.0, 0.0, 0.0])).call == taken

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
 DynamicCache = pytest.importorskip("transformers").DynamicCache
 pytest.importorskip("safetensors")
 
-from test_evaluator import PASSES, Judged  # noqa: E402
+import test_evaluator_taps as taps  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+from test_evaluator import PASSES, Judged, parameter  # noqa: E402
+from test_evaluator_causes import halves  # noqa: E402
 from test_evaluator_ties import SCORES, choices  # noqa: E402
 
 import tiny  # noqa: E402
 from module_recorder import record  # noqa: E402
-from xcheck.evaluator.other_choices import another, around, is_cache  # noqa: E402
+from xcheck.evaluator.bounds import violations  # noqa: E402
+from xcheck.evaluator.causes.search import search  # noqa: E402
+from xcheck.evaluator.evaluation import Session  # noqa: E402
+from xcheck.evaluator.other_choices import OtherChoices, another, around, is_cache  # noqa: E402
 
 BLOCK = "model.layers.1.mlp"  # chooses experts, which its router does not return
 FEW = {"model.layers.0", f"{BLOCK}.gate", f"{BLOCK}.experts", BLOCK, "logits"}
@@ -31,11 +40,7 @@ def tied(models, tmp_path):
 
 def judged(path, bias, dtype=torch.float32, only=None, fault=None):
     """Judges a run in which the score of expert 2 is larger by a number."""
-    model = tiny.load(path, dtype)
-    model.get_buffer(f"{BLOCK}.gate.e_score_correction_bias")[2] += bias
-    if fault is not None:
-        with torch.no_grad():
-            fault(model)
+    model = biased(path, bias, *([fault] if fault is not None else []), dtype=dtype)
     return Judged(path, record(model, PASSES, path / "dump.safetensors", only=only))
 
 
@@ -61,6 +66,92 @@ def test_wrong_experts_are_wrong_in_either_choice(tied, bias):
 
     result = judged(tied, bias, only=FEW, fault=exchange)
     assert result.wrong[0][0].startswith(f"{BLOCK}.experts")
+
+
+def test_a_fault_inside_the_experts_is_found_there_if_tokens_are_tied(tied):
+    """The rows of tokens whose experts are certain are judged, also inside of the experts."""
+    result = judged(tied, -3e-7, fault=parameter(f"{BLOCK}.experts.gate_up_proj", halves))
+    assert result.wrong[0][0] == f"{BLOCK}.experts.act_fn"
+
+
+@pytest.mark.parametrize("bias", [3e-7, -3e-7])
+def test_a_wrong_value_of_a_tied_token_that_does_not_depend_on_the_choice_is_wrong(tied, bias):
+    shared, chosen = f"{BLOCK}.shared_experts", []
+
+    def fault(model):
+        def change(module, args, output):
+            is_tied = ((chosen[0] == 1) | (chosen[0] == 2)).sum(-1) == 1
+            return output * torch.where(is_tied, 1.01, 1.0).view(1, -1, 1)
+
+        model.get_submodule(f"{BLOCK}.gate").register_forward_hook(lambda *args: chosen.append(args[-1][2]))
+        model.get_submodule(shared).register_forward_hook(change)
+
+    assert judged(tied, bias, only={*FEW, shared}, fault=fault).wrong == [(shared, 0, 0)]
+
+
+def test_a_block_runs_again_once_for_each_other_choice(tied, monkeypatch):
+    runs = []
+    run = OtherChoices.run
+    monkeypatch.setattr(OtherChoices, "run", lambda *args: runs.append(args[1:]) or run(*args))
+    found = [judged(tied, bias) for bias in (3e-7, -3e-7)]
+    assert 0 < len(runs) == len(set(runs)) and not any(result.wrong for result in found), runs
+
+
+def biased(path, bias, *faults, dtype=torch.float32):
+    """Returns a candidate that prefers expert 2 by a number, with faults."""
+    model = tiny.load(path, dtype)
+    model.get_buffer(f"{BLOCK}.gate.e_score_correction_bias")[2] += bias
+    with torch.no_grad():
+        for fault in faults:
+            fault(model)
+    return model
+
+
+@pytest.mark.parametrize("bias", [3e-7, -3e-7])
+def test_taps_are_forced_when_a_block_runs_again(tied, bias):
+    """A wrong tap explains the values after it in either choice."""
+    model = biased(tied, bias, parameter(f"{BLOCK}.shared_experts.down_proj.weight", lambda w, m: 1.1 * w))
+    dump, shared = tied / "dump.safetensors", []
+    model.get_submodule(f"{BLOCK}.shared_experts").register_forward_hook(lambda *args: shared.append(args[-1]))
+    record(model, PASSES, dump, only={f"{BLOCK}.gate", BLOCK})
+    with safe_open(dump, "pt") as file:
+        manifest, tensors = json.loads(file.metadata()["xcheck"]), {name: file.get_tensor(name) for name in file.keys()}
+    tensors["shared"] = shared[0][0]
+    row = {"tap": "shared_out", "layer": 1, "pass": 0, "dtype": "f32", "file": "shared"}
+    manifest["tensors"].append({**row, "shape": list(tensors["shared"].shape)})
+    save_file(tensors, dump, {"xcheck": json.dumps(manifest)})
+    session, found = Session(str(tied), str(dump), 4), []
+    session.load()
+    session.run(lambda message, arrays: found.append((message, arrays)))
+    sites = {message.get("module", message.get("tap")): at for at, (message, arrays) in enumerate(found) if arrays}
+    assert sorted(sites) == sorted([f"{BLOCK}.gate", "shared_out", BLOCK])
+    arrays, stored = found[sites[BLOCK]][1], session.dump.value(session.dump.rows[BLOCK, 0, 0])
+    assert violations(stored, arrays["exact"], arrays["sigma"]) == 0
+
+
+@pytest.mark.parametrize("bias", [3e-7, -3e-7])
+def test_the_cause_is_found_with_the_recorded_experts(tied, bias):
+    values = {}
+
+    def keep(module, args, output):
+        if isinstance(output, tuple):
+            values.update(router_logits=output[0], expert_weights=output[1], experts=output[2].int())
+        else:
+            values["routed_out"] = output
+
+    model = biased(tied, bias, parameter(f"{BLOCK}.experts.down_proj", lambda w, m: w[[3, 1, 2, 0]]))
+    for name in ("gate", "experts"):
+        model.get_submodule(f"{BLOCK}.{name}").register_forward_hook(keep)
+
+    def write(dump):
+        for tap, value in values.items():
+            dump.tap(tap, value, layer=1)
+
+    result = taps.Judged(tied, taps.record(model, tied / "dump.safetensors", PASSES, extra=write))
+    assert result.wrong[0] == ("routed_out", 1, 0)
+    row = result.session.outputs[result.wrong[0]]
+    (cause,) = search(result.session.with_modules(), *row.site, seconds=60)
+    assert "experts 0 and 3 of" in cause["what"], cause
 
 
 def test_the_other_choices_of_tied_rows_are_listed():

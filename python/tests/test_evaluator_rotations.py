@@ -54,6 +54,14 @@ def test_a_number_of_yarn_is_named_alone_only_if_it_alone_explains_the_values(
     assert len(named) == (1 if dtype == "f32" else 2), named
 
 
+def test_a_wrong_number_of_one_of_two_rotations_is_named(models, tmp_path):
+    kind = "sliding_attention"
+    fault = attributes(**{f"{kind}_attention_scaling": lambda value: 0.9 * value})
+    (cause,) = causes_of(judged(models("gemma3_text"), tmp_path, fault))
+    assert "attention_scaling` is 0.9 " in cause["what"] and f"for {kind} only" in cause["what"], cause
+    assert cause["found"] == "0.9"
+
+
 def change(rank, error=1.0, kind="constant", **flags):
     message = {"kind": kind, "what": f"{kind} {rank}", "key": kind, "error_after": error}
     trial = SimpleNamespace(is_short=flags.pop("is_short", False), has_time=flags.pop("has_time", True))

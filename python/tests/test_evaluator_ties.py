@@ -16,7 +16,7 @@ from xcheck.evaluator import evaluation  # noqa: E402
 from xcheck.evaluator.candidate import autocast_of, open_dump  # noqa: E402
 from xcheck.evaluator.errors import EvaluatorError  # noqa: E402
 from xcheck.evaluator.rounding import Evaluation  # noqa: E402
-from xcheck.evaluator.ties import Choice, Ties, tied_tokens  # noqa: E402
+from xcheck.evaluator.ties import Choice, Ties, tied_tokens, unknown_choice  # noqa: E402
 from xcheck.evaluator.tracked import Settings, fresh  # noqa: E402
 
 
@@ -85,8 +85,12 @@ def test_a_wrong_value_of_an_untied_token_is_wrong(models, tmp_path):
     session = Judged(models("llama"), record(model, PASSES, tmp_path / "dump.safetensors")).session
     above = torch.tensor([[True], [False]])
     message: dict = {}
-    assert session.decide(message, above, torch.tensor([[False], [True]])) and not message
-    assert not session.decide(message, above, torch.tensor([[True], [False]])) and message == {"tie": True}
+    assert session.decide(message, above, torch.tensor([[False], [True]]), 0) and not message
+    assert not session.decide(message, above, torch.tensor([[True], [False]]), 0) and message == {"tie": True}
+    routers = [f"model.layers.{layer}.mlp.gate" for layer in (0, 1)]
+    for paths, named in (([*routers, "model.layers.1.mlp"], "model.layers.*.mlp.gate"), (routers[:1], routers[0])):
+        session.ties.open = [unknown_choice(path) for path in paths]
+        assert not session.decide(message, above, torch.tensor([[True], [False]]), 0) and message["choice"] == named
 
 
 def test_a_single_pass_with_a_cache_is_evaluated_with_one(models, tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ LIMITS = """## Limits
   this as the same site.
 - **Choices of experts.** Recorded modules contain the logits of a router, and not the experts that it chooses. If
   two logits are equal in bf16, or differ by less than their rounding, torch tries each choice. If none explains the
-  values, for example because of a fault inside the experts, it does not judge them. Our engine reads the chosen
+  values, for example because of a fault inside the experts, it judges only the other tokens. Our engine reads the chosen
   experts from the taps.
 - **Order.** Gemma 3n and Gemma 4 compute an embedding for each layer before the first layer. Our engine judges it in
   the layer that reads it, as `layer_input`. The table counts `model.per_layer_projection_norm` as the same site if

@@ -20,8 +20,8 @@ from .candidate import Dump, Row, open_dump
 from .errors import EvaluatorError
 from .forcing import Forcing
 from .model import load, mark_computed_buffers
-from .modules import call, described, layers
-from .other_choices import explained, outputs
+from .modules import LAYER_NUMBER, call, described, layers
+from .other_choices import OtherChoices, explained
 from .rounding import Evaluation
 from .sigma import sigma_of
 from .tap_forcing import OnMissing, OnTap, TapForcing
@@ -47,6 +47,7 @@ class Session:
         self.settings.is_other_engine = is_other_engine(manifest)
         self.forcing: Forcing
         self.ties: Ties  # choices that rounding can decide
+        self.others: OtherChoices
         self.on_trial: Callable[[], None] = lambda: None  # called for each change that is tried, and each of its sites
         self.rounds_otherwise = is_compiled(manifest) or (bool(self.dump.taps) and self.settings.is_other_engine)
         self.outputs: dict[tuple[str, int | None, int], Row] = {}  # taps that are all of a module's output
@@ -89,13 +90,13 @@ class Session:
         with torch.no_grad(), Forcing(self.model, self.dump, evaluation, on_site) as forcing:
 
             def on_tie(choice: Choice, count: int) -> torch.Tensor | None:
-                choice.path = forcing.stack[-1] if forcing.stack else ""
-                indices = self.with_recorded_experts(choice, forcing.pass_number)
+                indices = self.with_recorded_experts(choice, forcing)
                 if bool(choice.tied.any()):
                     self.ties.note(choice, count, len(self.dump.passes[forcing.pass_number]))
                 return indices
 
             self.forcing, self.ties = forcing, Ties(self.model)
+            self.others = OtherChoices(forcing, self.sigma, self.with_recorded_experts)
             evaluation.on_tie = on_tie
             forcing.on_choices, forcing.on_open = self.ties.take, self.ties.add
             forcing.on_missing = lambda row, why: send(missing(row, why), {})
@@ -125,14 +126,18 @@ class Session:
         exact = exact if real else self.ties.chosen(stored, exact)
         tokens = len(self.dump.passes[row.pass_number])
         unsure = self.ties.undetermined(row.module, value, tokens)
+        inside = None if unsure is None else self.others.undetermined(row, self.ties.open, tokens)
+        unsure = unsure if inside is None else inside
         above = over(stored, exact, sigma)
         if real and unsure is not None and bool(above.any()) and not bool((above & ~unsure).any()):
-            self.ties.confused(row.module, value, tokens)
-            made = outputs(self.forcing, row, self.ties.open)
-            others = ((exact_of(other), self.sigma(other, row.dtype)) for other in made)
-            exact, sigma = explained(row, stored, (exact, sigma), others, tokens)
+            made = self.others.outputs(row, self.ties.open)
+            exact, sigma = explained(row, stored, (exact, sigma), made, tokens)
+            if inside is None:
+                self.ties.confused(row.module, value, tokens)
             above = over(stored, exact, sigma)
-        if self.decide(message, above, unsure):
+            if bool(above.any()) and self.others.is_the_same(row, exact_of(value), self.ties.open):
+                unsure = None
+        if self.decide(message, above, unsure, row.pass_number):
             self.wrong.add(row.site)
         if unsure is not None:
             self.undetermined[row.site] = unsure
@@ -140,10 +145,16 @@ class Session:
         self.ties.take(row.module)
         return message, {"exact": exact, "sigma": sigma}
 
-    def with_recorded_experts(self, choice: Choice, pass_number: int) -> torch.Tensor | None:
+    def follow_recorded(self, forcing: Forcing) -> None:
+        """Lets a run choose the recorded experts where rounding allows them."""
+        forcing.evaluation.on_tie = lambda choice, count: self.with_recorded_experts(choice, forcing)
+
+    def with_recorded_experts(self, choice: Choice, forcing: Forcing) -> torch.Tensor | None:
         """Returns the chosen experts, with the recorded ones where rounding allows them: these rows are not tied."""
+        choice.path = forcing.stack[-1] if forcing.stack else ""
         layer = next((at for at, path in enumerate(layers(self.model)) if is_within(choice.path, path)), None)
-        experts, logits = (self.dump.taps.get((tap, layer, pass_number)) for tap in ("experts", "router_logits"))
+        number = forcing.pass_number
+        experts, logits = (self.dump.taps.get((tap, layer, number)) for tap in ("experts", "router_logits"))
         if experts is None or logits is None or logits.shape[-1] != choice.must.shape[-1]:
             return None
         recorded = experts.value(self.dump.read_file).long()
@@ -152,15 +163,20 @@ class Session:
         recorded = recorded.view_as(choice.indices)
         fits = allowed(recorded, choice)
         choice.tied &= ~fits
-        return torch.where(fits.unsqueeze(-1), recorded, choice.indices)
+        choice.indices = torch.where(fits.unsqueeze(-1), recorded, choice.indices)
+        return choice.indices
 
-    def decide(self, message: dict[str, Any], above: torch.Tensor, unsure: torch.Tensor | None) -> bool:
+    def decide(
+        self, message: dict[str, Any], above: torch.Tensor, unsure: torch.Tensor | None, pass_number: int
+    ) -> bool:
         """Returns true if values are wrong whatever rounding decides; else the message says that rounding decides."""
         is_wrong = bool((above if unsure is None else above & ~unsure).any())
         if unsure is not None and not is_wrong:
             message["tie"] = True
             makers = {choice.path for choice in self.ties.open} - {""}
-            message.update({"choice": min(makers)} if makers else {})
+            rows = self.dump.rows.values()
+            missing = makers - {row.module for row in rows if row.pass_number == pass_number}
+            message.update({"choice": listed(missing or makers)} if makers else {})
         return is_wrong
 
     def sigma(self, value: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
@@ -201,7 +217,8 @@ class Session:
         exact = exact_of(value).reshape(row.shape)
         sigma = self.sigma(value, row.dtype).reshape(row.shape)
         above = over(row.value(self.dump.read_file), exact, sigma)
-        is_wrong = self.decide(message, above, torch.ones((), dtype=torch.bool) if self.ties.open else None)
+        unsure = torch.ones((), dtype=torch.bool) if self.ties.open else None
+        is_wrong = self.decide(message, above, unsure, row.pass_number)
         if module is not None:
             self.ties.take(module)
             if is_wrong:
@@ -221,6 +238,12 @@ class Session:
                 send({"message": "progress", "done": done, "total": count, "what": what}, {})
 
         return leave
+
+
+def listed(makers: set[str]) -> str:
+    """Returns the paths of modules that choose; those of several layers as one."""
+    roles = {LAYER_NUMBER.sub(".*", path, count=1) for path in makers}
+    return " and ".join(sorted(makers if len(makers) == 1 else roles))
 
 
 def missing(row: Row, why: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Callable
 
 import torch
@@ -19,6 +19,7 @@ from .rounding import Evaluation
 from .ties import BY_EXPERT
 from .tracked import Tracked, exact_of, fresh
 
+NEARER = 0.5  # distance of a row that is taken out of order, relative to that of the call's own
 SAME = 1 / 64  # error of a rounded value, relative to the largest value of its array
 
 OnSite = Callable[[Row, torch.Tensor], None]
@@ -39,8 +40,11 @@ class Forcing:
         self.on_leave: Callable[[str], None] = lambda path: None
         self.calls: dict[str, int] = {}
         self.called: dict[tuple[str, int], int] = {}
+        self.call_of: dict[tuple[str, int, int], int] = {}  # of a recorded output: the model's call of the module
         self.pass_number = 0
+        self.taps_again: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while a module runs again
         self.paused = False
+        self.order_of_rows: torch.Tensor | None = None  # in the dump, of the judged output; None for the model's
         self.stack: list[str] = []
         self.given: dict[str, tuple[Any, Any]] = {}  # arguments of the modules that are running
         evaluation.stack = self.stack
@@ -94,6 +98,7 @@ class Forcing:
             for alias in ROOT if name == "" else (name,):
                 row = self.row(alias, call, output)
                 if row is not None:
+                    self.call_of[row.site] = call
                     output = self.judged(module, args, kwargs, output, row)
             self.given.pop(name, None)
             self.on_leave(name)
@@ -107,8 +112,9 @@ class Forcing:
         """Returns the recorded row of a module's call.
 
         Some models call a module once per kind of layer, in the order of a Python set, which changes from process to
-        process. Of the rows that no call has taken, the one with the nearest values is taken. Calls of experts are in
-        order, also if all of them are wrong.
+        process. A row is therefore taken out of order if it is much nearer than that of the call. Layers that run
+        several times have similar values, so that a wrong row may be a little further away than a later one. Calls of
+        experts are in order, unless another row agrees.
         """
         row = self.dump.rows.get((name, call, self.pass_number))
         value = recorded(output)
@@ -120,8 +126,10 @@ class Forcing:
         if not free:
             return row
         nearest = min(free, key=lambda other: (self.distance(other, value), other is not row))
-        is_in_order = BY_EXPERT.search(name) and row in free and row.shape == tuple(value.shape)
-        return row if is_in_order and not self.agrees(nearest, value) else nearest
+        if row not in free or row.shape != tuple(value.shape) or self.agrees(nearest, value):
+            return nearest
+        is_nearer = self.distance(nearest, value) <= NEARER * self.distance(row, value)
+        return nearest if is_nearer and not BY_EXPERT.search(name) else row
 
     def agrees(self, row: Row, value: torch.Tensor) -> bool:
         """Returns true if a recorded row is a rounded form of a value."""
@@ -155,6 +163,7 @@ class Forcing:
         order = self.order(row, value)
         if order is not None:
             value = value[order]
+        self.order_of_rows = order
         with _disable_current_modes():
             self.on_site(row, value)
             forced = self.forced(row, value)
@@ -179,13 +188,15 @@ class Forcing:
             return None
         with _disable_current_modes():
             exact = exact_of(value)
-            distances = torch.cdist(self.dump.value(row).double(), exact)
-            nearest = []
-            for distance in distances:
-                distance[nearest] = torch.inf
-                nearest.append(int(distance.nan_to_num(torch.inf).argmin()))
-            is_complete = sorted(nearest) == list(range(len(nearest)))
-            return torch.tensor(nearest) if is_complete else None
+            distances = torch.cdist(self.dump.value(row).double(), exact).nan_to_num(torch.inf)
+            nearest = torch.full((len(distances),), -1)
+            taken: list[int] = []
+            # Certain rows first: a row of another choice has none of its own, and would take that of another token.
+            for at in distances.min(1).values.argsort().tolist():
+                distances[at, taken] = torch.inf
+                nearest[at] = int(distances[at].argmin())
+                taken.append(int(nearest[at]))
+            return nearest if len(set(taken)) == len(taken) else None
 
     def is_router(self, path: str, value: torch.Tensor) -> bool:
         """Returns true for a module whose recorded output does not depend on the choices that it makes."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 LAYER = re.compile(r"^(.*?\b(?:layers|h|blocks|layer|block)\.\d+)(?:\.(.*))?$")
+LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 ATTENTION = re.compile(r"attn|attention|mixer|mamba|conv|delta|ssm|mla|recurrent|temporal|rwkv|lstm|time_mix", re.I)
 NORM = re.compile(r"norm|ln_|layernorm|_ln", re.I)
 ROTARY = re.compile(r"rotary|rope", re.I)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations, islice
-from typing import Any
+from typing import Any, Callable, Optional
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers.cache_utils import Cache
 
 from .bounds import over
 from .candidate import Row
 from .forcing import Forcing
 from .outputs import recorded
-from .ties import Choice, is_within, token_axis
+from .ties import BY_EXPERT, Choice, is_within, token_axis
+from .tracked import Tracked, exact_of, fresh
 
 MOST = 6  # other choices of a token that are tried
+SAME = 1e-12  # difference of equal values in f64, relative to the largest one
+EXPERTS = re.compile(r"(.*?(?:^|\.)experts)\.")  # module of experts around another module
+
+Judged = tuple[torch.Tensor, torch.Tensor]  # exact values and sigmas
+Sigma = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+RecordedExperts = Callable[[Choice, Forcing], Optional[torch.Tensor]]
+Tied = dict[tuple[str, int], torch.Tensor]
 
 
-class Reached(Exception):
-    """Ends a run at the module in question."""
+class Outputs(dict[tuple[str, int, int], Judged]):
+    """Outputs inside of a module that ran again, by site, and its own output."""
+
+    whole: Optional[torch.Tensor] = None
 
 
 def another(choice: Choice, number: int) -> torch.Tensor | None:
@@ -39,26 +51,159 @@ def another(choice: Choice, number: int) -> torch.Tensor | None:
     return indices.view_as(choice.indices) if is_other else None
 
 
-def outputs(forcing: Forcing, row: Row, choices: list[Choice]) -> Iterator[torch.Tensor]:
-    """Yields a module's output for each other choice: the smallest module around it and the choosing ones runs again."""
-    path = around([row.module, *(choice.path for choice in choices)])
-    given = forcing.given.get(path)
-    calls = forcing.calls.get(path, 0) - (path == row.module)
-    if given is None or not path or calls or any(is_cache(part) for part in (*given[0], *given[1].values())):
-        return  # a cache would be added to twice
-    for number in range(MOST):
-        found: list[bool] = []
+class OtherChoices:
+    """Runs with other choices. Each one runs once for all modules inside, however many experts there are."""
 
-        def choose(choice: Choice, _: int, number: int = number, found: list[bool] = found) -> torch.Tensor | None:
-            indices = another(choice, number)
-            found.append(indices is not None)
-            return indices
+    def __init__(self, forcing: Forcing, sigma: Sigma, recorded_experts: RecordedExperts):
+        self.forcing = forcing
+        self.sigma = sigma
+        self.recorded_experts = recorded_experts
+        self.path = ""  # module that ran again
+        self.choices: list[Choice] = []
+        self.runs: list[Outputs | None] = []  # by the number of the other choice; None if there is no such choice
+        self.tied_path = ""  # module of experts that the next two are about
+        self.tied_choices: list[Choice] = []
+        self.from_tied: Tied = {}
 
-        value = output_again(forcing, row, path, choose)
-        if not any(found):
+    def outputs(self, row: Row, choices: list[Choice]) -> Iterator[Judged]:
+        """Yields a module's output for each other choice. The module around it and the choosing ones runs again."""
+        path = around([row.module, *(choice.path for choice in choices)])
+        if not path or not self.is_repeatable(path, path == row.module):
             return
-        if value is not None and tuple(value.shape) == row.shape:
-            yield value
+        if path != self.path or not is_same(choices, self.choices):
+            self.path, self.choices, self.runs = path, list(choices), []
+        for number in range(MOST):
+            if number == len(self.runs):
+                self.runs.append(self.run(path, number))
+            found = self.runs[number]
+            if found is None:
+                return
+            made = found.get(row.site)
+            if row.module == path and found.whole is not None and tuple(found.whole.shape) == row.shape:
+                made = exact_of(found.whole), self.sigma(found.whole, row.dtype)
+            if made is not None:
+                yield made
+
+    def is_the_same(self, row: Row, exact: torch.Tensor, choices: list[Choice]) -> bool:
+        """Returns true if every other choice gives the same output, which therefore does not depend on the choice."""
+        found = list(self.outputs(row, choices))
+        is_complete = 0 < len(found) == len(self.runs) - 1 and self.runs[-1] is None
+        limit = SAME * exact.abs().max() if exact.numel() else 0.0
+        return is_complete and all(bool(((value - exact).abs() <= limit).all()) for value, _ in found)
+
+    def is_repeatable(self, path: str, has_run: bool) -> bool:
+        """Returns true for the first call of a module without a cache, which would be added to twice."""
+        given = self.forcing.given.get(path)
+        calls = self.forcing.calls.get(path, 0) - has_run
+        return given is not None and not calls and not any(is_cache(part) for part in (*given[0], *given[1].values()))
+
+    def run(self, path: str, number: int) -> Outputs | None:
+        """Runs a module again with another choice; returns the outputs inside, or None if no row has so many choices."""
+        forcing, outputs, is_other = self.forcing, Outputs(), [False]
+        args, kwargs = forcing.given[path]
+
+        def choose(choice: Choice, _: int) -> torch.Tensor | None:
+            stated = self.recorded_experts(choice, forcing)
+            indices = another(choice, number)
+            is_other[0] |= indices is not None
+            return stated if indices is None else indices
+
+        def look(row: Row, value: torch.Tensor) -> None:
+            outputs[row.site] = exact_of(value), self.sigma(value, row.dtype)
+
+        with repeating(forcing, path, look), forcing.evaluation:
+            forcing.evaluation.on_tie = choose
+            with suppress(RuntimeError, ValueError, IndexError, TypeError):  # a module that cannot run twice
+                outputs.whole = recorded(forcing.model.get_submodule(path).forward(*args, **kwargs))
+        return outputs if is_other[0] else None
+
+    def undetermined(self, row: Row, choices: list[Choice], tokens: int) -> torch.Tensor | None:
+        """Returns true for values inside of experts that a tied choice decides; None if their tokens are not known."""
+        found = EXPERTS.match(row.module)
+        path = found.group(1) if found is not None else ""
+        tied = tied_of(choices, tokens)
+        if not path or tied is None or not self.is_repeatable(path, False):
+            return None
+        several = len(self.forcing.calls_of[row.module, row.pass_number]) > 1
+        if several and not are_same_experts(self.forcing.model.get_submodule(path), choices):
+            return None  # calls of experts may be those of others
+        if path != self.tied_path or not is_same(choices, self.tied_choices):
+            self.tied_path, self.tied_choices = path, list(choices)
+            self.from_tied = marked(self.forcing, path, tied)
+        mask = self.from_tied.get((row.module, self.forcing.calls.get(row.module, 0) - 1))
+        if mask is None or tuple(mask.shape) != row.shape:
+            return None
+        return mask if self.forcing.order_of_rows is None else mask[self.forcing.order_of_rows]
+
+
+def is_same(choices: list[Choice], others: list[Choice]) -> bool:
+    return len(choices) == len(others) and all(one is other for one, other in zip(choices, others))
+
+
+def tied_of(choices: list[Choice], tokens: int) -> torch.Tensor | None:
+    """Returns the tokens whose choices rounding can decide; None if they are not known."""
+    rows = [choice.rows for choice in choices if choice.rows is not None and len(choice.rows) == tokens]
+    return torch.stack(rows).any(0) if rows and len(rows) == len(choices) else None
+
+
+def are_same_experts(module: Any, choices: list[Choice]) -> bool:
+    """Returns true if each expert that rounding can exchange has another token: the same experts are called."""
+    count = getattr(module, "num_experts", None)
+
+    def has_others(choice: Choice) -> bool:
+        tied = choice.tied.unsqueeze(-1)
+        sure = torch.zeros_like(choice.must).scatter_(-1, choice.indices, True) & ~tied | choice.must
+        may = choice.may & tied
+        return not bool((may.reshape(-1, count).any(0) & ~sure.reshape(-1, count).any(0)).any())
+
+    return all(choice.must.shape[-1] == count and has_others(choice) for choice in choices)
+
+
+def marked(forcing: Forcing, path: str, tied: torch.Tensor) -> Tied:
+    """Returns true for the values inside of a module of experts that follow from tied tokens, by module and call.
+
+    The module runs again with NaN in the rows of these tokens.
+    """
+    found: Tied = {}
+    calls: dict[str, int] = {}
+    tokens = len(tied)
+
+    def with_nan(part: Any) -> Any:
+        axis = token_axis(path, part, tokens) if isinstance(part, Tracked) else None
+        if axis is None:
+            return part
+        with _disable_current_modes():
+            exact = part.exact.clone()
+            exact[(slice(None),) * axis + (tied,)] = torch.nan
+            return fresh(exact, part.dtype)
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: Any, args: Any, output: Any) -> None:
+            value, call = recorded(output), calls.get(name, 0)
+            calls[name] = call + 1
+            if isinstance(value, Tracked):
+                with _disable_current_modes():
+                    found[name, call] = value.exact.isnan()
+
+        return hook
+
+    module, on_tie = forcing.model.get_submodule(path), forcing.evaluation.on_tie
+    handles = [part.register_forward_hook(keep(f"{path}.{name}")) for name, part in module.named_modules() if name]
+    args, kwargs = forcing.given[path]
+    forcing.paused, forcing.evaluation.on_tie = True, lambda choice, count: None
+    try:
+        with forcing.evaluation:
+            output = recorded(module.forward(*map(with_nan, args), **{k: with_nan(v) for k, v in kwargs.items()}))
+    except (RuntimeError, ValueError, IndexError, TypeError):  # a module that cannot run twice
+        return {}
+    finally:
+        forcing.paused, forcing.evaluation.on_tie = False, on_tie
+        for handle in handles:
+            handle.remove()
+    axis = token_axis(path, output, tokens) if isinstance(output, Tracked) else None
+    if axis is None or not bool(exact_of(output).isnan().movedim(axis, 0)[tied].all()):
+        return {}  # the module does not pass NaN on
+    return found
 
 
 def is_cache(part: Any) -> bool:
@@ -72,27 +217,6 @@ def around(paths: list[str]) -> str:
     while parts and not all(is_within(path, ".".join(parts)) for path in paths):
         parts.pop()
     return ".".join(parts)
-
-
-def output_again(forcing: Forcing, row: Row, path: str, choose: Any) -> torch.Tensor | None:
-    """Runs a module again, with other choices, and returns the output in question."""
-    args, kwargs = forcing.given[path]
-    reached: list[torch.Tensor] = []
-
-    def look(other: Row, value: torch.Tensor) -> None:
-        if other.site == row.site:
-            reached.append(value)
-            raise Reached
-
-    with repeating(forcing, path, look), forcing.evaluation:
-        forcing.evaluation.on_tie = choose
-        try:
-            value = recorded(forcing.model.get_submodule(path).forward(*args, **kwargs))
-        except Reached:
-            return reached[0]
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            return None  # a module that cannot run twice
-    return value if path == row.module else None
 
 
 @contextmanager
@@ -113,7 +237,8 @@ def repeating(forcing: Forcing, path: str, look: Any) -> Iterator[None]:
         del forcing.calls[name]
     forcing.seen = {site for site in seen if not site[0].startswith(f"{path}.") or site[2] != forcing.pass_number}
     try:
-        yield
+        with forcing.taps_again():
+            yield
     finally:
         vars(forcing).update(functions)
         forcing.evaluation.on_tie = on_tie
@@ -124,13 +249,13 @@ def repeating(forcing: Forcing, path: str, look: Any) -> Iterator[None]:
 def explained(
     row: Row,
     stored: torch.Tensor,
-    judged: tuple[torch.Tensor, torch.Tensor],
-    others: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    judged: Judged,
+    others: Iterator[Judged],
     tokens: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Judged:
     """Returns the exact values and sigmas; where another choice explains a token's values, those of that choice."""
     exact, sigma = judged
-    axis = token_axis(row.module, exact, tokens)
+    axis = 0 if BY_EXPERT.search(row.module) and exact.dim() == 2 else token_axis(row.module, exact, tokens)
     axes = [at for at in range(exact.dim()) if at != axis]
 
     def wrong(values: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:

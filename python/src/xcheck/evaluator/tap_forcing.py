@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Callable, Optional, cast
 
 import torch
@@ -63,6 +63,7 @@ class TapForcing:
 
     def __enter__(self) -> TapForcing:
         self.place()
+        self.forcing.taps_again = self.again
         self.handles.enter_context(gelu_from_a_table(self.model, self.dump.manifest))
         modules = dict(self.model.named_modules())
         for path, side in {(path, side) for path, side, _ in self.rows}:
@@ -92,6 +93,18 @@ class TapForcing:
 
     def __exit__(self, *error: object) -> None:
         self.handles.close()
+        self.forcing.taps_again = nullcontext
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Writes the candidate's values again while a module runs again, and judges none."""
+        kept = self.left, self.outputs, self.on_tap, self.on_missing
+        self.left = {row.site: row for rows in self.rows.values() for row, _ in rows}
+        self.outputs, self.on_tap, self.on_missing = {}, ignored, ignored
+        try:
+            yield
+        finally:
+            self.left, self.outputs, self.on_tap, self.on_missing = kept
 
     def keep(self, handle: Any) -> None:
         self.handles.callback(handle.remove)
@@ -269,6 +282,10 @@ class TapForcing:
         for row in rows:
             self.left.pop(row.site, None)
             self.on_missing(row, why)
+
+
+def ignored(*_: Any) -> None:
+    return None
 
 
 def contiguous(value: Tracked) -> Tracked:

@@ -14,11 +14,11 @@ import torch
 
 from ..call import Call
 from ..forcing import Forcing
+from ..modules import LAYER_NUMBER
 from ..rounding import Evaluation
 
 # Plausibility of an explanation: smaller numbers are likelier.
 USUAL_KEY, FITTED_KEY, ROUND_CONSTANT, WEIGHT, OPERATION, INPUT, UNROUND = range(7)
-LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 MODULE_CALL = "_call_impl"  # function of torch that calls a module's forward function
 SHORT = frozenset([torch.bfloat16, torch.float16])
 SHOWN = 100  # characters of a quoted source line
@@ -37,11 +37,15 @@ class Run:
     evaluation: Evaluation
     forcing: Forcing
     paths: frozenset[str]  # modules in which the change applies
+    calls: frozenset[int] | None = None  # calls of these modules in which it applies; None for all
 
     @property
     def applies(self) -> bool:
         """True while one of the modules runs."""
-        return any(path in self.paths for path in self.forcing.stack)
+        return any(path in self.paths and self.is_wanted(path) for path in self.forcing.stack)
+
+    def is_wanted(self, path: str) -> bool:
+        return self.calls is None or self.forcing.calls.get(path, 0) in self.calls
 
     @contextmanager
     def hooks(self, make: Callable[[str, Any], Any]) -> Iterator[None]:

@@ -13,7 +13,7 @@ from ..forcing import Forcing
 from ..model import mark_computed_buffers
 from ..rounding import Evaluation
 from ..tracked import Settings, exact_of
-from .change import Change, Run, role_of
+from .change import Change, CodeChange, Run, role_of
 from .trial import Trial
 
 
@@ -23,7 +23,29 @@ class Broken(Exception):
 
 def confirmed(trial: Trial, change: Change) -> int:
     """Returns the number of modules in which a change explains all wrong outputs, and leaves right ones right."""
-    return next((len(paths) for paths in scopes(trial, change) if holds(trial, change, paths)), 0)
+    found = next((len(paths) for paths in scopes(trial, change) if holds(trial, change, paths)), 0)
+    calls = frozenset() if found else wrong_calls(trial, change)
+    if calls and holds(trial, change, frozenset([trial.root]), calls):
+        change.message["what"] += f", {told(trial)}"
+        return 1
+    return found
+
+
+def wrong_calls(trial: Trial, change: Change) -> frozenset[int]:
+    """Returns the wrong calls of a module if others in the same pass are right, such as one of two rotations."""
+    if trial.root != trial.name or not isinstance(change, CodeChange) or trial.is_short:
+        return frozenset()
+    session = trial.session
+    calls = {wrong: {session.forcing.call_of[site] for site in session.seen
+                     if (site[0], site[2]) == (trial.path, trial.site[2]) and (site in session.wrong) == wrong}
+             for wrong in (True, False)}  # fmt: skip
+    return frozenset(calls[True]) if calls[False] else frozenset()
+
+
+def told(trial: Trial) -> str:
+    """Returns the call of the module in words: the text that it is given, such as a type of layers, or its number."""
+    texts = [value for value in (*trial.args, *trial.kwargs.values()) if isinstance(value, str)]
+    return f"for {' and '.join(texts)} only" if texts else f"in call {trial.site[1]} of {trial.path} only"
 
 
 def scopes(trial: Trial, change: Change) -> Iterator[frozenset[str]]:
@@ -51,8 +73,8 @@ def is_wrong(trial: Trial, path: str) -> bool:
     return any(role_of(site[0]) == role and site[0] == path + inside for site in trial.session.wrong)
 
 
-def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
-    """Runs all passes with the change in some modules, and judges every recorded output."""
+def holds(trial: Trial, change: Change, paths: frozenset[str], calls: frozenset[int] | None = None) -> bool:
+    """Runs all passes with the change in some modules, or in some of their calls, and judges every recorded output."""
     session = trial.session
     model = change.model if change.model is not None else session.model
     if change.model is not None:
@@ -76,13 +98,14 @@ def holds(trial: Trial, change: Change, paths: frozenset[str]) -> bool:
 
     evaluation = Evaluation(Settings(session.settings.samples))
     forcing = Forcing(model, session.dump, evaluation, look)
+    session.follow_recorded(forcing)
 
     def miss(row: Row, why: str) -> None:
         if row.site in session.seen:
             raise Broken
 
     forcing.on_missing = miss
-    run = Run(model, evaluation, forcing, paths)
+    run = Run(model, evaluation, forcing, paths, calls)
     try:
         with torch.no_grad(), forcing, change.installed(run):
             run_passes(model, session.dump, evaluation, forcing)

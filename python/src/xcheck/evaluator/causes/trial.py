@@ -38,6 +38,7 @@ RULED = (
             "_scaled_dot_product_flash_attention_for_cpu",
             "_scaled_dot_product_efficient_attention",
             "_fused_rms_norm",
+            "topk",
         ]
     )
     | CREATIONS
@@ -48,6 +49,9 @@ class Exact(Evaluation):  # type: ignore[no-untyped-call]
     """An evaluation without rounding errors, which is faster."""
 
     def evaluate(self, call: Call) -> Any:
+        if call.name == "topk" and isinstance(call.leaves[0], Tracked):
+            call.leaves[0] = roughly(call.leaves[0])
+            call.rebuild()
         plain = not (is_composite(call.func) or call.func._schema.is_mutable or is_view(call.func))
         if plain and call.reals and call.name not in RULED:
             dtype = call.dtype()
@@ -57,6 +61,12 @@ class Exact(Evaluation):  # type: ignore[no-untyped-call]
             if isinstance(part, Tracked):
                 part.errors = RoundingErrors()
         return result
+
+
+def roughly(scores: Tracked) -> Tracked:
+    """Returns scores with errors, so that recorded experts whose scores are nearly as large are chosen."""
+    size = torch.where(scores.exact.isfinite(), scores.exact.abs(), 0.0).amax(-1, keepdim=True)
+    return fresh(scores.exact, scores.dtype, (ROUGH * size).square().expand_as(scores.exact))
 
 
 @dataclass
@@ -73,6 +83,7 @@ class Fit:
 
 
 UNCHANGED = Change(0, {})
+ROUGH = 2.0**-9  # sigma of a score, relative to the largest one; a run with errors decides
 GENEROUS = 16.0  # a change may raise sigma by this factor
 
 
@@ -87,6 +98,7 @@ class Trial:
         self.session = session
         self.path = module
         self.site = (module, call, pass_number)
+        self.call = session.forcing.call_of.get(self.site, call)  # the model's own, which may call in another order
         self.deadline = time.monotonic() + seconds
         self.end = self.deadline  # of the confirmations
         self.unconfirmed: list[Change] = []  # changes that explain the values, without time for their confirmation
@@ -165,7 +177,7 @@ class Trial:
             def keep(module: Any, args: Any, kwargs: Any) -> None:
                 if forcing.paused or forcing.pass_number != self.site[2]:
                     return
-                if path == self.name and forcing.calls.get(path, 0) != self.site[1]:
+                if path == self.name and forcing.calls.get(path, 0) != self.call:
                     return
                 with _disable_current_modes():
                     is_known = all_known(args, kwargs) or is_rotary(module)
@@ -182,6 +194,7 @@ class Trial:
         handles = []
         with torch.no_grad(), Forcing(self.session.model, self.session.dump, evaluation, ignore) as forcing:
             forcing.on_leave = self.progress
+            self.session.follow_recorded(forcing)
             for path in candidates:
                 module = self.session.model.get_submodule(path)
                 handles.append(module.register_forward_pre_hook(keeper(path), with_kwargs=True, prepend=True))
@@ -205,6 +218,7 @@ class Trial:
             forcing.on_leave = self.progress
             forcing.calls = dict(self.calls)
             forcing.pass_number = self.site[2]
+            self.session.follow_recorded(forcing)
             yield forcing
 
     def progress(self, path: str) -> None:
@@ -242,6 +256,7 @@ class Trial:
         mark_computed_buffers(model)
         forcing = Forcing(model, self.dump_without_site, evaluation, ignore)
         forcing.on_leave = self.progress
+        self.session.follow_recorded(forcing)
         bypass = self.bypass.installed(model, forcing)
         with torch.no_grad(), forcing, bypass, self.kept(model, forcing) as outputs, suppress(Reached):
             run_passes(model, self.session.dump, evaluation, forcing)
@@ -254,7 +269,7 @@ class Trial:
 
         def keep(module: Any, args: Any, output: Any) -> None:
             here = forcing.calls.get(self.name, 0), forcing.pass_number
-            if here == self.site[1:] and not forcing.paused:
+            if here == (self.call, self.site[2]) and not forcing.paused:
                 outputs.append(recorded(output))
                 raise Reached
 
