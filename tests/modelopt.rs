@@ -282,7 +282,7 @@ fn weights_that_are_not_rounded_to_8_bit_floats_pass() {
         Clay::of(&dump).save(&file);
         // The logits of whole runs differ by more than rounding.
         let (code, report) = checked(&folder(name), &file, &["--no-causes", "--introduced"]);
-        let is_noted = report.to_string().contains("kernels that multiply with codes");
+        let is_noted = report.to_string().contains("a kernel that multiplies with codes");
         assert_eq!(is_noted, code == 0, "{report:#}");
         code
     };

@@ -43,10 +43,10 @@ LIMITS = """## Limits
 - **Values between modules.** Granite multiplies the embedding outside of any module. The norm that reads the product
   cancels a wrong factor. torch therefore detects a wrong factor only at `post_attention_layernorm`. The table counts
   this as the same site.
-- **Choices of experts.** Recorded modules contain the logits of a router, and not the experts that it chooses. If
-  two logits are equal in bf16, or differ by less than their rounding, torch tries each choice. If none explains the
-  values, for example because of a fault inside the experts, it judges only the other tokens. Our engine reads the chosen
-  experts from the taps.
+- **Choices of experts.** Recorded modules contain the logits of a router, and not the experts that it chooses. If two
+  logits are equal in bf16, or differ by less than their rounding, the torch evaluator tries each possible choice of
+  experts. If no choice explains the values, for example because of a fault inside the experts, the evaluator judges only
+  the other tokens. Our engine reads the chosen experts from the taps.
 - **Order.** Gemma 3n and Gemma 4 compute an embedding for each layer before the first layer. Our engine judges it in
   the layer that reads it, as `layer_input`. The table counts `model.per_layer_projection_norm` as the same site if
   `layer_input` is wrong.

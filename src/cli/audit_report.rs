@@ -105,11 +105,11 @@ impl AuditReport {
         }
     }
 
-    /// Returns the number of requests that each remaining state needs.
+    /// Returns text with the number of requests after which each remaining state should be rejected.
     fn needed(&self) -> String {
         let open = self.states.iter().skip(1).filter(|state| state.rejected_after.is_none());
         let needs = open.filter_map(|state| Some((&state.name, state.expected_requests?)));
-        needs.map(|(name, needed)| format!("; {name} needs about {needed} requests")).collect()
+        needs.map(|(name, needed)| format!("; about {needed} requests are needed to reject {name}")).collect()
     }
 
     /// Returns the table for the terminal.

@@ -90,7 +90,7 @@ pub(crate) fn run(args: &GapArgs) -> Result<Verdict> {
     let verdicts = of_model.iter().flat_map(|of_model| of_model.sides.iter().map(|side| side.verdict));
     let verdict = verdicts.fold(found.verdict, Ord::max);
     if let (Some(path), Some(figure)) = (&args.html, &found.figure) {
-        // The judgement is made: a model without a readable tokenizer only leaves token texts out.
+        // The verdict is already known. If the tokenizer cannot be read, the page only lacks the tokens' text.
         let tokenizer = target.as_ref().map_or(Ok(None), RequestedModel::tokenizer).unwrap_or_else(|error| {
             tell!("note: the page has no token texts: {error}");
             None
@@ -138,7 +138,7 @@ impl GapArgs {
         Ok(SequenceJoin::new(rollout, open(other, PolicySide::Trainer, trainer)?))
     }
 
-    /// Holds both sides against a model, in the types that the files state.
+    /// Compares the log-probabilities of both sides with the model's, in the compute types of `found`.
     fn against(&self, target: &RequestedModel, found: &GapAssessment) -> Result<ModelAssessments> {
         let loaded = self.model_options.load(&target.variants[0])?;
         let dtypes = found.dtypes.clone();

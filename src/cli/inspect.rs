@@ -369,7 +369,8 @@ impl TapStatistics {
     }
 }
 
-/// Returns minimum, maximum, mean and root mean square of the finite values, and anything unusual.
+/// Returns minimum, maximum, mean and root mean square of the finite values. Also notes non-finite values, or that all
+/// values are zero.
 fn statistics(values: &ArrayValues) -> TapStatistics {
     let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;

@@ -26,7 +26,7 @@ use crate::verdict::Verdict;
 /// The shipped model for tests with other kernels and with faults of every size.
 const DETAILED: &str = "tiny-llama3-f32";
 
-/// Fewer taps that `--recorded` can also judge dumps with faults from, by the name of the option's value.
+/// Values of `--recorded`, with the reduced sets of taps that they select.
 const FEWER_TAPS: [(&str, RecordedTaps); 2] =
     [("layers", RecordedTaps::Blocks), ("logits", RecordedTaps::Logits)];
 
@@ -144,7 +144,8 @@ impl SelftestArgs {
         Ok(jobs)
     }
 
-    /// Measures the largest missed faults, for the requested model or one shipped model.
+    /// Measures the largest fault of each kind that passes, in f32 and bf16. Uses the requested model, or else
+    /// `DETAILED`.
     fn sensitivities(&self, beds: &[TestModel]) -> Result<Vec<Sensitivity>> {
         let is_wanted = |bed: &&TestModel| ["f32", "bf16"].contains(&bed.arithmetic);
         let mut found = Vec::new();
@@ -157,7 +158,8 @@ impl SelftestArgs {
         Ok(found)
     }
 
-    /// Returns true for the model that other kernels and faults of every size are tried in.
+    /// Returns true if the model is tested with other kernels and with faults of every size: the requested model, or
+    /// else `DETAILED`.
     fn is_detailed(&self, bed: &TestModel) -> bool {
         self.model.is_some() || bed.name == DETAILED
     }

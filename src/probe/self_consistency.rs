@@ -82,8 +82,8 @@ fn rounding_of_sum(place: &TokenPosition) -> f64 {
     f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64
 }
 
-/// Checks that the top tokens leave some probability to the others. If the least likely top token has more than
-/// rounding, and nothing is left at any such token, the softmax ran over the top tokens alone.
+/// Checks that the top tokens leave some probability for all other tokens. Only positions whose least likely top token
+/// exceeds rounding count. If nothing is left at any of these positions, the softmax ran over the top tokens only.
 pub(crate) fn leave_a_share(places: &[TokenPosition]) -> (Verdict, String) {
     let step = coarseness(places);
     let shares = places.iter().filter_map(|place| {

@@ -234,7 +234,7 @@ impl CauseKind {
         )
     }
 
-    /// Returns true if the kind names what is computed wrong, and not only which values are wrong.
+    /// Returns true if the kind names a fault. `Partial`, `Unknown` and `Unfinished` state only that values are wrong.
     pub fn is_cause(self) -> bool {
         !matches!(self, CauseKind::Partial | CauseKind::Unknown | CauseKind::Unfinished)
     }

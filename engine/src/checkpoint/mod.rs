@@ -466,7 +466,8 @@ impl Point {
             || matches!(self, RecurrentOut | RecurrentNorm | MixerOut | ConvGated)
     }
 
-    /// Returns true if the tap's heads are those of a recurrence, of which there may be another number than in attention.
+    /// Returns true if the tap's heads are those of a recurrence. Their number may differ from the number of attention
+    /// heads.
     pub fn has_own_heads(self) -> bool {
         use Point::{Beta, BetaLogit, Decay, DecayLogit, RecurrentState, StepSize};
         matches!(self, RecurrentState | StepSize | Beta | BetaLogit | Decay | DecayLogit)
@@ -511,7 +512,7 @@ macro_rules! named {
 named!(Checkpoint, Checkpoint::EVERY, "checkpoint", |_| None);
 named!(Point, Point::ALL, "tap", of_path);
 
-/// Returns the output of a module, if the name has more than one part. A single word is a misspelled tap.
+/// Parses the path of a module as the tap of its output. `None` for a single word, which is a misspelled tap name.
 fn of_path(name: &str) -> Option<Point> {
     let has_parts = name.contains(['.', '*', '#']);
     has_parts.then(|| ModulePath::named(name).ok().map(Point::Module)).flatten()

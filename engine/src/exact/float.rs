@@ -37,7 +37,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// Returns the type for a stored type; `None` for other stored types.
+    /// Returns the type for an element type of a file; `None` for integers, block types and other floats.
     pub fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Float::F32),
@@ -125,8 +125,8 @@ impl Float {
         if rounded.abs() < self.beyond() || value.is_nan() { rounded } else { f64::INFINITY.copysign(value) }
     }
 
-    /// Returns the interval of numbers that round to `value`. A number that is not of this type was not rounded to
-    /// it.
+    /// Returns the interval of numbers that round to `value`. The interval is only `value` itself if this type is
+    /// `f32`, or if `value` is not a finite number of this type.
     #[inline]
     pub(crate) fn cell(self, value: f64) -> (f64, f64) {
         if self == Float::F32 || !value.is_finite() || self.round(value) != value {
@@ -161,7 +161,8 @@ impl Float {
     }
 
     /// Returns the interval of numbers that become `value` if they are computed in type `computed` and then stored in
-    /// this coarser type, divided by a scale. Numbers near the end of a cell may have been rounded into it before.
+    /// this coarser type, divided by a scale. Rounding to `computed` may move a number across the end of the interval,
+    /// so the interval is wider than [`Float::cell`].
     pub(crate) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
         let (low, high) = self.cell(value / scale);
         if low == high || !value.is_finite() {

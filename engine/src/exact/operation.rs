@@ -17,7 +17,8 @@ pub trait Operation: Any + Send + Sync {
     /// Evaluates some results, given by their row-major indices in ascending order.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue>;
 
-    /// Returns an evaluator by columns for some rows, if that is faster.
+    /// Returns an evaluator that computes some rows column by column; `None` if this is not faster than
+    /// [`Operation::at`].
     fn by_columns<'s>(&'s self, _: &Profile, _rows: Range<usize>) -> Option<Box<dyn ColumnEvaluator + 's>> {
         None
     }
@@ -47,7 +48,8 @@ pub trait Operation: Any + Send + Sync {
         false
     }
 
-    /// Returns true if unrounded results carry no error besides the inputs' error: multiples, and rows of tables.
+    /// Returns true if unrounded results have no error besides the inputs' error, as in multiplication by a number or a
+    /// table lookup.
     fn is_certain(&self) -> bool {
         false
     }
@@ -96,8 +98,8 @@ pub trait Operation: Any + Send + Sync {
 
 /// Evaluates some rows of an operation column by column.
 pub trait ColumnEvaluator: Sync {
-    /// Evaluates a range of columns in each of these rows. Calls `found(row, column, results)`: `results` are consecutive,
-    /// the first one is at `column`, and the first row is 0.
+    /// Evaluates a range of columns in every row. Calls `found(row, column, results)` with consecutive results of one
+    /// row, the first one at `column`. Rows are counted from 0.
     fn at(&self, columns: Range<usize>, found: &mut dyn FnMut(usize, usize, &[ExactValue]));
 }
 
@@ -108,14 +110,14 @@ pub struct Node {
     pub(crate) profile: Profile,
     /// Rounding profile of our engine.
     pub(crate) own: Profile,
-    /// Number of operations from recorded values to its result, itself included.
+    /// Number of operations from the recorded values to the result of this operation, including this operation.
     pub depth: usize,
     results: usize,
     known: Mutex<HashMap<ChoiceSet, Arc<Vec<ExactValue>>>>,
 }
 
 impl Node {
-    /// Creates the origin of an operation with that many results.
+    /// Creates the node of an operation with `results` results.
     pub(crate) fn new(stage: impl Operation + 'static, [profile, own]: [Profile; 2], results: usize) -> Self {
         let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
@@ -150,7 +152,7 @@ impl Node {
         all
     }
 
-    /// Returns the choices of the operation and of the operations between recorded values and it.
+    /// Returns the rounding choices of this operation and of all operations between the recorded values and its inputs.
     pub(crate) fn choices(&self) -> ChoiceSet {
         let own: ChoiceSet = self.stage.choices().iter().copied().collect();
         let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
@@ -243,7 +245,7 @@ pub fn evaluate(tensor: &Tensor, choices: ChoiceSet, wanted: &[usize]) -> Vec<Ex
     found
 }
 
-/// Values that were rounded when stored: each represents all numbers within its radius.
+/// Values that were rounded when stored. Each value represents all numbers within its error bound.
 struct RoundedValues {
     values: Vec<ExactValue>,
 }

@@ -32,12 +32,13 @@ pub struct OperationVerdict {
     pub alternatives: Vec<Choice>,
     /// Rounding profile with these deviations.
     pub profile: Profile,
-    /// True if a norm reads a sum of a short type before rounding; `None` if undetermined, also if only the mean square
-    /// does.
+    /// True if a norm reads a sum before it is rounded to a short type. `None` if undetermined, or if only the norm's
+    /// mean square reads the unrounded sum.
     pub reads_unrounded: Option<bool>,
 }
 
-/// Minimum number of values to decide whether a norm reads its sum before rounding: a fifth of the values then differs.
+/// Minimum number of values that shows whether a norm reads its sum before rounding. About a fifth of the values
+/// differs between the two cases.
 const TELLING: usize = 64;
 
 impl OperationVerdict {
@@ -130,8 +131,8 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     declared
 }
 
-/// Returns the choices that explain the values in place of one of `found`, if the engine makes that one in every layer. A short row may
-/// fit several choices; only the other layers determine which of them the engine made.
+/// Returns the choices that explain the values equally well in place of the choice in `found` that applies to every
+/// layer. A short row may fit several choices; only the other layers show which of them the engine made.
 fn alternatives(
     compared: &ResultPair,
     (found, profile): (ChoiceSet, &Profile),
@@ -148,14 +149,14 @@ fn alternatives(
             other.dump.is_explained() && !is_too_sure
         }
     };
-    // Choices before the one that was found have been rejected, alone and with `own`. Both rules for ties of TF32 count as
+    // Choices before `shared` were already rejected, alone and together with `own`. The two tie rules of TF32 count as
     // one choice.
     let is_alike = |choice: Choice| profile.operands == Operands::Tf32 && choice == Choice::Tf32Away;
     let later = choices.iter().copied().skip_while(|&choice| choice != shared).skip(1);
     later.filter(|&choice| choice.is_of_all_layers() && !is_alike(choice)).filter(explains_too).collect()
 }
 
-/// Returns true if the exact values at some indices explain the dump's values there.
+/// Returns true if the exact values explain the dump's values at the indices `wanted`.
 pub(crate) fn exacts_explain(compared: &ResultPair, wanted: &[usize], exacts: &[ExactValue]) -> bool {
     let mut measured = ErrorStatistics::new(compared, ChoiceSet::default(), false, None);
     measured.add(wanted, exacts);
@@ -189,8 +190,8 @@ fn explains(compared: &ResultPair, choices: ChoiceSet, values: &[usize]) -> bool
     })
 }
 
-/// Returns the verdict under a profile with these choices, some unexplained values, and true if the values are more
-/// precise than the profile allows.
+/// Judges the dump's values under its profile with these rounding choices. Returns the verdict, the indices of some
+/// values that rounding does not explain, and true if the values are more precise than the profile allows.
 fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec<usize>, bool) {
     let node = compared.traced.origins().iter().find_map(node_of);
     let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
@@ -270,7 +271,7 @@ const ROWS: usize = 512;
 /// Number of columns that are evaluated together.
 const COLUMNS: usize = 96;
 
-/// Judges all meaningful results of some rows, column by column.
+/// Judges the results of some rows, column by column. Skips results without meaning, such as scores of hidden keys.
 fn judge_columns<'c>(
     compared: &ResultPair<'c>,
     choices: ChoiceSet,
@@ -296,7 +297,8 @@ fn judge_columns<'c>(
     parallel::map(width.div_ceil(COLUMNS), rows.len() * COLUMNS * VALUE, of_columns)
 }
 
-/// Judges some or all results of some rows.
+/// Judges the results of some rows: all results if `wants_all` is true, otherwise those that differ between the two
+/// engines.
 fn judge_rows<'c>(
     compared: &ResultPair<'c>,
     choices: ChoiceSet,

@@ -37,7 +37,7 @@ pub(crate) struct Gemma3nBlock {
     embedding: Option<EmbeddingGate>,
 }
 
-/// Prediction and correction of n streams, of which the layer computes one.
+/// AltUp: prediction and correction of n residual streams, of which the layer computes one.
 #[derive(Clone, Debug)]
 struct AltUp {
     count: usize,
@@ -99,7 +99,7 @@ pub(crate) const FAMILY: Family = Family {
 impl DecoderBlock for Gemma3nBlock {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         let d = c.hidden_size;
-        let streams = c.streams.as_ref().expect("the family has several streams");
+        let streams = c.streams.as_ref().expect("Gemma 3n has AltUp streams");
         Ok(Self {
             layer: w.layer(),
             altup: AltUp::load(streams, d, w)?,
@@ -173,15 +173,15 @@ impl AltUp {
         t.tap(point, n.activation(&n.linear(&scaled, &self.router), Activation::Tanh))
     }
 
-    /// Predicts all streams from each other: `[T, n·d]` to `[T, n·d]`.
+    /// Predicts each stream: adds a mix of all streams to it, `[T, n·d]` to `[T, n·d]`.
     fn predict(&self, x: &Tensor, n: &dyn Numerics, t: &mut Probe) -> Tensor {
         let router = self.route(PredictRouter, &stream(x, self.active, self.count, n), n, t);
         let coefs = t.tap(PredictCoefs, n.linear(&router, &self.predict));
         t.tap(AltupPredicted, n.add(&n.mix_streams(x, &coefs), x))
     }
 
-    /// Adds to each predicted stream the difference of the active stream from its prediction, times a factor: `[T, n·d]`, `[T,
-    /// d]` twice, to `[T, n·d]`.
+    /// Corrects the predicted streams, `[T, n·d]`: adds the layer's output `activated` minus the prediction `active`,
+    /// both `[T, d]`, times a factor for each stream.
     fn correct(
         &self,
         predicted: &Tensor,

@@ -100,7 +100,7 @@ impl WeightScheme {
     }
 }
 
-/// Start of the names of routers, of all experts and of the shared one, which are never quantised.
+/// Name prefix of the router and of the shared expert's gate. These matrices are never quantised.
 const ROUTER: &str = "ffn_gate_inp";
 
 /// Returns a K-quant, or llama.cpp's replacement if a row is not a whole number of its blocks.

@@ -142,7 +142,11 @@ impl<'f> Weights<'f> {
     ) -> Result<Vec<Matrix>> {
         let tensor = self.fetch(name, &[count, rows, cols])?;
         if tensor.dtype.tail_bytes() > 0 || tensor.dtype == DType::INT8_GROUPS {
-            return Err(self.unsupported(name, tensor.dtype, "a type with its scales in its blocks"));
+            return Err(self.unsupported(
+                name,
+                tensor.dtype,
+                "a plain type, or a type whose blocks contain all scales, such as q8_0",
+            ));
         }
         let all = self.sound(name, &StoredTensor { shape: vec![count * rows, cols], ..tensor.clone() })?;
         let scales = self.scales(name, count)?;
@@ -242,7 +246,8 @@ impl<'f> Weights<'f> {
         self.file.get(name).is_some()
     }
 
-    /// Returns `other` for a matrix that is tied to it. The file may store it again, with the same values.
+    /// Returns `other` for a matrix that is tied to `other`. The file may store the tied matrix a second time, with the
+    /// same values.
     ///
     /// # Errors
     /// [`ModelError::NotTied`] if the values differ: references disagree on which matrix is used.

@@ -45,7 +45,8 @@ pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>>
     Ok(Box::new(Library::new(inner, None, None).of(&source.path)))
 }
 
-/// Returns true for BPE that does not work with bytes: for other files transformers uses no class.
+/// Returns true for BPE without a byte-level pre-tokenizer or decoder. transformers applies `LlamaTokenizer`'s rules
+/// only to such files.
 fn is_bpe_of_characters(json: &Value) -> bool {
     let is_bytes = |rule: &Value| rule["type"] == "ByteLevel";
     let has = |rule: &Value, list: &str| {
@@ -55,7 +56,8 @@ fn is_bpe_of_characters(json: &Value) -> bool {
     is_bpe && !has(&json["pre_tokenizer"], "pretokenizers") && !has(&json["decoder"], "decoders")
 }
 
-/// Sets whether a space is put before a text, for byte-level rules.
+/// Sets `add_prefix_space` of the byte-level rule, also in a list of pre-tokenizers. If true, a space is added before a
+/// text.
 fn set_prefix(rule: &mut Value, has_prefix: bool) {
     if let Some(rule) = rule.as_object_mut().filter(|rule| rule.get("type") == Some(&"ByteLevel".into())) {
         rule.insert("add_prefix_space".to_owned(), has_prefix.into());

@@ -69,7 +69,7 @@ fn profile_of(numerics: &dyn Numerics, held: &AlignedDump) -> Result<Profile> {
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
-/// States if a manifest contains a certain statement.
+/// Presence of a statement in a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestStatement {
     Yes,

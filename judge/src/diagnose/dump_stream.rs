@@ -246,7 +246,8 @@ impl<'s> DumpStream<'s> {
         told.manifest.generated = told.manifest.generated.take().or(dump.manifest.generated.clone());
     }
 
-    /// Makes the verdict and the common manifest. `broken` is the reason if messages may be missing.
+    /// Ends the stream. Returns the verdict over all messages, and the dump's manifest without arrays. `broken` is the
+    /// reason if the stream ended early, so that messages may be missing.
     ///
     /// # Errors
     /// If no message was judged, or a change from `--suppose` has no effect.

@@ -79,7 +79,7 @@ fn stated(dump: &Dump) -> Result<Option<LongRope>> {
     name.parse().map(Some).map_err(refuse)
 }
 
-/// Describes an engine's behaviour under a rule.
+/// Describes how an engine with this LongRoPE rule uses the short and the long factors.
 fn meaning(rule: LongRope) -> &'static str {
     match rule {
         LongRope::Reread => {

@@ -1,6 +1,6 @@
-//! A step in the size of differences.
+//! Change point of differences: the index at which their root mean square changes.
 
-/// Fewest tokens before and after a step of one sequence.
+/// Minimum number of tokens before and after a step in one sequence.
 pub(super) const LEAST_SIDE: usize = 4;
 
 /// A step in the size of differences along an axis.
@@ -8,15 +8,15 @@ pub(super) const LEAST_SIDE: usize = 4;
 pub(super) struct ChangePoint {
     /// Index of the first group after the step.
     pub(crate) at: usize,
-    /// Root mean square before it.
+    /// Root mean square of the differences before the step.
     pub(crate) before: f64,
-    /// Root mean square after it.
+    /// Root mean square of the differences after the step.
     pub(crate) after: f64,
 }
 
 impl ChangePoint {
-    /// Finds the most likely step. Each group is a sum of squares and its count; both sides have at least `least`
-    /// values.
+    /// Finds the most likely step of the root mean square. Each group is a sum of squares and the number of its terms.
+    /// A step has at least `least` values before and after it; `None` if there is no such index.
     pub(super) fn of(groups: &[(f64, usize)], least: usize) -> Option<Self> {
         let (all, count) =
             groups.iter().fold((0.0, 0), |(sum, count), group| (sum + group.0, count + group.1));

@@ -95,7 +95,8 @@ struct OtherCause {
 }
 
 impl AgentReport {
-    /// Removes the last entry of a list that may be shortened. Returns false if there is none.
+    /// Removes the last entry of one of the report's lists, to make the report smaller. Returns false if no list can be
+    /// shortened.
     fn shorten(&mut self) -> bool {
         let Some(dump) = &mut self.dump else { return false };
         (dump.next.len() > 1 && dump.next.pop().is_some())

@@ -131,7 +131,7 @@ impl Doubt {
 pub struct SiteObservation {
     /// The comparison in the run that starts from the token ids.
     pub accumulated: Option<ArrayComparison>,
-    /// The comparison in the run that continues with recorded values.
+    /// The comparison in a run with teacher forcing: each operation starts from the nearest recorded values.
     pub local: Option<ArrayComparison>,
     /// The sites from which the local comparison starts.
     pub since: Vec<Site>,

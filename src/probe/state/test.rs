@@ -43,7 +43,7 @@ pub enum ToldOdds {
 pub struct OddsAnswer {
     /// Log-odds of each token.
     pub told: Vec<ToldOdds>,
-    /// Largest error of a told log-probability, by the decimals or the type in which the server writes it.
+    /// Largest rounding error of a log-probability in the answer, from its number of decimals or its type.
     pub step: f64,
     /// Predicted log-odds of each state and token; NaN for a rejected state, in whose direction no bet is made.
     pub predicted: Vec<Vec<f64>>,
@@ -65,8 +65,8 @@ impl NoiseBounds {
         self.noise.push(noise);
     }
 
-    /// Returns the bound of the second moment of a projection of the noise of a state: the largest of its numerics,
-    /// with the standard error of a mean over so few prompts.
+    /// Returns a bound of the second moment of a state's noise in a projection: the largest over its numerics. The
+    /// standard error is added, because there are few prompts.
     fn largest(&self, state: usize, square: impl Fn(usize, &[f64]) -> f64) -> f64 {
         let numerics = self.noise.first().map_or(0, |noise| noise[state].len());
         let bound = |kind: usize| {
@@ -182,8 +182,8 @@ impl StateTest {
         ((bets.residuals.0 / count).sqrt(), (bets.noise + bets.steps / count).sqrt())
     }
 
-    /// Returns the number of requests that are needed to tell a state from the first one; `None` if rounding hides
-    /// the difference.
+    /// Returns the expected number of requests until the state is rejected if the first state is true; `None` if
+    /// rounding hides the difference.
     pub fn expected(&self, state: usize) -> Option<usize> {
         self.expected[state]
     }
@@ -206,8 +206,9 @@ impl StateTest {
         self.rejected(state).is_none() && self.answers >= self.least_answers() && residual <= bound
     }
 
-    /// Returns true if no more answers are needed: they agree with the first state, and all others are rejected that
-    /// can be told from it; or they agree with the only other state that is left; or none is left.
+    /// Returns true if no more answers are needed. There are three cases: the answers agree with the first state, and
+    /// every state that can be distinguished from it is rejected; they agree with the only state that is not rejected;
+    /// or all states are rejected.
     pub fn is_decided(&self) -> bool {
         match self.remaining().as_slice() {
             [] => true,
@@ -222,8 +223,8 @@ impl StateTest {
         (self.states.len() as f64 / self.alpha).ln()
     }
 
-    /// Returns the number of answers for which the bet against a state in the direction of the first one pays, if the
-    /// first state is true, without noise.
+    /// Returns the number of answers after which the bet against a state rejects it, if the first state is true and
+    /// there is no noise. The bet is in the direction of the first state. `None` above [`HIDDEN`] answers.
     fn expected_requests(&self, state: usize, bounds: &NoiseBounds) -> Option<usize> {
         let gain = |predicted: &Vec<Vec<f64>>| {
             let length = squares(&difference(&predicted[0], &predicted[state])).sqrt();
@@ -272,7 +273,8 @@ fn size_gain(mean_square: f64, bound: f64) -> f64 {
     if bound > 0.0 { (0.5 + 0.5 * mean_square / bound).ln() } else { 0.0 }
 }
 
-/// Returns told minus predicted; 0 for a token that is missing as predicted, or unknown.
+/// Returns the observed minus the predicted log-odds of each token. 0 if the token's log-odds are unknown, or if it is
+/// missing from the answer as predicted.
 fn residual(told: &[ToldOdds], predicted: &[f64]) -> Vec<f64> {
     let one = |(told, predicted): (&ToldOdds, &f64)| match told {
         ToldOdds::Known(told) => told - predicted,

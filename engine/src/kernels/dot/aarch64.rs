@@ -10,10 +10,11 @@ use zerocopy::transmute;
 
 use super::{Kernel, LANES, LaneColumns, PanelSums, SIDE, portable};
 
-/// A register of NEON.
+/// Number of `f32` lanes in a NEON register.
 const QUARTER: usize = LANES / 4;
 
-/// A quarter of the lanes for the products of four rows with four tokens.
+/// Partial sums of the dot products of four rows with four tokens, `[token][row]`. Each register has a quarter of the
+/// lanes of one dot product.
 type QuarterLanes = [[float32x4_t; SIDE]; SIDE];
 
 /// Returns the NEON kernel.

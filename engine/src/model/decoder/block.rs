@@ -26,7 +26,7 @@ pub(crate) struct BlockShape {
     pub(crate) parallel: Option<ParallelHalves>,
     /// Matrices of the feed-forward block.
     pub(crate) ffn: FfnShape,
-    /// True if each head has a sink in softmax.
+    /// True if each head has an attention sink: an extra logit in softmax without a value.
     pub(crate) has_sinks: bool,
     /// True if layers with Mamba-2 have attention, too. Both read the same norm, and their outputs are added.
     pub(crate) has_parallel_mixer: bool,
@@ -50,11 +50,12 @@ pub(crate) enum HalfNorms {
 /// Norms of queries and keys. They precede RoPE, unless the variant's name states another place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
-    /// None.
+    /// No norms of queries and keys.
     Absent,
     /// RMSNorm of each head, with the same weight for all heads.
     EachHead,
-    /// [`QkNorm::EachHead`], if a file states it: by a key in `config.json`, by the norms themselves in GGUF files.
+    /// [`QkNorm::EachHead`] if the model has such norms: `config.json` has a key for them, GGUF files have the norms'
+    /// tensors.
     EachHeadIfStated,
     /// One RMSNorm over all heads.
     AllHeads,
@@ -73,7 +74,7 @@ pub(crate) struct ParallelHalves {
     pub(crate) order: ParallelOrder,
     /// Order of the additions in llama.cpp's code.
     pub(crate) gguf_order: ParallelOrder,
-    /// True if all models of the architecture have them; else a file states it.
+    /// True if all models of the architecture have parallel halves; otherwise a model's file states it.
     pub(crate) is_always: bool,
 }
 

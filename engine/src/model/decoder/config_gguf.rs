@@ -269,7 +269,7 @@ fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usiz
         return Err(Error::bad_key(file.tensors.path(), &stretch_key, found, expected));
     }
     let has_factors = file.tensors.get(FACTORS).is_some();
-    // llama.cpp takes a factor without a type as linear, reads an older key, and takes 0 as no factor.
+    // llama.cpp treats a factor without a type as linear scaling, also reads an older key, and ignores a factor of 0.
     let factor = match file.optional::<f32>(&factor_key)? {
         None => file.optional(&format!("{architecture}.rope.scale_linear"))?,
         found => found,
@@ -326,7 +326,7 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         ("residual_scale", "multipliers are not supported"),
         ("logit_scale", "multipliers are not supported"),
         ("attention.scale", "multipliers are not supported"),
-        ("attention.temperature_scale", "temperatures of queries are not supported"),
+        ("attention.temperature_scale", "attention temperature tuning is not supported"),
     ];
     let is_stated = |name: &str| {
         let is_known = match name {
@@ -350,7 +350,7 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
     Ok(())
 }
 
-/// Returns the biases that the first layer has, as far as the architecture may have them.
+/// Returns flags for the biases of a model. If the architecture makes a bias optional, the tensors of layer 0 decide.
 fn biases(file: &Gguf, family: &Family) -> BiasFlags {
     let has = |rule: BiasRule, matrices: &[&str]| {
         let is_there = |matrix: &&str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();

@@ -22,13 +22,13 @@ pub(crate) struct LayerVariants {
     pub(crate) has_keys_as_values: bool,
     /// Number of last layers that read the keys and values of earlier layers.
     pub(crate) n_sharing: usize,
-    /// Feed-forward size of these layers.
+    /// Feed-forward size of the layers that read the keys and values of earlier layers.
     pub(crate) sharing_ffn_size: usize,
-    /// Width of the embeddings of one layer, P; 0 without such embeddings.
+    /// Width of the per-layer embeddings, P; 0 if the model has none.
     pub(crate) embedding_width: usize,
-    /// Number of tokens with such embeddings of their own.
+    /// Number of tokens that have per-layer embeddings.
     pub(crate) embedding_rows: usize,
-    /// Factors of the projected embeddings, and of their sum with those of tokens.
+    /// Factor of the projected embeddings, and factor of their sum with the token's per-layer embeddings.
     pub(crate) scales: [Multiplier; 2],
 }
 
@@ -138,7 +138,8 @@ impl LayerVariants {
         layer < own && (layer + 1..own).all(|later| c.slides(later) != c.slides(layer))
     }
 
-    /// Returns the keys of an invalid number, the number, and the expected one.
+    /// Returns the first invalid setting: its keys in `config.json` and in GGUF files, its value, and the expected
+    /// value.
     fn fault(&self, c: &DecoderConfig) -> Option<([&'static str; 2], usize, String)> {
         let [head_dim, kv_heads] = self.full_heads;
         let is_size = |number: usize| (1..=size::MAX_SIZE).contains(&number);
@@ -221,8 +222,8 @@ impl LayerWeights<'_, '_> {
     }
 }
 
-/// Returns the factors of projected embeddings, and of their sum with those of tokens: constants in Gemma 4, elements of tensors in
-/// Gemma 3n.
+/// Returns the factor of projected embeddings, and the factor of their sum with the token's per-layer embeddings. Gemma
+/// 4 multiplies by constants, Gemma 3n by elements of tensors.
 fn scales(family: &Family, of_projected: f32) -> [Multiplier; 2] {
     let kind = if family.has_streams { Multiplier::Element } else { Multiplier::Number };
     [of_projected, std::f32::consts::FRAC_1_SQRT_2].map(kind)

@@ -222,8 +222,9 @@ impl LayerWeights<'_, '_> {
         self.config.recurrent_mixer(self.layer)
     }
 
-    /// Returns true if a Hugging Face checkpoint has queries, keys and values of attention in one tensor, grouped by
-    /// key-value head. In models with recurrent layers, a tensor of this name may belong to those.
+    /// Returns true if a Hugging Face checkpoint fuses the queries, keys and values of attention in one tensor, grouped
+    /// by key-value head. False for models with recurrent layers, whose tensor of this name may belong to a recurrent
+    /// layer.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
         let has_name = matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer));

@@ -41,7 +41,7 @@ pub struct Mixture {
     pub(crate) clamped: Option<(ClampedGlu, ExpertBiases)>,
 }
 
-/// Biases of a router and of all experts.
+/// Biases of the router and of all experts of a layer.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpertBiases {
     /// `[E]`
@@ -124,8 +124,8 @@ impl Mixture {
         t.tap(FfnOut, sum)
     }
 
-    /// Computes the weighted sum over the chosen experts from the inputs of the router and of the experts: `[T, d]` twice, to
-    /// `[T, d]`.
+    /// Computes the weighted sum of the chosen experts' outputs, `[T, d]`. The router reads `for_router`, the experts
+    /// read `x`; both are `[T, d]`.
     fn routed(&self, for_router: &Tensor, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, &self.routing);
         let biases = self.clamped.as_ref().map(|(_, biases)| biases);
@@ -157,7 +157,8 @@ impl Mixture {
         }
     }
 
-    /// Computes the outputs of the chosen experts: `[T, d]` or `[T, k, d]`, and `[T, k]`, to `[T, k, d]`.
+    /// Computes the outputs of the chosen experts, `[T, k, d]`. `chosen` is `[T, k]`. `x` is `[T, d]`, or `[T, k, d]`
+    /// if each expert has an input of its own.
     fn outputs(&self, x: &Tensor, chosen: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let biases = self.clamped.as_ref().map(|(_, biases)| biases);
@@ -178,7 +179,8 @@ impl Mixture {
     }
 }
 
-/// Looks up the row of each chosen expert: `[E, width]`, `[T, k]` to `[T, k, width]`.
+/// Looks up the row of each chosen expert in `table`, `[E, width]`. `chosen` is `[T, k]`, the result is
+/// `[T, k, width]`.
 fn rows_of(table: &Matrix, chosen: &Tensor, n: &dyn Numerics) -> Tensor {
     let experts: Vec<u32> = chosen.data().iter().map(|&expert| expert as u32).collect();
     n.embed(table, &experts).reshaped(&[chosen.rows(), chosen.row_len(), table.cols])

@@ -1,4 +1,4 @@
-//! Temperature of queries by position in the files of a model.
+//! Attention temperature tuning (a factor on each query by its position): its settings in the files of a model.
 
 use serde_json::Value;
 
@@ -8,20 +8,22 @@ use crate::model::json::Config;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::ops::row_factor::QueryTemperature;
 
-/// Keys of a temperature of queries in the files of an architecture.
+/// Architectures with attention temperature tuning, by the keys of its settings in model files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemperatureFiles {
-    /// Llama 4: a switch and two numbers in `config.json`; constants of llama.cpp in GGUF files.
+    /// Llama 4: the keys `attn_temperature_tuning`, `floor_scale` and `attn_scale` in `config.json`, and llama.cpp's
+    /// constants for GGUF files.
     Llama4,
-    /// Ministral 3: a factor. The temperature grows with each original context of YaRN.
+    /// Ministral 3: one factor. The temperature grows at every multiple of YaRN's original context.
     Ministral3,
 }
 
-/// Switch of Llama 4's temperature.
+/// Key in `config.json` that switches Llama 4's attention temperature tuning on or off.
 const SWITCH: &str = "attn_temperature_tuning";
 
 impl TemperatureFiles {
-    /// Reads the temperature of a `config.json`; `known` is `None` for an architecture without one.
+    /// Reads the settings from `config.json`. `known` is `None` for an architecture without attention temperature
+    /// tuning.
     pub(super) fn in_json(
         known: Option<Self>,
         file: &Config,
@@ -39,14 +41,15 @@ impl TemperatureFiles {
                 made.map(Some).map_err(|expected| parameters.bad_key(KEY, scale, expected))
             }
             None => {
-                let expected = "false (temperatures of queries are not supported)";
+                let expected = "false (attention temperature tuning is not supported)";
                 file.only(SWITCH, &[false.into(), 0.into()], expected)?;
                 Ok(None)
             }
         }
     }
 
-    /// Reads the temperature of a GGUF file. A Mistral without a temperature may have Ministral 3's name.
+    /// Reads the settings from a GGUF file. Returns `None` if the scale is missing or 0, because files of other Mistral
+    /// models may state Ministral 3's architecture name.
     pub(super) fn in_gguf(
         self,
         file: &Gguf,
@@ -66,7 +69,7 @@ impl TemperatureFiles {
     }
 }
 
-/// Returns Ministral 3's temperature with this factor, or what was expected.
+/// Returns Ministral 3's temperature with the factor `scale`. The error describes the expected value.
 fn grown_by_context(scale: f32, rope: &Rope) -> std::result::Result<QueryTemperature, &'static str> {
     let RopeScaling::Yarn(yarn) = &rope.scaling else {
         return Err("RoPE with YaRN, and its original context");
@@ -81,7 +84,7 @@ fn grown_by_context(scale: f32, rope: &Rope) -> std::result::Result<QueryTempera
     }
 }
 
-/// Reads Llama 4's temperature.
+/// Reads Llama 4's temperature from `config.json`; `None` if it is switched off.
 fn of_llama4(file: &Config) -> Result<Option<QueryTemperature>> {
     // Official files state 4: transformers takes any number but 0 as true.
     let is_on = match file.get(SWITCH) {

@@ -14,7 +14,7 @@ const CODES: usize = 8;
 /// Position in its word of each of eight neighbouring outputs.
 const ORDER: [u32; CODES] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// AWQ with 4 bits.
+/// AWQ format with 4-bit codes, in the layout of AutoAWQ's GEMM kernels.
 pub(super) struct Awq {
     /// Number of inputs that share a scale; `None` for all.
     pub(crate) group: Option<usize>,

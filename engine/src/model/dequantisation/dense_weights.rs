@@ -8,7 +8,7 @@ use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading, fl
 use crate::view::float8_values;
 use crate::weight::DType;
 
-/// Weights of one byte.
+/// Format of weights with one byte per element: 8-bit integers or floats.
 pub(super) struct DenseWeights {
     /// Names of the tensors.
     pub(crate) tensors: DenseTensors,
@@ -23,7 +23,8 @@ pub(super) struct DenseTensors {
     pub(crate) scale: &'static str,
     pub(crate) weight: &'static str,
     pub(crate) zero_point: &'static str,
-    /// All names, also of tensors that are not needed. The scale's is the first.
+    /// Names of all tensors of a quantised module, including tensors that are not read. The first is the name of the
+    /// scales.
     pub(crate) all: &'static [&'static str],
 }
 

@@ -1,4 +1,5 @@
-//! NVFP4 and MXFP4: numbers of 4 bits in groups of 16 and 32 inputs, as compressed-tensors and Model Optimizer store them.
+//! NVFP4 and MXFP4: 4-bit floats (E2M1) in groups of 16 and 32 inputs, as compressed-tensors and Model Optimizer store
+//! them.
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::{ScaleGrid, ScaleGroup};
@@ -7,7 +8,7 @@ use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
-/// Numbers of 4 bits.
+/// Format of weights in 4-bit floats (E2M1) with group scales: NVFP4 or MXFP4.
 pub(super) struct Float4Weights {
     pub(crate) group: ScaleGroup,
     pub(crate) tensors: Float4Tensors,
@@ -18,14 +19,14 @@ pub(super) struct Float4Weights {
 /// Names of the tensors of a weight, after the module's name.
 #[derive(Clone, Copy)]
 pub(super) struct Float4Tensors {
-    /// Codes.
+    /// Name of the tensor with the codes.
     pub(crate) codes: &'static str,
-    /// All names, also of tensors that are not needed. Every quantised module has the first one, and no
-    /// other module has it.
+    /// Names of all tensors of a quantised module, including tensors that are not read. Every quantised module has the
+    /// first one, and no other module has it.
     pub(crate) all: &'static [&'static str],
 }
 
-/// Scale of a whole matrix, by its name after the module's.
+/// Scale of a whole matrix. The string is the tensor's name after the module's name.
 #[derive(Clone, Copy)]
 pub(super) enum GlobalScale {
     /// The scales of groups are divided by it.
@@ -34,7 +35,7 @@ pub(super) enum GlobalScale {
     Multiplies(&'static str),
 }
 
-/// Name of the scales of groups.
+/// Name of the tensor with the group scales.
 const SCALES: &str = "weight_scale";
 
 impl WeightFormat for Float4Weights {

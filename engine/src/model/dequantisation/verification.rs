@@ -12,16 +12,18 @@ use crate::model::dequantisation::{
 use crate::view::View;
 use crate::weight::StoredTensor;
 
-/// Number of rows in which other readings are tried, spread over the matrix.
+/// Maximum number of rows on which other readings of the codes are tried. The rows are spread over the matrix.
 const ROWS: usize = 256;
 
-/// Ratio of errors from which another reading fits much better.
+/// Ratio of errors above which another reading of the codes is the better fit.
 const BETTER: f64 = 2.0;
 
-/// Largest ratio of the error and the error of rounding to the nearest code. GPTQ's error is larger than rounding's.
+/// Largest error of a correct weight, relative to the error of rounding to the nearest code. GPTQ's error is larger
+/// than the error of rounding.
 const CODES: f64 = 2.5;
 
-/// Largest error of formats without steps of equal size: 2.5 times what rounding gives, 0.04 for 8 and 0.12 for 4 bits.
+/// Largest relative error of a correct weight in a format with unequal steps (floats): 2.5 times the error of rounding,
+/// which is 0.04 for 8 bits and 0.12 for 4 bits.
 const FLOATS: f64 = 0.1;
 const FEW_BITS: f64 = 0.3;
 
@@ -31,13 +33,13 @@ const SCALE: f64 = 1.0 / 128.0;
 /// Fewest inputs that make the factor of a row significant.
 const FEW_INPUTS: usize = 128;
 
-/// Ratio of the largest and the smallest factor from which factors differ.
+/// Ratio of the largest to the smallest factor above which the factors count as different.
 const ALIKE: f64 = 1.1;
 
 /// Number of rounds in which factors of inputs and of outputs are fitted in turn.
 const ROUNDS: usize = 4;
 
-/// Error from which nothing is left of the original: zeros in its place have 1.
+/// Relative error above which a weight has nothing in common with the original. A weight of zeros has the error 1.
 const LOST: f64 = 0.9;
 
 /// Result for one quantised weight.
@@ -63,9 +65,9 @@ pub enum WeightFinding {
     FitsWithFactors,
     /// The weight is the original times this factor.
     Scaled(f64),
-    /// The weight fits in another reading, with this error.
+    /// The weight matches the original if its codes are read in this other way, with this relative error.
     FitsIn(WeightReading, f64),
-    /// The weight is not that of the original.
+    /// The weight does not match the original.
     Differs,
     /// The original has no such weight, or one of another shape.
     HasNoOriginal,
@@ -115,8 +117,8 @@ struct OriginalRows {
     rows: Vec<(usize, Vec<f32>)>,
 }
 
-/// Returns the rows of an original of the same shape in a plain type. If the file stores factors of inputs, the quantised
-/// weight is the original divided by them.
+/// Reads the rows of the original. `None` if its shape differs from the weight's, or its type cannot be read. If the file
+/// stores factors of inputs, the quantised weight is the original divided by them.
 fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix, factors: Option<&[f32]>) -> Option<OriginalRows> {
     let view = View::stored(&[weight.rows, weight.cols], tensor.dtype, tensor.data.clone())?;
     if tensor.shape != weight.shape() {
@@ -133,7 +135,8 @@ fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix, factors: Option<&[f32]>
 }
 
 impl OriginalRows {
-    /// Returns some rows, spread over the matrix. An odd step meets every place in a word of packed codes.
+    /// Returns some rows, spread over the matrix. The step is odd, so the rows cover every position in a word of packed
+    /// codes.
     fn some(&self) -> Self {
         Self { rows: self.rows.iter().step_by(self.rows.len().div_ceil(ROWS) | 1).cloned().collect() }
     }
@@ -177,7 +180,7 @@ impl OriginalRows {
         weight.cols >= FEW_INPUTS && self.rows.iter().any(is_scaled)
     }
 
-    /// Returns true if inputs or outputs have different factors.
+    /// Returns true if the input columns or the output rows have different factors.
     fn is_spread(&self, weight: &WeightMatrix) -> bool {
         let factor = |row| Sums::of(slice::from_ref(row), weight, f64::INFINITY).factor();
         let of_rows = self.rows.iter().map(factor).collect();
@@ -343,13 +346,15 @@ impl Sums {
         })
     }
 
-    /// Returns the factor of the original that is nearest to the weight; `None` if the original is zero.
+    /// Returns the factor by which the original is nearest to the weight (least squares); `None` if the original is
+    /// zero.
     fn factor(&self) -> Option<f64> {
         (self.squares > 0.0).then(|| self.products / self.squares)
     }
 
-    /// Returns the factor of the original that explains most of the squared error, if it is not 1. The error of
-    /// rounding to the nearest code hardly correlates with the original, so a factor explains little of it.
+    /// Fits `weight = factor · original` by least squares. Returns the factor if it differs from 1 and explains more
+    /// than half of the squared error. Errors of rounding to the nearest code hardly correlate with the original, so
+    /// rounding alone gives no such factor.
     fn common_factor(&self) -> Option<f64> {
         let factor = self.factor()?;
         let off = factor - 1.0;

@@ -8,8 +8,8 @@ pub(crate) mod faults;
 
 use crate::tensor::Tensor;
 
-/// Returns the slope of each head: powers of 2^(-8/n), where n is the largest power of two up to the number of heads.
-/// Heads beyond n have every second slope of a series for 2n heads.
+/// Returns the slope of each head. Let n be the largest power of two up to the number of heads. The first n slopes are
+/// the powers 1 to n of 2^(-8/n); further slopes are the odd powers 1, 3, 5, … of 2^(-4/n).
 pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     let known = if heads == 0 { 1 } else { 1 << heads.ilog2() };
     let base = |of: usize| (-8.0 / of as f32).exp2();

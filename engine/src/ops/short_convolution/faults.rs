@@ -55,7 +55,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Computes a pass with other kept inputs: zeros, without the latest one, or in the opposite order.
+/// Computes a pass with a wrong cache. The cache has the `kernel - 1` inputs before the pass; the wrong one has zeros,
+/// lacks the latest input, or has the inputs in reverse order.
 fn with_kept(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Convolution { x, conv } = at.stage()?;
     let (kept, channels, zero) = (conv.kernel - 1, x.row_len(), Tensor::new(&[1], vec![0.0]));

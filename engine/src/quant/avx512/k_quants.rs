@@ -12,7 +12,7 @@ use crate::quant::avx2::registers::*;
 use crate::quant::block::{QuantBlock, blocks, part};
 use crate::quant::{q2_k, q4_k, q5_k, q6_k, q8_k};
 
-/// Defines the tiles of a type, given whether it has minima and how it is unpacked.
+/// Defines a tile function for each block type, from a flag for minima and the function that unpacks a block.
 macro_rules! tiles {
     ($($tile:ident: $block:ty, $has_mins:literal, $unpack:ident;)*) => {
         $(
@@ -31,7 +31,8 @@ tiles! {
     q6_k: q6_k::BlockQ6K, false, unpack_q6_k;
 }
 
-/// Rows of 32 values of two blocks, side by side.
+/// Two blocks in rows of 32 values. Each register has a row of the first block in its lower half, and of the second
+/// block in its upper half.
 type BlockPair = [__m512i; 8];
 
 #[inline]
@@ -51,8 +52,8 @@ fn tile<B: QuantBlock, const HAS_MINS: bool>(
     transmute!(lanes)
 }
 
-/// Adds one block of each of two rows. The lanes hold four tokens for the first row, then for the second. Unpacking it here, with its own type, avoids going
-/// through memory.
+/// Adds the products of one block of two rows with four tokens. The lanes hold four tokens for the first row, then four
+/// tokens for the second row. The block is unpacked inside this function, so that its values stay in registers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
 fn add_block<B, const HAS_MINS: bool>(
@@ -117,7 +118,8 @@ fn of_sums(minima: __m512i, a: &q8_k::BlockQ8K) -> __m512i {
     _mm512_madd_epi16(minima, _mm512_broadcast_i64x4(load_sums(&a.sums)))
 }
 
-/// Adds the lanes within each half of four registers: first the sums of the lower halves, then of the upper halves.
+/// Sums the lanes of each 256-bit half of four registers. The result has the sums of the four lower halves, then the
+/// sums of the four upper halves.
 #[inline]
 #[target_feature(enable = "avx512f,avx2")]
 fn in_tokens(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> __m256i {

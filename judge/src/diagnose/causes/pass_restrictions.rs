@@ -23,19 +23,19 @@ pub(super) struct EffectComparison<'s> {
     go_on: ContinuationValues,
 }
 
-/// Explanations, restricted to the passes that they explain.
+/// Explanations, each restricted to the passes in which it explains wrong sites.
 #[derive(Default)]
 pub(super) struct SettledChanges {
     /// Alternative explanations; changes in all passes first.
     pub(super) fits: Vec<Changes>,
-    /// Number of wrong sites that each of them explains.
+    /// Number of wrong sites that each alternative explains.
     pub(super) explained: usize,
-    /// True if they explain every wrong site.
+    /// True if each alternative explains every wrong site.
     pub(super) is_complete: bool,
 }
 
 impl SettledChanges {
-    /// Adds explanations. Changes in all passes are simpler than those in passes of one kind, and these than changes from a
+    /// Adds explanations and sorts them, simplest first: changes in all passes, then in passes of one kind, then from a
     /// position on.
     fn add(&mut self, fits: impl Iterator<Item = Changes>) {
         for fit in fits {
@@ -51,7 +51,8 @@ impl SettledChanges {
         self.fits.sort_by_key(rank);
     }
 
-    /// Takes other explanations if they explain more sites, and adds them if they explain as many.
+    /// Merges other explanations: replaces the present ones if `other` explains more sites, and adds `other` if it
+    /// explains equally many.
     pub(super) fn take(&mut self, other: Self) {
         match other.explained.cmp(&self.explained) {
             _ if self.fits.is_empty() => *self = other,
@@ -61,7 +62,8 @@ impl SettledChanges {
         }
     }
 
-    /// Returns true if no other change explains the sites in a simpler way: all sites, and not from some position on.
+    /// Returns true if no simpler explanation is possible: the first one explains every wrong site, and is not
+    /// restricted to passes from a position on.
     pub(super) fn is_simple(&self) -> bool {
         let is_plain = |fit: &Changes| !matches!(fit[0].passes, Some(PassRestriction::From(_)));
         self.is_complete && self.fits.first().is_some_and(is_plain)
@@ -80,7 +82,7 @@ struct PassEffect {
 }
 
 impl<'s> EffectComparison<'s> {
-    /// Selects the sites at some taps and layers.
+    /// Selects the judged sites at the taps `points` in the layers `layers`.
     pub(super) fn new(
         search: &'s SearchContext<'s>,
         first: Site,
@@ -130,7 +132,7 @@ impl<'s> EffectComparison<'s> {
         Ok(all)
     }
 
-    /// Returns an explanation in the passes where it explains the most wrong sites and alters no correct site.
+    /// Restricts an explanation to the passes in which it explains the most wrong sites and alters no correct site.
     fn restricted(&self, fit: &Changes) -> Result<Option<(Changes, PassEffect)>> {
         let mut best: Option<(Changes, PassEffect)> = None;
         for passes in self.passes() {
@@ -149,8 +151,8 @@ impl<'s> EffectComparison<'s> {
         Ok(best)
     }
 
-    /// Returns the restrictions that include the first wrong site, the least first: none, one kind of pass, and from the
-    /// pass of the site on.
+    /// Returns the pass restrictions to try, widest first: all passes, passes of the same kind (prompt, chunk or
+    /// decode) as that of the first wrong site, and all passes from that site on.
     fn passes(&self) -> Vec<Option<PassRestriction>> {
         let held = self.search.context.held;
         let Some(pass) = self.first.pass.filter(|_| held.passes().len() > 1) else { return vec![None] };

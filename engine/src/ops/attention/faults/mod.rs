@@ -158,7 +158,7 @@ fn read_scale(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     values.into_iter().map(ChangeValue::Number).collect()
 }
 
-/// Returns the uncertainty of a number that is read from values of the computed type.
+/// Returns the relative uncertainty of a number that is estimated from values of the activation type.
 fn certainty(at: &SiteContext) -> f64 {
     match at.n.activation_type() {
         DType::BF16 => 4e-3,

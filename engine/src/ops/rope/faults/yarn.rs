@@ -1,4 +1,4 @@
-//! Changes of YaRN: other factors, original contexts, betas and magnitudes, as `--suppose rope_scaling` takes them.
+//! Faults of YaRN: other factors, original contexts, betas and magnitudes, in the notation of `--suppose rope_scaling`.
 
 use crate::ops::rope::yarn::Yarn;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -32,8 +32,8 @@ pub(super) fn usual_yarns(rope: &Rope) -> Vec<String> {
     others.map(|(factor, context)| format!("yarn:{factor}:{context}")).chain([betas]).collect()
 }
 
-/// Returns YaRN's settings with a factor that an engine's frequencies show, and original contexts to try: those that
-/// follow from the model's own, and powers of two.
+/// Returns YaRN settings to try, with the factor that an engine's frequencies show. The original contexts are the
+/// model's own, the model's own times its factor, and powers of two.
 pub(super) fn yarn_of_ratio(rope: &Rope, factor: f64) -> Vec<String> {
     let own = match rope.scaling {
         RopeScaling::Yarn(own) => vec![own.original_context, own.original_context * own.factor],
@@ -43,7 +43,7 @@ pub(super) fn yarn_of_ratio(rope: &Rope, factor: f64) -> Vec<String> {
     own.into_iter().chain(powers).map(|context| format!("yarn:{factor}:{context}")).collect()
 }
 
-/// Returns factors of cosines and sines that ports use: none, the paper's, and its square.
+/// Returns YaRN magnitudes (factors of cosines and sines) that ports use: 1, the paper's, and the paper's squared.
 pub(super) fn usual_magnitudes(scaling: &RopeScaling) -> Vec<f64> {
     let RopeScaling::Yarn(own) = scaling else { return vec![1.0] };
     let paper = 1.0 + 0.1 * f64::from(own.factor).ln();
