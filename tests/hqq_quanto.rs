@@ -167,10 +167,7 @@ fn products_of_torchs_int4_kernel_pass_with_a_note() {
     let model = folder("quanto-groups");
     let (code, report) = checked(&model, &model.join("dump.safetensors"), &[]);
     assert_eq!(code, 0, "{report:#}");
-    assert!(
-        report["notes"].to_string().contains("decoded weights are those of a kernel"),
-        "{report:#}"
-    );
+    assert!(report["notes"].to_string().contains("decoded weights are those of a kernel"), "{report:#}");
 }
 
 /// Stores a matrix of f32 column by column.
