@@ -62,6 +62,8 @@ pub enum WeightFinding {
     FitsIn(WeightReading, f64),
     /// The weight is not that of the original.
     Differs,
+    /// The weight is not like the original, but its codes have so few bits that it may be correct.
+    TooCoarse,
     /// The original has no such weight, or one of another shape.
     HasNoOriginal,
 }
@@ -209,11 +211,12 @@ fn fit(
             best = Some((reading, error));
         }
     }
+    let different = if format.is_coarse(module) { WeightFinding::TooCoarse } else { WeightFinding::Differs };
     let finding = match best {
         Some((reading, least)) if BETTER * least < error_of_some && least <= largest => {
             WeightFinding::FitsIn(reading, least)
         }
-        _ if original.has_lost_row(weight) => WeightFinding::Differs,
+        _ if original.has_lost_row(weight) => different,
         _ if let Some(factor) = Sums::of(&original.rows, weight, f64::INFINITY).common_factor() => {
             match original.is_spread(weight) {
                 true => WeightFinding::FitsWithFactors,
@@ -223,7 +226,7 @@ fn fit(
         _ if error <= largest && original.has_scaled_row(weight) => WeightFinding::FitsWithFactors,
         _ if error <= largest => WeightFinding::Fits,
         _ if has_factors(&some, weight, largest) => WeightFinding::FitsWithFactors,
-        _ => WeightFinding::Differs,
+        _ => different,
     };
     Ok(WeightFit { module: module.module.to_owned(), error, largest, finding })
 }
