@@ -33,13 +33,14 @@ fn assert_not_loaded(model: &Path, words: &[&str]) {
 #[test]
 fn tensors_of_hqq_that_contradict_each_other_are_refused() {
     let integer = |number: i32| number.to_le_bytes().to_vec();
-    let cases: [(&str, Vec<u8>, &str); 7] = [
+    let cases: [(&str, Vec<u8>, &str); 8] = [
         ("quant_scale", vec![1], "quant_scale' is true, expected false"),
         ("quant_zero", vec![1], "quant_zero' is true, expected false"),
         ("packing", b"4bit_u9".to_vec(), "packing' is \"4bit_u9\""),
         ("nbits", integer(3), "packing' is \"4bit_u8\" for 3 bits"),
-        ("axis", integer(2), "its axis 2"),
-        ("group_size", integer(48), "64 x 128 weights are not groups of 48"),
+        ("axis", integer(2), "axis' is 2"),
+        ("group_size", integer(48), "64 x 128 weights cannot be divided into groups of 48"),
+        ("group_size", integer(-1), "group_size' is -1, expected 1 or more"),
         ("group_size", integer(64), "group_size' is 64, but quantization_config.quant_config states 32"),
     ];
     for (tensor, bytes, words) in cases {
@@ -51,6 +52,77 @@ fn tensors_of_hqq_that_contradict_each_other_are_refused() {
     for tensor in ["zero", "axis", "packing"] {
         let name = format!("{DOWN}.{tensor}");
         assert_refused(&changed("hqq", same, |tensors| _ = tensors.remove(&name)), &[&name, "is missing"]);
+    }
+    let shapes: [(Dtype, Vec<usize>, &str); 4] = [
+        (Dtype::U8, vec![32, 128], "its shape is [32, 128] in u8, expected 128 rows of 32 u8 words"),
+        (Dtype::U8, vec![4096], "expected 128 rows of 32 u8 words"),
+        // `view_as_float` is false.
+        (Dtype::F32, vec![128, 8], "W_q' has the unsupported type f32"),
+        (Dtype::I32, vec![128, 8], "W_q' has the unsupported type i32"),
+    ];
+    for (dtype, shape, words) in shapes {
+        let change = |tensors: &mut Tensors| {
+            let stored = tensors.get_mut(&format!("{DOWN}.W_q")).expect("it is there");
+            (stored.0, stored.1) = (dtype, shape);
+        };
+        assert_refused(&changed("hqq", same, change), &[DOWN, words]);
+    }
+}
+
+/// Tensors that the format does not have are not ignored, also by `inspect --verify`.
+#[test]
+fn other_tensors_of_a_quantised_module_are_refused() {
+    let cases = [
+        ("hqq", "weight", "weight' is stored, too, expected one of the two"),
+        ("hqq", "zero_scale", "written with offload_meta"),
+        ("hqq", "meta.shape", "written by hqq before 0.2"),
+        ("quanto-int8", "weight", "weight' is stored, too, expected one of the two"),
+        ("awq", "weight", "weight' is stored, too, expected one of the two"),
+    ];
+    for (name, tensor, words) in cases {
+        let add = |tensors: &mut Tensors| {
+            tensors.insert(format!("{DOWN}.{tensor}"), (Dtype::U8, vec![64, 128], vec![0; 64 * 128]));
+        };
+        let copy = changed(name, same, add);
+        assert_refused(&copy, &[DOWN, words]);
+        let (files, original) = (ModelFiles::open(copy.path()), ModelFiles::open(&folder("original")));
+        let (files, original) = (files.expect("it is a model"), original.expect("it is a model"));
+        let settings = files.dequantisation().expect("the settings are known").expect("it is quantised");
+        let (tensors, original) = (files.tensors().expect("sound"), original.tensors().expect("sound"));
+        let error = settings.compare(&tensors, &original).expect_err("it is refused").to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// transformers compares `skip_modules` with parts of names, as text.
+#[test]
+fn skipped_modules_of_hqq_are_parts_of_names() {
+    let skipped = |text: &'static str| {
+        move |config: &mut Value| config["quantization_config"]["skip_modules"] = json!([text])
+    };
+    for text in ["down*", "[down]", "layers.1"] {
+        assert!(decoded(changed("hqq", skipped(text), |_| ()).path()).is_ok(), "{text}");
+    }
+    assert_refused(&changed("hqq", skipped("mlp.down"), |_| ()), &["'mlp.down'", "skip_modules excludes it"]);
+}
+
+/// A correct weight of 1 bit may be further from the original than zeros, so its error is not a fault.
+#[test]
+fn weights_of_one_bit_that_differ_from_the_original_are_inconclusive() {
+    let original = TempDir::new().expect("a folder");
+    let only = folder("original");
+    fs::copy(only.join("config.json"), original.path().join("config.json")).expect("it is copied");
+    let bytes = fs::read(only.join("model.safetensors")).expect("it is there");
+    let held = safetensors::SafeTensors::deserialize(&bytes).expect("it is sound");
+    let name = format!("{DOWN}.weight");
+    let kept = [(name.as_str(), held.tensor(&name).expect("it is there"))];
+    safetensors::serialize_to_file(kept, None, &original.path().join("model.safetensors"))
+        .expect("it is written");
+    let turned = |tensors: &mut Tensors| each(tensors, "down_proj.W_q", <[u8]>::reverse);
+    for (name, code) in [("hqq-1-bit", 3), ("hqq-2-bits", 3), ("hqq-8-bits", 1)] {
+        assert_eq!(verified(&folder(name), original.path()).0, 0, "{name}");
+        let (found, verification) = verified(changed(name, same, turned).path(), original.path());
+        assert_eq!(found, code, "{name}: {verification:#}");
     }
 }
 
@@ -89,7 +161,7 @@ fn settings_of_kinds_of_modules_are_read() {
             config["quantization_config"]["quant_config"] = own;
         }
     };
-    const ALL: &[&str] = &[
+    const WITH_HEAD: &[&str] = &[
         "self_attn.q_proj",
         "self_attn.k_proj",
         "self_attn.v_proj",
@@ -97,10 +169,25 @@ fn settings_of_kinds_of_modules_are_read() {
         "mlp.gate_proj",
         "mlp.up_proj",
         "mlp.down_proj",
+        "lm_head",
     ];
-    assert!(decoded(changed("hqq", kinds(ALL), |_| ()).path()).is_ok());
+    let (_, all) = WITH_HEAD.split_last().expect("not empty");
+    assert!(decoded(changed("hqq", kinds(all), |_| ()).path()).is_ok());
+    let head = |tensors: &mut Tensors| {
+        let named = tensors.iter().filter_map(|(name, tensor)| {
+            Some((format!("lm_head.{}", name.strip_prefix(DOWN)?.strip_prefix('.')?), tensor.clone()))
+        });
+        let named: Vec<_> = named.collect();
+        tensors.remove("lm_head.weight");
+        tensors.extend(named);
+    };
+    let with_head = |config: &mut Value| {
+        kinds(WITH_HEAD)(config);
+        config["quantization_config"]["skip_modules"] = json!([]);
+    };
+    assert!(decoded(changed("hqq", with_head, head).path()).is_ok());
     let words = ["down_proj", "no group of the configuration contains it"];
-    assert_refused(&changed("hqq", kinds(&ALL[..6]), |_| ()), &words);
+    assert_refused(&changed("hqq", kinds(&all[..6]), |_| ()), &words);
 }
 
 /// xcheck never runs code of a pickle.
@@ -114,6 +201,17 @@ fn a_file_of_hqq_with_other_classes_is_refused() {
     bytes[at..][..name.len()].copy_from_slice(b"posix\nsystem16\n");
     fs::write(place.path().join("qmodel.pt"), bytes).expect("it is written");
     assert_not_loaded(place.path(), &["posix.system16", "qmodel.pt", "never runs code"]);
+}
+
+#[test]
+fn null_settings_beside_a_file_of_hqq_are_absent_ones() {
+    let place = TempDir::new().expect("a folder");
+    fs::copy(folder("hqq-bf16").join("qmodel.pt"), place.path().join("qmodel.pt")).expect("it is copied");
+    let mut config = json_of(&folder("hqq-bf16").join("config.json"));
+    config["quantization_config"] = json!(null);
+    fs::write(place.path().join("config.json"), config.to_string()).expect("it is written");
+    let model = ModelFiles::open(place.path()).expect("it is a model").load().expect("it is read");
+    assert!(model.notes.iter().any(|note| note.contains("compute_dtype")), "{:?}", model.notes);
 }
 
 /// A copy of a folder of quanto with another map of modules.
@@ -140,11 +238,16 @@ fn maps_of_quanto_that_are_not_supported_are_refused_with_their_key() {
     assert_refused(&lost, &["down_proj", "no group of the configuration contains it"]);
     let empty = with_map("quanto-int8", |map| *map = json!({}));
     assert_refused(&empty, &["quanto_qmap.json", "without quantised weights"]);
-    let both = |config: &mut Value| config["quantization_config"] = json!({"quant_method": "quanto"});
-    assert_refused(
-        &changed("quanto-int8", both, |_| ()),
-        &["quantization_config", "remove quanto_qmap.json"],
-    );
+    for key in ["quantization_config", "quantization"] {
+        let both = |config: &mut Value| config[key] = json!({"quant_method": "quanto"});
+        assert_refused(
+            &changed("quanto-int8", both, |_| ()),
+            &[&format!("'{key}' is"), "remove quanto_qmap.json"],
+        );
+    }
+    let head = json!({"weights": "qint8", "activations": "none"});
+    let unquantised = with_map("quanto-int8", |map| map["lm_head"] = head);
+    assert_refused(&unquantised, &["'lm_head.weight._scale' is missing", "correct quanto_qmap.json"]);
     let activations = set("activations", json!("qint8"));
     assert_not_loaded(activations.path(), &["down_proj.activations' is \"qint8\"", "activations=None"]);
     assert!(decoded(activations.path()).is_ok(), "the weights are still decoded");

@@ -19,7 +19,8 @@ use crate::verdict::Verdict;
 pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Result<(Verdict, Value)> {
     let (quantised, plain_files) = (ModelFiles::open(path)?, ModelFiles::open(original)?);
     let Some(settings) = quantised.dequantisation()? else {
-        let problem = "--verify needs a Hugging Face directory with quantization_config in config.json";
+        let problem = "--verify needs a quantised Hugging Face directory: quantization_config in config.json, hf_quant_config.json or \
+             quanto_qmap.json";
         return Err(Error::Usage(format!("{}: {problem}", path.display())));
     };
     let (tensors, originals) = (quantised.tensors()?, plain_files.tensors()?);
@@ -37,18 +38,24 @@ pub(super) fn verify(path: &Path, original: &Path, output: FormatOptions) -> Res
         table.add_row([plain(&fit.module), error, largest, finding(fit)]);
     }
     output.line(table.trim_fmt());
-    let wrong = fits.iter().filter(|fit| !fit.finding.is_right()).count();
-    let factors = fits.iter().filter(|fit| fit.finding == WeightFinding::FitsWithFactors).count();
+    let count = |found: WeightFinding| fits.iter().filter(|fit| fit.finding == found).count();
+    let (factors, coarse) = (count(WeightFinding::FitsWithFactors), count(WeightFinding::TooCoarse));
+    let wrong = fits.iter().filter(|fit| !fit.finding.is_right()).count() - coarse;
     let verdict = match () {
         () if fits.is_empty() => Verdict::Inconclusive,
         () if wrong > 0 => Verdict::Fail,
-        () if factors > 0 || !lost.is_empty() => Verdict::Inconclusive,
+        () if factors + coarse > 0 || !lost.is_empty() => Verdict::Inconclusive,
         () => Verdict::Pass,
     };
     output.line(format_args!("{wrong} of {} quantised weights differ from the original", fits.len()));
     if factors > 0 {
         output.line(format_args!(
             "{factors} weights fit only with a factor for each input or output (AWQ, SmoothQuant); xcheck did not check that another layer has the inverse factor"
+        ));
+    }
+    if coarse > 0 {
+        output.line(format_args!(
+            "{coarse} weights of 1 or 2 bits differ from the original; with so few bits, correct weights may, too"
         ));
     }
     if !lost.is_empty() {
@@ -69,6 +76,7 @@ fn finding(fit: &WeightFit) -> String {
             format!("{} (the error with this reading: {error:.2e})", reading.fault())
         }
         WeightFinding::Differs => "differs, and fits in no known reading".to_owned(),
+        WeightFinding::TooCoarse => "differs, but has too few bits to tell".to_owned(),
         WeightFinding::HasNoOriginal => "the original has no weight of this name and shape".to_owned(),
     }
 }

@@ -104,6 +104,17 @@ impl WeightFormat for Hqq {
         ]
     }
 
+    fn hint(&self) -> Option<&'static str> {
+        Some(
+            "HQQ weights are decoded in the type of the stored scales. hqq decodes them in its compute_dtype: if that is \
+             another type, its weights differ and the check fails",
+        )
+    }
+
+    fn is_coarse(&self, module: &ModuleTensors) -> bool {
+        number(module, "nbits").is_ok_and(|bits| bits <= 2)
+    }
+
     fn readings(&self) -> &'static [WeightReading] {
         &[
             WeightReading::ZeroAbove,
@@ -120,13 +131,18 @@ impl WeightFormat for Hqq {
         let groups = rows * cols / group;
         let [height, width] = if by_inputs { [groups, group] } else { [group, groups] };
         let lines = height.div_ceil(packing.codes);
-        let types = [DType::U8, DType::I32, DType::F32, DType::F16, DType::BF16];
-        let stored = module.require("W_q", &types)?;
-        if stored.data.len() as u128 != lines as u128 * width as u128 * packing.bytes as u128 {
+        let words = if packing.bytes == 4 { DType::I32 } else { DType::U8 };
+        // The same bytes may be stored as floats.
+        let types = [words, DType::F32, DType::F16, DType::BF16];
+        let is_viewed = module.get("view_as_float").is_some() && number(module, "view_as_float")? != 0;
+        let stored = module.require("W_q", if is_viewed { &types } else { &types[..1] })?;
+        let line = width.checked_mul(packing.bytes);
+        let is_line = |&length: &usize| length.checked_mul(stored.dtype.block_bytes()) == line;
+        if !matches!(stored.shape.as_slice(), [found, length] if *found == lines && is_line(length)) {
+            let (found, dtype) = (&stored.shape, stored.dtype);
             let problem = format!(
-                "{} bytes of {}-bit codes do not fit its shape {rows} x {cols} and groups of {group}",
-                stored.data.len(),
-                packing.bits
+                "its shape is {found:?} in {dtype}, expected {lines} rows of {width} {words} words for {rows} x {cols} weights \
+                 in groups of {group}"
             );
             return Err(module.bad(problem));
         }
@@ -160,18 +176,12 @@ struct GroupLayout {
 
 impl GroupLayout {
     fn read(module: &ModuleTensors, stated: ModuleSettings) -> Result<Self> {
-        for name in ["quant_scale", "quant_zero"] {
-            if number(module, name)? != 0 {
-                let name = module.name(name);
-                return Err(module.bad(format!(
-                    "'{name}' is true, expected false (quantised scales and zero points are not supported)"
-                )));
-            }
-        }
+        check_supported(module)?;
         let bits = positive(module, "nbits")?;
         let name = &module.require("packing", &[DType::U8])?.data;
         let packing = CodePacking::of(name).filter(|packing| packing.holds(bits)).ok_or_else(|| {
-            let (name, found) = (module.name("packing"), String::from_utf8_lossy(name));
+            let (name, found) =
+                (module.name("packing"), String::from_utf8_lossy(&name[..name.len().min(16)]));
             let known = "8bit_u8, 4bit_u8, 3bit_32, 2bit_u8 and 1bit_u8";
             module.bad(format!("'{name}' is {found:?} for {bits} bits; known packings: {known}"))
         })?;
@@ -184,12 +194,15 @@ impl GroupLayout {
             _ => None,
         };
         let Some((rows, cols)) = sized else {
+            let [shape, name] = ["shape", "axis"].map(|name| module.name(name));
             let problem =
-                format!("its shape is {sizes:?} and its axis {axis}, expected two sizes and 0 or 1");
+                format!("'{shape}' is {sizes:?} and '{name}' is {axis}, expected two sizes, and 0 or 1");
             return Err(module.bad(problem));
         };
         if !rows.checked_mul(cols).is_some_and(|elements| elements.is_multiple_of(group)) {
-            return Err(module.bad(format!("{rows} x {cols} weights are not groups of {group}")));
+            return Err(
+                module.bad(format!("{rows} x {cols} weights cannot be divided into groups of {group}"))
+            );
         }
         let found = [
             ("nbits", bits, stated.bits),
@@ -219,8 +232,38 @@ impl GroupLayout {
     }
 }
 
+/// Checks that a module has no other layout of scales, zero points or settings.
+fn check_supported(module: &ModuleTensors) -> Result<()> {
+    let others = [("meta.shape", "written by hqq before 0.2"), ("zero_scale", "written with offload_meta")];
+    for (name, why) in others {
+        if module.get(name).is_some() {
+            let name = module.name(name);
+            return Err(module.bad(format!(
+                "'{name}' is not supported ({why}); quantise the model again with hqq 0.2 or newer, without offload_meta"
+            )));
+        }
+    }
+    for name in ["quant_scale", "quant_zero"] {
+        if number(module, name)? != 0 {
+            let name = module.name(name);
+            return Err(module.bad(format!(
+                "'{name}' is true, expected false (quantised scales and zero points are not supported)"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the whole numbers of a tensor.
 fn integers(module: &ModuleTensors, tensor: &str) -> Result<Vec<i64>> {
+    if module.get(tensor).is_none() {
+        // Settings of other types in `qmodel.pt`, such as 1.58 bits, do not become tensors.
+        return Err(module.bad(format!(
+            "'{}' is missing or not a whole number; quantise the model again with hqq 0.2 or newer, and a whole number of \
+             bits",
+            module.name(tensor)
+        )));
+    }
     let stored = module.require(tensor, &[DType::U8, DType::I32, DType::I64])?;
     let bytes: &[u8] = &stored.data;
     Ok(match stored.dtype {
@@ -254,8 +297,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
     let mut filter = ModuleFilter::all(SKIPPED);
     for text in settings.texts(SKIPPED)? {
         // transformers skips modules whose names contain the text.
-        let pattern = ModulePattern::glob(settings, SKIPPED, &format!("*{text}*"))?;
-        filter.excluded.push((text.to_owned(), pattern));
+        filter.excluded.push((text.to_owned(), ModulePattern::Part(text.to_owned())));
     }
     let group = |stated: ModuleSettings| FormatGroup { format: Box::new(Hqq { stated }), activations: None };
     let Some(shared) = settings.object(SETTINGS)? else {
@@ -278,7 +320,9 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
             .object(kind)?
             .ok_or_else(|| shared.bad_key(kind, "null", format!("an object with {WEIGHT:?}")))?;
         groups.push(group(ModuleSettings::read(&own)?));
-        filter.groups.push(vec![ModulePattern::Suffix(format!(".{kind}"))]);
+        filter
+            .groups
+            .push(vec![ModulePattern::Name(kind.to_owned()), ModulePattern::Suffix(format!(".{kind}"))]);
     }
     Ok(whole("HQQ, settings of single modules".to_owned(), groups, filter))
 }

@@ -8,6 +8,9 @@ use crate::model::dequantisation::weight_matrix::round_to;
 use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
+/// Key of MLX's settings in `config.json`.
+pub(super) const KEY: &str = "quantization";
+
 /// Codes of MLX's affine mode.
 pub(super) struct Mlx {
     pub(crate) bits: usize,

@@ -45,7 +45,7 @@ use crate::format::TensorFile;
 use crate::memory;
 use crate::model::json::Config;
 use crate::weight::{DType, InputScale, Matrix, StoredTensor};
-use module_filter::{Conversion, ModuleFilter, is_projection};
+use module_filter::{Conversion, ModuleFilter};
 use module_tensors::ModuleTensors;
 
 /// A storage format of a module's weight.
@@ -62,6 +62,16 @@ trait WeightFormat: Send + Sync {
 
     /// Returns true if a code has fewer than 8 bits.
     fn has_few_bits(&self) -> bool {
+        false
+    }
+
+    /// Returns what users must know about the engine's arithmetic, if anything.
+    fn hint(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns true if even a correctly quantised weight may be unlike the original.
+    fn is_coarse(&self, _module: &ModuleTensors) -> bool {
         false
     }
 
@@ -127,6 +137,11 @@ impl Dequantisation {
         &self.name
     }
 
+    /// Returns what users must know about the engine's arithmetic, for notes.
+    pub(crate) fn hints(&self) -> impl Iterator<Item = &'static str> {
+        self.groups.iter().take(1).filter_map(|group| group.format.hint())
+    }
+
     /// Checks that the quantisation of activations is supported.
     ///
     /// # Errors
@@ -166,7 +181,15 @@ impl Dequantisation {
                     Conversion::Group(wanted) | Conversion::Either(wanted) if wanted != index => {}
                     Conversion::Excluded(why) => return Err(tensors.bad(excluded(&why))),
                     Conversion::Group(_) | Conversion::Either(_) => {
-                        weights.insert(module, group.format.weight(&tensors, WeightReading::Stated)?);
+                        let weight = group.format.weight(&tensors, WeightReading::Stated)?;
+                        let name = weight.name(module);
+                        if file.get(&name).is_some() && !this.consumed(module).contains(&name) {
+                            let problem = format!(
+                                "'{name}' is stored, too, expected one of the two; remove the wrong one"
+                            );
+                            return Err(tensors.bad(problem));
+                        }
+                        weights.insert(module, weight);
                     }
                 }
             }
@@ -246,9 +269,7 @@ impl Dequantisation {
             else {
                 continue;
             };
-            if let Conversion::Group(group) = self.filter.conversion(module)
-                && is_projection(module)
-            {
+            if let Conversion::Group(group) = self.filter.conversion(module) {
                 let format = &self.groups[group].format;
                 let (joint, wanted) = (format.joint(), format.tensors()[0]);
                 let problem = format!(

@@ -30,6 +30,8 @@ pub(super) enum ModulePattern {
     Names(HashSet<String>),
     /// End of the name.
     Suffix(String),
+    /// Any part of the name.
+    Part(String),
     /// Every linear layer.
     Linear,
     /// Every embedding table.
@@ -98,7 +100,8 @@ impl ModuleFilter {
             return Conversion::Excluded("no group of the configuration contains it".to_owned());
         };
         let is_unsure = self.maybe_excluded.iter().any(|text| module.contains(text.as_str()));
-        match is_projection(module) && !is_unsure && !self.follows_file {
+        let is_named = self.groups.iter().flatten().any(|pattern| pattern.names(module));
+        match (is_projection(module) || is_named) && !is_unsure && !self.follows_file {
             true => Conversion::Group(group),
             false => Conversion::Either(group),
         }
@@ -147,6 +150,11 @@ impl ModulePattern {
         Ok(Self::Regex(Box::new(regex(config, key, text, &format!(r"\A{pattern}\z"))?)))
     }
 
+    /// Returns true for a list of whole names that has this one.
+    fn names(&self, module: &str) -> bool {
+        matches!(self, ModulePattern::Names(names) if names.contains(module))
+    }
+
     fn matches(&self, module: &str) -> bool {
         match self {
             // An expression that takes too long to match is not an exclusion; a contradiction is reported later.
@@ -154,6 +162,7 @@ impl ModulePattern {
             ModulePattern::Name(name) => module == name,
             ModulePattern::Names(names) => names.contains(module),
             ModulePattern::Suffix(suffix) => module.ends_with(suffix.as_str()),
+            ModulePattern::Part(part) => module.contains(part.as_str()),
             ModulePattern::Linear => !is_embedding(module),
             ModulePattern::Embedding => is_embedding(module),
         }

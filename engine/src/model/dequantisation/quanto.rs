@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::model::dequantisation::activations::ActivationScheme;
 use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
+use crate::model::dequantisation::mlx;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
 use crate::model::dequantisation::weight_matrix::{ElementDecoder, round_to};
@@ -85,8 +86,12 @@ impl WeightFormat for QuantoGroups {
         let (stored, [lines, width]) = module.matrix("weight._data._data", &[DType::U8])?;
         let (scale, [groups, _]) = module.matrix(SCALE, FLOATS)?;
         let dtype = scale.dtype;
-        if groups.div_ceil(8 / bits) != lines {
-            let problem = format!("{lines} rows of bytes have not the {bits}-bit codes of {groups} groups");
+        let expected = groups.div_ceil(8 / bits);
+        if lines != expected {
+            let name = module.name("weight._data._data");
+            let problem = format!(
+                "'{name}' has {lines} rows, expected {expected} for the {bits}-bit codes of {groups} groups"
+            );
             return Err(module.bad(problem));
         }
         let scales = module.numbers(SCALE, &[dtype], &[groups, 1])?;
@@ -160,8 +165,12 @@ fn group_of(inputs: usize) -> Option<usize> {
 /// # Errors
 /// If a type is not supported, or `config.json` states another quantisation.
 pub(super) fn read(config: &Config, map: &Config) -> Result<Dequantisation> {
-    config.only(quantisation::KEY, &[], &format!("absent; remove {FILE} if it is of another model"))?;
     let text = config.object("text_config")?.unwrap_or(config.clone());
+    for place in [config, &text] {
+        for key in [quantisation::KEY, mlx::KEY] {
+            place.only(key, &[], &format!("absent; remove {FILE} if it is of another model"))?;
+        }
+    }
     let hidden = text.optional_usize("hidden_size")?;
     let mut names: Vec<(&str, HashSet<String>)> = Vec::new();
     let mut unsupported = None;

@@ -10,7 +10,7 @@ use crate::model::dequantisation::bitsandbytes::{EightBits, FourBits};
 use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
 use crate::model::dequantisation::float8::{self, Float8Weights};
 use crate::model::dequantisation::gptq::Gptq;
-use crate::model::dequantisation::mlx::Mlx;
+use crate::model::dequantisation::mlx::{self, Mlx};
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern, UNCONVERTED};
 use crate::model::dequantisation::mxfp4_experts::Mxfp4Experts;
 use crate::model::dequantisation::{
@@ -19,9 +19,6 @@ use crate::model::dequantisation::{
 use crate::model::json::Config;
 use crate::model::quantisation;
 use crate::weight::{DType, InputCodes};
-
-/// Key of MLX's settings.
-const MLX: &str = "quantization";
 
 /// Reads the settings of a quantised checkpoint; `None` if there are none, or the method is BitNet's.
 ///
@@ -35,11 +32,11 @@ pub(super) fn read(config: &Config) -> Result<Option<Dequantisation>> {
     let Some(place) = [Some(config), text.as_ref()]
         .into_iter()
         .flatten()
-        .find(|config| [quantisation::KEY, MLX].iter().any(|key| config.get(key).is_some()))
+        .find(|config| [quantisation::KEY, mlx::KEY].iter().any(|key| config.get(key).is_some()))
     else {
         return config.object(modelopt::FILE)?.map(|settings| modelopt::read(config, &settings)).transpose();
     };
-    if let Some(settings) = place.object(MLX)? {
+    if let Some(settings) = place.object(mlx::KEY)? {
         return mlx(&settings).map(Some);
     }
     let Some(settings) = place.object(quantisation::KEY)? else { return Ok(None) };
@@ -329,7 +326,7 @@ fn mxfp4(settings: &Config) -> Result<Dequantisation> {
 
 /// Reads MLX's settings: one format for all modules, and formats of single modules under their names.
 fn mlx(settings: &Config) -> Result<Dequantisation> {
-    let mut filter = ModuleFilter { groups: Vec::new(), follows_file: true, ..ModuleFilter::all(MLX) };
+    let mut filter = ModuleFilter { groups: Vec::new(), follows_file: true, ..ModuleFilter::all(mlx::KEY) };
     let (mut groups, mut all) = (Vec::new(), Vec::new());
     for module in settings.keys().filter(|key| !["group_size", "bits", "mode"].contains(key)) {
         match settings.get(module) {

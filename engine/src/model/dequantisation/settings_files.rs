@@ -27,7 +27,8 @@ pub(crate) fn config_json(
         let name = file.path.file_name().unwrap_or_default().to_string_lossy();
         keys.insert(name.into_owned(), json_of(file)?);
     }
-    if weights.iter().any(pytorch::is_modules_file) && !keys.contains_key(quantisation::KEY) {
+    let states_none = keys.get(quantisation::KEY).is_none_or(Value::is_null);
+    if states_none && weights.iter().any(pytorch::is_modules_file) {
         keys.insert(quantisation::KEY.to_owned(), json!({"quant_method": "hqq"}));
     }
     Ok(json)

@@ -69,6 +69,8 @@ pub enum WeightFinding {
     FitsIn(WeightReading, f64),
     /// The weight does not match the original.
     Differs,
+    /// The weight is not like the original, but its codes have so few bits that it may be correct.
+    TooCoarse,
     /// The original has no such weight, or one of another shape.
     HasNoOriginal,
 }
@@ -253,6 +255,7 @@ fn fit(
             best = Some((reading, error));
         }
     }
+    let different = if format.is_coarse(module) { WeightFinding::TooCoarse } else { WeightFinding::Differs };
     let finding = match best {
         Some((reading, least)) if BETTER * least < error_of_some && least <= largest => {
             WeightFinding::FitsIn(reading, least)
@@ -260,7 +263,7 @@ fn fit(
         _ if error > largest && original.has_factors_of_both(weight, largest) => {
             WeightFinding::FitsWithFactors
         }
-        _ if original.has_lost_row(weight) => WeightFinding::Differs,
+        _ if original.has_lost_row(weight) => different,
         _ if let Some(factor) = Sums::of(&original.rows, weight, f64::INFINITY).common_factor() => {
             match original.is_spread(weight) {
                 true => WeightFinding::FitsWithFactors,
@@ -270,7 +273,7 @@ fn fit(
         _ if error <= largest && original.has_scaled_row(weight) => WeightFinding::FitsWithFactors,
         _ if error <= largest => WeightFinding::Fits,
         _ if has_factors(&some, weight, largest) => WeightFinding::FitsWithFactors,
-        _ => WeightFinding::Differs,
+        _ => different,
     };
     Ok(WeightFit { module: module.module.to_owned(), error, largest, finding })
 }
