@@ -23,8 +23,8 @@ impl Profile {
     const SPLIT_TF32: &'static str =
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
-    const WEIGHTS_OF_KERNELS: &'static str = "weights have the values of kernels that multiply with codes: scales and values of codes are rounded to bf16 \
-         (bitsandbytes), or decoded integers are not rounded to 8-bit floats (W4A8_AWQ)";
+    const WEIGHTS_OF_KERNELS: &'static str = "weights have the values of kernels that multiply with codes: scales of 4-bit integers are rounded to 16 bits \
+         (Model Optimizer), or scales and values of codes to bf16 (bitsandbytes)";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.

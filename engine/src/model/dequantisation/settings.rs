@@ -193,7 +193,7 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
         }
     }
     formats.push(format);
-    let group = |format: Gptq| FormatGroup { format: Box::new(format), activations: None };
+    let group = |format: Gptq| FormatGroup::new(format, None);
     let groups = formats.into_iter().map(group).collect();
     Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
@@ -344,7 +344,7 @@ fn mlx(settings: &Config) -> Result<Dequantisation> {
     groups.push(format);
     all.extend([ModulePattern::Linear, ModulePattern::Embedding]);
     filter.groups.push(all);
-    let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
+    let group = |format: Mlx| FormatGroup::new(format, None);
     let groups = groups.into_iter().map(group).collect();
     Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
