@@ -11,6 +11,7 @@ use xcheck::engine::RunInput;
 use xcheck::model::ModelFiles;
 use xcheck::numerics::{ActivationQuantisation, Numerics, Transformers};
 use xcheck::quant::ActivationCodes;
+use xcheck::weight::DType;
 
 use crate::common::faulty::{Base, Faulty};
 use crate::common::share::one_of;
@@ -41,6 +42,16 @@ fn with_config(name: &str, settings: impl FnOnce(&mut Value)) -> TempDir {
 }
 
 fn keep(_: &mut Tensors) {}
+
+/// Decoded integers are rounded in the model's type, which `text_config` may state.
+#[test]
+fn the_type_of_the_text_part_is_the_type_of_its_weights() {
+    let nested = |config: &mut Value| {
+        (config["text_config"], config["dtype"]) = (json!({"dtype": "float16"}), json!("bfloat16"));
+    };
+    let file = decoded(changed("modelopt-w4a8-awq", nested, keep).path()).expect("it is decoded");
+    assert_eq!(file.get(&format!("{MODULE}.weight")).map(|weight| weight.dtype), Some(DType::F16));
+}
 
 #[test]
 fn either_file_states_the_quantisation() {

@@ -79,7 +79,7 @@ pub(super) fn read(config: &Config, settings: &Config) -> Result<Dequantisation>
     place.only_keys(KEYS)?;
     check_zero_point(&place)?;
     let may_have_float_cache = cache(&place)? != Some(CacheKind::Other);
-    let dtype = match config.model_type()? {
+    let dtype = match config.text_type()? {
         Some("bfloat16") => DType::BF16,
         Some("float16") => DType::F16,
         _ => DType::F32,

@@ -373,7 +373,7 @@ fn group_size(settings: &Config, key: &str, default: usize) -> Result<Option<usi
 /// Returns the type that kernels round scales to: bf16 for a model in bf16. Models in other types use the scales as
 /// they are stored.
 fn short_type(config: &Config) -> Result<Option<DType>> {
-    Ok((config.model_type()? == Some("bfloat16")).then_some(DType::BF16))
+    Ok((config.text_type()? == Some("bfloat16")).then_some(DType::BF16))
 }
 
 fn inputs(group: Option<usize>) -> String {
