@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use half::bf16;
+use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -11,6 +11,7 @@ use xcheck::engine::RunInput;
 use xcheck::model::ModelFiles;
 use xcheck::numerics::{ActivationQuantisation, Numerics, Transformers};
 use xcheck::quant::ActivationCodes;
+use xcheck::weight::DType;
 
 use crate::common::faulty::{Base, Faulty};
 use crate::common::share::one_of;
@@ -41,6 +42,16 @@ fn with_config(name: &str, settings: impl FnOnce(&mut Value)) -> TempDir {
 }
 
 fn keep(_: &mut Tensors) {}
+
+/// Decoded integers are rounded in the model's type, which `text_config` may state.
+#[test]
+fn the_type_of_the_text_part_is_the_type_of_its_weights() {
+    let nested = |config: &mut Value| {
+        (config["text_config"], config["dtype"]) = (json!({"dtype": "float16"}), json!("bfloat16"));
+    };
+    let file = decoded(changed("modelopt-w4a8-awq", nested, keep).path()).expect("it is decoded");
+    assert_eq!(file.get(&format!("{MODULE}.weight")).map(|weight| weight.dtype), Some(DType::F16));
+}
 
 #[test]
 fn either_file_states_the_quantisation() {
@@ -89,7 +100,9 @@ fn each_of_two_files_is_checked() {
     let (four, zero) = (json!({"num_bits": 4, "type": "float"}), ("has_zero_point", json!(true)));
     let (scheme, fp8) = ("kv_cache_scheme", ("kv_cache_quant_algo", json!("FP8")));
     type Setting<'v> = (&'v str, Value);
-    let cases: [(&str, Setting, Option<Setting>, &str); 8] = [
+    let cases: [(&str, Setting, Option<Setting>, &str); 10] = [
+        ("modelopt-w4a8-awq", ("pre_quant_scale", json!(false)), None, "pre_quant_scale' is true"),
+        ("modelopt-smoothquant", ("pre_quant_scale", json!(false)), None, "sets pre_quant_scale to false"),
         ("modelopt-int4", (scheme, float.clone()), None, "kv_cache_quant_algo' is absent"),
         ("modelopt-int4", (scheme, int), Some(fp8.clone()), "kv_cache_quant_algo' is \"FP8\""),
         ("modelopt-int4", (scheme, four), None, "kv_cache_scheme.num_bits"),
@@ -203,6 +216,23 @@ fn factors_of_inputs_are_one_positive_number_for_each_input() {
             assert_refused(&copy, &["pre_quant_scale", why]);
         }
     }
+    let ones = |tensors: &mut Tensors| {
+        tensors.insert(NAME.to_owned(), (Dtype::BF16, vec![64], [0x80, 0x3f].repeat(64)));
+    };
+    let no_factors = |settings: &mut Value| {
+        let layers = settings["quantized_layers"].as_object_mut().expect("modules");
+        layers.values_mut().for_each(|own| own["pre_quant_scale"] = json!(false));
+    };
+    let copy = with_file("modelopt-mixed", no_factors, ones);
+    assert_refused(&copy, &[NAME, "sets pre_quant_scale to false"]);
+    // Other methods and unquantised models have no factors.
+    for (name, why) in [("gptq", "GPTQ, 4 bits, groups of 32 has no"), ("original", "does not use 1 tensor")]
+    {
+        let copy = changed(name, |_| (), ones);
+        let error =
+            ModelFiles::open(copy.path()).expect("it is a model").load().err().expect("it is refused");
+        assert!(error.to_string().contains(why) && error.to_string().contains(NAME), "{error}");
+    }
 }
 
 /// A dump by an engine that multiplies inputs by other factors, and quantises them if `is_coded`.
@@ -262,31 +292,44 @@ fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
     }
 }
 
-/// Kernels for W4A8 may convert integers of 4 bits without their scales, so that decoded weights are not rounded to 8 bits.
+/// TensorRT-LLM rounds scales of 4-bit integers: for W4A8, quotients of both scales to f16, and else to the model's type.
 #[test]
-fn weights_that_are_not_rounded_to_8_bit_floats_pass() {
-    let name = "modelopt-w4a8-awq";
-    let code = |factor: f32| {
-        let whole = |tensors: &mut Tensors| {
+fn weights_with_rounded_scales_pass() {
+    let code = |name: &str, n: Transformers, factor: f32| {
+        let rounded = |tensors: &mut Tensors| {
+            let number = |data: &[u8]| f32::from_le_bytes(data.try_into().expect("four bytes"));
+            let second = |name: &str| tensors.get(&format!("{name}_2")).map(|(_, _, data)| number(data));
+            let names: Vec<_> = tensors.keys().filter(|name| name.ends_with("weight_scale")).collect();
+            let seconds: Vec<_> = names.into_iter().map(|name| (name.clone(), second(name))).collect();
+            for (name, second) in seconds {
+                let (_, _, data) = tensors.get_mut(&name).expect("scales");
+                data.as_chunks_mut::<4>().0.iter_mut().for_each(|data| {
+                    let short = |scale: f32| f16::from_f32(scale).to_f32();
+                    let scale = factor * number(data);
+                    let scale = match second {
+                        Some(second) => short(short(scale) / second) * second,
+                        None => bf16::from_f32(scale).to_f32(),
+                    };
+                    *data = scale.to_le_bytes();
+                });
+            }
             tensors.retain(|name, _| !name.ends_with("weight_scale_2") && !name.ends_with("input_scale"));
-            each(tensors, "weight_scale", |data| {
-                let (numbers, _) = data.as_chunks_mut::<4>();
-                numbers.iter_mut().for_each(|n| *n = (factor * f32::from_le_bytes(*n)).to_le_bytes());
-            });
         };
-        let copy = with_file(name, |settings| settings["quant_algo"] = json!("W4A16_AWQ"), whole);
+        let copy = with_file(name, |settings| settings["quant_algo"] = json!("W4A16_AWQ"), rounded);
         let model = ModelFiles::open(copy.path()).expect("it is a model").load().expect("it loads").model;
         let input = RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2);
-        let dump = recorded(&*model, &Transformers::F32, "f32", &input, &mut ());
+        let dump = recorded(&*model, &n, n.activation_type().name(), &input, &mut ());
         let file = copy.path().join("dump.safetensors");
         Clay::of(&dump).save(&file);
         // The logits of whole runs differ by more than rounding.
         let (code, report) = checked(&folder(name), &file, &["--no-causes", "--introduced"]);
         let is_noted = report.to_string().contains("a kernel that multiplies with codes");
-        assert_eq!(is_noted, code == 0, "{report:#}");
+        assert_eq!(is_noted, code == 0, "{name}: {report:#}");
         code
     };
-    assert_eq!([1.0, 1.02].map(code), [0, 1]);
+    for (name, n) in [("modelopt-w4a8-awq", Transformers::F32), ("modelopt-int4-awq", Transformers::Bf16)] {
+        assert_eq!([1.0, 1.02].map(|factor| code(name, n, factor)), [0, 1], "{name}");
+    }
 }
 
 /// Kernels that multiply inputs by their factors and quantise them may not round in between.

@@ -177,7 +177,7 @@ fn damaged_scales_and_other_caches_are_refused_with_their_name() {
             tensors.insert(name, (Dtype::BF16, vec![1], vec![0x80, 0x3f]));
         },
     );
-    assert_refused(&twice, &["k_scale", "another tensor has other scales"]);
+    assert_refused(&twice, &["self_attn.k_scale' (bf16)", "k_proj.k_scale' has other scales"]);
     let zero_point = changed(
         "fp8-cache",
         |_| (),

@@ -23,8 +23,8 @@ impl Profile {
     const SPLIT_TF32: &'static str =
         "operands are split into two numbers of TF32, and three of four products are added";
     const WHOLE_WEIGHTS: &'static str = "decoded weights are not rounded before products";
-    const WEIGHTS_OF_KERNELS: &'static str =
-        "decoded weights are those of a kernel that multiplies with codes, and are not rounded";
+    const WEIGHTS_OF_KERNELS: &'static str = "decoded weights are those of a kernel that multiplies with codes or with scales of another type, and are \
+         not rounded";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
     /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
     /// both directions of ties, since values without ties do not show the direction.

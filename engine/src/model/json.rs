@@ -276,6 +276,15 @@ impl<'f> Config<'f> {
         }
     }
 
+    /// Returns the type of a model's text part, which may have settings of its own (`text_config`).
+    ///
+    /// # Errors
+    /// See [`Config::model_type`].
+    pub(crate) fn text_type(&self) -> Result<Option<&'f str>> {
+        let own = self.object("text_config")?.map(|text| text.model_type()).transpose()?.flatten();
+        Ok(own.or(self.model_type()?))
+    }
+
     /// Returns a boolean, if the key exists.
     ///
     /// # Errors

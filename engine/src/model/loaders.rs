@@ -283,7 +283,7 @@ pub(super) fn load_hugging_face(
     }));
     notes.extend(quantised.iter().flat_map(Dequantisation::hints).map(str::to_owned));
     let precision = match (quantised, main_type(weights)) {
-        (Some(_), _) => text.model_type()?.or(config.model_type()?).map_or(DType::F32, plain_type),
+        (Some(_), _) => config.text_type()?.map_or(DType::F32, plain_type),
         // Packed codes are bytes in the file; products use I2_S rows.
         (None, DType::U8) => DType::I2_S,
         (None, other) => other,

@@ -81,17 +81,18 @@ pub(super) fn of_modules(file: &TensorFile) -> Result<Vec<(String, StoredTensor)
     let weights = file.iter().filter(|(name, _)| !name.contains("scale"));
     let modules: HashSet<&str> =
         weights.filter_map(|(name, _)| name.rsplit_once('.')).map(|(module, _)| module).collect();
-    let mut layers = BTreeMap::<&str, BTreeMap<&str, Vec<f32>>>::new();
-    for (name, _) in file.iter() {
+    let mut layers = BTreeMap::<&str, BTreeMap<&str, (&str, Vec<f32>)>>::new();
+    for (name, tensor) in file.iter() {
         let Some(CacheNumber { attention, projections }) = CacheNumber::of(name) else { continue };
         let numbers = numbers(file, name, projections.is_empty())?;
         let layer = layers.entry(attention).or_default();
         for projection in projections {
-            if layer.insert(projection, numbers.clone()).is_some_and(|known| known != numbers) {
-                let problem = format!(
-                    "another tensor has other scales for the cache of {attention}{projection}; remove one"
-                );
-                return Err(module_tensors::unpackable(file, name, DType::F32, problem));
+            if let Some((other, known)) = layer.insert(projection, (name, numbers.clone()))
+                && known != numbers
+            {
+                let problem =
+                    format!("'{other}' has other scales for the same cache; remove one of the two tensors");
+                return Err(module_tensors::unpackable(file, name, tensor.dtype, problem));
             }
         }
     }
@@ -105,7 +106,7 @@ pub(super) fn of_modules(file: &TensorFile) -> Result<Vec<(String, StoredTensor)
         if let (Some(keys), None) = (layer.get("k_proj"), layer.get("v_proj")) {
             layer.insert("v_proj", keys.clone());
         }
-        scales.extend(layer.into_iter().map(|(projection, numbers)| {
+        scales.extend(layer.into_iter().map(|(projection, (_, numbers))| {
             let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             let (dtype, shape) = (DType::F32, vec![numbers.len()]);
             let name = Matrix::tensor_of_cache(&format!("{attention}{projection}"));

@@ -9,7 +9,7 @@ use crate::model::dequantisation::affine::{ScaleGrid, ScaleGroup};
 use crate::model::dequantisation::codes::word_at;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::weight_matrix::round_to;
+use crate::model::dequantisation::weight_matrix::{ElementDecoder, round_to};
 use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat, WeightMatrix, WeightReading};
 use crate::model::json::Config;
 use crate::weight::DType;
@@ -152,15 +152,21 @@ impl WeightFormat for Hqq {
         let zeros = module.numbers("zero", &[dtype], &shape)?;
         let (grid, codes): (_, &[u8]) = (layout.grid(), &stored.data);
         let is_lowest_first = reading == WeightReading::OtherOrder;
-        let value = move |row: usize, col: usize| {
+        let value_in = move |dtype: DType, row: usize, col: usize| {
             let at = row * cols + col;
             let place = [at / width, at % width];
             let group = if by_inputs { place[0] } else { place[1] };
             let code = packing.code(codes, [lines, width], place, is_lowest_first);
-            let distance = round_to(dtype, code as f32 - (zeros[group] + reading.zero()));
-            round_to(dtype, distance * grid.scale(&scales, group, reading))
+            let zero = round_to(dtype, zeros[group] + reading.zero());
+            let distance = round_to(dtype, code as f32 - zero);
+            round_to(dtype, distance * round_to(dtype, grid.scale(&scales, group, reading)))
         };
-        Ok(WeightMatrix::new(dtype, [rows, cols], value))
+        // hqq loads models in f16 unless told otherwise, whatever type the scales are stored in.
+        let other = if dtype == DType::F16 { DType::BF16 } else { DType::F16 };
+        let of_kernels = value_in.clone();
+        let of_kernels: ElementDecoder = Box::new(move |row, col| of_kernels(other, row, col));
+        let value = move |row: usize, col: usize| value_in(dtype, row, col);
+        Ok(WeightMatrix { of_kernels: Some(of_kernels), ..WeightMatrix::new(dtype, [rows, cols], value) })
     }
 }
 

@@ -33,7 +33,7 @@ mod weight_matrix;
 mod weight_reading;
 
 pub(crate) use activations::ActivationScheme;
-pub(crate) use input_factors::INPUT_FACTORS;
+pub(crate) use input_factors::tensor_of_input_factors;
 pub use verification::{WeightFinding, WeightFit};
 pub(crate) use weight_matrix::WeightMatrix;
 pub(crate) use weight_reading::WeightReading;
@@ -102,6 +102,15 @@ pub struct Dequantisation {
 struct FormatGroup {
     format: Box<dyn WeightFormat>,
     activations: Option<ActivationScheme>,
+    /// True if the file may store factors of the modules' inputs.
+    may_have_input_factors: bool,
+}
+
+impl FormatGroup {
+    /// Creates a group of modules without factors of inputs.
+    fn new(format: impl WeightFormat + 'static, activations: Option<ActivationScheme>) -> Self {
+        Self { format: Box::new(format), activations, may_have_input_factors: false }
+    }
 }
 
 impl Dequantisation {
@@ -206,11 +215,14 @@ impl Dequantisation {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
         let bytes = weights.values().map(|weight| weight.bytes() as u128).sum();
-        input_factors::check(file, &weights)?;
+        this.check_input_factors(file, &weights)?;
         memory::check(format!("the decoded weights of {}", file.path().display()), bytes)?;
         let consumed: HashSet<String> = weights.keys().flat_map(|module| this.consumed(module)).collect();
         let whole = file.iter().filter(|(name, _)| !consumed.contains(*name) && !cache_scales::is_one(name));
-        let whole = whole.map(|(name, tensor)| (name.to_owned(), tensor.clone()));
+        let name_of = |name: &str| {
+            input_factors::module_of(name).map_or_else(|| name.to_owned(), tensor_of_input_factors)
+        };
+        let whole = whole.map(|(name, tensor)| (name_of(name), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
         let by_kernels = weights.iter().filter_map(|(module, weight)| {
             Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
@@ -229,7 +241,7 @@ impl Dequantisation {
     ) -> Result<Vec<(String, StoredTensor)>> {
         let mut scales = Vec::new();
         for module in modules {
-            let Some(FormatGroup { format, activations: Some(scheme) }) = self.group_of(module) else {
+            let Some(FormatGroup { format, activations: Some(scheme), .. }) = self.group_of(module) else {
                 continue;
             };
             let tensors = ModuleTensors { file, module, joint: format.joint(), main: format.tensors()[0] };
@@ -295,6 +307,6 @@ fn one_group(
     activations: Option<ActivationScheme>,
     filter: ModuleFilter,
 ) -> Dequantisation {
-    let groups = vec![FormatGroup { format: Box::new(format), activations }];
+    let groups = vec![FormatGroup::new(format, activations)];
     Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None }
 }

@@ -8,8 +8,9 @@ use crate::model::dequantisation::affine::ScaleGroup;
 use crate::model::dequantisation::cache_scales::{CacheKind, cache_kind};
 use crate::model::dequantisation::dense_weights::{DenseTensors, DenseWeights};
 use crate::model::dequantisation::float4_weights::{Float4Tensors, Float4Weights, GlobalScale};
+use crate::model::dequantisation::input_factors::INPUT_FACTORS;
 use crate::model::dequantisation::module_filter::{ModuleFilter, ModulePattern};
-use crate::model::dequantisation::paired_rows::{Float8Rounding, PairedRows};
+use crate::model::dequantisation::paired_rows::PairedRows;
 use crate::model::dequantisation::{Dequantisation, FormatGroup, WeightFormat};
 use crate::model::json::Config;
 use crate::weight::{DType, InputCodes, InputScale};
@@ -47,12 +48,12 @@ const KEYS: &[&str] = &[
     "kv_cache_scheme",
     "kv_cache_quant_algo",
     "has_zero_point",
-    "pre_quant_scale",
+    INPUT_FACTORS,
     "quantized_layers",
 ];
 
 /// Keys of the settings of one module.
-const OWN_KEYS: &[&str] = &[ALGORITHM, "group_size", "has_zero_point", "pre_quant_scale"];
+const OWN_KEYS: &[&str] = &[ALGORITHM, "group_size", "has_zero_point", INPUT_FACTORS];
 
 /// Reads the settings: `quantization_config`, or the content of `hf_quant_config.json`.
 ///
@@ -63,7 +64,7 @@ pub(super) fn read(config: &Config, settings: &Config) -> Result<Dequantisation>
     place.only_keys(KEYS)?;
     check_zero_point(&place)?;
     let may_have_float_cache = cache(&place)? != Some(CacheKind::Other);
-    let dtype = match config.model_type()? {
+    let dtype = match config.text_type()? {
         Some("bfloat16") => DType::BF16,
         Some("float16") => DType::F16,
         _ => DType::F32,
@@ -87,6 +88,7 @@ pub(super) fn read(config: &Config, settings: &Config) -> Result<Dequantisation>
         other => (other.to_owned(), vec![format_group(&place, dtype)?]),
     };
     state_all(&mut groups);
+    state_input_factors(&mut groups, &place)?;
     let name = format!("Model Optimizer, {algorithm}");
     Ok(Dequantisation { name, groups, filter, may_have_float_cache, other_names: None })
 }
@@ -110,7 +112,7 @@ pub(super) fn read_both(config: &Config, settings: &Config, file: &Config) -> Re
     }
     stated.only_keys(KEYS)?;
     check_zero_point(&stated)?;
-    for key in ["group_size", "quantized_layers"] {
+    for key in ["group_size", "quantized_layers", INPUT_FACTORS] {
         if let (Some(one), Some(found)) = (stated.get(key), other.get(key))
             && one != found
         {
@@ -130,7 +132,11 @@ pub(super) fn read_both(config: &Config, settings: &Config, file: &Config) -> Re
             let found = format!("with {text:?} in one of the two files");
             Err(other.bad_key(other_key, found, expected))
         }
-        None => read(config, file),
+        None => {
+            let mut quantised = read(config, file)?;
+            state_input_factors(&mut quantised.groups, &stated)?;
+            Ok(quantised)
+        }
     }
 }
 
@@ -181,11 +187,13 @@ fn mixed_groups(layers: &Config, dtype: DType) -> Result<(Vec<FormatGroup>, Vec<
         let Some(own) = layers.object(module)? else { continue };
         own.only_keys(OWN_KEYS)?;
         check_zero_point(&own)?;
-        let settings = (algorithm(&own)?, own.optional_usize("group_size")?);
+        let settings =
+            (algorithm(&own)?, own.optional_usize("group_size")?, own.optional_bool(INPUT_FACTORS)?);
         let at = match known.get(&settings) {
             Some(&at) => at,
             None => {
                 groups.push(format_group(&own, dtype)?);
+                state_input_factors(&mut groups[modules.len()..], &own)?;
                 modules.push(HashSet::new());
                 known.insert(settings, groups.len() - 1);
                 groups.len() - 1
@@ -194,6 +202,13 @@ fn mixed_groups(layers: &Config, dtype: DType) -> Result<(Vec<FormatGroup>, Vec<
         modules[at].insert(module.to_owned());
     }
     Ok((groups, modules))
+}
+
+/// Excludes factors of inputs if the settings state that there are none.
+fn state_input_factors(groups: &mut [FormatGroup], place: &Config) -> Result<()> {
+    let may_have_them = place.optional_bool(INPUT_FACTORS)? != Some(false);
+    groups.iter_mut().for_each(|group| group.may_have_input_factors &= may_have_them);
+    Ok(())
 }
 
 fn check_zero_point(place: &Config) -> Result<()> {
@@ -211,6 +226,9 @@ fn format_group(place: &Config, dtype: DType) -> Result<FormatGroup> {
         _ => Ok(ScaleGroup::Inputs(wanted)),
     };
     let block = size.unwrap_or(128);
+    let paired = |has_float8| -> Box<dyn WeightFormat> {
+        Box::new(PairedRows { group: ScaleGroup::Inputs(block), dtype, has_float8 })
+    };
     let nvfp4 = || ActivationScheme::Static {
         codes: InputCodes::Nvfp4,
         scale: INPUT_SCALE,
@@ -236,11 +254,8 @@ fn format_group(place: &Config, dtype: DType) -> Result<FormatGroup> {
         "NVFP4" | "NVFP4_AWQ" => (float4(fixed("NVFP4", 16)?, true), Some(nvfp4())),
         "W4A16_NVFP4" => (float4(fixed("NVFP4", 16)?, true), None),
         "MXFP4" => (float4(fixed("MXFP4", 32)?, false), Some(ActivationScheme::powers(InputCodes::Mxfp4))),
-        "W4A16_AWQ" => (paired(block, None), None),
-        "W4A8_AWQ" => (
-            paired(block, Some(Float8Rounding { dtype })),
-            Some(ActivationScheme::symmetric(InputCodes::Float8, INPUT_SCALE)),
-        ),
+        "W4A16_AWQ" => (paired(false), None),
+        "W4A8_AWQ" => (paired(true), Some(ActivationScheme::symmetric(InputCodes::Float8, INPUT_SCALE))),
         other => {
             let known = "\"FP8\", \"FP8_PER_CHANNEL_PER_TOKEN\", \"FP8_PB_WO\", \"W8A16\", \"W8A8_SQ_PER_CHANNEL\", \
                          \"MXFP8\", \"NVFP4\", \"NVFP4_AWQ\", \"W4A16_NVFP4\", \"MXFP4\", \"W4A16_AWQ\", \"W4A8_AWQ\" or \
@@ -248,15 +263,11 @@ fn format_group(place: &Config, dtype: DType) -> Result<FormatGroup> {
             return Err(place.bad_key(ALGORITHM, format!("{other:?}"), known));
         }
     };
-    Ok(FormatGroup { format, activations })
+    Ok(FormatGroup { format, activations, may_have_input_factors: true })
 }
 
 fn dense(group: ScaleGroup, has_exponents: bool) -> Box<dyn WeightFormat> {
     Box::new(DenseWeights { tensors: DENSE, group, has_exponents })
-}
-
-fn paired(block: usize, float8: Option<Float8Rounding>) -> Box<dyn WeightFormat> {
-    Box::new(PairedRows { group: ScaleGroup::Inputs(block), float8 })
 }
 
 fn float4(group: ScaleGroup, is_nvfp4: bool) -> Box<dyn WeightFormat> {

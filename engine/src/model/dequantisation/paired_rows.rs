@@ -1,9 +1,8 @@
 //! Model Optimizer's 4-bit integers: a byte has the codes of two neighbouring outputs, the first in the low bits.
 //!
 //! For products with 8-bit floats (`W4A8_AWQ`), the library rounds decoded integers to 8-bit floats with one scale for the
-//! matrix. Kernels that convert codes without their scales do not.
-
-use std::sync::Arc;
+//! matrix. TensorRT-LLM's kernels do not: their weights are integers times the quotient of both scales, in f16. Its kernels
+//! for `W4A16_AWQ` have scales in the model's type.
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
@@ -19,33 +18,27 @@ const FLOAT8_SCALE: &str = "weight_scale_2";
 /// Signed integers of 4 bits, packed along the outputs.
 pub(super) struct PairedRows {
     pub(crate) group: ScaleGroup,
-    /// Rounding of decoded integers to 8-bit floats; `None` without it.
-    pub(crate) float8: Option<Float8Rounding>,
-}
-
-/// Rounding of decoded integers to 8-bit floats, with one scale for the matrix.
-#[derive(Clone, Copy)]
-pub(super) struct Float8Rounding {
-    /// Type that decoded integers have before they are rounded: the model's.
+    /// The model's type.
     pub(crate) dtype: DType,
+    /// True if decoded integers are rounded to 8-bit floats, with one scale for the matrix.
+    pub(crate) has_float8: bool,
 }
 
 /// Largest 8-bit float.
 const LARGEST: f32 = 448.0;
 
-impl Float8Rounding {
-    /// Rounds a decoded integer, with the library's operations. `factor` is the inverse of the matrix's scale.
-    fn round(self, value: f32, factor: f32) -> f32 {
-        let code = round_to_small_float(round_to(self.dtype, value) * factor, 3, -6, LARGEST);
-        round_to(self.dtype, code * (1.0 / factor))
-    }
+/// Rounds a decoded integer to an 8-bit float, with the library's operations. `factor` is the inverse of the matrix's
+/// scale.
+fn float8(dtype: DType, value: f32, factor: f32) -> f32 {
+    let code = round_to_small_float(round_to(dtype, value) * factor, 3, -6, LARGEST);
+    round_to(dtype, code * (1.0 / factor))
 }
 
 impl WeightFormat for PairedRows {
     fn tensors(&self) -> &'static [&'static str] {
-        match self.float8 {
-            None => &["weight_scale", "weight"],
-            Some(_) => &["weight_scale", "weight", FLOAT8_SCALE, "input_scale"],
+        match self.has_float8 {
+            false => &["weight_scale", "weight"],
+            true => &["weight_scale", "weight", FLOAT8_SCALE, "input_scale"],
         }
     }
 
@@ -63,23 +56,36 @@ impl WeightFormat for PairedRows {
         let grid = self.group.grid(rows, cols);
         let scales = grid.scales(module, "weight_scale", FLOATS)?;
         let codes: &[u8] = &codes.data;
-        let scales: Arc<[f32]> = scales.into();
-        let whole = move |row: usize, col: usize| {
-            let byte = codes[row / 2 * cols + col];
-            let bits = byte >> (4 * (reading.index(row) % 2)) & 15;
-            // The highest bit is the sign.
-            let code = (bits << 4) as i8 >> 4;
-            f32::from(code) * grid.scale(&scales, grid.at(row, col), reading)
+        let decoder = move |scales: Vec<f32>| {
+            move |row: usize, col: usize| {
+                let byte = codes[row / 2 * cols + col];
+                let bits = byte >> (4 * (reading.index(row) % 2)) & 15;
+                // The highest bit is the sign.
+                let code = (bits << 4) as i8 >> 4;
+                f32::from(code) * grid.scale(&scales, grid.at(row, col), reading)
+            }
         };
-        let Some(float8) = self.float8 else { return Ok(WeightMatrix::new(DType::F32, [rows, cols], whole)) };
+        let dtype = self.dtype;
+        if !self.has_float8 {
+            let short: Vec<f32> = scales.iter().map(|&scale| round_to(dtype, scale)).collect();
+            let of_kernels = (short != scales).then(|| {
+                let value = decoder(short);
+                Box::new(move |row: usize, col: usize| round_to(dtype, value(row, col))) as ElementDecoder
+            });
+            let made = WeightMatrix::new(DType::F32, [rows, cols], decoder(scales));
+            return Ok(WeightMatrix { of_kernels, ..made });
+        }
         let scale = module.number(FLOAT8_SCALE, FLOATS)?;
         let factor = LARGEST / (scale * LARGEST);
         if !(factor > 0.0 && factor.is_finite()) {
             let name = module.name(FLOAT8_SCALE);
             return Err(module.bad(format!("'{name}' is {scale}, expected more than 0; the file is damaged")));
         }
-        let of_kernels: Option<ElementDecoder> = Some(Box::new(whole.clone()));
-        let value = move |row: usize, col: usize| float8.round(whole(row, col), factor);
-        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(float8.dtype, [rows, cols], value) })
+        let quotient = |&number: &f32| round_to(DType::F16, round_to(DType::F16, number) / scale) * scale;
+        let of_kernels: Option<ElementDecoder> =
+            Some(Box::new(decoder(scales.iter().map(quotient).collect())));
+        let whole = decoder(scales);
+        let value = move |row: usize, col: usize| float8(dtype, whole(row, col), factor);
+        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(dtype, [rows, cols], value) })
     }
 }

@@ -194,7 +194,7 @@ fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {
         }
     }
     formats.push(format);
-    let group = |format: Gptq| FormatGroup { format: Box::new(format), activations: None };
+    let group = |format: Gptq| FormatGroup::new(format, None);
     let groups = formats.into_iter().map(group).collect();
     Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
@@ -345,7 +345,7 @@ fn mlx(settings: &Config) -> Result<Dequantisation> {
     groups.push(format);
     all.extend([ModulePattern::Linear, ModulePattern::Embedding]);
     filter.groups.push(all);
-    let group = |format: Mlx| FormatGroup { format: Box::new(format), activations: None };
+    let group = |format: Mlx| FormatGroup::new(format, None);
     let groups = groups.into_iter().map(group).collect();
     Ok(Dequantisation { name, groups, filter, may_have_float_cache: false, other_names: None })
 }
@@ -374,7 +374,7 @@ fn group_size(settings: &Config, key: &str, default: usize) -> Result<Option<usi
 /// Returns the type that kernels round scales to: bf16 for a model in bf16. Models in other types use the scales as
 /// they are stored.
 fn short_type(config: &Config) -> Result<Option<DType>> {
-    Ok((config.model_type()? == Some("bfloat16")).then_some(DType::BF16))
+    Ok((config.text_type()? == Some("bfloat16")).then_some(DType::BF16))
 }
 
 fn inputs(group: Option<usize>) -> String {

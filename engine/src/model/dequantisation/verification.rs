@@ -90,6 +90,7 @@ impl Dequantisation {
     pub fn compare(&self, file: &TensorFile, original: &TensorFile) -> Result<Vec<WeightFit>> {
         let this = self.for_file(file);
         let weights = this.weights(file)?;
+        this.check_input_factors(file, &weights)?;
         let compared = |(module, weight): (&&str, &WeightMatrix)| {
             let unknown = || WeightFit {
                 module: (*module).to_owned(),

@@ -3,7 +3,7 @@
 
 use super::Weights;
 use crate::error::{Error, Result};
-use crate::model::dequantisation::INPUT_FACTORS;
+use crate::model::dequantisation::tensor_of_input_factors;
 use crate::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
 impl Weights<'_> {
@@ -53,7 +53,7 @@ impl Weights<'_> {
 
     /// Returns the factors of a matrix's inputs, if there are any.
     pub(in crate::model) fn input_factors(&mut self, name: &str, cols: usize) -> Result<Option<Vec<f32>>> {
-        let tensor = name.strip_suffix("weight").map(|stem| format!("{stem}{INPUT_FACTORS}"));
+        let tensor = name.strip_suffix(".weight").map(tensor_of_input_factors);
         tensor.filter(|tensor| self.has(tensor)).map(|tensor| self.vector(&tensor, cols)).transpose()
     }
 

@@ -164,7 +164,7 @@ fn format_group(config: &Config, group: &Config) -> Result<(FormatGroup, String)
         }
         None => None,
     };
-    Ok((FormatGroup { format: decoder, activations }, name))
+    Ok((FormatGroup { format: decoder, activations, may_have_input_factors: false }, name))
 }
 
 /// Settings of quantised weights.
