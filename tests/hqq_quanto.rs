@@ -6,8 +6,12 @@ use std::path::Path;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use xcheck::checkpoint::Point;
+use xcheck::dump::Dump;
 use xcheck::model::ModelFiles;
 
+use crate::judge::clay::Clay;
+use crate::judge::scene::site;
 use crate::quantised_models::{
     Tensors, assert_refused, changed, checked, decoded, each, faults, folder, json_of, verified,
 };
@@ -211,7 +215,7 @@ fn null_settings_beside_a_file_of_hqq_are_absent_ones() {
     config["quantization_config"] = json!(null);
     fs::write(place.path().join("config.json"), config.to_string()).expect("it is written");
     let model = ModelFiles::open(place.path()).expect("it is a model").load().expect("it is read");
-    assert!(model.notes.iter().any(|note| note.contains("compute_dtype")), "{:?}", model.notes);
+    assert!(model.notes.iter().any(|note| note.contains("quantised (HQQ)")), "{:?}", model.notes);
 }
 
 /// A copy of a folder of quanto with another map of modules.
@@ -271,6 +275,22 @@ fn products_of_torchs_int4_kernel_pass_with_a_note() {
     let (code, report) = checked(&model, &model.join("dump.safetensors"), &[]);
     assert_eq!(code, 0, "{report:#}");
     assert!(report["notes"].to_string().contains("decoded weights are those of a kernel"), "{report:#}");
+}
+
+/// hqq's `compute_dtype` decides in which type scales are loaded, and so which values weights have.
+#[test]
+fn weights_of_hqq_in_another_compute_dtype_pass_with_a_note() {
+    let scale = |q: &mut Vec<f64>| q.iter_mut().for_each(|value| *value *= 1.02);
+    for (name, dtype) in [("hqq-bf16", "f16"), ("hqq-f16", "bf16")] {
+        let file = folder(name).join(format!("dump-{dtype}.safetensors"));
+        let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
+        assert_eq!(code, 0, "{name}: {report:#}");
+        assert!(report["notes"].to_string().contains("scales of another type"), "{name}: {report:#}");
+        let place = TempDir::new().expect("a folder");
+        let wrong = place.path().join("wrong.safetensors");
+        Clay::of(&Dump::open(&file).expect("it is a dump")).edit(site(Point::Q, 0, 0), scale).save(&wrong);
+        assert_eq!(checked(&folder(name), &wrong, &["--no-causes"]).0, 1, "{name}");
+    }
 }
 
 /// Stores a matrix of f32 column by column.

@@ -113,13 +113,20 @@ def make_hqq(original, folder, dtype, settings):
     made = loaded(original, dtype)
     AutoHQQHFModel.quantize_model(made, BaseQuantizeConfig(**settings), compute_dtype=dtype, device="cpu")
     AutoHQQHFModel.save_quantized(made, str(folder))
+    made = loaded_by_hqq(original, folder, dtype)
+    write_facts(folder, hqq_weights(made))
+    run(made, folder / "dump.safetensors")
+    name, other = ("f16", F16) if dtype == BF16 else ("bf16", BF16)
+    run(loaded_by_hqq(original, folder, other), folder / f"dump-{name}.safetensors")
+
+
+def loaded_by_hqq(original, folder, dtype):
     made = AutoHQQHFModel.from_quantized(
         str(folder), compute_dtype=dtype, device="cpu", attn_implementation="eager"
     ).eval()
     # hqq rounds RoPE's frequencies to the model's type, which the model does not.
     made.model.rotary_emb = loaded(original, dtype).model.rotary_emb
-    write_facts(folder, hqq_weights(made))
-    run(made, folder / "dump.safetensors")
+    return made
 
 
 def make_hqq_module(original, folder, dtype, settings):

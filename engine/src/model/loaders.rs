@@ -281,7 +281,6 @@ pub(super) fn load_hugging_face(
             quantised.name()
         )
     }));
-    notes.extend(quantised.iter().flat_map(Dequantisation::hints).map(str::to_owned));
     let precision = match (quantised, main_type(weights)) {
         (Some(_), _) => config.text_type()?.map_or(DType::F32, plain_type),
         // Packed codes are bytes in the file; products use I2_S rows.

@@ -104,13 +104,6 @@ impl WeightFormat for Hqq {
         ]
     }
 
-    fn hint(&self) -> Option<&'static str> {
-        Some(
-            "HQQ weights are decoded in the type of the stored scales. hqq decodes them in its compute_dtype: if that is \
-             another type, its weights differ and the check fails",
-        )
-    }
-
     fn is_coarse(&self, module: &ModuleTensors) -> bool {
         number(module, "nbits").is_ok_and(|bits| bits <= 2)
     }
@@ -305,7 +298,11 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
         // transformers skips modules whose names contain the text.
         filter.excluded.push((text.to_owned(), ModulePattern::Part(text.to_owned())));
     }
-    let group = |stated: ModuleSettings| FormatGroup { format: Box::new(Hqq { stated }), activations: None };
+    let group = |stated: ModuleSettings| FormatGroup {
+        format: Box::new(Hqq { stated }),
+        activations: None,
+        may_have_input_factors: false,
+    };
     let Some(shared) = settings.object(SETTINGS)? else {
         // Files of hqq itself: each module's tensors state if and how it is quantised.
         filter.follows_file = true;

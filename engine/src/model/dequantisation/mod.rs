@@ -65,11 +65,6 @@ trait WeightFormat: Send + Sync {
         false
     }
 
-    /// Returns what users must know about the engine's arithmetic, if anything.
-    fn hint(&self) -> Option<&'static str> {
-        None
-    }
-
     /// Returns true if even a correctly quantised weight may be unlike the original.
     fn is_coarse(&self, _module: &ModuleTensors) -> bool {
         false
@@ -144,11 +139,6 @@ impl Dequantisation {
     /// Returns the format's name, for notes.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Returns what users must know about the engine's arithmetic, for notes.
-    pub(crate) fn hints(&self) -> impl Iterator<Item = &'static str> {
-        self.groups.iter().take(1).filter_map(|group| group.format.hint())
     }
 
     /// Checks that the quantisation of activations is supported.

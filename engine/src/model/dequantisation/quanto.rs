@@ -214,7 +214,7 @@ pub(super) fn read(config: &Config, map: &Config) -> Result<Dequantisation> {
     }
     let groups = kinds.iter().map(|weights| {
         let format = format_of(map, weights, hidden)?;
-        Ok(FormatGroup { format, activations: unsupported.clone() })
+        Ok(FormatGroup { format, activations: unsupported.clone(), may_have_input_factors: false })
     });
     let groups = groups.collect::<Result<Vec<_>>>()?;
     let name = format!("quanto, {}", kinds.join(", "));

@@ -23,8 +23,8 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: ElementDecoder<'f>,
-    /// Returns the F32 value that an element has in kernels that multiply with the codes themselves; `None` if it is the
-    /// decoded value.
+    /// Returns the F32 value that an element has in kernels that multiply with the codes themselves, or with scales of
+    /// another type; `None` if it is the decoded value.
     pub(crate) of_kernels: Option<ElementDecoder<'f>>,
 }
 
