@@ -298,11 +298,7 @@ pub(super) fn read(settings: &Config) -> Result<Dequantisation> {
         // transformers skips modules whose names contain the text.
         filter.excluded.push((text.to_owned(), ModulePattern::Part(text.to_owned())));
     }
-    let group = |stated: ModuleSettings| FormatGroup {
-        format: Box::new(Hqq { stated }),
-        activations: None,
-        may_have_input_factors: false,
-    };
+    let group = |stated: ModuleSettings| FormatGroup::new(Hqq { stated }, None);
     let Some(shared) = settings.object(SETTINGS)? else {
         // Files of hqq itself: each module's tensors state if and how it is quantised.
         filter.follows_file = true;
