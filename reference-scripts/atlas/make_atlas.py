@@ -48,8 +48,8 @@ For a run that fails, the table has the bound ratio at the first wrong tap, the 
 
 CAUSES = """Each cell counts the injected faults as named / among / unnamed / wrong, by the cause that xcheck names at
 the first wrong module. Named: only the right cause. Among: the right cause is one of several that explain every value.
-Unnamed: no cause. Wrong: only other causes. {count} models were measured on a busy machine, with a limit of 15 s of
-wall-clock time for each fault (xcheck's default is 10 s). xcheck has no cause for weights that are larger by a
+Unnamed: no cause. Wrong: only other causes. {count} models were measured on a busy machine, with a limit of 15 or
+90 s of wall-clock time for each fault (xcheck's default is 10 s). xcheck has no cause for weights that are larger by a
 thousandth.
 """
 
