@@ -83,7 +83,8 @@ fn every_format_passes_against_every_dump() {
     assert_formats_pass(MODELS);
 }
 
-/// Each model, in the format that its dumps were made of, passes against half of them.
+/// Asserts that the models pass against their dumps. Each dump is judged with the file format that its engine ran. Half
+/// of the dumps are tried.
 pub fn assert_formats_pass(models: &[(&str, &[&str], usize)]) {
     for &(model, types, taps) in models {
         let hugging_face = ["f32", "bf16"]

@@ -1,4 +1,4 @@
-//! HQQ and quanto: files that contradict themselves, or that ask for more than is supported, are refused with the key.
+//! HQQ and quanto: contradictory files and unsupported settings are refused, and the error names the key.
 
 use std::fs;
 use std::path::Path;

@@ -180,7 +180,7 @@ fn missing_or_damaged_scales_are_refused_with_their_name() {
     }
 }
 
-/// Folders whose inputs have factors.
+/// Folders of models with a `pre_quant_scale`.
 const SCALED: [&str; 4] =
     ["modelopt-smoothquant", "modelopt-int4-awq", "modelopt-nvfp4-awq", "modelopt-w4a8-awq"];
 
@@ -235,9 +235,9 @@ fn factors_of_inputs_are_one_positive_number_for_each_input() {
     }
 }
 
-/// A dump by an engine that multiplies inputs by other factors, and quantises them if `is_coded`.
+/// A dump by an engine that replaces each factor of an input by `factor(it)`, and quantises inputs if `is_coded`.
 fn scaled_dump(name: &str, n: Transformers, is_coded: bool, factor: fn(f32) -> f32) -> (TempDir, PathBuf) {
-    // An engine in bf16 has factors in bf16.
+    // An engine in bf16 rounds factors to bf16.
     let round = |factor: f32| if n == Transformers::F32 { factor } else { bf16::from_f32(factor).to_f32() };
     let change = |tensors: &mut Tensors| {
         let named = tensors.iter_mut().filter(|(name, _)| name.ends_with("pre_quant_scale"));
@@ -275,7 +275,7 @@ fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
         let (code, report) = checked(&folder(name), &right, &["--no-causes"]);
         assert_eq!(code, 0, "{name}, {n:?}, {is_coded}: {report:#}");
     }
-    // In bf16, inputs that are multiplied twice are rounded twice.
+    // `twice` is tested in f32 only: this dump multiplies once by factor², and an engine in bf16 would round twice.
     let is_exact = |(n, fault): &(Transformers, Fault)| *n == Transformers::F32 || fault.1 != "twice";
     let cases = engines.flat_map(|(name, n)| faults.map(|fault| (name, (n, fault))));
     for (name, (n, (factor, value))) in one_of(5, cases.filter(|(_, case)| is_exact(case))) {
@@ -292,7 +292,8 @@ fn factors_of_inputs_that_are_not_applied_or_inverted_are_named() {
     }
 }
 
-/// TensorRT-LLM rounds scales of 4-bit integers: for W4A8, quotients of both scales to f16, and else to the model's type.
+/// TensorRT-LLM rounds the scales of 4-bit integers: for W4A8, the quotient of both scales to f16; for W4A16, the
+/// scales to the model's type.
 #[test]
 fn weights_with_rounded_scales_pass() {
     let code = |name: &str, n: Transformers, factor: f32| {
@@ -321,7 +322,7 @@ fn weights_with_rounded_scales_pass() {
         let dump = recorded(&*model, &n, n.activation_type().name(), &input, &mut ());
         let file = copy.path().join("dump.safetensors");
         Clay::of(&dump).save(&file);
-        // The logits of whole runs differ by more than rounding.
+        // Over a whole run, the logits differ by more than rounding, so only local errors are judged.
         let (code, report) = checked(&folder(name), &file, &["--no-causes", "--introduced"]);
         let is_noted = report.to_string().contains("a kernel that multiplies with codes");
         assert_eq!(is_noted, code == 0, "{name}: {report:#}");
@@ -332,12 +333,12 @@ fn weights_with_rounded_scales_pass() {
     }
 }
 
-/// Kernels that multiply inputs by their factors and quantise them may not round in between.
+/// A fused kernel may multiply inputs by their factors without rounding the results.
 #[test]
 fn inputs_that_are_not_rounded_after_their_factors_pass() {
     let name = "modelopt-int4-awq";
     let model = ModelFiles::open(&folder(name)).expect("it is a model").load().expect("it loads").model;
-    // Without an operation of its own, the product with the factors is not rounded.
+    // `Faulty` does not forward the multiplication by factors to its base, so the results are not rounded.
     let numerics = Faulty { base: Base(&Transformers::Bf16), ..Faulty::default() };
     let dump = recorded(&*model, &numerics, "bf16", &RunInput::greedy(&[1, 39, 35, 26, 9, 41], 2), &mut ());
     let place = TempDir::new().expect("a folder");
@@ -398,7 +399,8 @@ fn excluded_modules_must_be_unquantised_and_others_quantised() {
     assert!(decoded(of_last("has_zero_point", false).path()).is_ok());
 }
 
-/// Factors that the file stores are part of the weight. Those of other layers are not compared, but no row may be lost.
+/// A wrong `pre_quant_scale` in the file fails. Factors that AWQ has moved to other layers are inconclusive, but a row
+/// of zeros fails.
 #[test]
 fn wrong_factors_of_inputs_and_lost_rows_do_not_pass_against_the_original() {
     let doubled = |data: &mut [u8]| {

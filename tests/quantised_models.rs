@@ -491,7 +491,8 @@ fn damaged_tensors_are_refused_with_their_name() {
     }
 }
 
-/// Tensors that say how the weight was made or is computed, or whose content is no array.
+/// Tensors whose shapes and types are not checked: they state how the weight was made or is computed, or contain no
+/// array.
 const UNREAD: [&str; 13] = [
     "bitsandbytes__nf4",
     "bitsandbytes__fp4",

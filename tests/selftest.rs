@@ -16,8 +16,8 @@ use xcheck::selftest::{
     SelfTestTable, TWINS, TestModel, other_kernels, sampled_faults,
 };
 
-/// `xcheck selftest` compares what it finds with the figures of `judge/selftest.toml`. It takes a minute, so a fifth of its
-/// faults and correct dumps stands for all, without the table of the largest missed faults.
+/// Compares results with the figures in `judge/selftest.toml`, as `xcheck selftest` does. The command takes a minute,
+/// so this test uses a fifth of its faults and correct dumps, and does not make the table of the largest missed faults.
 #[test]
 fn what_ships_finds_what_was_promised_and_nothing_else() {
     if is_every_case_asked_for() {

@@ -243,7 +243,7 @@ def test_calls_in_another_order_are_matched_by_their_values(models, tmp_path, wr
 
 @pytest.mark.parametrize(("later", "taken"), [([1.0, 0.7, 0.0], 0), ([1.0, 0.0, 0.0], 1), ([1.0, 0.2, 0.0], 1)])
 def test_a_wrong_value_is_not_taken_for_that_of_a_similar_later_call(later, taken):
-    """Layers that run several times have similar values; calls in another order have much nearer ones."""
+    """Layers that run several times have similar values, so only a much nearer value is taken out of order."""
     values = [torch.tensor([1.0, 1.0, 0.0]), torch.tensor(later)]
     rows = {("m", at, 0): Row("m", at, 0, (3,), torch.float32, "") for at in range(2)}
     dump = SimpleNamespace(rows=rows, value=lambda row: values[row.call])

@@ -69,7 +69,7 @@ def test_wrong_experts_are_wrong_in_either_choice(tied, bias):
 
 
 def test_a_fault_inside_the_experts_is_found_there_if_tokens_are_tied(tied):
-    """The rows of tokens whose experts are certain are judged, also inside of the experts."""
+    """If rounding cannot change a token's experts, its rows are judged, also inside the experts."""
     result = judged(tied, -3e-7, fault=parameter(f"{BLOCK}.experts.gate_up_proj", halves))
     assert result.wrong[0][0] == f"{BLOCK}.experts.act_fn"
 
@@ -98,7 +98,7 @@ def test_a_block_runs_again_once_for_each_other_choice(tied, monkeypatch):
 
 
 def biased(path, bias, *faults, dtype=torch.float32):
-    """Returns a candidate that prefers expert 2 by a number, with faults."""
+    """Returns a candidate with faults, whose router adds `bias` to the score of expert 2."""
     model = tiny.load(path, dtype)
     model.get_buffer(f"{BLOCK}.gate.e_score_correction_bias")[2] += bias
     with torch.no_grad():
@@ -109,7 +109,7 @@ def biased(path, bias, *faults, dtype=torch.float32):
 
 @pytest.mark.parametrize("bias", [3e-7, -3e-7])
 def test_taps_are_forced_when_a_block_runs_again(tied, bias):
-    """A wrong tap explains the values after it in either choice."""
+    """With the recorded value of a wrong tap, later values are explained, whichever experts are chosen."""
     model = biased(tied, bias, parameter(f"{BLOCK}.shared_experts.down_proj.weight", lambda w, m: 1.1 * w))
     dump, shared = tied / "dump.safetensors", []
     model.get_submodule(f"{BLOCK}.shared_experts").register_forward_hook(lambda *args: shared.append(args[-1]))

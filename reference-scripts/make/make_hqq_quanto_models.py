@@ -30,7 +30,7 @@ TOKENS = torch.tensor([[1, 39, 35, 26, 9, 41]])
 MODULE = "model.layers.0.mlp.down_proj"
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
-# Whole models in hqq's own format: the type, and the settings.
+# Whole models in hqq's own format: the model's type, and the settings of hqq.
 HQQ = {
     "hqq-bf16": (BF16, {"nbits": 4, "group_size": 64, "axis": 1}),
     "hqq-f16": (F16, {"nbits": 4, "group_size": 32, "axis": 0}),
@@ -44,7 +44,7 @@ HQQ_MODULES = {
     "hqq-1-bit": (F16, {"nbits": 1, "group_size": 8, "axis": 1}),
     "hqq-float-view": (BF16, {"nbits": 4, "group_size": 64, "axis": 0, "view_as_float": True}),
 }
-# The original, the type, the type of the weights, and whether it is a whole model.
+# The original, the model's type, the type of quantised weights, and True for a whole model (False: one module).
 QUANTO = {
     "quanto-int8": ("original", BF16, quanto.qint8, True),
     "quanto-int4": ("original", F32, quanto.qint4, True),
@@ -97,7 +97,7 @@ def hqq_weights(made):
 
 
 def make_hqq_with_transformers(original, folder):
-    """`HqqConfig` of transformers 4. It quantises and computes in f32, whatever type is asked for."""
+    """Quantises with `HqqConfig` of transformers 4, which always quantises and computes in f32."""
     config = AutoConfig.from_pretrained(original)
     config.rope_theta = config.rope_parameters.pop("rope_theta")  # the key of transformers 4
     del config.rope_parameters
@@ -124,7 +124,7 @@ def loaded_by_hqq(original, folder, dtype):
     made = AutoHQQHFModel.from_quantized(
         str(folder), compute_dtype=dtype, device="cpu", attn_implementation="eager"
     ).eval()
-    # hqq rounds RoPE's frequencies to the model's type, which the model does not.
+    # hqq rounds RoPE's frequencies to the model's type. The unquantised model does not, so they are restored.
     made.model.rotary_emb = loaded(original, dtype).model.rotary_emb
     return made
 
@@ -171,7 +171,7 @@ def make_quanto(original, folder, dtype, weights, is_whole):
 
 
 def ways(out):
-    """The function that makes each folder."""
+    """Returns the function that makes each folder, by the folder's name."""
     original = out / "original"
     if transformers.__version__.startswith("4."):
         return {"hqq": partial(make_hqq_with_transformers, original)}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/data/quantised/modelopt-*: the unquantised model of that folder, quantised and exported by NVIDIA Model Optimizer
-on a CPU, with the SHA-256 of the weights that its tensor classes decode.
+"""Makes tests/data/quantised/modelopt-*: the unquantised model of that folder, quantised and exported by NVIDIA Model
+Optimizer on a CPU, with the SHA-256 of the weights that its tensor classes decode.
 
-Folders of `MODELS` are whole models with dumps. `dump.safetensors` of FP8 and int8 is a run of Model Optimizer's modules with the exported weights.
-They have no CPU code for groups of 4-bit activations, so `dump.safetensors` of NVFP4, and each `dump-f32.safetensors`, is a run
-of the exported tensors whose activations Model Optimizer's functions quantise. The other folders have the tensors of one module.
-AWQ and SmoothQuant multiply the inputs of some products by `pre_quant_scale`. AWQ's search for these factors quantises weights;
-for NVFP4, `nvfp4_on_cpu` does so in place of a kernel for GPUs.
+Folders of `MODELS` are whole models with dumps. `dump.safetensors` of FP8 and int8 is a run of Model Optimizer's
+modules with the exported weights. These modules have no CPU code for groups of 4-bit activations. `dump.safetensors` of
+NVFP4, and each `dump-f32.safetensors`, is therefore a run of transformers with the exported tensors, in which Model
+Optimizer's functions quantise activations. The other folders have the tensors of one module. AWQ and SmoothQuant
+multiply the inputs of some products by `pre_quant_scale`. To find these factors, AWQ quantises weights. For NVFP4 the
+library does this with a GPU kernel, which `nvfp4_on_cpu` replaces.
 
     PYTHONPATH=python/src python reference-scripts/make/make_modelopt_models.py tests/data/quantised [modelopt-fp8 ...]
 """
@@ -78,7 +79,7 @@ WEIGHTS = {
 
 
 def nvfp4_on_cpu(inputs, block_size, amax, *_):
-    """Values quantised by the class for NVFP4, in place of the library's kernel for GPUs."""
+    """Replaces the library's GPU kernel: quantises and decodes values with the library's class for NVFP4."""
     step = amax.float() / (6 * 448)
     codes, scale, _ = qtensor.NVFP4QTensor.quantize(inputs, block_size, weights_scaling_factor_2=step)
     return codes.dequantize(inputs.dtype, scale=scale, double_scale=step, block_sizes={-1: block_size})
@@ -132,15 +133,15 @@ def make(out, name, config):
     requantize_resmooth_fused_llm_layers(made)
     fake = {}
     if name in ("modelopt-int4", "modelopt-int4-awq", "modelopt-w4a8-awq"):
-        # No class of the library decodes the packed format. Export and quantisers round ties to different codes; weights that are
-        # rounded once have no ties.
+        # No class of the library decodes the packed format, so its quantisers compute the decoded weights. They round
+        # ties to other codes than the export does. Weights that have been quantised before have no ties.
         linears = dict(made.named_modules()) if is_whole else {MODULE: made.get_submodule(MODULE)}
         for module, linear in linears.items():
             if module.endswith("_proj"):
                 quantiser = linear.weight_quantizer
                 first = quantiser[0] if name == "modelopt-w4a8-awq" else quantiser
                 linear.weight.data = first(linear.weight)
-                # Integers have no negative zero.
+                # Adding 0 turns -0 into 0: the exported integers have no negative zero.
                 fake[module] = quantiser(linear.weight) + 0.0
     live = copy.deepcopy(made)
     with tempfile.TemporaryDirectory() as saved:
@@ -195,7 +196,7 @@ def with_weights(made, weights):
 def exported(out, tensors, weights, own, dtype):
     """The model with the exported weights, in another type."""
     made = AutoModelForCausalLM.from_pretrained(out / "original", dtype=dtype, attn_implementation="eager").eval()
-    # AWQ changes the weights of norms.
+    # AWQ moves factors into the weights of norms, so the exported norms are needed.
     own_tensors = made.state_dict()
     made.load_state_dict({key: x for key, x in tensors.items() if key in own_tensors and not key.endswith("_proj.weight")}, strict=False)
     for module, weight in weights.items():

@@ -82,8 +82,9 @@ fn rounding_of_sum(place: &TokenPosition) -> f64 {
     f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64
 }
 
-/// Checks that the top tokens leave some probability for all other tokens. Only positions whose least likely top token
-/// exceeds rounding count. If nothing is left at any of these positions, the softmax ran over the top tokens only.
+/// Checks that the top tokens leave some probability for all other tokens. Skips positions at which the least likely
+/// top token is less likely than the rounding error. If the top tokens have all of the probability at all other
+/// positions, the softmax probably ran over the top tokens only.
 pub(crate) fn leave_a_share(places: &[TokenPosition]) -> (Verdict, String) {
     let step = coarseness(places);
     let shares = places.iter().filter_map(|place| {

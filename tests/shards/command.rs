@@ -15,8 +15,8 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-/// A report as text, without its command. Shards make no run with the causes supposed, so what such a run says is left out,
-/// and so is the command for it, which supposes each cause alone.
+/// Returns a report as text, without its command. Shards do not run the model again to confirm causes, so the results
+/// and commands of such runs are removed, too.
 fn told(path: &Path) -> String {
     let mut report = read(path);
     report.as_object_mut().expect("an object").remove("command");

@@ -228,7 +228,10 @@ fn of_dumps_that_hold_little() {
             }
         }
     }
-    assert!(failing >= 10, "of 12 with a fault, or of 24, {failing} fail");
+    assert!(
+        failing >= 10,
+        "{failing} faulty cases fail, expected at least 10 (of 12, or of 24 with every case)"
+    );
 }
 
 #[test]

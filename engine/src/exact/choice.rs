@@ -76,9 +76,9 @@ pub enum Choice {
     Biased,
     /// Rounding of activations before products with weights. The dump may record the unrounded activations.
     Operands,
-    /// Norms, scores and inputs with factors fused with the operations that read them.
+    /// Fusion of norms, scores and scaled inputs (`pre_quant_scale`) with the operations that read them.
     ChainedNorms,
-    /// Sums, norms, scores and inputs with factors fused with the operations that read them.
+    /// Fusion of sums, norms, scores and scaled inputs (`pre_quant_scale`) with the operations that read them.
     Chained,
     /// Row scales applied after the sum, which is rounded first.
     RoundedRowScales,

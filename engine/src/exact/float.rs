@@ -160,9 +160,9 @@ impl Float {
         (low * scale..=high * scale).contains(&number)
     }
 
-    /// Returns the interval of numbers that become `value` if they are computed in type `computed` and then stored in
-    /// this coarser type, divided by a scale. Rounding to `computed` may move a number across the end of the interval,
-    /// so the interval is wider than [`Float::cell`].
+    /// Returns the interval of numbers that an engine stores as `value`: it computes them in type `computed`, divides
+    /// them by `scale`, and rounds them to this coarser type. Rounding to `computed` may move a number across the end
+    /// of the interval, so the interval is wider than [`Float::cell`].
     pub(crate) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
         let (low, high) = self.cell(value / scale);
         if low == high || !value.is_finite() {

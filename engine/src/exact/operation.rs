@@ -71,8 +71,8 @@ pub trait Operation: Any + Send + Sync {
     }
 
     /// Returns true if a fused kernel may read the results before they are rounded. This applies to sums, norms,
-    /// multiplications by a number or by factors of columns, scores, tanh and short convolutions. Mamba-2's step sizes treat the sum of dt and
-    /// bias themselves.
+    /// scores, tanh, short convolutions, and multiplications by a number or by one factor for each column. The
+    /// operation of Mamba-2's step sizes includes the sum of dt and its bias.
     fn is_fused(&self) -> bool {
         false
     }

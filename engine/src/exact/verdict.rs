@@ -131,8 +131,8 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     declared
 }
 
-/// Returns the choices that explain the values equally well in place of the choice in `found` that applies to every
-/// layer. A short row may fit several choices; only the other layers show which of them the engine made.
+/// Returns other choices that explain the values as well as the one choice in `found` that all layers share. A short
+/// row may fit several choices. Only the other layers then show which choice the engine made.
 fn alternatives(
     compared: &ResultPair,
     (found, profile): (ChoiceSet, &Profile),

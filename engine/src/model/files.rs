@@ -68,7 +68,8 @@ pub enum ModelFiles {
         /// `tokenizer.model`, if it is of SentencePiece (Llama 2).
         tokenizer: Option<TokenizerFiles>,
     },
-    /// `config.json`, and `model.safetensors` or `pytorch_model.bin`, whole or in shards, or hqq's `qmodel.pt`.
+    /// `config.json` with a weight file: `model.safetensors` or `pytorch_model.bin` (whole or in shards), or hqq's
+    /// `qmodel.pt`.
     HuggingFace {
         /// `config.json`.
         config: FileBytes,

@@ -273,8 +273,8 @@ fn size_gain(mean_square: f64, bound: f64) -> f64 {
     if bound > 0.0 { (0.5 + 0.5 * mean_square / bound).ln() } else { 0.0 }
 }
 
-/// Returns the observed minus the predicted log-odds of each token. 0 if the token's log-odds are unknown, or if it is
-/// missing from the answer as predicted.
+/// Returns the observed minus the predicted log-odds of each token; 0 if the log-odds are unknown. A token that is
+/// missing from the answer has only an upper bound: the result is 0 unless the prediction exceeds this bound.
 fn residual(told: &[ToldOdds], predicted: &[f64]) -> Vec<f64> {
     let one = |(told, predicted): (&ToldOdds, &f64)| match told {
         ToldOdds::Known(told) => told - predicted,

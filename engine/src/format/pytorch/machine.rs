@@ -40,7 +40,7 @@ pub(super) fn result(pickle: &FileBytes, purpose: PicklePurpose) -> Result<(Mach
 pub(super) enum PicklePurpose {
     /// A dict of a model's tensors.
     StateDict,
-    /// A dict of modules, whose dicts have tensors and settings, as hqq saves them.
+    /// A dict of modules, as hqq saves them. Each module is a dict of tensors and settings.
     Modules,
     /// Activations: tensors in containers, or the results of transformers.
     Activations,

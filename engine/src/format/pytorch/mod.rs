@@ -1,4 +1,5 @@
-//! PyTorch checkpoints, `pytorch_model.bin`: state dicts saved by `torch.save` since version 1.6, and hqq's `qmodel.pt`.
+//! PyTorch checkpoints: state dicts saved by `torch.save` since version 1.6 (`pytorch_model.bin`), and hqq's
+//! `qmodel.pt`.
 //!
 //! The file is an uncompressed zip archive with one top folder of any name:
 //!

@@ -128,7 +128,7 @@ impl Global {
         GLOBALS.iter().find(|(known, ..)| *known == (module, name)).map(|&(_, global)| global)
     }
 
-    /// Returns the meaning of a name in a file of hqq's modules, which state types of torch.
+    /// Returns the meaning of a name in hqq's `qmodel.pt`, which also names types of torch, such as `torch.uint8`.
     pub(crate) fn of_modules(module: &str, name: &str) -> Option<Self> {
         match module {
             "torch" if name == "uint8" || DESCRIBED_TYPES.contains(&name) => Some(Global::Description),

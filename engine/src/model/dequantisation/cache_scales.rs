@@ -72,8 +72,8 @@ pub(super) fn is_one(name: &str) -> bool {
     CacheNumber::of(name).is_some()
 }
 
-/// Returns the scales of an FP8 cache under the names of the projections whose results it stores, also if these are fused
-/// in the file. Values without a scale have that of keys, as in vLLM.
+/// Returns the scales of an FP8 cache, named after the projection whose results they scale (`k_proj` or `v_proj`), even
+/// if the file fuses the projections. As in vLLM, a missing scale of values defaults to the scale of keys.
 ///
 /// # Errors
 /// If a scale is not a positive number, two tensors have different scales for one cache, or a zero point is not 0.

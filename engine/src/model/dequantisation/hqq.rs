@@ -1,4 +1,4 @@
-//! HQQ: codes of 1 to 8 bits in groups of inputs or outputs, with a zero point and a scale of any value for each group.
+//! HQQ: codes of 1 to 8 bits in groups of inputs or outputs. Each group has a scale and a zero point, both floats.
 //! Each module states its own format in small tensors, as hqq's `state_dict` and transformers write them. `qmodel.pt` of
 //! hqq has the same values as Python objects.
 
@@ -23,7 +23,7 @@ const SETTINGS: &str = "quant_config";
 /// Key of the settings of weights.
 const WEIGHT: &str = "weight_quant_params";
 
-/// Settings of a module that `config.json` states, too.
+/// Settings of a module in `config.json`. The module's own tensors state them, too.
 #[derive(Clone, Copy, Default)]
 struct ModuleSettings {
     bits: Option<usize>,
@@ -36,7 +36,8 @@ struct Hqq {
     stated: ModuleSettings,
 }
 
-/// A packing of codes: fields of a byte or word have the codes of rows that are far apart, the highest bits first.
+/// Packing of codes in words. The codes of a word are in one column, and in rows that are as far apart as possible. The
+/// first row has the highest bits.
 #[derive(Clone, Copy)]
 struct CodePacking {
     bits: usize,
@@ -59,12 +60,12 @@ impl CodePacking {
         Some(Self { bits, bytes, codes })
     }
 
-    /// Returns true if codes of that many bits are packed so.
+    /// Returns true if codes of `bits` bits may have this packing. A byte may store a code of 5 or 6 bits.
     fn holds(self, bits: usize) -> bool {
         bits == self.bits || self.bits == 8 && [5, 6].contains(&bits)
     }
 
-    /// Returns the code of a row and a column of the matrix of groups, which has `lines` rows of `width` words.
+    /// Returns the code at a row and a column of the matrix of groups. Its words are stored in `lines` rows of `width`.
     fn code(
         self,
         bytes: &[u8],
@@ -225,7 +226,7 @@ impl GroupLayout {
         match self.by_inputs {
             true if cols.is_multiple_of(group) => ScaleGroup::Inputs(group).grid(rows, cols),
             false if rows.is_multiple_of(group) => ScaleGroup::Block([group, 1]).grid(rows, cols),
-            // Groups of several outputs are a list.
+            // A group that spans several outputs (axis 1) or inputs (axis 0): the scales are a plain list.
             _ => ScaleGroup::Inputs(group).grid(1, rows * cols),
         }
     }

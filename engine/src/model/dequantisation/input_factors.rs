@@ -7,8 +7,8 @@ use crate::format::TensorFile;
 use crate::model::dequantisation::module_tensors::{self, FLOATS, ModuleTensors};
 use crate::model::dequantisation::{Dequantisation, WeightMatrix};
 
-/// Name of the factors of a module's inputs, after the module's name: Model Optimizer's AWQ and SmoothQuant multiply inputs by
-/// them before the inputs are quantised.
+/// Name of the tensor with the factors of a module's inputs, after the module's name. With Model Optimizer's AWQ and
+/// SmoothQuant, engines multiply inputs by these factors before they quantise the inputs.
 pub(super) const INPUT_FACTORS: &str = "pre_quant_scale";
 
 /// Returns the name under which a decoded checkpoint has the factors of a module's inputs. Other checkpoints have none.
@@ -24,7 +24,7 @@ pub(super) fn module_of(name: &str) -> Option<&str> {
 /// Returns the factors of a module's inputs; `None` if the file has none.
 ///
 /// # Errors
-/// If they are not one positive number for each input.
+/// If the file does not have one positive factor for each input.
 pub(super) fn of_module(module: &ModuleTensors, weight: &WeightMatrix) -> Result<Option<Vec<f32>>> {
     let Some(stored) = module.get(INPUT_FACTORS) else { return Ok(None) };
     let factors = module.numbers(INPUT_FACTORS, FLOATS, &[weight.cols])?;

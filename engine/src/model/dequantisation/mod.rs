@@ -87,7 +87,7 @@ pub struct Dequantisation {
     groups: Vec<FormatGroup>,
     filter: ModuleFilter,
     /// True if engines with a KV cache of 8-bit floats use the stored scales: the configuration states such a cache, or
-    /// none.
+    /// states no cache.
     may_have_float_cache: bool,
     /// The same settings with the tensor names of another library.
     other_names: Option<Box<Self>>,

@@ -1,8 +1,8 @@
 //! Model Optimizer's 4-bit integers: a byte has the codes of two neighbouring outputs, the first in the low bits.
 //!
-//! For products with 8-bit floats (`W4A8_AWQ`), the library rounds decoded integers to 8-bit floats with one scale for the
-//! matrix. TensorRT-LLM's kernels do not: their weights are integers times the quotient of both scales, in f16. Its kernels
-//! for `W4A16_AWQ` have scales in the model's type.
+//! For `W4A8_AWQ`, a weight is a code times its group's scale, and the library rounds it to an 8-bit float with one
+//! scale for the matrix. TensorRT-LLM's kernels do not round it: they multiply the code by the quotient of both scales
+//! in f16. Its kernels for `W4A16_AWQ` round the scales to the model's type.
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
@@ -12,7 +12,7 @@ use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::quant::round_to_small_float;
 use crate::weight::DType;
 
-/// Name of the scale of 8-bit floats.
+/// Name of the scale of the 8-bit floats to which `W4A8_AWQ` rounds weights.
 const FLOAT8_SCALE: &str = "weight_scale_2";
 
 /// Signed integers of 4 bits, packed along the outputs.

@@ -1,5 +1,6 @@
-//! optimum-quanto: `quanto_qmap.json` beside `config.json` lists the quantised modules, with the type of each one's
-//! weights. Bytes have one scale for each output; codes of 2 and 4 bits have a scale and a shift for each group.
+//! optimum-quanto: `quanto_qmap.json`, next to `config.json`, lists the quantised modules and the types of their
+//! weights. 8-bit weights have one scale for each output. Weights of 2 and 4 bits have a scale and a shift for each
+//! group.
 
 use std::collections::HashSet;
 
@@ -16,7 +17,7 @@ use crate::model::json::Config;
 use crate::model::quantisation;
 use crate::weight::DType;
 
-/// File of the quantised modules. Its content is read under this key of `config.json`.
+/// Name of the file that lists the quantised modules. The loader inserts its content into `config.json` under this key.
 pub(super) const FILE: &str = "quanto_qmap.json";
 
 const SCALE: &str = "weight._scale";
@@ -29,7 +30,7 @@ const BYTES: DenseTensors = DenseTensors {
     all: &[SCALE, "weight._data", "input_scale", "output_scale"],
 };
 
-/// Numbers of inputs that share a scale; the first one that divides the number of inputs is used.
+/// Group sizes. If a matrix has more than 128 inputs, quanto uses the first size that divides their number.
 const GROUPS: [usize; 4] = [128, 96, 64, 32];
 
 /// Group size with which torch's kernel for int4 is used, for weights in bf16.
@@ -99,8 +100,8 @@ impl WeightFormat for QuantoGroups {
         let [rows, cols] = self.shape(module.module, groups, width);
         let has_kernel =
             bits == 4 && dtype == DType::BF16 && width == KERNEL_GROUP && group_of(cols) == Some(width);
-        // The kernel has the middle of the range in place of the shift, rounded to bf16. The library decodes with the
-        // shift that it computes from this middle.
+        // In place of the shift, the kernel stores the value of code 8, the middle of the range, in bf16. The library
+        // decodes with a shift that it computes from this value.
         let middles: Vec<f32> =
             scales.iter().zip(&shifts).map(|(scale, shift)| round_to(dtype, 8.0 * scale - shift)).collect();
         if has_kernel {

@@ -1,4 +1,4 @@
-//! Files whose content is settings of the quantisation: `config.json`, and files of some libraries beside it.
+//! Files with settings of the quantisation: `config.json`, and files that some libraries write next to it.
 
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ use crate::model::quantisation;
 /// Files beside `config.json` with settings of the quantisation. The first existing one is read.
 pub(crate) const FILES: [&str; 2] = [modelopt::FILE, quanto::FILE];
 
-/// Parses `config.json`, with the content of another settings file under its name. hqq's own weight file needs no settings, so
-/// the method is added for it.
+/// Parses `config.json`, and inserts the content of another settings file under the name of that file. hqq's
+/// `qmodel.pt` needs no settings: the result then states the method `hqq`.
 ///
 /// # Errors
 /// If a file is not JSON.
@@ -37,7 +37,7 @@ pub(crate) fn config_json(
 /// Checks that a checkpoint without settings has no tensors of hqq or quanto, whose savers may omit the settings.
 ///
 /// # Errors
-/// Says how to state the settings.
+/// If the checkpoint has such a tensor. The message states which settings to add.
 pub(crate) fn check_unquantised(config: &Config, tensors: &TensorFile) -> Result<()> {
     const METHOD: &str = r#"{"quant_method": "hqq"}"#;
     for (ending, key, expected) in [

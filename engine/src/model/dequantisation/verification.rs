@@ -33,7 +33,7 @@ const SCALE: f64 = 1.0 / 128.0;
 /// Fewest inputs that make the factor of a row significant.
 const FEW_INPUTS: usize = 128;
 
-/// Ratio of the largest to the smallest factor above which the factors count as different.
+/// Factors count as different if the largest one is more than this many times the smallest one.
 const ALIKE: f64 = 1.1;
 
 /// Number of rounds in which factors of inputs and of outputs are fitted in turn.
@@ -65,7 +65,8 @@ pub enum WeightFinding {
     FitsWithFactors,
     /// The weight is the original times this factor.
     Scaled(f64),
-    /// The weight matches the original if its codes are read in this other way, with this relative error.
+    /// The weight fits the original much better if its codes are read in this other way. The number is the relative
+    /// error of that reading.
     FitsIn(WeightReading, f64),
     /// The weight does not match the original.
     Differs,
@@ -120,8 +121,8 @@ struct OriginalRows {
     rows: Vec<(usize, Vec<f32>)>,
 }
 
-/// Reads the rows of the original. `None` if its shape differs from the weight's, or its type cannot be read. If the file
-/// stores factors of inputs, the quantised weight is the original divided by them.
+/// Reads the rows of the original. `None` if its shape differs from the weight's, or its type cannot be read. Divides
+/// the rows by the stored factors of inputs, if there are any: the quantised weight is the original divided by them.
 fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix, factors: Option<&[f32]>) -> Option<OriginalRows> {
     let view = View::stored(&[weight.rows, weight.cols], tensor.dtype, tensor.data.clone())?;
     if tensor.shape != weight.shape() {
@@ -307,7 +308,7 @@ fn are_alike(factors: &[Option<f64>]) -> bool {
     low > 0.0 && high <= ALIKE * low
 }
 
-/// Sums that give the factor of a weight that brings it nearest to the original.
+/// Sums for a least-squares fit of `original = factor · weight`.
 #[derive(Clone, Copy, Default)]
 struct FactorSums {
     products: f64,

@@ -15,7 +15,7 @@ pub(crate) struct GatedProduct {
 }
 
 impl GatedProduct {
-    /// Returns true if the gate is the same factors in each row, which are part of a model.
+    /// Returns true if the gate consists of factors from the model file, the same in each row.
     pub(crate) fn has_factors(&self) -> bool {
         self.part == 0 && self.projected.origins().is_empty() && self.projected.shape() == self.x.shape()
     }

@@ -146,7 +146,7 @@ class Session:
         return message, {"exact": exact, "sigma": sigma}
 
     def follow_recorded(self, forcing: Forcing) -> None:
-        """Lets a run choose the recorded experts where rounding allows them."""
+        """Makes a run use the recorded experts where rounding allows them."""
         forcing.evaluation.on_tie = lambda choice, count: self.with_recorded_experts(choice, forcing)
 
     def with_recorded_experts(self, choice: Choice, forcing: Forcing) -> torch.Tensor | None:
@@ -241,7 +241,7 @@ class Session:
 
 
 def listed(makers: set[str]) -> str:
-    """Returns the paths of modules that choose; those of several layers as one."""
+    """Returns the paths of the modules that make a choice. Paths that differ only in the layer become one pattern."""
     roles = {LAYER_NUMBER.sub(".*", path, count=1) for path in makers}
     return " and ".join(sorted(makers if len(makers) == 1 else roles))
 

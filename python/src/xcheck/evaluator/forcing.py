@@ -19,7 +19,7 @@ from .rounding import Evaluation
 from .ties import BY_EXPERT
 from .tracked import Tracked, exact_of, fresh
 
-NEARER = 0.5  # distance of a row that is taken out of order, relative to that of the call's own
+NEARER = 0.5  # largest distance of a row that is taken out of order, relative to the distance of the call's own row
 SAME = 1 / 64  # error of a rounded value, relative to the largest value of its array
 
 OnSite = Callable[[Row, torch.Tensor], None]
@@ -191,7 +191,8 @@ class Forcing:
             distances = torch.cdist(self.dump.value(row).double(), exact).nan_to_num(torch.inf)
             nearest = torch.full((len(distances),), -1)
             taken: list[int] = []
-            # Certain rows first: a row of another choice has none of its own, and would take that of another token.
+            # Rows with a close match first. If the candidate chose another expert, a recorded row has no match and
+            # would take that of another token.
             for at in distances.min(1).values.argsort().tolist():
                 distances[at, taken] = torch.inf
                 nearest[at] = int(distances[at].argmin())

@@ -19,9 +19,9 @@ from .outputs import recorded
 from .ties import BY_EXPERT, Choice, is_within, token_axis
 from .tracked import Tracked, exact_of, fresh
 
-MOST = 6  # other choices of a token that are tried
+MOST = 6  # number of other choices that are tried for each token
 SAME = 1e-12  # difference of equal values in f64, relative to the largest one
-EXPERTS = re.compile(r"(.*?(?:^|\.)experts)\.")  # module of experts around another module
+EXPERTS = re.compile(r"(.*?(?:^|\.)experts)\.")  # path of the experts module that contains a module
 
 Judged = tuple[torch.Tensor, torch.Tensor]  # exact values and sigmas
 Sigma = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
@@ -30,7 +30,7 @@ Tied = dict[tuple[str, int], torch.Tensor]
 
 
 class Outputs(dict[tuple[str, int, int], Judged]):
-    """Outputs inside of a module that ran again, by site, and its own output."""
+    """Outputs inside a module that ran again, by site. `whole` is the output of the module itself."""
 
     whole: Optional[torch.Tensor] = None
 
@@ -52,7 +52,7 @@ def another(choice: Choice, number: int) -> torch.Tensor | None:
 
 
 class OtherChoices:
-    """Runs with other choices. Each one runs once for all modules inside, however many experts there are."""
+    """Runs a block again with other choices: one run for each choice, which gives the outputs of all modules inside."""
 
     def __init__(self, forcing: Forcing, sigma: Sigma, recorded_experts: RecordedExperts):
         self.forcing = forcing
@@ -61,12 +61,12 @@ class OtherChoices:
         self.path = ""  # module that ran again
         self.choices: list[Choice] = []
         self.runs: list[Outputs | None] = []  # by the number of the other choice; None if there is no such choice
-        self.tied_path = ""  # module of experts that the next two are about
+        self.tied_path = ""  # experts module of the next two fields
         self.tied_choices: list[Choice] = []
         self.from_tied: Tied = {}
 
     def outputs(self, row: Row, choices: list[Choice]) -> Iterator[Judged]:
-        """Yields a module's output for each other choice. The module around it and the choosing ones runs again."""
+        """Yields a module's output for each other choice. Runs the smallest module that contains it and the routers."""
         path = around([row.module, *(choice.path for choice in choices)])
         if not path or not self.is_repeatable(path, path == row.module):
             return
@@ -92,13 +92,13 @@ class OtherChoices:
         return is_complete and all(bool(((value - exact).abs() <= limit).all()) for value, _ in found)
 
     def is_repeatable(self, path: str, has_run: bool) -> bool:
-        """Returns true for the first call of a module without a cache, which would be added to twice."""
+        """Returns true if a module may run again: for its first call, and without a cache, which would grow twice."""
         given = self.forcing.given.get(path)
         calls = self.forcing.calls.get(path, 0) - has_run
         return given is not None and not calls and not any(is_cache(part) for part in (*given[0], *given[1].values()))
 
     def run(self, path: str, number: int) -> Outputs | None:
-        """Runs a module again with another choice; returns the outputs inside, or None if no row has so many choices."""
+        """Runs a module with the other choice `number`; returns the outputs inside. None if no row has so many."""
         forcing, outputs, is_other = self.forcing, Outputs(), [False]
         args, kwargs = forcing.given[path]
 
@@ -118,7 +118,7 @@ class OtherChoices:
         return outputs if is_other[0] else None
 
     def undetermined(self, row: Row, choices: list[Choice], tokens: int) -> torch.Tensor | None:
-        """Returns true for values inside of experts that a tied choice decides; None if their tokens are not known."""
+        """Returns a mask of the values inside experts that depend on a tied choice; None if it cannot be determined."""
         found = EXPERTS.match(row.module)
         path = found.group(1) if found is not None else ""
         tied = tied_of(choices, tokens)
@@ -126,7 +126,7 @@ class OtherChoices:
             return None
         several = len(self.forcing.calls_of[row.module, row.pass_number]) > 1
         if several and not are_same_experts(self.forcing.model.get_submodule(path), choices):
-            return None  # calls of experts may be those of others
+            return None  # the same call number may mean different experts
         if path != self.tied_path or not is_same(choices, self.tied_choices):
             self.tied_path, self.tied_choices = path, list(choices)
             self.from_tied = marked(self.forcing, path, tied)
@@ -141,13 +141,13 @@ def is_same(choices: list[Choice], others: list[Choice]) -> bool:
 
 
 def tied_of(choices: list[Choice], tokens: int) -> torch.Tensor | None:
-    """Returns the tokens whose choices rounding can decide; None if they are not known."""
+    """Returns a mask of the tokens whose choices rounding can decide; None if it is unknown."""
     rows = [choice.rows for choice in choices if choice.rows is not None and len(choice.rows) == tokens]
     return torch.stack(rows).any(0) if rows and len(rows) == len(choices) else None
 
 
 def are_same_experts(module: Any, choices: list[Choice]) -> bool:
-    """Returns true if each expert that rounding can exchange has another token: the same experts are called."""
+    """Returns true if all choices call the same experts: each expert that rounding can drop has an untied token."""
     count = getattr(module, "num_experts", None)
 
     def has_others(choice: Choice) -> bool:
@@ -160,7 +160,7 @@ def are_same_experts(module: Any, choices: list[Choice]) -> bool:
 
 
 def marked(forcing: Forcing, path: str, tied: torch.Tensor) -> Tied:
-    """Returns true for the values inside of a module of experts that follow from tied tokens, by module and call.
+    """Returns masks of the values inside an experts module that depend on tied tokens, by module and call.
 
     The module runs again with NaN in the rows of these tokens.
     """

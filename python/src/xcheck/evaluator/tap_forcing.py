@@ -97,7 +97,7 @@ class TapForcing:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Writes the candidate's values again while a module runs again, and judges none."""
+        """Forces the recorded taps while a module runs again, without judging them a second time."""
         kept = self.left, self.outputs, self.on_tap, self.on_missing
         self.left = {row.site: row for rows in self.rows.values() for row, _ in rows}
         self.outputs, self.on_tap, self.on_missing = {}, ignored, ignored

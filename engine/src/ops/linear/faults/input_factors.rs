@@ -1,4 +1,5 @@
-//! Factors of the inputs of a quantised matrix (`pre_quant_scale` of Model Optimizer): not applied, inverted, or applied twice.
+//! Faults in the factors of a quantised matrix's inputs (`pre_quant_scale` of Model Optimizer): factors that are
+//! missing, inverted, or applied twice.
 
 use crate::change::outer_operations::made_by;
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
@@ -19,11 +20,12 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Suffixes of values: activations are quantised by the stored scale, too, with the types of [`input_scales`].
+/// Suffixes of values for engines that also quantise activations by the stored scale. The second string is the suffix
+/// of the same types in [`input_scales`]; `None` selects its default.
 const SUFFIXES: [(&str, Option<&str>); 3] =
     [(":codes", None), (":short", Some(":short")), (":values", Some(":values"))];
 
-/// Returns the values that apply to a product whose inputs have factors.
+/// Returns the values to try for a product whose inputs have factors; none for other products.
 fn words(at: &SiteContext) -> Vec<String> {
     if scaled_input(at).is_none() {
         return Vec::new();
@@ -31,7 +33,7 @@ fn words(at: &SiteContext) -> Vec<String> {
     let is_short = short_type(at.n.profile().results).is_some();
     let words: Vec<&str> =
         ["none", "inverse", "twice"].into_iter().chain(is_short.then_some("reciprocal")).collect();
-    // Wrong factors may hide that an engine quantises activations.
+    // With wrong factors, xcheck may not have noticed that the engine quantises activations.
     let is_open = at.n.profile().activation_codes.is_none()
         && own(at).is_some_and(|product| product.w.input_scale().is_some());
     let suffixes: &[_] = match (is_open, is_short) {
@@ -43,15 +45,16 @@ fn words(at: &SiteContext) -> Vec<String> {
     suffixes.flat_map(|suffix| words.iter().map(move |word| format!("{word}{suffix}"))).collect()
 }
 
-/// Returns the input of a product before its factors, `[T, inputs]`, and the factors; `None` for a product without factors.
+/// Returns the input of a product before it is multiplied by factors, `[T, inputs]`, and the factors. `None` for a
+/// product without factors.
 fn scaled_input(at: &SiteContext) -> Option<(Tensor, Vec<f32>)> {
-    // The router of Gemma 4 has factors of its own.
+    // Gemma 4's router also multiplies its input by factors. These are not a `pre_quant_scale`.
     let node = made_by(input(at).filter(|_| at.site.point != Point::RouterLogits)?)?;
     let product = node.operation::<GatedProduct>().filter(|product| product.has_factors())?;
     Some((product.x.clone(), product.projected.row(0).to_vec()))
 }
 
-/// Computes the product of inputs with other factors.
+/// Computes the product with wrong factors of its inputs.
 fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
     let (x, factors) = scaled_input(at)?;
     let with = |(suffix, types): (&'static str, _)| Some((value.strip_suffix(suffix)?, Some(types)));

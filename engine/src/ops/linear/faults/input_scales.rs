@@ -115,7 +115,8 @@ fn codes(at: &SiteContext, stored: &InputScale, suffix: Option<&str>) -> Option<
     }
 }
 
-/// Computes the product of activations that are quantised by the matrix's stored scale, with the types of a suffix.
+/// Computes the product of activations that are quantised by the matrix's stored scale. `suffix` selects the types in
+/// which they are quantised.
 pub(super) fn multiplied_by_stored(
     at: &SiteContext,
     x: &Tensor,

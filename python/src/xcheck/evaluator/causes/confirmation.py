@@ -32,7 +32,7 @@ def confirmed(trial: Trial, change: Change) -> int:
 
 
 def wrong_calls(trial: Trial, change: Change) -> frozenset[int]:
-    """Returns the wrong calls of a module if others in the same pass are right, such as one of two rotations."""
+    """Returns the wrong calls of a module if other calls in the same pass are right, e.g. one of two kinds of RoPE."""
     if trial.root != trial.name or not isinstance(change, CodeChange) or trial.is_short:
         return frozenset()
     session = trial.session
@@ -43,7 +43,7 @@ def wrong_calls(trial: Trial, change: Change) -> frozenset[int]:
 
 
 def told(trial: Trial) -> str:
-    """Returns the call of the module in words: the text that it is given, such as a type of layers, or its number."""
+    """Describes a call for messages: by the text arguments of the call, such as a layer type, or by its number."""
     texts = [value for value in (*trial.args, *trial.kwargs.values()) if isinstance(value, str)]
     return f"for {' and '.join(texts)} only" if texts else f"in call {trial.site[1]} of {trial.path} only"
 
@@ -74,7 +74,10 @@ def is_wrong(trial: Trial, path: str) -> bool:
 
 
 def holds(trial: Trial, change: Change, paths: frozenset[str], calls: frozenset[int] | None = None) -> bool:
-    """Runs all passes with the change in some modules, or in some of their calls, and judges every recorded output."""
+    """Runs all passes with the change in some modules, or only in some of their calls.
+
+    Returns false if an output that was right becomes wrong, or one that the change must explain stays wrong.
+    """
     session = trial.session
     model = change.model if change.model is not None else session.model
     if change.model is not None:

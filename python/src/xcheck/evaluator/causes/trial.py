@@ -64,7 +64,7 @@ class Exact(Evaluation):  # type: ignore[no-untyped-call]
 
 
 def roughly(scores: Tracked) -> Tracked:
-    """Returns scores with errors, so that recorded experts whose scores are nearly as large are chosen."""
+    """Returns scores with an assumed error, so that recorded experts are chosen if their scores are nearly as large."""
     size = torch.where(scores.exact.isfinite(), scores.exact.abs(), 0.0).amax(-1, keepdim=True)
     return fresh(scores.exact, scores.dtype, (ROUGH * size).square().expand_as(scores.exact))
 
@@ -83,7 +83,7 @@ class Fit:
 
 
 UNCHANGED = Change(0, {})
-ROUGH = 2.0**-9  # sigma of a score, relative to the largest one; a run with errors decides
+ROUGH = 2.0**-9  # assumed sigma of a score, relative to the largest score; a later run computes it and decides
 GENEROUS = 16.0  # a change may raise sigma by this factor
 
 
