@@ -281,7 +281,7 @@ fn products_of_torchs_int4_kernel_pass_with_a_note() {
 #[test]
 fn weights_of_hqq_in_another_compute_dtype_pass_with_a_note() {
     let scale = |q: &mut Vec<f64>| q.iter_mut().for_each(|value| *value *= 1.02);
-    for (name, dtype) in [("hqq-bf16", "f16"), ("hqq-f16", "bf16")] {
+    for (name, dtype) in [("hqq", "bf16"), ("hqq-bf16", "f16"), ("hqq-f16", "bf16")] {
         let file = folder(name).join(format!("dump-{dtype}.safetensors"));
         let (code, report) = checked(&folder(name), &file, &["--no-causes"]);
         assert_eq!(code, 0, "{name}: {report:#}");

@@ -148,6 +148,12 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
+    /// Creates a vector of `f32`.
+    pub(crate) fn vector(numbers: &[f32]) -> Self {
+        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Self { dtype: DType::F32, shape: vec![numbers.len()], data: data.into() }
+    }
+
     /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -185,8 +191,9 @@ pub struct Matrix {
     cache_scales: Option<Arc<Vec<f32>>>,
     /// Smallest absolute activation whose column is not quantised (LLM.int8()).
     outliers: Option<f32>,
-    /// Weight values (`f32`) of kernels that multiply without decoding the weight first, if they differ.
-    of_kernels: Option<LazyBytes>,
+    /// Weight values of kernels that multiply without decoding the weight first, or decode it in another type, if they
+    /// differ. Each set of values has its own element type.
+    of_kernels: Vec<(DType, LazyBytes)>,
 }
 
 impl Matrix {
@@ -218,7 +225,7 @@ impl Matrix {
             input_scale: None,
             cache_scales: None,
             outliers: None,
-            of_kernels: None,
+            of_kernels: Vec::new(),
         })
     }
 
@@ -264,27 +271,34 @@ impl Matrix {
         Self { outliers, ..self }
     }
 
-    /// Returns the name under which a decoded checkpoint has the weight values of kernels.
-    pub(crate) fn tensor_of_kernels(module: &str) -> String {
-        format!("{module}.weight.of_kernels")
+    /// Element types of the weight values of kernels.
+    pub(crate) const TYPES_OF_KERNELS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+    /// Returns the name under which a decoded checkpoint has the weight values of kernels, in one of
+    /// [`Matrix::TYPES_OF_KERNELS`].
+    pub(crate) fn tensor_of_kernels(module: &str, dtype: DType) -> String {
+        format!("{module}.weight.of_kernels.{dtype}")
     }
 
-    /// Returns the matrix with the weight values of kernels that multiply without decoding the weight first; `None` if they
-    /// use the same values.
-    pub(crate) fn of_kernels(&self) -> Option<Self> {
-        let data = self.of_kernels.clone()?;
-        Some(Self { dtype: DType::F32, data, of_kernels: None, ..self.clone() })
+    /// Returns the matrix with the weight values of kernels that multiply without decoding the weight first, or decode it
+    /// in another type; `None` if they use the same values. Of several sets, selects one with a type for which `is_wanted`
+    /// is true, or else the first one.
+    pub(crate) fn of_kernels(&self, is_wanted: impl Fn(DType) -> bool) -> Option<Self> {
+        let wanted = self.of_kernels.iter().find(|(dtype, _)| is_wanted(*dtype));
+        let (dtype, data) = wanted.or(self.of_kernels.first())?.clone();
+        Some(Self { dtype, data, of_kernels: Vec::new(), ..self.clone() })
     }
 
     /// Returns true if kernels that multiply without decoding the weight first use other values.
     pub(crate) fn has_values_of_kernels(&self) -> bool {
-        self.of_kernels.is_some()
+        !self.of_kernels.is_empty()
     }
 
-    /// Sets the weight values of kernels (F32); returns `None` if the shape or type differs.
-    pub fn with_values_of_kernels(self, values: &StoredTensor) -> Option<Self> {
-        let fits = values.dtype == DType::F32 && values.shape == [self.rows, self.cols];
-        fits.then(|| Self { of_kernels: Some(values.data.clone()), ..self })
+    /// Adds weight values of kernels (F32, F16 or BF16); returns `None` if the shape or type differs.
+    pub fn with_values_of_kernels(mut self, values: &StoredTensor) -> Option<Self> {
+        let fits = Self::TYPES_OF_KERNELS.contains(&values.dtype) && values.shape == [self.rows, self.cols];
+        self.of_kernels.push((values.dtype, values.data.clone()));
+        fits.then_some(self)
     }
 
     /// Sets the stored scale of activations.
@@ -351,7 +365,8 @@ impl Matrix {
             let row_bytes = all.len() / self.rows;
             all.slice(first * row_bytes..(first + rows) * row_bytes)
         };
-        let [scales, of_kernels] = [&self.scales, &self.of_kernels].map(|all| all.as_ref().map(part));
+        let scales = self.scales.as_ref().map(part);
+        let of_kernels = self.of_kernels.iter().map(|(dtype, all)| (*dtype, part(all))).collect();
         Self { rows, data: part(&self.data), scales, of_kernels, cache_scales: None, ..*self }
     }
 
@@ -365,14 +380,15 @@ impl Matrix {
             let row = |&row: &usize| bytes.at(row * width..(row + 1) * width).to_vec();
             LazyBytes::from(rows.iter().flat_map(row).collect::<Vec<u8>>())
         };
-        let [scales, of_kernels] = [&self.scales, &self.of_kernels].map(|all| all.as_ref().map(of));
+        let scales = self.scales.as_ref().map(of);
+        let of_kernels = self.of_kernels.iter().map(|(dtype, all)| (*dtype, of(all))).collect();
         Self { rows: rows.len(), data: of(&self.data), scales, of_kernels, cache_scales: None, ..*self }
     }
 
     /// Replaces the encoded elements; returns `None` if the length differs. Kernels then use the same values.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
         let data = LazyBytes::from(data);
-        (data.len() == self.data.len()).then(|| Self { data, of_kernels: None, ..self.clone() })
+        (data.len() == self.data.len()).then(|| Self { data, of_kernels: Vec::new(), ..self.clone() })
     }
 
     /// Returns the encoded elements of one row.

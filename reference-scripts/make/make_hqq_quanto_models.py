@@ -107,6 +107,18 @@ def make_hqq_with_transformers(original, folder):
     made = loaded(folder, F32)
     write_facts(folder, hqq_weights(made))
     run(made, folder / "dump.safetensors")
+    run(quantised_by_hqq(original, folder, BF16, config), folder / "dump-bf16.safetensors")
+
+
+def quantised_by_hqq(original, folder, dtype, config):
+    """A model of another type with the modules of a folder: hqq rounds their scales to this type."""
+    made, stored = loaded(original, dtype, config=config), load_file(folder / "model.safetensors")
+    for name in [name.removesuffix(".W_q") for name in stored if name.endswith(".W_q")]:
+        module = HQQLinear(None, None, compute_dtype=dtype, device="cpu")
+        own = {key.removeprefix(f"{name}."): x for key, x in stored.items() if key.startswith(f"{name}.")}
+        module.load_state_dict(own)
+        made.set_submodule(name, module)
+    return made
 
 
 def make_hqq(original, folder, dtype, settings):

@@ -127,6 +127,7 @@ fn explained() -> RoundingEvaluation {
     };
     let judged = OperationVerdict {
         reads_unrounded: None,
+        is_impossible: false,
         evaluated: 3,
         dump: side(1, 2.5, 0.250_000_02),
         engine: side(0, 0.5, 0.25),

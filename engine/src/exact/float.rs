@@ -105,7 +105,7 @@ impl Float {
 
     /// Returns the distance between neighbouring numbers of this type at a value.
     #[inline]
-    fn step(self, value: f64) -> f64 {
+    pub(crate) fn step(self, value: f64) -> f64 {
         const EXPONENT: u64 = 0x7FF << 52;
         let power = f64::from_bits(value.to_bits() & EXPONENT);
         power.max(self.least()) * power_of_two(1 - self.format().0)

@@ -70,6 +70,13 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
+    /// Returns true if no input gives a value near `value` as the result at index `flat`. Only operations whose results
+    /// are on a grid, whatever the inputs, return true. `step` is the distance between neighbouring numbers of the
+    /// value's type.
+    fn excludes(&self, _flat: usize, _value: f64, _step: f64) -> bool {
+        false
+    }
+
     /// Returns true if a fused kernel may read the results before they are rounded. This applies to sums, norms,
     /// scores, tanh, short convolutions, and multiplications by a number or by one factor for each column. The
     /// operation of Mamba-2's step sizes includes the sum of dt and its bias.
@@ -243,6 +250,21 @@ pub fn evaluate(tensor: &Tensor, choices: ChoiceSet, wanted: &[usize]) -> Vec<Ex
     }
     found.extend(rest.iter().map(given));
     found
+}
+
+/// Returns true if no input of the operation that computed a tensor gives a value near `value` at index `flat`. `stored`
+/// is the type that the value was stored in, if it is smaller than the type of the operation's results.
+pub(crate) fn is_excluded(tensor: &Tensor, flat: usize, value: f64, stored: Option<Float>) -> bool {
+    let mut start = 0;
+    tensor.origins().iter().any(|origin| {
+        let at = flat.checked_sub(start).filter(|&at| at < origin.range.len());
+        start += origin.range.len();
+        let node = at.and_then(|at| Some((node_of(origin)?, at + origin.range.start)));
+        node.is_some_and(|(node, at)| {
+            let types = [Some(node.profile.results), stored].into_iter().flatten();
+            node.stage.excludes(at, value, types.map(|float| float.step(value)).fold(0.0, f64::max))
+        })
+    })
 }
 
 /// Values that were rounded when stored. Each value represents all numbers within its error bound.

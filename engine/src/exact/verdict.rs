@@ -7,7 +7,7 @@ use crate::exact::bias::{BiasAccumulator, ResultWindow, SharedError};
 use crate::exact::choice::{Choice, ChoiceSet};
 use crate::exact::error_statistics::ErrorStatistics;
 use crate::exact::float::Float;
-use crate::exact::operation::{ColumnEvaluator, Node, evaluate, is_given, node_of};
+use crate::exact::operation::{ColumnEvaluator, Node, evaluate, is_excluded, is_given, node_of};
 use crate::exact::profile::{FusedResults, Operands, Profile};
 use crate::exact::result_pair::{EngineErrors, PIECE, ResultPair};
 use crate::exact::value::ExactValue;
@@ -35,6 +35,8 @@ pub struct OperationVerdict {
     /// True if a norm reads a sum before it is rounded to a short type. `None` if undetermined, or if only the norm's
     /// mean square reads the unrounded sum.
     pub reads_unrounded: Option<bool>,
+    /// True if no input of the operation gives one of the dump's values.
+    pub is_impossible: bool,
 }
 
 /// Minimum number of values that shows whether a norm reads its sum before rounding. About a fifth of the values
@@ -80,6 +82,9 @@ pub fn judge(compared: &ResultPair, may_differ: bool) -> Option<OperationVerdict
 fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     let nodes = || compared.traced.origins().iter().filter_map(node_of);
     let (mut declared, examples, _) = judge_by(compared, ChoiceSet::default());
+    let is_impossible =
+        |&flat: &usize| is_excluded(compared.traced, flat, compared.sides[0].get(flat), compared.stored);
+    declared.is_impossible = examples.iter().any(is_impossible);
     if nodes().any(|node| node.own != node.profile) {
         declared.engine = judge_by(compared, ChoiceSet::OWN).0.engine;
     }

@@ -30,6 +30,8 @@ pub struct RoundingEvaluation {
     pub(crate) is_tf32: bool,
     /// True if the engine sums a product in parts, as several devices do, and rounds each part.
     pub(crate) is_in_parts: bool,
+    /// True if no input of the last operation gives one of the dump's values, whatever comes before.
+    pub(crate) is_impossible: bool,
     /// The lengths of the tap's axes.
     pub(crate) shape: Vec<usize>,
 }
@@ -37,8 +39,16 @@ pub struct RoundingEvaluation {
 impl RoundingEvaluation {
     /// Makes an evaluation from a verdict. `role` is the dump's role, `shape` the shape of the values.
     pub fn new(judged: OperationVerdict, role: Role, shape: &[usize]) -> Self {
-        let OperationVerdict { evaluated, dump, engine, found, alternatives, profile, reads_unrounded } =
-            judged;
+        let OperationVerdict {
+            evaluated,
+            dump,
+            engine,
+            found,
+            alternatives,
+            profile,
+            reads_unrounded,
+            is_impossible,
+        } = judged;
         let (candidate, reference) = match role {
             Role::Candidate => (dump, engine),
             Role::Reference => (engine, dump),
@@ -60,6 +70,7 @@ impl RoundingEvaluation {
             is_fused,
             is_tf32,
             is_in_parts,
+            is_impossible,
             shape,
         }
     }

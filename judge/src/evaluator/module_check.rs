@@ -361,6 +361,7 @@ fn evaluation(
         is_fused: false,
         is_tf32: false,
         is_in_parts: false,
+        is_impossible: false,
         shape: exact.shape.clone(),
     };
     let width = exact.shape.last().copied().unwrap_or(1);

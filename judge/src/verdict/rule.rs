@@ -117,6 +117,9 @@ impl SiteResult {
             Some(Some(why)) if self.is_single_operation || self.breaks_a_demand() => {
                 Judgement::sure(Verdict::Fail, why)
             }
+            Some(Some(why)) if self.explained.as_ref().is_some_and(|explained| explained.is_impossible) => {
+                Judgement::sure(Verdict::Fail, format!("{why}; no input of the operation gives these values"))
+            }
             Some(Some(why)) => Judgement { verdict: Verdict::Fail, reason: Some(why), doubt: Doubt::Exceeds },
             None => Judgement { verdict: Verdict::Fail, reason: None, doubt: Doubt::Exceeds },
         }

@@ -23,9 +23,9 @@ mod reader;
 mod value;
 
 use archive::Archive;
-use bytes::Bytes;
 use layout::Layouts;
 use machine::PicklePurpose;
+use value::PickleTensor;
 
 use super::escape::EscapedText;
 use super::{FileBytes, NameIndex, TensorFile};
@@ -65,10 +65,7 @@ impl Pytorch {
         if is_modules_file(source) {
             return Self::read_modules(source);
         }
-        let mut archive = Archive::open(source)?;
-        archive.refuse_big_endian()?;
-        let pickle = archive.source_of("data.pkl")?;
-        let mut layouts = Layouts::new(archive);
+        let (pickle, mut layouts) = opened(source)?;
         let mut entries = Vec::new();
         let mut offsets = Vec::new();
         for (name, tensor) in machine::run(&pickle)? {
@@ -81,16 +78,9 @@ impl Pytorch {
 
     /// Reads hqq's file: a dict of modules. Settings of modules become tensors, as in hqq's safetensors files.
     fn read_modules(source: &FileBytes) -> Result<Self> {
-        let mut archive = Archive::open(source)?;
-        archive.refuse_big_endian()?;
-        let pickle = archive.source_of("data.pkl")?;
-        let mut layouts = Layouts::new(archive);
+        let (pickle, mut layouts) = opened(source)?;
         let found = nested_tensors::run(&pickle, PicklePurpose::Modules)?;
-        let mut entries = Vec::new();
-        for (name, tensor) in found.tensors {
-            let stored = layouts.stored(&pickle, EscapedText(&name), &tensor)?;
-            entries.push((name, stored));
-        }
+        let mut entries = stored(&pickle, &mut layouts, found.tensors)?;
         entries.extend(found.facts);
         let offsets = vec![0; entries.len()];
         let tensors = NameIndex::new(&pickle, "tensor", entries, &offsets)?;
@@ -102,18 +92,11 @@ impl Pytorch {
     /// # Errors
     /// See [`Pytorch::read`]; tensors may be in any container.
     pub(super) fn nested(source: &FileBytes) -> Result<NestedTensors> {
-        let mut archive = Archive::open(source)?;
-        archive.refuse_big_endian()?;
-        let pickle = archive.source_of("data.pkl")?;
-        let mut layouts = Layouts::new(archive);
+        let (pickle, mut layouts) = opened(source)?;
         let found = nested_tensors::run(&pickle, PicklePurpose::Activations)?;
-        let mut arrays = Vec::new();
-        for (name, tensor) in found.tensors {
-            let stored = layouts.stored(&pickle, EscapedText(&name), &tensor)?;
-            arrays.push((name, stored));
-        }
+        let mut arrays = stored(&pickle, &mut layouts, found.tensors)?;
         arrays.extend(found.numpy);
-        arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
+        arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, integers(vec![ids.len()], &ids))));
         Ok(NestedTensors { arrays, others: found.others })
     }
 
@@ -124,13 +107,34 @@ impl Pytorch {
     pub(super) fn pickled(source: &FileBytes) -> Result<NestedTensors> {
         let found = nested_tensors::run(source, PicklePurpose::Activations)?;
         let mut arrays = found.numpy;
-        arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
+        arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, integers(vec![ids.len()], &ids))));
         let tensors = found.tensors.into_iter().map(|(name, _)| name);
         Ok(NestedTensors { arrays, others: found.others.into_iter().chain(tensors).collect() })
     }
 }
 
-fn of_ids(ids: &[i64]) -> StoredTensor {
-    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    StoredTensor { dtype: DType::I64, shape: vec![ids.len()], data: Bytes::from(bytes).into() }
+/// Opens the archive. Returns its pickle, and the reader of its tensors.
+fn opened(source: &FileBytes) -> Result<(FileBytes, Layouts<'_>)> {
+    let mut archive = Archive::open(source)?;
+    archive.refuse_big_endian()?;
+    Ok((archive.source_of("data.pkl")?, Layouts::new(archive)))
+}
+
+/// Reads tensors, with their names.
+fn stored(
+    pickle: &FileBytes,
+    layouts: &mut Layouts,
+    tensors: Vec<(String, PickleTensor)>,
+) -> Result<Vec<(String, StoredTensor)>> {
+    let read = |(name, tensor): (String, PickleTensor)| {
+        let stored = layouts.stored(pickle, EscapedText(&name), &tensor)?;
+        Ok((name, stored))
+    };
+    tensors.into_iter().map(read).collect()
+}
+
+/// Returns a tensor of integers.
+fn integers(shape: Vec<usize>, numbers: &[i64]) -> StoredTensor {
+    let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    StoredTensor { dtype: DType::I64, shape, data: data.into() }
 }

@@ -1,8 +1,8 @@
 //! Tensors in nested dicts, lists and tuples, as users save the outputs of hooks, and as hqq saves modules.
 
-use super::FileBytes;
 use super::machine::{self, Machine, PicklePurpose};
 use super::value::{PickleTensor, PickleValue};
+use super::{FileBytes, integers};
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
@@ -102,17 +102,13 @@ fn found<'p>(machine: &Machine<'p>, result: PickleValue<'p>) -> Result<PickleCon
 
 /// Returns a setting as hqq encodes it in safetensors files: an integer, a flag, a text as bytes, or a shape.
 fn fact(value: PickleValue, ids: Option<&[i64]>) -> Option<StoredTensor> {
-    let of_numbers = |shape: Vec<usize>, numbers: &[i64]| {
-        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        StoredTensor { dtype: DType::I64, shape, data: data.into() }
-    };
     let of_bytes =
         |shape: Vec<usize>, data: Vec<u8>| StoredTensor { dtype: DType::U8, shape, data: data.into() };
     match value {
-        PickleValue::Int(number) => Some(of_numbers(Vec::new(), &[number])),
+        PickleValue::Int(number) => Some(integers(Vec::new(), &[number])),
         PickleValue::Bool(flag) => Some(of_bytes(Vec::new(), vec![flag.into()])),
         PickleValue::Text(text) => Some(of_bytes(vec![text.len()], text.as_bytes().to_vec())),
-        PickleValue::Tuple { .. } => ids.map(|sizes| of_numbers(vec![sizes.len()], sizes)),
+        PickleValue::Tuple { .. } => ids.map(|sizes| integers(vec![sizes.len()], sizes)),
         _ => None,
     }
 }

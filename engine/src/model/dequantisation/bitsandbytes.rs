@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::Result;
 use crate::model::dequantisation::module_tensors::{FLOATS, ModuleTensors};
-use crate::model::dequantisation::weight_matrix::{ElementDecoder, round_to};
+use crate::model::dequantisation::weight_matrix::round_to;
 use crate::model::dequantisation::{WeightFormat, WeightMatrix, WeightReading};
 use crate::weight::DType;
 
@@ -94,8 +94,7 @@ impl WeightFormat for FourBits {
             let (code, scale) = factors(&shared, row, col);
             round_to(DType::BF16, code) * round_to(DType::BF16, scale)
         };
-        let of_kernels: Option<ElementDecoder> = Some(Box::new(of_kernels));
-        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(dtype, [rows, cols], value) })
+        Ok(WeightMatrix::new(dtype, [rows, cols], value).with_kernels(Some(Box::new(of_kernels))))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::format::TensorFile;
 use crate::model::dequantisation::module_tensors::{self, FLOATS, ModuleTensors};
 use crate::model::json::Config;
-use crate::weight::{DType, Matrix, StoredTensor};
+use crate::weight::{Matrix, StoredTensor};
 
 /// Kind of a KV cache of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,10 +107,8 @@ pub(super) fn of_modules(file: &TensorFile) -> Result<Vec<(String, StoredTensor)
             layer.insert("v_proj", keys.clone());
         }
         scales.extend(layer.into_iter().map(|(projection, (_, numbers))| {
-            let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            let (dtype, shape) = (DType::F32, vec![numbers.len()]);
             let name = Matrix::tensor_of_cache(&format!("{attention}{projection}"));
-            (name, StoredTensor { dtype, shape, data: data.into() })
+            (name, StoredTensor::vector(&numbers))
         }));
     }
     Ok(scales)
@@ -122,13 +120,8 @@ fn numbers(file: &TensorFile, name: &str, is_zero_point: bool) -> Result<Vec<f32
     let tensors = ModuleTensors { file, module, joint: '.', main: "" };
     let stored = tensors.require(main, FLOATS)?;
     let numbers = tensors.finite(main, stored)?;
-    let is_wrong = |number: &&f32| if is_zero_point { **number != 0.0 } else { **number <= 0.0 };
-    match numbers.iter().find(is_wrong) {
-        None => Ok(numbers),
-        Some(number) => {
-            let expected = if is_zero_point { "0 in a cache of floats" } else { "more than 0" };
-            let problem = format!("it has the value {number}, expected {expected}; the file is damaged");
-            Err(module_tensors::unpackable(file, name, stored.dtype, problem))
-        }
+    match is_zero_point {
+        true => tensors.checked(main, numbers, "0 in a cache of floats", |number| number == 0.0),
+        false => tensors.checked(main, numbers, "more than 0", |number| number > 0.0),
     }
 }

@@ -2,6 +2,8 @@
 //! Each module states its own format in small tensors, as hqq's `state_dict` and transformers write them. `qmodel.pt` of
 //! hqq has the same values as Python objects.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::error::Result;
@@ -142,8 +144,8 @@ impl WeightFormat for Hqq {
         }
         let shape = if by_inputs { [groups, 1] } else { [1, groups] };
         let dtype = module.require("scale", FLOATS)?.dtype;
-        let scales = module.numbers("scale", FLOATS, &shape)?;
-        let zeros = module.numbers("zero", &[dtype], &shape)?;
+        let scales = Arc::<[f32]>::from(module.numbers("scale", FLOATS, &shape)?);
+        let zeros = Arc::<[f32]>::from(module.numbers("zero", &[dtype], &shape)?);
         let (grid, codes): (_, &[u8]) = (layout.grid(), &stored.data);
         let is_lowest_first = reading == WeightReading::OtherOrder;
         let value_in = move |dtype: DType, row: usize, col: usize| {
@@ -155,12 +157,14 @@ impl WeightFormat for Hqq {
             let distance = round_to(dtype, code as f32 - zero);
             round_to(dtype, distance * round_to(dtype, grid.scale(&scales, group, reading)))
         };
-        // hqq loads models in f16 unless told otherwise, whatever type the scales are stored in.
-        let other = if dtype == DType::F16 { DType::BF16 } else { DType::F16 };
-        let of_kernels = value_in.clone();
-        let of_kernels: ElementDecoder = Box::new(move |row, col| of_kernels(other, row, col));
-        let value = move |row: usize, col: usize| value_in(dtype, row, col);
-        Ok(WeightMatrix { of_kernels: Some(of_kernels), ..WeightMatrix::new(dtype, [rows, cols], value) })
+        let decoder = |dtype: DType| {
+            let value_in = value_in.clone();
+            move |row: usize, col: usize| value_in(dtype, row, col)
+        };
+        // hqq rounds the scales to its compute_dtype, whatever type they are stored in.
+        let others = [DType::F16, DType::BF16].into_iter().filter(|&other| other != dtype);
+        let of_kernels = others.map(|other| (other, Box::new(decoder(other)) as ElementDecoder)).collect();
+        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(dtype, [rows, cols], decoder(dtype)) })
     }
 }
 

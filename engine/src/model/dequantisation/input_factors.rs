@@ -26,15 +26,11 @@ pub(super) fn module_of(name: &str) -> Option<&str> {
 /// # Errors
 /// If the file does not have one positive factor for each input.
 pub(super) fn of_module(module: &ModuleTensors, weight: &WeightMatrix) -> Result<Option<Vec<f32>>> {
-    let Some(stored) = module.get(INPUT_FACTORS) else { return Ok(None) };
-    let factors = module.numbers(INPUT_FACTORS, FLOATS, &[weight.cols])?;
-    match factors.iter().find(|factor| **factor <= 0.0) {
-        None => Ok(Some(factors)),
-        Some(factor) => {
-            let problem = format!("it has the value {factor}, expected more than 0; the file is damaged");
-            Err(module_tensors::unpackable(module.file, &module.name(INPUT_FACTORS), stored.dtype, problem))
-        }
+    if module.get(INPUT_FACTORS).is_none() {
+        return Ok(None);
     }
+    let factors = module.numbers(INPUT_FACTORS, FLOATS, &[weight.cols])?;
+    module.checked(INPUT_FACTORS, factors, "more than 0", |factor| factor > 0.0).map(Some)
 }
 
 impl Dequantisation {

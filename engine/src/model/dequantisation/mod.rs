@@ -44,7 +44,7 @@ use crate::error::Result;
 use crate::format::TensorFile;
 use crate::memory;
 use crate::model::json::Config;
-use crate::weight::{DType, InputScale, Matrix, StoredTensor};
+use crate::weight::{InputScale, Matrix, StoredTensor};
 use module_filter::{Conversion, ModuleFilter};
 use module_tensors::ModuleTensors;
 
@@ -214,8 +214,9 @@ impl Dequantisation {
         };
         let whole = whole.map(|(name, tensor)| (name_of(name), tensor.clone()));
         let decoded = weights.iter().map(|(module, weight)| (weight.name(module), weight.decoded()));
-        let by_kernels = weights.iter().filter_map(|(module, weight)| {
-            Some((Matrix::tensor_of_kernels(module), weight.decoded_by_kernels()?))
+        let by_kernels = weights.iter().flat_map(|(module, weight)| {
+            let named = |values: StoredTensor| (Matrix::tensor_of_kernels(module, values.dtype), values);
+            weight.decoded_by_kernels().map(named)
         });
         let scales = this.input_scales(file, weights.keys().copied())?;
         let of_cache = if this.may_have_float_cache { cache_scales::of_modules(file)? } else { Vec::new() };
@@ -235,15 +236,11 @@ impl Dequantisation {
                 continue;
             };
             let tensors = ModuleTensors { file, module, joint: format.joint(), main: format.tensors()[0] };
-            let vector = |numbers: &[f32]| {
-                let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-                StoredTensor { dtype: DType::F32, shape: vec![numbers.len()], data: data.into() }
-            };
             if let ActivationScheme::Outliers(threshold) = scheme {
-                scales.push((Matrix::tensor_of_outliers(module), vector(&[*threshold])));
+                scales.push((Matrix::tensor_of_outliers(module), StoredTensor::vector(&[*threshold])));
             }
             if let Some(InputScale { codes, number, zero }) = scheme.stored(&tensors)? {
-                scales.push((InputScale::tensor(module, codes), vector(&[number, zero])));
+                scales.push((InputScale::tensor(module, codes), StoredTensor::vector(&[number, zero])));
             }
         }
         Ok(scales)

@@ -96,6 +96,24 @@ impl<'f> ModuleTensors<'f> {
         }
     }
 
+    /// Checks values of a stored tensor. `expected` describes the right ones.
+    pub(crate) fn checked(
+        &self,
+        tensor: &str,
+        numbers: Vec<f32>,
+        expected: &str,
+        is_right: impl Fn(f32) -> bool,
+    ) -> Result<Vec<f32>> {
+        match numbers.iter().find(|number| !is_right(**number)) {
+            None => Ok(numbers),
+            Some(number) => {
+                let dtype = self.get(tensor).map_or(DType::F32, |stored| stored.dtype);
+                let problem = format!("it has the value {number}, expected {expected}; the file is damaged");
+                Err(unpackable(self.file, &self.name(tensor), dtype, problem))
+            }
+        }
+    }
+
     /// Returns the full name of a tensor.
     pub(crate) fn name(&self, tensor: &str) -> String {
         format!("{}{}{tensor}", self.module, self.joint)

@@ -73,7 +73,7 @@ impl WeightFormat for PairedRows {
                 Box::new(move |row: usize, col: usize| round_to(dtype, value(row, col))) as ElementDecoder
             });
             let made = WeightMatrix::new(DType::F32, [rows, cols], decoder(scales));
-            return Ok(WeightMatrix { of_kernels, ..made });
+            return Ok(made.with_kernels(of_kernels));
         }
         let scale = module.number(FLOAT8_SCALE, FLOATS)?;
         let factor = LARGEST / (scale * LARGEST);
@@ -82,10 +82,9 @@ impl WeightFormat for PairedRows {
             return Err(module.bad(format!("'{name}' is {scale}, expected more than 0; the file is damaged")));
         }
         let quotient = |&number: &f32| round_to(DType::F16, round_to(DType::F16, number) / scale) * scale;
-        let of_kernels: Option<ElementDecoder> =
-            Some(Box::new(decoder(scales.iter().map(quotient).collect())));
+        let of_kernels: ElementDecoder = Box::new(decoder(scales.iter().map(quotient).collect()));
         let whole = decoder(scales);
         let value = move |row: usize, col: usize| float8(dtype, whole(row, col), factor);
-        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(dtype, [rows, cols], value) })
+        Ok(WeightMatrix::new(dtype, [rows, cols], value).with_kernels(Some(of_kernels)))
     }
 }

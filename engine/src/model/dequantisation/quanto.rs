@@ -133,7 +133,7 @@ impl WeightFormat for QuantoGroups {
             round_to(dtype, round_to(dtype, code * scale) - shifts[group])
         };
         let of_kernels: Option<ElementDecoder> = has_kernel.then(|| Box::new(of_kernels) as ElementDecoder);
-        Ok(WeightMatrix { of_kernels, ..WeightMatrix::new(dtype, [rows, cols], value) })
+        Ok(WeightMatrix::new(dtype, [rows, cols], value).with_kernels(of_kernels))
     }
 }
 

@@ -23,9 +23,9 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: ElementDecoder<'f>,
-    /// Returns the F32 value that an element has in kernels that multiply with the codes themselves, or with scales of
-    /// another type; `None` if it is the decoded value.
-    pub(crate) of_kernels: Option<ElementDecoder<'f>>,
+    /// Decoders of the values that an element has in kernels that multiply with the codes themselves, or with scales of
+    /// another type. Each has the type that represents its values exactly. Empty if all kernels use the decoded value.
+    pub(crate) of_kernels: Vec<(DType, ElementDecoder<'f>)>,
 }
 
 impl<'f> WeightMatrix<'f> {
@@ -35,7 +35,13 @@ impl<'f> WeightMatrix<'f> {
         [rows, cols]: [usize; 2],
         value: impl Fn(usize, usize) -> f32 + Send + Sync + 'f,
     ) -> Self {
-        Self { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels: None }
+        Self { dtype, rows, cols, experts: None, value: Box::new(value), of_kernels: Vec::new() }
+    }
+
+    /// Adds the F32 values of kernels, if they differ from the decoded values.
+    pub(crate) fn with_kernels(mut self, value: Option<ElementDecoder<'f>>) -> Self {
+        self.of_kernels.extend(value.map(|value| (DType::F32, value)));
+        self
     }
 }
 
@@ -52,7 +58,7 @@ impl WeightMatrix<'_> {
 
     /// Returns the size of the decoded matrix.
     pub(crate) fn bytes(&self) -> usize {
-        let of_kernels = self.of_kernels.as_ref().map_or(0, |_| DType::F32.block_bytes());
+        let of_kernels: usize = self.of_kernels.iter().map(|(dtype, _)| dtype.block_bytes()).sum();
         self.rows * self.cols * (self.dtype.block_bytes() + of_kernels)
     }
 
@@ -61,9 +67,9 @@ impl WeightMatrix<'_> {
         self.decoded_by(&self.value, self.dtype)
     }
 
-    /// Decodes all elements as kernels do, if those use other values.
-    pub(crate) fn decoded_by_kernels(&self) -> Option<StoredTensor> {
-        self.of_kernels.as_ref().map(|value| self.decoded_by(value, DType::F32))
+    /// Decodes all elements as kernels do that use other values.
+    pub(crate) fn decoded_by_kernels(&self) -> impl Iterator<Item = StoredTensor> {
+        self.of_kernels.iter().map(|(dtype, value)| self.decoded_by(value, *dtype))
     }
 
     fn decoded_by(&self, value: &ElementDecoder, dtype: DType) -> StoredTensor {

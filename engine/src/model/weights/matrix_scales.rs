@@ -25,13 +25,17 @@ impl Weights<'_> {
     }
 
     /// Attaches the values that kernels use in place of the decoded ones, if there are any.
-    pub(super) fn with_values_of_kernels(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
-        let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_kernels).unwrap_or_default();
-        if !self.has(&tensor) {
-            return Ok(matrix);
+    pub(super) fn with_values_of_kernels(&mut self, name: &str, mut matrix: Matrix) -> Result<Matrix> {
+        let Some(module) = name.strip_suffix(".weight") else { return Ok(matrix) };
+        for dtype in Matrix::TYPES_OF_KERNELS {
+            let tensor = Matrix::tensor_of_kernels(module, dtype);
+            if self.has(&tensor) {
+                let values = self.fetch(&tensor, &[matrix.rows, matrix.cols])?;
+                let unsupported = || self.unsupported(&tensor, values.dtype, "f32, f16 or bf16");
+                matrix = matrix.with_values_of_kernels(values).ok_or_else(unsupported)?;
+            }
         }
-        let values = self.fetch(&tensor, &[matrix.rows, matrix.cols])?;
-        matrix.with_values_of_kernels(values).ok_or_else(|| self.unsupported(&tensor, values.dtype, "f32"))
+        Ok(matrix)
     }
 
     /// Returns the stored scale of a matrix's activations, if there is one.

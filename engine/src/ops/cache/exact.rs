@@ -96,6 +96,15 @@ impl Operation for ScaledRows {
         by_row(wanted, width).flat_map(of_head).collect()
     }
 
+    /// Cached values are codes times a scale, up to two roundings: of the scale, and of the product.
+    fn excludes(&self, flat: usize, value: f64, step: f64) -> bool {
+        const LARGEST: f64 = 448.0;
+        let width = *self.x.shape().last().unwrap_or(&1);
+        let scale = f64::from(cache_input(&self.scales, flat / width).number);
+        let code = Float::E4m3.round((value / scale).clamp(-LARGEST, LARGEST));
+        !((value - code * scale).abs() <= 2.0 * step)
+    }
+
     fn results(&self, _: &Profile) -> Float {
         Float::F32
     }

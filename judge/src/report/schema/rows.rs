@@ -203,6 +203,7 @@ impl JsonForm for ExactRow {
             is_fused: false,
             is_tf32: false,
             is_in_parts: false,
+            is_impossible: false,
             shape,
         }
     }

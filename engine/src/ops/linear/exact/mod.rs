@@ -117,9 +117,9 @@ impl Operation for Linear {
             Choice::WeightsOfKernels,
         ];
         // Weights of another type have no more digits than the model's type, or are not decoded before products.
-        let last = match (self.w.of_kernels(), self.w.dtype) {
-            (Some(_), _) => WITH_BIAS.len(),
-            (None, DType::F32) => WITH_BIAS.len() - 1,
+        let last = match (self.w.has_values_of_kernels(), self.w.dtype) {
+            (true, _) => WITH_BIAS.len(),
+            (false, DType::F32) => WITH_BIAS.len() - 1,
             _ => WITH_BIAS.len() - 2,
         };
         match (self.has_row_scales(), self.bias.is_some()) {

@@ -29,7 +29,10 @@ pub(crate) struct WeightRow {
 impl WeightRow {
     /// Decodes a row, and finds its scale if the profile applies it to the sum.
     pub(crate) fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
-        if let Some(w) = Some(w).filter(|_| profile.weights_of_kernels).and_then(Matrix::of_kernels) {
+        let is_of_results = |dtype| Float::of(dtype) == Some(profile.results);
+        if let Some(w) =
+            Some(w).filter(|_| profile.weights_of_kernels).and_then(|w| w.of_kernels(is_of_results))
+        {
             return Self::new(&w, output, &Profile { weights_of_kernels: false, ..*profile });
         }
         let block = w.dtype.block_len();
