@@ -37,12 +37,13 @@ fn assert_not_loaded(model: &Path, words: &[&str]) {
 #[test]
 fn tensors_of_hqq_that_contradict_each_other_are_refused() {
     let integer = |number: i32| number.to_le_bytes().to_vec();
-    let cases: [(&str, Vec<u8>, &str); 8] = [
+    let cases: [(&str, Vec<u8>, &str); 9] = [
         ("quant_scale", vec![1], "quant_scale' is true, expected false"),
         ("quant_zero", vec![1], "quant_zero' is true, expected false"),
         ("packing", b"4bit_u9".to_vec(), "packing' is \"4bit_u9\""),
         ("nbits", integer(3), "packing' is \"4bit_u8\" for 3 bits"),
         ("axis", integer(2), "axis' is 2"),
+        ("axis", integer(0), "axis' is 0, but quantization_config.quant_config states 1"),
         ("group_size", integer(48), "64 x 128 weights cannot be divided into groups of 48"),
         ("group_size", integer(-1), "group_size' is -1, expected 1 or more"),
         ("group_size", integer(64), "group_size' is 64, but quantization_config.quant_config states 32"),
@@ -53,6 +54,9 @@ fn tensors_of_hqq_that_contradict_each_other_are_refused() {
         };
         assert_refused(&changed("hqq", same, change), &[DOWN, words]);
     }
+    // Codes of 5 bits have the packing of 8 bits.
+    let five = |tensors: &mut Tensors| each(tensors, "down_proj.nbits", |data| data[0] = 5);
+    assert_refused(&changed("hqq-8-bits", same, five), &["nbits' is 5", "quant_config states 8"]);
     for tensor in ["zero", "axis", "packing"] {
         let name = format!("{DOWN}.{tensor}");
         assert_refused(&changed("hqq", same, |tensors| _ = tensors.remove(&name)), &[&name, "is missing"]);
@@ -194,17 +198,23 @@ fn settings_of_kinds_of_modules_are_read() {
     assert_refused(&changed("hqq", kinds(&all[..6]), |_| ()), &words);
 }
 
-/// xcheck never runs code of a pickle.
+/// xcheck never runs code of a pickle. Flags of a pickle are read as those of safetensors files.
 #[test]
-fn a_file_of_hqq_with_other_classes_is_refused() {
-    let place = TempDir::new().expect("a folder");
-    fs::copy(folder("hqq-bf16").join("config.json"), place.path().join("config.json")).expect("it is copied");
-    let mut bytes = fs::read(folder("hqq-bf16").join("qmodel.pt")).expect("it is there");
-    let name = b"torch\nbfloat16\n";
-    let at = bytes.windows(name.len()).position(|window| window == name).expect("it is named");
-    bytes[at..][..name.len()].copy_from_slice(b"posix\nsystem16\n");
-    fs::write(place.path().join("qmodel.pt"), bytes).expect("it is written");
-    assert_not_loaded(place.path(), &["posix.system16", "qmodel.pt", "never runs code"]);
+fn files_of_hqq_with_other_classes_or_quantised_zero_points_are_refused() {
+    let with = |old: &[u8], new: &[u8]| {
+        let place = TempDir::new().expect("a folder");
+        let config = fs::copy(folder("hqq-bf16").join("config.json"), place.path().join("config.json"));
+        config.expect("it is copied");
+        let mut bytes = fs::read(folder("hqq-bf16").join("qmodel.pt")).expect("it is there");
+        let at = bytes.windows(old.len()).position(|window| window == old).expect("it is there");
+        bytes[at..][..old.len()].copy_from_slice(new);
+        fs::write(place.path().join("qmodel.pt"), bytes).expect("it is written");
+        place
+    };
+    let other = with(b"torch\nbfloat16\n", b"posix\nsystem16\n");
+    assert_not_loaded(other.path(), &["posix.system16", "qmodel.pt", "never runs code"]);
+    let quantised = with(b"quant_zeroq=\x89", b"quant_zeroq=\x88");
+    assert_not_loaded(quantised.path(), &["quant_zero' is true, expected false"]);
 }
 
 #[test]

@@ -55,6 +55,13 @@ QUANTO = {
     "quanto-groups": ("quanto-groups/original", BF16, quanto.qint4, True),
     "quanto-int2-groups": ("quanto-groups/original", F32, quanto.qint2, False),
 }
+# Shifts that do not survive the kernel for int4, of matrices that use this kernel or not: the original, the model's type,
+# and the modules.
+QUANTO_SHIFTS = {
+    "quanto-shifts": ("quanto-groups/original", BF16, ("self_attn.o_proj", "mlp.down_proj")),
+    "quanto-shifts-f16": ("quanto-groups/original", F16, ("self_attn.o_proj", "mlp.down_proj")),
+    "quanto-shifts-narrow": ("original", BF16, ("mlp.down_proj",)),
+}
 
 
 def wide_model():
@@ -182,6 +189,27 @@ def make_quanto(original, folder, dtype, weights, is_whole):
     write_facts(folder, {MODULE: decoded[MODULE]})
 
 
+def make_quanto_shifts(original, folder, dtype, modules):
+    """Modules of qint4 with shifts far from the middle of the codes, as devices without the kernel may store them. With
+    the kernel, quanto rounds them when it loads the file."""
+    made = quanto.QuantizedModelForCausalLM.quantize(loaded(original, dtype), weights=quanto.qint4, exclude="lm_head")
+    made.save_pretrained(folder)
+    for name in ("README.md", "generation_config.json"):
+        (folder / name).unlink()
+    file, map_file = folder / "model.safetensors", folder / "quanto_qmap.json"
+    stored = load_file(file)
+    for name, x in stored.items():
+        if name.endswith("._shift"):
+            stored[name] = x * 0.3
+    save_file(stored, file)
+    made = quanto.QuantizedModelForCausalLM.from_pretrained(folder)._wrapped
+    modules = [f"model.layers.0.{module}" for module in modules]
+    save_file({name: x for name, x in stored.items() if name.partition(".weight.")[0] in modules}, file)
+    types = json.loads(map_file.read_text())
+    map_file.write_text(json.dumps({module: types[module] for module in modules}, indent=4))
+    write_facts(folder, {module: made.get_submodule(module).weight.dequantize() for module in modules})
+
+
 def ways(out):
     """Returns the function that makes each folder, by the folder's name."""
     original = out / "original"
@@ -194,6 +222,8 @@ def ways(out):
         made[name] = partial(make_hqq_module, original, dtype=way[0], settings=way[1])
     for name, (source, dtype, weights, is_whole) in QUANTO.items():
         made[name] = partial(make_quanto, out / source, dtype=dtype, weights=weights, is_whole=is_whole)
+    for name, (source, dtype, modules) in QUANTO_SHIFTS.items():
+        made[name] = partial(make_quanto_shifts, out / source, dtype=dtype, modules=modules)
     return made
 
 
