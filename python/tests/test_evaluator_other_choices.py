@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +24,9 @@ from module_recorder import record  # noqa: E402
 from xcheck.evaluator.bounds import violations  # noqa: E402
 from xcheck.evaluator.causes.search import search  # noqa: E402
 from xcheck.evaluator.evaluation import Session  # noqa: E402
-from xcheck.evaluator.other_choices import OtherChoices, another, around, is_cache  # noqa: E402
+from xcheck.evaluator.other_choices import OtherChoices, Outputs, another, around, is_cache, marked  # noqa: E402
+from xcheck.evaluator.ties import Choice  # noqa: E402
+from xcheck.evaluator.tracked import fresh  # noqa: E402
 
 BLOCK = "model.layers.1.mlp"  # chooses experts, which its router does not return
 FEW = {"model.layers.0", f"{BLOCK}.gate", f"{BLOCK}.experts", BLOCK, "logits"}
@@ -173,3 +177,53 @@ def test_caches_are_recognised_also_if_a_model_has_a_class_of_its_own():
         pass
 
     assert is_cache(DynamicCache()) and is_cache(HybridDynamicCache()) and not is_cache(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("found", "ended", "expected"), [(1, True, True), (2, True, False), (1, False, False), (None, True, False)]
+)
+def test_a_value_depends_on_the_choice_unless_every_other_choice_gives_it(found, ended, expected):
+    others = OtherChoices(None, None, None)
+    value = torch.ones(3, dtype=torch.float64)
+    made = [] if found is None else [(found * value, value)]
+    others.runs = [Outputs()] * len(made) + [None if ended else Outputs()]
+    others.outputs = lambda row, choices: iter(made)
+    assert others.is_the_same(None, value, []) == expected
+
+
+class Zeros(torch.nn.Module):
+    """Passes no value on."""
+
+    def forward(self, x):
+        return fresh(torch.zeros_like(x.exact), x.dtype)
+
+
+def of_experts(*modules):
+    """A run with an experts module of two tokens."""
+    evaluation = nullcontext()
+    evaluation.on_tie = None
+    x = fresh(torch.ones(2, 4, dtype=torch.float64), torch.float32)
+    path, model = "experts", torch.nn.Module()
+    model.experts = torch.nn.Sequential(*modules)
+    model.experts.num_experts = 3
+    return SimpleNamespace(model=model, evaluation=evaluation, paused=False, given={path: ((x,), {})},
+                           calls={f"{path}.0": 1}, calls_of={(f"{path}.0", 0): [0, 1]}, order_of_rows=None)  # fmt: skip
+
+
+def test_modules_that_do_not_pass_nan_on_show_no_dependence():
+    tied = torch.tensor([False, True])
+    (mask,) = marked(of_experts(torch.nn.Identity()), "experts", tied).values()
+    assert mask.any(-1).tolist() == [False, True]
+    assert marked(of_experts(torch.nn.Identity(), Zeros()), "experts", tied) == {}
+
+
+@pytest.mark.parametrize("untied", [1, 0])
+def test_calls_are_compared_only_if_each_choice_calls_the_same_experts(untied):
+    """The tied token has expert 1 or 2. Expert 1 is called in either case if the untied token has it."""
+    tied, of = torch.tensor([False, True]), torch.tensor
+    must = torch.nn.functional.one_hot(of([untied, 0]), 3).bool() & ~tied.unsqueeze(-1)
+    may = of([[False] * 3, [False, True, untied == 0]])
+    choice = Choice("gate", tied, of([[untied], [1]]), must, may, tied)
+    row = SimpleNamespace(module="experts.0", pass_number=0, shape=(2, 4))
+    mask = OtherChoices(of_experts(torch.nn.Identity()), None, None).undetermined(row, [choice], 2)
+    assert (mask is not None) == (untied == 1)
