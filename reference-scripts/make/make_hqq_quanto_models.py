@@ -55,8 +55,8 @@ QUANTO = {
     "quanto-groups": ("quanto-groups/original", BF16, quanto.qint4, True),
     "quanto-int2-groups": ("quanto-groups/original", F32, quanto.qint2, False),
 }
-# Shifts that do not survive the kernel for int4, of matrices that use this kernel or not: the original, the model's type,
-# and the modules.
+# Shifts that do not survive the kernel for int4, of matrices that use this kernel or not: the original, the model's
+# type, and the modules.
 QUANTO_SHIFTS = {
     "quanto-shifts": ("quanto-groups/original", BF16, ("self_attn.o_proj", "mlp.down_proj")),
     "quanto-shifts-f16": ("quanto-groups/original", F16, ("self_attn.o_proj", "mlp.down_proj")),
