@@ -1,5 +1,7 @@
 //! Inputs of an operation: exact numbers, or numbers with an uncertainty.
 
+use std::ops::Range;
+
 use crate::exact::float::Float;
 use crate::exact::operation::{Node, is_given, node_of};
 use crate::exact::profile::{FusedResults, Profile};
@@ -22,44 +24,65 @@ pub(crate) struct InputUncertainty {
     pub(crate) radius: Vec<f64>,
 }
 
-/// Tensor that an operation reads.
+/// Tensor that an operation reads: all of it, or at least the range of values that it needs. Indices are those of the
+/// tensor.
 pub(crate) enum InputTensor<'t> {
     /// Exact values from the dump.
     Given(&'t [f32]),
-    /// Computed values without uncertainty.
-    Sure(Vec<f64>),
-    /// Values with an uncertainty.
-    Within(Vec<ExactValue>),
+    /// Computed values without uncertainty, from the index `first` on.
+    Sure {
+        /// Index of the first value.
+        first: usize,
+        /// The values.
+        values: Vec<f64>,
+    },
+    /// Values with an uncertainty, from the index `first` on.
+    Within {
+        /// Index of the first value.
+        first: usize,
+        /// The values.
+        exacts: Vec<ExactValue>,
+    },
 }
 
 impl<'t> InputTensor<'t> {
     /// Evaluates a tensor by a profile. Do not call it inside a parallel loop: it waits for the whole tensor.
     pub(crate) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
+        Self::of_part(tensor, profile, 0..tensor.data().len())
+    }
+
+    /// Evaluates a range of a tensor's values by a profile.
+    pub(crate) fn of_part(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
         match is_given(tensor) {
             true => InputTensor::Given(tensor.data()),
-            false => Self::from(all(tensor, profile)),
+            false => Self::from(part.start, evaluated(tensor, profile, part)),
         }
     }
 
     /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
-    pub(crate) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
-        Self::fused_with(tensor, profile, |node| node.stage.is_fused())
+    pub(crate) fn read(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
+        Self::fused_with(tensor, profile, part, |node| node.stage.is_fused())
     }
 
     /// Evaluates an input that is scaled. Kernels of products may scale their results before they round them.
-    pub(crate) fn scaled(tensor: &'t Tensor, profile: &Profile) -> Self {
-        Self::fused_with(tensor, profile, |node| node.stage.is_fused() || node.stage.is_product())
+    pub(crate) fn scaled(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
+        Self::fused_with(tensor, profile, part, |node| node.stage.is_fused() || node.stage.is_product())
     }
 
-    fn fused_with(tensor: &'t Tensor, profile: &Profile, is_fused: impl Fn(&Node) -> bool) -> Self {
+    fn fused_with(
+        tensor: &'t Tensor,
+        profile: &Profile,
+        part: Range<usize>,
+        is_fused: impl Fn(&Node) -> bool,
+    ) -> Self {
         if profile.fused == FusedResults::Nothing {
-            return Self::of(tensor, profile);
+            return Self::of_part(tensor, profile, part);
         }
         let is_sum = |origin: &ValueOrigin| match UnroundedOrigin::of(origin) {
             Some(before) => before.is_sum(),
             None => node_of(origin).is_some_and(|node| node.stage.is_sum()),
         };
-        Self::with(tensor, profile, is_fused, |origin, exacts, before| {
+        Self::with(tensor, profile, part, is_fused, |origin, exacts, before| {
             match UnroundedOrigin::of(origin).as_deref() {
                 _ if profile.fused == FusedResults::Norms && is_sum(origin) => {}
                 Some(UnroundedOrigin::Unknown { .. }) => {
@@ -71,9 +94,9 @@ impl<'t> InputTensor<'t> {
     }
 
     /// Evaluates an input that is certainly fused and therefore not rounded.
-    pub(crate) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
+    pub(crate) fn unrounded(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
         let is_fused = |node: &Node| node.stage.is_fused();
-        Self::with(tensor, profile, is_fused, |origin, exacts, before| {
+        Self::with(tensor, profile, part, is_fused, |origin, exacts, before| {
             match UnroundedOrigin::of(origin).as_deref() {
                 Some(UnroundedOrigin::Unknown { .. }) => {
                     exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
@@ -83,38 +106,40 @@ impl<'t> InputTensor<'t> {
         })
     }
 
-    /// Evaluates a tensor and applies `change` to it and, if known, to its value before rounding.
+    /// Evaluates a range of a tensor's values and applies `change` to them and, if known, to their values before rounding.
     fn with(
         tensor: &'t Tensor,
         profile: &Profile,
+        part: Range<usize>,
         is_fused: impl Fn(&Node) -> bool,
         change: impl Fn(&ValueOrigin, &mut [ExactValue], &dyn Fn() -> Vec<ExactValue>),
     ) -> Self {
         if tensor.origins().is_empty() {
-            return Self::of(tensor, profile);
+            return Self::of_part(tensor, profile, part);
         }
-        let mut exacts = all(tensor, profile);
+        let first = part.start;
+        let mut exacts = evaluated(tensor, profile, part.clone());
         let mut rest = exacts.as_mut_slice();
-        for origin in tensor.origins() {
-            let (piece, later) = rest.split_at_mut(origin.range.len());
+        for (origin, results) in origins_of(tensor, part) {
+            let (piece, later) = rest.split_at_mut(results.len());
             let node = match UnroundedOrigin::of(origin).as_deref() {
                 Some(UnroundedOrigin::Of(node)) => Some(node.clone()),
                 _ => node_of(origin).filter(|node| is_fused(node)),
             };
             let before = |node: &Node| {
-                let wanted: Vec<usize> = origin.range.clone().collect();
+                let wanted: Vec<usize> = results.clone().collect();
                 node.stage.at(&node.rounding(profile.made), &wanted)
             };
             change(origin, piece, &|| node.iter().flat_map(|node| before(node)).collect());
             rest = later;
         }
-        Self::from(exacts)
+        Self::from(first, exacts)
     }
 
-    fn from(exacts: Vec<ExactValue>) -> Self {
+    fn from(first: usize, exacts: Vec<ExactValue>) -> Self {
         match exacts.iter().all(|exact| exact.radius == 0.0) {
-            true => InputTensor::Sure(exacts.iter().map(|exact| exact.value).collect()),
-            false => InputTensor::Within(exacts),
+            true => InputTensor::Sure { first, values: exacts.iter().map(|exact| exact.value).collect() },
+            false => InputTensor::Within { first, exacts },
         }
     }
 
@@ -123,12 +148,15 @@ impl<'t> InputTensor<'t> {
         match self {
             known if float == Float::F32 => known,
             InputTensor::Given(values) => {
-                InputTensor::Sure(values.iter().map(|&x| float.round(x.into())).collect())
+                let values = values.iter().map(|&x| float.round(x.into())).collect();
+                InputTensor::Sure { first: 0, values }
             }
-            InputTensor::Sure(values) => {
-                InputTensor::Sure(values.into_iter().map(|x| float.round(x)).collect())
+            InputTensor::Sure { first, values } => {
+                InputTensor::Sure { first, values: values.into_iter().map(|x| float.round(x)).collect() }
             }
-            InputTensor::Within(exacts) => Self::from(exacts.into_iter().map(|x| x.rounded(float)).collect()),
+            InputTensor::Within { first, exacts } => {
+                Self::from(first, exacts.into_iter().map(|x| x.rounded(float)).collect())
+            }
         }
     }
 
@@ -144,8 +172,8 @@ impl<'t> InputTensor<'t> {
     pub(crate) fn sure(&self) -> Option<Vec<f64>> {
         match self {
             InputTensor::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
-            InputTensor::Sure(values) => Some(values.clone()),
-            InputTensor::Within(_) => None,
+            InputTensor::Sure { values, .. } => Some(values.clone()),
+            InputTensor::Within { .. } => None,
         }
     }
 
@@ -154,13 +182,14 @@ impl<'t> InputTensor<'t> {
         wanted.iter().map(|&flat| f(self.get(flat))).collect()
     }
 
-    /// Returns `len` values from index `first` on.
-    pub(crate) fn part(&self, first: usize, len: usize) -> InputValues {
-        let part = first..first + len;
+    /// Returns `len` values from index `start` on.
+    pub(crate) fn part(&self, start: usize, len: usize) -> InputValues {
         let values = match self {
-            InputTensor::Given(values) => values[part].iter().map(|&x| x.into()).collect(),
-            InputTensor::Sure(values) => values[part].to_vec(),
-            InputTensor::Within(exacts) => return InputValues::new(exacts[part].iter().copied()),
+            InputTensor::Given(values) => values[start..][..len].iter().map(|&x| x.into()).collect(),
+            InputTensor::Sure { first, values } => values[start - first..][..len].to_vec(),
+            InputTensor::Within { first, exacts } => {
+                return InputValues::new(exacts[start - first..][..len].iter().copied());
+            }
         };
         InputValues { values, doubt: None }
     }
@@ -168,8 +197,8 @@ impl<'t> InputTensor<'t> {
     pub(crate) fn get(&self, flat: usize) -> ExactValue {
         match self {
             InputTensor::Given(values) => ExactValue::sure(values[flat].into()),
-            InputTensor::Sure(values) => ExactValue::sure(values[flat]),
-            InputTensor::Within(exacts) => exacts[flat],
+            InputTensor::Sure { first, values } => ExactValue::sure(values[flat - first]),
+            InputTensor::Within { first, exacts } => exacts[flat - first],
         }
     }
 }
@@ -178,22 +207,35 @@ impl<'t> InputTensor<'t> {
 pub fn known(tensor: &Tensor) -> Vec<ExactValue> {
     match is_given(tensor) {
         true => tensor.data().iter().map(|&x| ExactValue::sure(x.into())).collect(),
-        false => all(tensor, &Profile::default()),
+        false => evaluated(tensor, &Profile::default(), 0..tensor.data().len()),
     }
 }
 
-fn all(tensor: &Tensor, profile: &Profile) -> Vec<ExactValue> {
-    let mut exacts = Vec::with_capacity(tensor.data().len());
-    for origin in tensor.origins() {
+fn evaluated(tensor: &Tensor, profile: &Profile, part: Range<usize>) -> Vec<ExactValue> {
+    let mut exacts = Vec::with_capacity(part.len());
+    let first = part.start;
+    for (origin, results) in origins_of(tensor, part) {
         match node_of(origin) {
-            Some(node) => exacts.extend(&node.all(profile.made)[origin.range.clone()]),
+            Some(node) => exacts.extend(node.part(profile.made, results)),
             None => {
-                let given = exacts.len()..exacts.len() + origin.range.len();
-                exacts.extend(tensor.data()[given].iter().map(|&x| ExactValue::sure(x.into())));
+                let given = &tensor.data()[first + exacts.len()..][..results.len()];
+                exacts.extend(given.iter().map(|&x| ExactValue::sure(x.into())));
             }
         }
     }
     exacts
+}
+
+/// Returns the origins of a range of a tensor's values, each with the range of its own results that lie in it.
+fn origins_of(tensor: &Tensor, part: Range<usize>) -> impl Iterator<Item = (&ValueOrigin, Range<usize>)> {
+    let mut end = 0;
+    tensor.origins().iter().filter_map(move |origin| {
+        let start = end;
+        end += origin.range.len();
+        let values = part.start.max(start)..part.end.min(end);
+        let results = |flat: usize| origin.range.start + flat - start;
+        (!values.is_empty()).then(|| (origin, results(values.start)..results(values.end)))
+    })
 }
 
 impl InputValues {

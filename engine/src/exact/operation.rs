@@ -144,19 +144,25 @@ impl Node {
         }
     }
 
-    /// Evaluates all results, rounded, as the next operation's inputs.
-    pub(crate) fn all(&self, choices: ChoiceSet) -> Arc<Vec<ExactValue>> {
+    /// Evaluates consecutive results, rounded, as the next operation's inputs. Unless they are a small part, evaluates
+    /// all results and keeps them.
+    pub(crate) fn part(&self, choices: ChoiceSet, part: Range<usize>) -> Vec<ExactValue> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known().get(&choices) {
-            return known.clone();
+        if let Some(all) = known().get(&choices).cloned() {
+            return all[part].to_vec();
         }
         let profile = self.rounding(choices);
-        let wanted: Vec<usize> = (0..self.results).collect();
         let float = self.stage.results(&profile);
-        let all = self.stage.at(&profile, &wanted).into_iter().map(|exact| exact.rounded(float));
-        let all = Arc::new(all.collect::<Vec<_>>());
+        let of = |wanted: Range<usize>| -> Vec<ExactValue> {
+            let exacts = self.stage.at(&profile, &wanted.collect::<Vec<_>>());
+            exacts.into_iter().map(|exact| exact.rounded(float)).collect()
+        };
+        if part.len() * SMALL_PART <= self.results {
+            return of(part);
+        }
+        let all = Arc::new(of(0..self.results));
         known().insert(choices, all.clone());
-        all
+        all[part].to_vec()
     }
 
     /// Returns the rounding choices of this operation and of all operations between the recorded values and its inputs.
@@ -166,6 +172,10 @@ impl Node {
         before.fold(own, |choices, node| choices.or(node.choices()))
     }
 }
+
+/// A part of an operation's results is small if it is at most one in this many. Evaluating small parts one after the other
+/// then costs no more than all results do.
+const SMALL_PART: usize = 4;
 
 /// Number of results that one thread evaluates as one piece of work.
 const PIECE: usize = 1 << 14;
@@ -182,6 +192,14 @@ pub(crate) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[u
         rest = later;
         Some(row)
     })
+}
+
+/// Returns the range of whole rows of `width` values that ascending indices lie in.
+pub(crate) fn rows_around(wanted: &[usize], width: usize) -> Range<usize> {
+    match (wanted.first(), wanted.last()) {
+        (Some(first), Some(last)) => first / width * width..(last / width + 1) * width,
+        _ => 0..0,
+    }
 }
 
 /// Returns true if ascending indices are consecutive.

@@ -182,13 +182,14 @@ pub fn unexplained(compared: &ResultPair) -> Vec<usize> {
     all.filter(|&(flat, exact)| is_over(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
-/// Number of values that rule out most choices.
+/// Number of values that rule out most choices. The first one rules out many, and needs the inputs of one row only.
 const FEW: usize = 4;
 
 /// Returns true if a profile with these choices explains the given values of the dump.
 fn explains(compared: &ResultPair, choices: ChoiceSet, values: &[usize]) -> bool {
     let (few, others) = values.split_at(values.len().min(FEW));
-    [few, others].into_iter().all(|values| {
+    let (first, few) = few.split_at(few.len().min(1));
+    [first, few, others].into_iter().all(|values| {
         let mut measured = ErrorStatistics::new(compared, choices, false, None);
         measured.add(values, &evaluate(compared.traced, choices, values));
         measured.sides[0].over == 0

@@ -3,7 +3,7 @@
 use multiversion::multiversion;
 
 use crate::exact::input::InputTensor;
-use crate::exact::operation::per_row;
+use crate::exact::operation::{per_row, rows_around};
 use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
 use crate::exponential::exp;
@@ -22,8 +22,9 @@ pub(crate) struct Nonlinearity {
 
 impl Operation for Nonlinearity {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let (x, up) =
-            (InputTensor::read(&self.x, profile), self.up.as_ref().map(|up| InputTensor::of(up, profile)));
+        let part = rows_around(wanted, 1);
+        let x = InputTensor::read(&self.x, profile, part.clone());
+        let up = self.up.as_ref().map(|up| InputTensor::of_part(up, profile, part));
         if let (Some(x), Some(up)) = (x.given(), up.as_ref().and_then(InputTensor::given))
             && self.is_plain_silu(profile)
         {
@@ -92,7 +93,8 @@ pub(crate) struct ClampedGating {
 
 impl Operation for ClampedGating {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let (gate, up) = (InputTensor::of(&self.gate, profile), InputTensor::of(&self.up, profile));
+        let [gate, up] =
+            [&self.gate, &self.up].map(|x| InputTensor::of_part(x, profile, rows_around(wanted, 1)));
         let (alpha, limit) = (f64::from(self.glu.alpha), f64::from(self.glu.limit));
         // The experts' biases stay f32 in autocast, so both projections and the steps between them do too. Transformers
         // computes the steps one by one, and compilers fuse them.

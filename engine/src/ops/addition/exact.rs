@@ -1,6 +1,7 @@
 //! Exact evaluation of elementwise sums.
 
 use crate::exact::input::InputTensor;
+use crate::exact::operation::rows_around;
 use crate::exact::value::{K, U, both};
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile, is_given};
 use crate::tensor::Tensor;
@@ -15,7 +16,7 @@ pub(crate) struct Addition {
 
 impl Operation for Addition {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let (a, b) = (InputTensor::read(&self.a, profile), InputTensor::read(&self.b, profile));
+        let [a, b] = [&self.a, &self.b].map(|x| InputTensor::read(x, profile, rows_around(wanted, 1)));
         let add = |&flat: &usize| {
             let (a, b) = (a.get(flat), b.get(flat));
             let value = a.value + b.value;

@@ -1,6 +1,7 @@
 //! Exact evaluation of scores with ALiBi.
 
 use crate::exact::input::InputTensor;
+use crate::exact::operation::rows_around;
 use crate::exact::value::{K, U};
 use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::tensor::Tensor;
@@ -24,7 +25,7 @@ impl Operation for BiasedScores {
     /// does not contain it.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
-        let scores = InputTensor::read(&self.scores, profile);
+        let scores = InputTensor::read(&self.scores, profile, rows_around(wanted, 1));
         let unit = profile.results.unit().max(U);
         let one = |&flat: &usize| {
             let (head, query, key) =

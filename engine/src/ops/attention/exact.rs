@@ -5,7 +5,7 @@ use multiversion::multiversion;
 use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
 use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::operand::Operand;
-use crate::exact::operation::{by_row, is_run, per_row};
+use crate::exact::operation::{by_row, is_run, per_row, rows_around};
 use crate::exact::tiles::{InterleavedRows, PANEL, PanelTile, SIDE};
 use crate::exact::value::{K, U, both, lost};
 use crate::exact::{Choice, ExactValue, Float, LAMBDA, Operation, Profile, ScaledOperand, is_given};
@@ -320,7 +320,7 @@ pub(crate) struct Softmax {
 impl Operation for Softmax {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
         let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
-        let scores = InputTensor::read(&self.scores, profile);
+        let scores = InputTensor::read(&self.scores, profile, rows_around(wanted, keys));
         per_row(wanted, keys, |flats, exacts| {
             let row = flats[0] / keys;
             let visible = self.mask.visible(row % tokens, keys);

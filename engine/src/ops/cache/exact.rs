@@ -2,7 +2,7 @@
 
 use crate::exact::input::InputTensor;
 use crate::exact::operand::{CodeRange, Operand, integers};
-use crate::exact::operation::by_row;
+use crate::exact::operation::{by_row, rows_around};
 use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::numerics::CACHE_CODES;
 use crate::ops::cache::{cache_input, scaled_codes};
@@ -21,7 +21,7 @@ pub(crate) struct CachedRows {
 
 impl Operation for CachedRows {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        InputTensor::of(&self.x, profile).each(wanted, |x| x)
+        InputTensor::of_part(&self.x, profile, rows_around(wanted, 1)).each(wanted, |x| x)
     }
 
     fn results(&self, _: &Profile) -> Float {

@@ -2,7 +2,7 @@
 
 use crate::exact::dot::total;
 use crate::exact::input::InputTensor;
-use crate::exact::operation::per_row;
+use crate::exact::operation::{per_row, rows_around};
 use crate::exact::value::{K, U, both, lost};
 use crate::exact::{ExactValue, Float, LAMBDA, Operation, Profile};
 use crate::ops::l2_norm::L2Norm;
@@ -18,7 +18,8 @@ pub(crate) struct L2Normalisation {
 
 impl Operation for L2Normalisation {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let (x, width, eps) = (InputTensor::of(&self.x, profile), self.norm.width, f64::from(self.norm.eps));
+        let (width, eps) = (self.norm.width, f64::from(self.norm.eps));
+        let x = InputTensor::of_part(&self.x, profile, rows_around(wanted, width));
         per_row(wanted, width, |flats, exacts| {
             let first = flats[0] / width * width;
             let row = x.part(first, width);

@@ -3,11 +3,12 @@
 //! The statistics of a row are sums of positive terms. Their rounding error, k·u·(√(n/3)/2 + 1.5) each, is shared by
 //! all values of the row. Each value also has one or two independent roundings.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::exact::dot::total;
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operation::per_row;
+use crate::exact::operation::{per_row, rows_around};
 use crate::exact::unrounded_origin::UnroundedOrigin;
 use crate::exact::value::{K, U, both, lost};
 use crate::exact::{Choice, ExactValue, Float, FusedResults, LAMBDA, Operation, Profile, is_given, node_of};
@@ -26,9 +27,10 @@ pub(crate) struct RmsNormalisation {
 
 impl Operation for RmsNormalisation {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        let (gains, x) = (self.gains(profile), self.read(profile));
         let width = self.norm.width();
-        let before = profile.mean_of_sums.then(|| InputTensor::unrounded(&self.x, profile));
+        let rows = rows_around(wanted, width);
+        let (gains, x) = (self.gains(profile), self.read(profile, rows.clone()));
+        let before = profile.mean_of_sums.then(|| InputTensor::unrounded(&self.x, profile, rows));
         per_row(wanted, width, |flats, exacts| {
             let first = flats[0] / width * width;
             let inside: Vec<usize> = flats.iter().map(|flat| flat - first).collect();
@@ -100,9 +102,10 @@ impl Operation for RmsNormalisation {
         if !profile.reads_sums() || !self.x.origins().iter().any(is_unknown) {
             return 0.0;
         }
+        let all = 0..self.x.data().len();
         let x = match profile.mean_of_sums {
-            true => InputTensor::unrounded(&self.x, profile),
-            false => self.read(profile),
+            true => InputTensor::unrounded(&self.x, profile, all),
+            false => self.read(profile, all),
         };
         let of_row = |row: usize| Mean::of(&x.part(row * width, width), self.norm.eps).inherited;
         (0..self.x.data().len() / width).map(of_row).fold(0.0, f64::max)
@@ -127,11 +130,11 @@ fn shared(n: usize) -> f64 {
 }
 
 impl RmsNormalisation {
-    fn read(&self, profile: &Profile) -> InputTensor<'_> {
+    fn read(&self, profile: &Profile, part: Range<usize>) -> InputTensor<'_> {
         match profile {
-            Profile { norm_of_sums: true, .. } => InputTensor::unrounded(&self.x, profile),
-            Profile { mean_of_sums: true, .. } => InputTensor::of(&self.x, profile),
-            _ => InputTensor::read(&self.x, profile),
+            Profile { norm_of_sums: true, .. } => InputTensor::unrounded(&self.x, profile, part),
+            Profile { mean_of_sums: true, .. } => InputTensor::of_part(&self.x, profile, part),
+            _ => InputTensor::read(&self.x, profile, part),
         }
     }
 
@@ -217,9 +220,9 @@ pub struct LayerNormalisation {
 
 impl Operation for LayerNormalisation {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<ExactValue> {
-        rows_of(&InputTensor::read(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
-            self.row(profile, x, at, exacts);
-        })
+        let width = self.norm.weight.len();
+        let x = InputTensor::read(&self.x, profile, rows_around(wanted, width));
+        rows_of(&x, width, wanted, |x, at, exacts| self.row(profile, x, at, exacts))
     }
 
     fn results(&self, profile: &Profile) -> Float {

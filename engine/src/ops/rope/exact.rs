@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::exact::input::{InputTensor, InputValues};
-use crate::exact::operation::per_row;
+use crate::exact::operation::{per_row, rows_around};
 use crate::exact::value::{U, both};
 use crate::exact::{Angles, Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::rope::Rope;
@@ -34,7 +34,8 @@ impl Operation for Rotary {
                 pairs.iter().map(|pair| pair.turned(self.positions.start + token, profile)).collect()
             })
             .collect();
-        let (x, head_dim) = (InputTensor::read(&self.x, profile), self.x.shape()[2]);
+        let (x, head_dim) =
+            (InputTensor::read(&self.x, profile, rows_around(wanted, width)), self.x.shape()[2]);
         let of = self.places();
         per_row(wanted, head_dim, |flats, exacts| {
             let (token, start) = (flats[0] / width, flats[0] / head_dim * head_dim);

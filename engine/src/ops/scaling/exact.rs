@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::exact::input::InputTensor;
+use crate::exact::operation::rows_around;
 use crate::exact::value::{K, U};
 use crate::exact::{Choice, ExactValue, Float, Node, Operation, Profile, node_of};
 use crate::ops::embedding::exact::EmbeddingLookup;
@@ -25,7 +26,7 @@ impl Operation for Scaling {
             Multiplier::Number(factor) => (factor.into(), 1.0),
             Multiplier::Divisor(divisor) => (1.0 / f64::from(divisor), 2.0),
         };
-        InputTensor::scaled(&self.x, profile).each(wanted, |x| {
+        InputTensor::scaled(&self.x, profile, rows_around(wanted, 1)).each(wanted, |x| {
             let value = x.value * factor;
             let rounding = roundings * U * value.abs();
             x.through(value, factor).moved(K * rounding, rounding)

@@ -27,7 +27,7 @@ use crate::exact::{
 };
 use crate::ops::gating::exact::GatedProduct;
 use crate::parallel;
-use crate::quant::decode_matrix_row;
+use crate::quant::{CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -242,11 +242,15 @@ impl Linear {
         // Kernels that quantise inputs may multiply them by their factors first, without rounding.
         let is_scaled =
             |origin| node_of(origin).is_some_and(|node| node.operation::<GatedProduct>().is_some());
-        let x = match profile.fused != FusedResults::Nothing && self.x.origins().iter().any(is_scaled) {
-            true => InputTensor::read(&self.x, profile),
-            false => InputTensor::of(&self.x, profile),
-        };
         let rows = 0..self.x.data().len() / width;
+        // A scale that the whole pass shares depends on all of its values.
+        let is_of_pass = profile.activation_codes.is_some_and(|codes| matches!(codes.group, CodeGroup::Pass));
+        let read = if is_of_pass { rows.clone() } else { tokens.clone() };
+        let part = read.start * width..read.end * width;
+        let x = match profile.fused != FusedResults::Nothing && self.x.origins().iter().any(is_scaled) {
+            true => InputTensor::read(&self.x, profile, part),
+            false => InputTensor::of_part(&self.x, profile, part),
+        };
         let codes = SharedCodes::of(&self.x, &x, rows, &self.w, profile);
         let operand = |token: usize| codes.operand(x.part((tokens.start + token) * width, width));
         parallel::map(tokens.len(), 4 * width, operand)

@@ -228,14 +228,19 @@ pub(super) fn with_bias(sum: ExactValue, bias: f64, columns: usize, profile: &Pr
 pub(super) fn reduced(sums: &[ExactValue], short: Float) -> ExactValue {
     let sums: Vec<ExactValue> = sums.iter().map(|sum| sum.rounded(short)).collect();
     let plus = |a: ExactValue, b: ExactValue| ExactValue::bounded(a.value + b.value, a.radius + b.radius);
-    let then = |a: ExactValue, b: ExactValue| plus(a.rounded(short), b.rounded(short));
+    // Devices' sums are already rounded.
+    let then = |a: ExactValue, b: ExactValue| plus(a.rounded(short), b);
     let n = sums.len();
     let around = |first: usize, step: usize| {
         (1..n).fold(sums[first], |sum, hop| then(sum, sums[(first + hop * step) % n]))
     };
     let mut pairs = sums.clone();
     while pairs.len() > 1 {
-        pairs = pairs.chunks(2).map(|pair| pair[1..].iter().fold(pair[0], |a, &b| then(a, b))).collect();
+        let of_pair = |pair: &[ExactValue]| match *pair {
+            [a, b] => then(a, b.rounded(short)),
+            _ => pair[0],
+        };
+        pairs = pairs.chunks(2).map(of_pair).collect();
     }
     let at_once = sums.iter().copied().reduce(plus);
     let rings = (0..n).flat_map(|first| [around(first, 1), around(first, n - 1)]);
