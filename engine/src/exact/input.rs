@@ -24,7 +24,7 @@ pub(crate) struct InputUncertainty {
 
 /// Tensor that an operation reads.
 pub(crate) enum InputTensor<'t> {
-    /// Exact values from the dump.
+    /// Exact values, recorded in the dump.
     Given(&'t [f32]),
     /// Computed values without uncertainty.
     Sure(Vec<f64>),
@@ -33,7 +33,8 @@ pub(crate) enum InputTensor<'t> {
 }
 
 impl<'t> InputTensor<'t> {
-    /// Evaluates a tensor by a profile. Do not call it inside a parallel loop: it waits for the whole tensor.
+    /// Evaluates a tensor under a profile. Do not call it inside a parallel loop, because it waits for the whole
+    /// tensor.
     pub(crate) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
         match is_given(tensor) {
             true => InputTensor::Given(tensor.data()),
@@ -41,12 +42,13 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
+    /// Evaluates an input that may be fused with the operations before it. The result covers both the rounded and the
+    /// unrounded input.
     pub(crate) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
         Self::fused_with(tensor, profile, |node| node.stage.is_fused())
     }
 
-    /// Evaluates an input that is scaled. Kernels of products may scale their results before they round them.
+    /// Evaluates an input that is scaled. A kernel of a product may scale its results before it rounds them.
     pub(crate) fn scaled(tensor: &'t Tensor, profile: &Profile) -> Self {
         Self::fused_with(tensor, profile, |node| node.stage.is_fused() || node.stage.is_product())
     }
@@ -83,7 +85,7 @@ impl<'t> InputTensor<'t> {
         })
     }
 
-    /// Evaluates a tensor and applies `change` to it and, if known, to its value before rounding.
+    /// Evaluates a tensor under a profile and applies `change` to it and, if known, to its value before rounding.
     fn with(
         tensor: &'t Tensor,
         profile: &Profile,
@@ -140,7 +142,7 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// Returns all values, if they are exact.
+    /// Returns all values, if none has an uncertainty.
     pub(crate) fn sure(&self) -> Option<Vec<f64>> {
         match self {
             InputTensor::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
@@ -174,7 +176,7 @@ impl<'t> InputTensor<'t> {
     }
 }
 
-/// Returns all values of a tensor, rounded, with their uncertainty: the inputs of an operation.
+/// Returns all values of a tensor as an operation reads them: rounded, with their uncertainty.
 pub fn known(tensor: &Tensor) -> Vec<ExactValue> {
     match is_given(tensor) {
         true => tensor.data().iter().map(|&x| ExactValue::sure(x.into())).collect(),

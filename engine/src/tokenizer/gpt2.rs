@@ -1,5 +1,5 @@
 //! GPT-2's own two files: the ids of the pieces (JSON), and the merges, one per line. tiktoken creates its encoding
-//! "gpt2" from them. Qwen 2 has the same files with another pattern of words and with NFC.
+//! "gpt2" from them. Qwen 2 has the same files, but uses another word pattern and NFC.
 
 use std::collections::HashMap;
 

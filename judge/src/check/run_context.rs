@@ -69,7 +69,7 @@ fn profile_of(numerics: &dyn Numerics, held: &AlignedDump) -> Result<Profile> {
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
-/// Result of a search for a statement in a manifest: found (`Yes`) or not (`No`).
+/// Tells whether the dump's manifest states a property: `Yes` or not (`No`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestStatement {
     Yes,

@@ -44,7 +44,7 @@ pub(crate) struct RunResults {
     pub(crate) choices: Vec<GreedyToken>,
     /// Margins by which our logits prefer our choice to the dump's, by pass.
     pub(crate) margins: HashMap<usize, f64>,
-    /// Tokens read within a pass for which our logits prefer another token.
+    /// Tokens read within one pass, e.g. draft tokens, at which our logits prefer another token.
     pub(crate) read_on: Vec<DraftToken>,
     /// Margins by which our logits prefer top tokens that the dump does not list, for both runs.
     pub(crate) rank_margins: RankMargins,

@@ -58,15 +58,15 @@ struct StreamFacts {
 /// The results of a unit.
 struct UnitResults {
     evidence: Evidence,
-    /// Sites that the model computes and whose tap the message does not record. They count as missing if
-    /// another message records the tap.
+    /// Sites that the model computes and whose taps this message does not record. They count as missing if another
+    /// message records the tap.
     unheld: Vec<Site>,
 }
 
 /// The result of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageResult {
-    /// The parts of the model in the message, e.g. "layer 3".
+    /// The parts of the model in this message, e.g. "layer 3".
     pub of: String,
     /// True if a comparison fails or is inconclusive, or data is missing.
     pub is_suspect: bool,

@@ -36,7 +36,7 @@ pub struct Dump {
     pub expected_tokens: Option<Vec<u32>>,
     container: Container,
     rows: HashMap<Site, usize>,
-    /// Row of the continuation, if it is only in the manifest.
+    /// Manifest row of the greedy continuation, if no array records it.
     listed: Option<TensorRow>,
     /// True if the dump's file is on another machine.
     is_elsewhere: bool,

@@ -1,8 +1,9 @@
-//! Model Optimizer's 4-bit integers: a byte has the codes of two neighbouring outputs, the first in the low bits.
+//! Model Optimizer's 4-bit integers: a byte contains the codes of two neighbouring outputs, the first in the low
+//! bits.
 //!
-//! For `W4A8_AWQ`, a weight is a code times its group's scale, and the library rounds it to an 8-bit float with one
-//! scale for the matrix. TensorRT-LLM's kernels do not round it: they multiply the code by the quotient of both scales
-//! in f16. Its kernels for `W4A16_AWQ` round the scales to the model's type.
+//! For `W4A8_AWQ`, a weight is a code times its group's scale. The library rounds the weight to an 8-bit float with
+//! one scale for the matrix. TensorRT-LLM's kernels do not round it: they multiply the code by the quotient of both
+//! scales in f16. TensorRT-LLM's kernels for `W4A16_AWQ` round the scales to the model's type.
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;

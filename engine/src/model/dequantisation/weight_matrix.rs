@@ -5,13 +5,13 @@ use half::{bf16, f16};
 use crate::parallel;
 use crate::weight::{DType, StoredTensor};
 
-/// Number of rows that are decoded together: the codes of several rows share words in some formats.
+/// Number of rows that are decoded together, because in some formats the codes of several rows share words.
 const ROWS: usize = 32;
 
 /// Decodes the element at a row and a column.
 pub(crate) type ElementDecoder<'f> = Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>;
 
-/// A quantised weight, `[rows, cols]`, as a function from row and column to the decoded value.
+/// A quantised weight, `[rows, cols]`, whose values are decoded on demand.
 pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
     pub(crate) dtype: DType,
@@ -23,8 +23,8 @@ pub(crate) struct WeightMatrix<'f> {
     pub(crate) experts: Option<usize>,
     /// Decodes the element at a row and a column.
     pub(crate) value: ElementDecoder<'f>,
-    /// Returns the F32 value that an element has in kernels that multiply with the codes themselves, or with scales of
-    /// another type; `None` if it is the decoded value.
+    /// Returns the F32 value of an element in kernels that multiply the codes directly, or that use scales of another
+    /// type; `None` if that value equals the decoded one.
     pub(crate) of_kernels: Option<ElementDecoder<'f>>,
 }
 
@@ -61,7 +61,7 @@ impl WeightMatrix<'_> {
         self.decoded_by(&self.value, self.dtype)
     }
 
-    /// Decodes all elements as kernels do, if those use other values.
+    /// Decodes all elements as kernels do, if kernels use other values.
     pub(crate) fn decoded_by_kernels(&self) -> Option<StoredTensor> {
         self.of_kernels.as_ref().map(|value| self.decoded_by(value, DType::F32))
     }
