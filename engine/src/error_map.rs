@@ -4,11 +4,12 @@ use std::ops::Range;
 
 /// Maximum number of cells along each side of a map.
 const CELLS: usize = 24;
-/// Maximum number of cells along an innermost axis, whose entries are often wrong one by one.
+/// Maximum number of cells along an innermost axis. It is larger than [`CELLS`], because faults often affect
+/// single entries of the innermost axis.
 const FINE_CELLS: usize = 64;
-/// Number of values up to which every value is counted. In larger arrays, one value in `step` is counted and also
-/// represents the values up to the next. The step shares no factor with common head sizes, so that all entries are
-/// sampled.
+/// Number of values up to which every value is counted. In larger arrays, one value in `step` is counted, and also
+/// represents the values up to the next one. The step shares no factor with common head sizes, so that all entries
+/// are sampled.
 const COUNTED_WHOLE: usize = 1 << 16;
 const STEP: usize = 127;
 
@@ -69,9 +70,10 @@ pub struct ErrorMap {
     pub axes: [usize; 2],
     /// Lengths of the axes; for a single axis 1 and its length.
     pub lengths: [usize; 2],
-    /// Largest errors of a map of [`Self::cells`], row by row. On long axes, neighbouring entries share a cell.
+    /// Largest errors in the cells of the map ([`Self::cells`]), row by row. On long axes, several neighbouring entries
+    /// share a cell.
     pub largest: Vec<ErrorMagnitude>,
-    /// Number of errors of each magnitude; each counted error also represents the skipped values.
+    /// Number of errors of each magnitude. Each counted error also represents the values that were skipped.
     counts: Vec<u64>,
     /// Number of values at each index of the two axes.
     inner: usize,
@@ -197,7 +199,7 @@ impl ErrorMap {
         self.meet_run(run, bound, largest);
     }
 
-    /// Updates the largest error of each cell that a run covers, without counting.
+    /// Updates the largest error of each cell that a run covers, without counting errors.
     fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
         let ([rows, columns], [high, wide], inner) = (self.lengths, self.cells(), self.inner);
         let bound = ErrorMagnitude::of(bound);
@@ -221,8 +223,8 @@ impl ErrorMap {
         }
     }
 
-    /// Updates the map over the innermost axis with a run's errors. If the largest error of the run is below 1, it
-    /// replaces each error.
+    /// Updates the map over the innermost axis with the errors of a run. If the largest error of the run is below 1,
+    /// all errors of the run are replaced by it.
     pub fn meet_innermost(&mut self, run: Range<usize>, errors: &[f64], largest: f64) {
         let ([rows, high], inner) = ([self.lengths[0], self.cells()[0]], self.inner);
         let per_row = self.lengths[1] * inner;

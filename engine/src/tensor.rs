@@ -199,8 +199,8 @@ fn cut(origins: &[ValueOrigin], values: Range<usize>) -> Vec<ValueOrigin> {
     pieces.collect()
 }
 
-/// RoPE pairing: which two values of a head rotate together. Converting to the other pairing permutes the rows of the q
-/// and k projections, and thereby every q and k value of a head; nothing else changes.
+/// RoPE pairing: which two values of a head rotate together. Converting to the other pairing permutes the rows of
+/// the q and k projections, and thereby the q and k values of each head. Nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RopePairing {

@@ -43,8 +43,8 @@ impl CaseOptions {
         &self.case
     }
 
-    /// Returns the requested cases. If none was requested and `model` is given, returns the known cases of
-    /// the model.
+    /// Returns the requested cases. If no case was requested and `model` is given, returns the known cases of the
+    /// model.
     ///
     /// # Errors
     /// If a case does not exist, or the file of cases cannot be read.
@@ -59,7 +59,7 @@ impl CaseOptions {
         }
     }
 
-    /// Returns the arguments that run one case again.
+    /// Returns the command-line arguments that run one case again.
     pub(crate) fn words(&self, case: &Case) -> Vec<String> {
         let file = self.cases.iter().flat_map(|file| ["--cases".to_owned(), file.display().to_string()]);
         ["--case".to_owned(), case.name.clone()].into_iter().chain(file).collect()

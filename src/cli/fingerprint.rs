@@ -34,7 +34,7 @@ impl Fingerprint {
         Ok(Self::new(move || kept.sha256(&pinned)))
     }
 
-    /// Makes the fingerprint of a file, or of a folder including its file names.
+    /// Creates the fingerprint of a file, or of a folder, which includes the names of its files.
     pub(crate) fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
         Self::new(move || content.sha256(&kept))
     }

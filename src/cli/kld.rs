@@ -218,8 +218,8 @@ fn runs<'r>(
     })
 }
 
-/// Returns the token that replaces the first one of each chunk, if any: the requested one, else the one that
-/// the tokenizer adds before a text.
+/// Returns the token that replaces the first token of each chunk, if any: the requested one, or otherwise the one
+/// that the tokenizer adds before a text.
 fn bos(target: &RequestedModel, asked: Option<Bos>) -> Result<Option<u32>> {
     match asked {
         Some(Bos::None) => return Ok(None),

@@ -1,8 +1,8 @@
 //! Text output on standard output and standard error; no other module prints.
 //!
-//! Text from a file could contain terminal commands. So control characters are removed from all output,
-//! except line ends and the styles of reports. If an output cannot be written, the program finishes its work
-//! and then ends with an error.
+//! Text from a file could contain terminal commands. Control characters are therefore removed from all output,
+//! except line ends and the styles of reports. If an output cannot be written, the program finishes its work and
+//! then ends with an error.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};

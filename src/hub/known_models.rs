@@ -20,7 +20,7 @@ pub struct KnownModel {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFiles {
-    /// Id of the repository.
+    /// File in the repository; `None` for `config.json` and the weights in the same folder.
     pub repo: String,
     /// File in the repository; `None` for `config.json` and the weights next to it.
     pub file: Option<String>,

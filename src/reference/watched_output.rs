@@ -18,7 +18,7 @@ pub(super) struct WatchedProcess {
 /// The standard output of a watched process.
 pub(crate) struct WatchedOutput {
     output: ChildStdout,
-    /// Receives true before a read, and false after it.
+    /// Channel that receives true before a read and false after it.
     reads: Sender<bool>,
 }
 

@@ -80,8 +80,8 @@ fn indices(columns: &ColumnSelection, width: usize) -> Box<dyn Iterator<Item = u
 }
 
 /// Returns the KL divergence Σ p·(log p - log q) over the listed ids, plus the same term for the remaining
-/// probability. It is infinite if the candidate leaves no probability for the tokens that only the reference lists.
-/// Remainders within rounding count as zero.
+/// probability. It is infinite if the candidate leaves no probability for the unlisted tokens but the reference
+/// does. Remainders within rounding count as zero.
 fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     const NOTHING: f64 = f32::EPSILON as f64;
     let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };

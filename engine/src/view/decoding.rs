@@ -88,7 +88,7 @@ pub(crate) fn half(bits: [u8; 2]) -> f32 {
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
-/// Converts eight `f16` at once; same results as [`half`].
+/// Converts eight `f16` at once, with the same results as [`half`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "f16c")]

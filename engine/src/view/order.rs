@@ -242,7 +242,7 @@ impl<'a> View<'a> {
         all.settled()
     }
 
-    /// Determines which parts have the order of their stored array.
+    /// Determines which parts have the same order as their stored array.
     fn settled(mut self) -> Self {
         let is_alone = self.parts.len() == 1;
         for part in &mut self.parts {

@@ -78,7 +78,7 @@ impl ExpertRoutes {
         self.experts.len() / self.width()
     }
 
-    /// Returns the number of layers with experts, and of experts that each token chooses.
+    /// Returns the number of layers with experts, and the number of experts that each token chooses.
     pub fn shape(&self) -> [usize; 2] {
         [self.layers, self.used]
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::view::View;
 
-/// Reader of a batch of tensors, one sequence in a row.
+/// Reader of a batch of tensors, with one sequence per row.
 pub(super) struct TensorBatch {
     path: PathBuf,
     logprobs: View<'static>,

@@ -45,7 +45,7 @@ pub struct IdentifiedArray {
     pub places: Vec<ArraySite>,
     /// The nearest site, if no site is near enough.
     pub nearest: Option<ArraySite>,
-    /// Explanation of the result, if the values alone do not show it.
+    /// Explanation of the result, if the values alone are not enough to see it.
     pub because: Option<String>,
 }
 

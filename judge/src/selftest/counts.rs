@@ -67,7 +67,7 @@ pub struct CorrectCounts {
     pub false_alarms: usize,
 }
 
-/// The rows in which a fault is counted.
+/// The rows of the result table in which a fault is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRow {
     /// The kind of change, or "passes" and "heads" for a change of some passes or heads.

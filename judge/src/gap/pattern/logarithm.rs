@@ -1,4 +1,4 @@
-//! Logarithms of another base than e on one side.
+//! Detects that one side uses logarithms of another base than e.
 
 use std::f64::consts::{LN_2, LN_10};
 
