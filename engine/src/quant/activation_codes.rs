@@ -111,28 +111,28 @@ impl ActivationCodes {
     pub fn problem(&self) -> Option<&'static str> {
         match self {
             Self { group: CodeGroup::Values(0), .. } => {
-                Some("activation_codes: a group has at least one value")
+                Some("activation_codes: a group of 0 values, expected at least 1")
             }
             Self { codes, asymmetric: true, .. } if codes.largest_float().is_some() => {
-                Some("activation_codes: floats are not asymmetric")
+                Some("activation_codes: asymmetric is true, expected false for floating-point codes")
             }
             Self { group: CodeGroup::Matrix, asymmetric: true, .. } => Some(
-                "activation_codes: the file states the zero points of \"matrix\", so asymmetric is false",
+                "activation_codes: asymmetric is true, expected false for the group \"matrix\" (the file states its zero points)",
             ),
             // The codes of a matrix are read from its file.
             Self { codes: ActivationCodeType::Int8, scale, group, .. }
                 if scale.is_power() && *group != CodeGroup::Matrix =>
             {
-                Some("activation_codes: scales of integers are not powers of two")
+                Some("activation_codes: scale is a power of two, expected another type for integer codes")
             }
             Self { quotients, values, .. }
                 if quotients.is_power() || values.is_some_and(ScaleType::is_power) =>
             {
-                Some("activation_codes: quotients is \"f32\", \"f16\" or \"bf16\"")
+                Some("activation_codes: quotients or values is a power of two, expected \"f32\", \"f16\" or \"bf16\"")
             }
-            Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
+            Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is negative or NaN, expected 0 or more"),
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
-                Some("activation_codes: largest is from 100 to 128")
+                Some("activation_codes: largest is out of range, expected 100 to 128")
             }
             _ => None,
         }

@@ -142,7 +142,7 @@ fn identified(
             values if values.iter().any(|value| value.is_nan()) => Some("contains NaN"),
             values if values.iter().all(|value| *value == 0.0) => Some("all zeros"),
             _ if settled.was_supposed(index) => Some(
-                "identified from later values: operations after this tap are correct if the array is this tap",
+                "identified from later values: if the array is this tap, the operations after the tap are correct",
             ),
             _ => None,
         };
