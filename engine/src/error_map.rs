@@ -179,8 +179,8 @@ impl ErrorMap {
         self.counts[0] += count as u64;
     }
 
-    /// Adds the errors of consecutive values: `error` returns one error, `largest` the largest error of a range, and
-    /// `bound` is an upper bound of all.
+    /// Adds the errors of consecutive values. `error` returns the error of one value, `largest` the largest error in a
+    /// range of values, and `bound` is an upper bound of all errors.
     pub fn add_run(
         &mut self,
         run: Range<usize>,

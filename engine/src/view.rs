@@ -166,7 +166,7 @@ impl<'a> View<'a> {
 
     /// Creates an array of one repeated number.
     pub fn constant(shape: &[usize], value: f64) -> View<'static> {
-        View::owned(&[], vec![value]).spread(shape).expect("one number is of any shape")
+        View::owned(&[], vec![value]).spread(shape).expect("one number broadcasts to any shape")
     }
 
     /// Multiplies each element by its scale.

@@ -344,7 +344,7 @@ impl Matrix {
         Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![rows, cols], data: data.into() })
     }
 
-    /// Returns `rows` rows from `first` on as a matrix that shares the bytes.
+    /// Returns `rows` rows, starting at row `first`, as a matrix that shares the bytes.
     ///
     /// # Panics
     /// If the rows do not exist.

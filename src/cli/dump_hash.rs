@@ -22,7 +22,7 @@ pub(crate) enum DumpFiles {
         /// Size in bytes.
         bytes: usize,
     },
-    /// A stream or a server's answers, which have no identity.
+    /// The source is a stream or a server's answers, which have no hash and no version.
     Unknown,
 }
 

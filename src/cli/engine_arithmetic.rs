@@ -360,7 +360,7 @@ fn best_way(
     ways: &[EngineArithmetic],
     judge: impl Fn(&EngineArithmetic, &dyn Numerics) -> Result<Outcome>,
 ) -> Result<(Outcome, &EngineArithmetic, &dyn Numerics)> {
-    let [said, shown @ ..] = ways else { panic!("what a dump says is a way") };
+    let [said, shown @ ..] = ways else { panic!("the list begins with the arithmetic that the dump states") };
     let (outcome, numerics) = best_choice(said, |numerics| judge(said, numerics))?;
     let mut best = (outcome, said, numerics);
     for way in shown {

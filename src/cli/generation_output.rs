@@ -129,7 +129,7 @@ impl GenerationOutput {
 
     /// Returns one JSON document.
     pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("it is plain data") + "\n"
+        serde_json::to_string_pretty(self).expect("the output can be written as JSON") + "\n"
     }
 
     /// Returns all texts, one after the other.

@@ -280,7 +280,7 @@ fn look_at_dump(dump: &Dump, args: &InspectArgs) -> Result<Value> {
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     let mut taps = Vec::new();
     for site in sites {
-        let shape = &dump.row(site).expect("the site is from this dump").shape;
+        let shape = &dump.row(site).expect("the dump has a row of each listed site").shape;
         dump.check_content(site)?;
         let figures = match dump.sketch(site)? {
             Some(sketch) => figures_of_sketch(&sketch, shape.iter().product()),

@@ -146,7 +146,9 @@ pub(crate) fn run(args: &KldArgs) -> Result<Verdict> {
     let tally = match (&args.other, &args.model) {
         (Some(other), _) => compared(&*base, &*named(other)?, most)?,
         (None, model) => {
-            let target = RequestedModelOptions::of(model.as_deref().expect("clap has seen to it")).find()?;
+            let target =
+                RequestedModelOptions::of(model.as_deref().expect("clap requires a model or a second file"))
+                    .find()?;
             let loaded = args.model_options.load(&target.variants[0])?;
             let chunks: Vec<_> = base.chunks().into_iter().map(<[u32]>::to_vec).collect();
             let bos = if base.hides_first() { bos(&target, args.bos)? } else { None };

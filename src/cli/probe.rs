@@ -357,7 +357,7 @@ fn best_trial<'t>(
         comparison.outcome.rows.iter().filter_map(SiteResult::bound_ratio).fold(0.0, f64::max)
     };
     let Some(least) = judged.iter().map(said).min() else {
-        return Err(refused.expect("there are trials, and none was judged"));
+        return Err(refused.expect("no trial was judged, so one was refused"));
     };
     judged.retain(|one| said(one) == least);
     judged.sort_by(|one, other| off(one).total_cmp(&off(other)));
@@ -372,7 +372,7 @@ fn best_trial<'t>(
         }
         first.get_or_insert((comparison, trial));
     }
-    Ok(first.expect("one is the least"))
+    Ok(first.expect("at least one trial has the smallest value"))
 }
 
 /// Reads the chat template in the model's own files. Needs the feature `serve`, which includes Jinja.

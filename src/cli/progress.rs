@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is sound")
+    ProgressStyle::with_template(template).expect("the template of the progress bar is valid")
 }
 
 /// A tap that shows the progress of a run and does not change values.

@@ -94,7 +94,7 @@ fn across_formats(
     loaded: &[(&ModelVariant, LoadedModel)],
 ) -> Result<Vec<SelfcheckRow>> {
     let is_gguf = |model: &LoadedModel| model.format == "gguf";
-    let (first, rest) = loaded.split_first().expect("a target has a variant");
+    let (first, rest) = loaded.split_first().expect("a target has at least one variant");
     let others: Vec<_> = rest
         .iter()
         .filter(|other| is_gguf(&other.1) != is_gguf(&first.1) && other.1.precision == first.1.precision)

@@ -162,7 +162,7 @@ fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     for row in 0..rows {
         view.read(row, 0..values.len(), &mut values);
         short.retain(|&dtype| {
-            let float = Float::of(dtype).expect("it is one");
+            let float = Float::of(dtype).expect("every type in the list is a float");
             values.iter().all(|&value| float.round(value) == value)
         });
         telling += values.iter().filter(|value| **value != 0.0).count();

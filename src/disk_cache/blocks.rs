@@ -58,7 +58,7 @@ impl DiskCache {
             .as_ref()
             .map(UnfinishedFolder::path)
             .or(self.space.folder())
-            .expect("a folder or a temporary folder");
+            .expect("the cache has a folder or a temporary folder");
         let path = folder.join(key);
         let io = |error| Error::io("write", &path)(error);
         let (data, sums) = open(&path, len).map_err(io)?;

@@ -85,7 +85,7 @@ impl<'s> HubClient<'s> {
         Ok(Listing { commit: info.sha, files })
     }
 
-    /// Requests the bytes of a file from `start` on. Returns the bytes and the position at which they start, which is 0
+    /// Requests the bytes of a file after `start`. Returns the bytes and the position at which they start, which is 0
     /// if the server does not support ranges.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ impl KnownModel {
     /// Returns all known models.
     pub fn all() -> Vec<Self> {
         let table: KnownModelTable =
-            toml::from_str(include_str!("known.toml")).expect("a test reads this table");
+            toml::from_str(include_str!("known.toml")).expect("a test parses the shipped table");
         table.model
     }
 

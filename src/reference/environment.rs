@@ -187,7 +187,7 @@ impl Installer {
         match (uv, python) {
             (Some(uv), _) => Ok(Self::Uv(uv)),
             (None, Some(python)) => check_python(engine, &python).map(|()| Self::Pip(python)),
-            (None, None) => unreachable!("refused above"),
+            (None, None) => unreachable!("the check above requires uv or Python"),
         }
     }
 

@@ -140,7 +140,7 @@ impl EvaluatorProcess {
         let program = PathBuf::from(command.get_program());
         let mut child = command.spawn().map_err(Error::io("start", &program))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let (input, output) = pipes.expect("both were asked for");
+        let (input, output) = pipes.expect("stdin and stdout of the worker are pipes");
         let (process, output) = WatchedProcess::new(child, output, limit);
         Ok((Self { process, log, limit }, input, output))
     }

@@ -37,7 +37,7 @@ impl WatchedProcess {
         (watched, WatchedOutput { output, reads })
     }
 
-    /// Calls a function with the process.
+    /// Locks the process and calls a function with it.
     pub(super) fn with<T>(&self, function: impl FnOnce(&mut Child) -> T) -> T {
         function(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner))
     }

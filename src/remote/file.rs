@@ -190,7 +190,7 @@ impl PinnedRemoteFile {
         Ok(())
     }
 
-    /// Sends one request for the bytes from `at` on.
+    /// Sends one request for the bytes that start at `at`.
     fn once(&self, at: &mut usize, end: usize) -> Result<(), RequestFailure> {
         let answer = self.transport.get(&self.url, &(*at..end), Some(&self.tag))?;
         let total = self.blocks.bytes().len();

@@ -138,7 +138,7 @@ impl WaitingConnections {
 #[derive(Clone)]
 pub(crate) struct Connection(Arc<ConnectionSlot>);
 
-/// A connection's slot among the waiting connections.
+/// Entry of a connection in the list of waiting connections.
 struct ConnectionSlot {
     waiting: Arc<WaitingConnections>,
     number: Mutex<Option<u64>>,

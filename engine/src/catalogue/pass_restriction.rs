@@ -19,7 +19,7 @@ pub enum PassRestriction {
     Decode,
     /// The pass with this number, counted from 0.
     Pass(usize),
-    /// Tokens from this position on.
+    /// Tokens at this position and after it.
     From(usize),
 }
 

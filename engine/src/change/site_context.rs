@@ -23,7 +23,7 @@ pub struct SiteContext<'a> {
     pub operations: &'a ModelOperations,
     /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
     pub(crate) is_turned: bool,
-    /// Tokens of the text, from its beginning on. The list may be shorter than the text if tokens are unknown.
+    /// Tokens of the text, starting at its beginning. The list may be shorter than the text if tokens are unknown.
     pub(crate) tokens: &'a [u32],
     node: Option<Arc<Node>>,
 }

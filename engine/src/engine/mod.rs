@@ -85,7 +85,7 @@ impl RunInput {
 pub struct Transcript {
     /// The tokens of each pass.
     pub passes: Vec<Vec<u32>>,
-    /// Greedy choices from the end of the prompt on.
+    /// Greedy choices, starting at the end of the prompt.
     pub generated: Vec<u32>,
     /// Greedy choice and margin after each pass.
     pub choices: Vec<GreedyToken>,

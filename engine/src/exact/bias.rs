@@ -173,7 +173,7 @@ impl GroupSums {
         Self { n: vec![0; len], sums: std::array::from_fn(|_| zeros()), steps: [zeros(), zeros()] }
     }
 
-    /// Adds consecutive results, each to its own group, from group `first` on.
+    /// Adds consecutive results, each to its own group, starting at group `first`.
     fn add_each(&mut self, first: usize, terms: &Terms) {
         let strands = first..first + terms.values.len();
         self.n[strands.clone()].iter_mut().for_each(|n| *n += 1);
@@ -225,7 +225,7 @@ impl GroupSums {
         (0..self.n.len()).map(|group| self.get(group))
     }
 
-    /// Adds a range of another set of sums, from group `first` on.
+    /// Adds a range of another set of sums, starting at group `first`.
     fn add(&mut self, first: usize, other: &Self, some: Range<usize>) {
         let own = first..first + some.len();
         self.n[own.clone()].iter_mut().zip(&other.n[some.clone()]).for_each(|(n, more)| *n += more);

@@ -156,7 +156,7 @@ impl<'t> InputTensor<'t> {
         wanted.iter().map(|&flat| f(self.get(flat))).collect()
     }
 
-    /// Returns `len` values from index `first` on.
+    /// Returns `len` values, starting at index `first`.
     pub(crate) fn part(&self, first: usize, len: usize) -> InputValues {
         let part = first..first + len;
         let values = match self {

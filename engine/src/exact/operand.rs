@@ -105,7 +105,7 @@ impl Operand {
         let values: Vec<f32> = row.values.iter().map(|&x| x as f32).collect();
         let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("the row is a whole number of blocks")];
         quantise_row(dtype, &values, &mut bytes);
-        let known = known(dtype, &bytes).expect("what has no floats has codes");
+        let known = known(dtype, &bytes).expect("a type that is not floating-point has integer codes");
         let block = dtype.block_len();
         let coded = InputValues::new((0..row.len()).map(|at| code(row, at, block, &known, dtype)));
         let surplus = known.sums.map(|sums| {

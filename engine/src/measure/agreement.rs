@@ -38,8 +38,8 @@ impl Agreement {
         Self { places: rows.iter().map(place).collect() }
     }
 
-    /// Returns the start of a drift: the position from which on the violations exceed the other positions by the
-    /// largest number. A single violation is not a drift, and a single correct position does not end one.
+    /// Returns the start of a drift. It is chosen so that, from there to the end, violations outnumber other positions
+    /// by the largest number. A single violation is not a drift, and a single correct position does not end one.
     pub fn drift(&self, is_over: impl Fn(&PositionAgreement) -> bool) -> Option<usize> {
         let (mut sum, mut best) = (0i64, None);
         for place in self.places.iter().rev() {

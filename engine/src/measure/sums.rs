@@ -48,7 +48,7 @@ pub(super) struct PairChunk<'c> {
 /// Location of a chunk's elements in the array.
 #[derive(Clone, Copy)]
 pub(super) enum ChunkLocation<'c> {
-    /// Consecutive elements from this index on.
+    /// Consecutive elements, starting at this index.
     Run(usize),
     /// Listed elements of a row: the row's start, and the listed entries.
     These(usize, &'c [usize]),

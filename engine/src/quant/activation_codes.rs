@@ -128,9 +128,13 @@ impl ActivationCodes {
             Self { quotients, values, .. }
                 if quotients.is_power() || values.is_some_and(ScaleType::is_power) =>
             {
-                Some("activation_codes: quotients or values is a power of two, expected \"f32\", \"f16\" or \"bf16\"")
+                Some(
+                    "activation_codes: quotients or values is a power of two, expected \"f32\", \"f16\" or \"bf16\"",
+                )
             }
-            Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is negative or NaN, expected 0 or more"),
+            Self { outliers, .. } if !(*outliers >= 0.0) => {
+                Some("activation_codes: outliers is negative or NaN, expected 0 or more")
+            }
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
                 Some("activation_codes: largest is out of range, expected 100 to 128")
             }

@@ -230,7 +230,7 @@ fn never(_: &[u8]) -> Option<usize> {
 /// If the type is not in the table; types are checked when a model is loaded.
 fn traits(dtype: DType) -> &'static TypeTraits {
     let found = TRAITS.iter().find(|traits| traits.dtype == dtype);
-    found.unwrap_or_else(|| panic!("{dtype} is refused when a model is loaded"))
+    found.unwrap_or_else(|| panic!("no decoder for {dtype}; loading a model rejects this type"))
 }
 
 /// Decodes one row of `out.len()` elements.
@@ -238,7 +238,11 @@ fn traits(dtype: DType) -> &'static TypeTraits {
 /// # Panics
 /// If `dtype` is not [`DECODABLE`] or `bytes` is not a whole row; both are checked when a model is loaded.
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
+    assert_eq!(
+        Some(bytes.len()),
+        dtype.bytes_for(out.len()),
+        "the bytes and the values of a {dtype} row have different lengths"
+    );
     (traits(dtype).decode)(bytes, out);
 }
 
@@ -288,7 +292,11 @@ pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
 /// # Panics
 /// If `dtype` is neither a type of activations nor of [`CACHES`], or `out` is not the whole row.
 pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
-    assert_eq!(Some(out.len()), dtype.bytes_for(row.len()), "a row of {dtype} is whole");
+    assert_eq!(
+        Some(out.len()),
+        dtype.bytes_for(row.len()),
+        "the bytes and the values of a {dtype} row have different lengths"
+    );
     let quantise = fast_quantise(dtype).unwrap_or_else(|| plain_quantise(dtype));
     quantise(row, out);
 }
@@ -323,7 +331,7 @@ pub fn plain_quantise(dtype: DType) -> RowQuantiser {
         DType::Q4_1 => q4_1::quantise,
         DType::Q5_1 => q5_1::quantise,
         DType::IQ4_NL => iq4_nl::quantise,
-        other => panic!("activations and caches are never {other}"),
+        other => panic!("{other} is not a type of activations or caches"),
     }
 }
 

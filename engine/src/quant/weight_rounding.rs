@@ -24,7 +24,7 @@ pub enum WeightRounding {
 /// Numbers to which weights are rounded after they are divided by a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CodeType {
-    /// −127 to 127.
+    /// Codes from −127 to 127.
     Int8,
     /// 8-bit floats with 3 bits of mantissa.
     E4m3,

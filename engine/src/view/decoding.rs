@@ -37,7 +37,7 @@ pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
         DType::U32 => widen(bytes, out, |bits| u32::from_le_bytes(bits).into()),
         DType::I64 => widen(bytes, out, |bits| i64::from_le_bytes(bits) as f64),
         DType::U64 => widen(bytes, out, |bits| u64::from_le_bytes(bits) as f64),
-        _ => unreachable!("a view is of plain numbers"),
+        _ => unreachable!("a view contains plain numbers, no quantised blocks"),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn decode_short(dtype: DType, bytes: &[u8], out: &mut [f32]) {
             },
             _ => widen(bytes, out, half),
         },
-        _ => unreachable!("a type no longer than f32"),
+        _ => unreachable!("only types up to the length of f32 get here"),
     }
 }
 

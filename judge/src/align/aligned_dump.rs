@@ -241,7 +241,7 @@ impl<'d> AlignedDump<'d> {
     }
 }
 
-/// The rows of a pass that a dump records.
+/// The rows of one pass that the dump contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRows {
     pub(crate) rows: usize,

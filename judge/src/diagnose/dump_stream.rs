@@ -264,7 +264,8 @@ impl<'s> DumpStream<'s> {
         for examined in self.found {
             let evidence = examined.completed(&points, &known);
             let number = units.iter().position(|unit| *unit == evidence.unit);
-            found.push((number.expect("the units of all portions are among those of the whole"), evidence));
+            found
+                .push((number.expect("the plan of the whole stream has the unit of each message"), evidence));
         }
         check_supposed(self.rules, made, found.len() == units.len())?;
         let is_there = |number: usize| found.iter().any(|(there, _)| *there == number);

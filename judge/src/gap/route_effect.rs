@@ -6,7 +6,7 @@ use super::finding::{GapFinding, counted};
 use super::pair_view::PairView;
 use super::token_route::{RouteAgreement, TokenRoute};
 
-/// Minimum share of the squared differences that other experts must explain to be named as the reason.
+/// A different choice of experts is named as the reason if it explains at least this share of the squared differences.
 pub(super) const MOST_OF_GAP: f64 = 0.5;
 /// Largest share of choices that rounding may flip. Between bf16 and f32, 2.1 and 3.5 % were measured; a wrong
 /// router flipped 86 % (`make_routes.py`).

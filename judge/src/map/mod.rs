@@ -160,8 +160,9 @@ impl NameMap {
 
     /// Returns the shipped maps.
     pub fn shipped() -> impl Iterator<Item = Self> {
-        let read =
-            |(name, text): &(&str, &str)| Self::of_text(name, text).expect("a test reads each").shipping();
+        let read = |(name, text): &(&str, &str)| {
+            Self::of_text(name, text).expect("a test parses each shipped map").shipping()
+        };
         SHIPPED.iter().map(read)
     }
 

@@ -118,7 +118,7 @@ pub fn agent(report: &Report) -> String {
         more: bad.saturating_sub(1),
     };
     loop {
-        let text = serde_json::to_string_pretty(&agent).expect("it is plain data") + "\n";
+        let text = serde_json::to_string_pretty(&agent).expect("the report can be written as JSON") + "\n";
         if text.len() <= MOST || !agent.shorten() {
             return text;
         }

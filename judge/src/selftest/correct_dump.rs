@@ -157,7 +157,7 @@ impl CorrectDump {
 
 /// Splits the prompt of a script into passes of these sizes, and a last pass with the rest.
 fn cut(script: &RunInput, sizes: &[usize]) -> RunInput {
-    let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
+    let mut prompt = script.passes[0].tokens.clone().expect("the first pass of a script has the prompt");
     let mut passes = Vec::new();
     for &size in sizes {
         let rest = prompt.split_off(size);

@@ -217,7 +217,7 @@ impl SelfTestTable {
                 }
                 SelfTestResult::Twin(name, found, remark) => {
                     let known = table.twins.iter_mut().find(|(known, _)| *known == name);
-                    let sum = &mut known.expect("it is listed").1;
+                    let sum = &mut known.expect("the table lists every twin").1;
                     sum.judged += found.judged;
                     sum.passed += found.passed;
                     sum.in_doubt += found.in_doubt;

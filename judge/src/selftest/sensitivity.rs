@@ -24,7 +24,7 @@ use crate::verdict::{Outcome, Verdict};
 pub enum Fault {
     /// Wrong scale of attention scores.
     AttentionScale,
-    /// Wrong scale of attention scores, in decode passes only.
+    /// A fault that scales attention scores wrongly, in decode passes only.
     DecodeOnly,
     /// Wrong base of RoPE.
     RopeTheta,

@@ -84,7 +84,7 @@ impl Gguf {
     /// # Errors
     /// If a part is damaged or belongs to another model, or parts are missing.
     pub fn read_parts(parts: &[FileBytes]) -> Result<Self> {
-        let (first, others) = parts.split_first().expect("a model has a file");
+        let (first, others) = parts.split_first().expect("a model has at least one file");
         let mut whole = Self::read(first)?;
         whole.check_part(0, parts.len())?;
         if others.is_empty() {

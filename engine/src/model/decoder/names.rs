@@ -120,7 +120,8 @@ impl<'a> DecoderNames<'a> {
             }
             DecoderNames::HuggingFace { prefix, layer, outer, .. } => {
                 let mut names = layer.iter().chain(LAYER);
-                let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
+                let (_, hugging_face) =
+                    names.find(|(gguf, _)| *gguf == name).expect("the tables list every GGUF name");
                 parameter(format!("{prefix}{}.{index}.{hugging_face}", outer.layers))
             }
         }

@@ -75,7 +75,7 @@ impl WeightMatrix<'_> {
         StoredTensor { dtype, shape: self.shape(), data: data.into() }
     }
 
-    /// Decodes whole rows from `first` on, column by column.
+    /// Decodes whole rows, starting at row `first`, column by column.
     fn decode_rows(&self, value: &ElementDecoder, dtype: DType, first: usize, out: &mut [u8]) {
         let width = dtype.block_bytes();
         let rows = out.len() / (self.cols * width);

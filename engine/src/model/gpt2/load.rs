@@ -68,7 +68,8 @@ impl Gpt2Names {
 }
 
 fn hugging_face(name: &str) -> &'static str {
-    let (_, found) = HUGGING_FACE.iter().find(|(gguf, _)| *gguf == name).expect("every name is listed");
+    let (_, found) =
+        HUGGING_FACE.iter().find(|(gguf, _)| *gguf == name).expect("HUGGING_FACE lists every GGUF name");
     found
 }
 

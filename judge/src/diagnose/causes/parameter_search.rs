@@ -23,7 +23,7 @@ const FIRST_STEPS: usize = 4;
 /// Powers of 2 that are tried first for each parameter if there are several.
 const COARSE: [i32; 12] = [-9, -7, -5, -3, -2, -1, 1, 2, 3, 4, 6, 9];
 
-/// Number of rounds in which several parameters are solved for, one after the other.
+/// Number of rounds in which several parameters are computed, one after the other.
 const ROUNDS: usize = 8;
 
 /// The search ends if the logarithm of the value is known to this precision.

@@ -18,7 +18,7 @@ const LEAST_SHARE: f64 = 0.125;
 pub(super) enum WrongPart {
     /// The heads with a wrong value.
     Heads(HeadAxis, HeadRestriction),
-    /// The tokens from the first wrong one on.
+    /// The first wrong token and all later tokens.
     Tokens {
         /// Number of consecutive values of one token.
         inner: usize,
@@ -52,7 +52,7 @@ impl WrongPart {
         is_part.then(|| Self::Heads(layout, HeadRestriction::new(heads)))
     }
 
-    /// Returns the tokens from the first wrong one on. A single wrong token counts only at the logits, since engines
+    /// Returns the first wrong token and all later tokens. A single wrong token counts only at the logits, since engines
     /// sample from the last token's logits.
     fn tokens(at: &SiteContext, wrong: &[usize]) -> Option<Self> {
         let (point, shape) = (at.site.point, at.value.shape());

@@ -379,7 +379,7 @@ struct FoundChanges {
     usual: Vec<OperationChange>,
     /// Changes with less usual values.
     sweep: Vec<OperationChange>,
-    /// Parameters that can be solved for.
+    /// Parameters of changes that can be computed from inputs and outputs.
     parameters: Vec<Parameter>,
 }
 

@@ -12,7 +12,7 @@ const LEAST: usize = 40;
 /// Minimum ratio of the scale after the step to the scale before it.
 const RATIO: f64 = 4.0;
 
-/// Finds the position from which on all sequences differ.
+/// Finds the position after which all sequences differ.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let position = |index: usize| pair.sample.tokens[index].position as usize;
     let farthest = (0..pair.sample.tokens.len()).map(position).max()?;

@@ -57,8 +57,8 @@ fn is_outlier(pair: &PairView, sequence: &SampleSequence) -> bool {
     scale > uncertainty * pair.limit().max(RATIO / 1.5 * pair.typical)
 }
 
-/// Returns the median position from which on the outliers differ, if their first tokens agree like those of other
-/// sequences.
+/// Returns the median of the positions at which the outliers begin to differ, if the tokens before agree like those
+/// of other sequences.
 fn steps(pair: &PairView, outliers: &[&SampleSequence]) -> Option<u32> {
     let starts: Vec<f64> = outliers
         .iter()

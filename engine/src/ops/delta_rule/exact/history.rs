@@ -44,7 +44,7 @@ impl DeltaHistory {
 
     /// Returns the tokens of the latest pass.
     pub(crate) fn latest(&self) -> &DeltaTokens {
-        self.passes.last().expect("every history has a pass")
+        self.passes.last().expect("a history has at least one pass")
     }
 
     /// Returns all input tensors.

@@ -70,6 +70,6 @@ fn sum_in(short: Float, terms: &[ExactValue]) -> ExactValue {
             .moved(K * U * value.abs(), U * value.abs())
             .rounded(short)
     };
-    let (first, rest) = terms.split_first().expect("a token chooses an expert");
+    let (first, rest) = terms.split_first().expect("each token chooses at least one expert");
     rest.iter().fold(*first, add)
 }

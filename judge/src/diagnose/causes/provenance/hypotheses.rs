@@ -1,4 +1,4 @@
-//! Hypotheses on rows of the cache, for dumps that record no cache: from a pass on, some cache rows contain zeros,
+//! Hypotheses on rows of the cache, for dumps that record no cache: starting with some pass, some cache rows contain zeros,
 //! or the rows of another sequence or position. Our engine computes the recorded values under each hypothesis.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,15 +32,15 @@ const AS_WELL: f64 = 3.0;
 /// The wrong content of a block of the cache.
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
-    /// Rows of another sequence, from this position on.
+    /// Rows of another sequence, starting at this position.
     Sequence(String, usize),
-    /// Rows of the own sequence, from this position on.
+    /// Rows of the own sequence, starting at this position.
     Own(usize),
     /// Zeros.
     Zeros,
 }
 
-/// A block of the cache that holds other rows from a pass on.
+/// A block of the cache that contains wrong rows, starting with some pass.
 #[derive(Clone, Debug, PartialEq)]
 struct BlockHypothesis {
     pass: usize,
