@@ -1,5 +1,5 @@
-//! Hypotheses on rows of the cache, for dumps that record no cache: starting with some pass, some cache rows contain zeros,
-//! or the rows of another sequence or position. Our engine computes the recorded values under each hypothesis.
+//! Hypotheses on rows of the cache, for dumps that record no cache: starting with some pass, some cache rows contain
+//! zeros, or the rows of another sequence or position. Our engine computes the recorded values under each hypothesis.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
