@@ -69,8 +69,8 @@ impl Drop for TrackedPath {
     }
 }
 
-/// Deletes all unfinished files before the program ends. Afterwards no file is renamed, since files that are still
-/// being written may not be removable.
+/// Deletes all unfinished files before the program ends. Some systems cannot delete a file that is still being
+/// written; such a file remains, but it is never renamed to its final name.
 fn remove_all() {
     /// Number of attempts to recreate a folder that another process deletes.
     const ATTEMPTS: usize = 20;

@@ -20,7 +20,7 @@ pub struct ErrorMagnitude(u8);
 impl ErrorMagnitude {
     /// Magnitude of no error, or of a value without comparison.
     pub const NONE: Self = Self(0);
-    /// Magnitude that stands for NaN and infinity.
+    /// The magnitude class of NaN and infinite errors.
     pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
     /// Exponent of the smallest magnitude; smaller errors count as 2^LEAST.
     pub const LEAST: i16 = -40;
@@ -58,7 +58,7 @@ impl ErrorMagnitude {
     }
 }
 
-/// Indices of the two outermost axes.
+/// The two outermost axes of three.
 const OUTERMOST: [usize; 2] = [0, 1];
 /// Indices of the outermost and the innermost of three axes.
 const INNERMOST: [usize; 2] = [0, 2];
@@ -84,7 +84,7 @@ pub struct ErrorMap {
     innermost: Option<Vec<ErrorMagnitude>>,
     /// Counting interval within a run: one value in `step` is counted.
     step: usize,
-    /// Counting interval over the whole array.
+    /// Counting interval over the whole array: one value in `counted` is counted.
     counted: usize,
 }
 

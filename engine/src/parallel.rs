@@ -75,7 +75,7 @@ fn is_for_one(len: usize, least: usize) -> bool {
 
 /// Work that can be divided in two.
 trait WorkItems: Send + Sized {
-    /// Returns the number of items.
+    /// Returns the number of work items.
     fn len(&self) -> usize;
 
     /// Splits the work at an index.

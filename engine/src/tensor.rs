@@ -89,7 +89,7 @@ impl Tensor {
         self
     }
 
-    /// Marks all values as computed by `source`.
+    /// Records `source` as the origin of all values.
     pub(crate) fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
         let range = 0..self.data.len();
         Self { origins: vec![ValueOrigin { source: Some(source), range }], ..self }
@@ -211,7 +211,7 @@ pub enum RopePairing {
 }
 
 impl RopePairing {
-    /// Returns the word in a dump's manifest.
+    /// Returns the name of the pairing in a dump's manifest.
     pub fn name(self) -> &'static str {
         match self {
             RopePairing::Half => "half",
@@ -219,7 +219,7 @@ impl RopePairing {
         }
     }
 
-    /// Returns the other pairing.
+    /// Returns the other of the two RoPE pairings.
     pub fn other(self) -> Self {
         match self {
             RopePairing::Half => RopePairing::Interleaved,

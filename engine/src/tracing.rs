@@ -73,7 +73,7 @@ impl<'n> TracedNumerics<'n> {
         self.profiles[0]
     }
 
-    /// Returns the wrapped numerics.
+    /// Returns the numerics that this type wraps.
     pub(crate) fn numerics(&self) -> &'n dyn Numerics {
         self.numerics
     }

@@ -158,9 +158,9 @@ impl StoredTensor {
 /// Scale that a file stores with a matrix of codes, and how a reference applies it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
-    /// Products are multiplied by the scale.
+    /// Kernels multiply each product by the scale.
     Multiplies(f32),
-    /// Products are divided by the scale.
+    /// Kernels divide each product by the scale.
     Divides(f32),
     /// Every weight is multiplied by the scale before products.
     InWeights(f32),

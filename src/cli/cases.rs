@@ -1,4 +1,4 @@
-//! Known end-to-end cases of a run.
+//! Known cases of `xcheck run`: a prompt and its expected text.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::model::Model;
 pub(crate) struct CaseOptions {
     /// Known end-to-end case to run [default: those of the model]
     ///
-    /// A named case runs whatever the model is called. The default cases are found by the model's name or
+    /// A named case runs regardless of the model's name. The default cases are found by the model's name or
     /// sizes. Repeat the option for several cases.
     #[arg(
         long,

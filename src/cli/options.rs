@@ -315,7 +315,7 @@ fn some_threads(text: &str) -> Result<usize, String> {
 /// Options that override a model's files.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ModelOptions {
-    /// Form of GELU, whatever the model files say
+    /// Form of GELU, regardless of the model files
     #[arg(long, value_enum, help_heading = "Arithmetic")]
     gelu: Option<Gelu>,
     /// Layout of I2_S weights: x86, or arm for files quantised by ARM builds

@@ -46,7 +46,7 @@ const VALUES: usize = 4096;
 const TELLING: usize = 32;
 
 /// Returns the producer with its computed type, if the dump does not state it and most arrays have values of one
-/// smaller type, whatever their stored type. If the residual stream has other values, only products are in that
+/// smaller type, regardless of their stored type. If the residual stream has other values, only products are in that
 /// type.
 pub(super) fn dtype_of_values(dump: &Dump) -> Option<UnstatedProperties> {
     let mut producer = dump.manifest.producer.clone();

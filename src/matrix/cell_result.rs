@@ -11,7 +11,7 @@ use crate::verdict::Verdict;
 pub(crate) struct CellResult<'p> {
     /// The cell of the plan.
     pub(crate) cell: &'p MatrixCell,
-    /// The cell of the matrix's plan.
+    /// The cell that was run.
     pub(crate) command: Vec<String>,
     /// Content of the report, or the error message.
     pub(crate) found: Result<CellSummary, String>,

@@ -43,7 +43,7 @@ pub struct DivergentTokens {
 /// Margin of one token over another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenMargin {
-    /// Both log-probabilities are known.
+    /// The margin, if both log-probabilities are known.
     Told(LogprobDifference),
     /// The other token is not among the returned top tokens, so it is at most as likely as the least likely of them.
     AtLeast(LogprobDifference),
@@ -64,7 +64,7 @@ impl LogprobDifference {
         Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
     }
 
-    /// Returns the larger of each difference.
+    /// Returns the maximum of the two differences, in nats and in probability.
     pub(crate) fn or(self, other: Self) -> Self {
         Self { nats: self.nats.max(other.nats), share: self.share.max(other.share) }
     }

@@ -32,7 +32,7 @@ enum OuterOperation {
 struct JoinedPart {
     tensors: Vec<Tensor>,
     index: Arc<[(usize, usize)]>,
-    /// Number of the part's tensor.
+    /// Index of the tensor that contains the part.
     part: usize,
 }
 

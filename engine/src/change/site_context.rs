@@ -19,7 +19,7 @@ pub struct SiteContext<'a> {
     pub value: &'a Tensor,
     /// Numerics that computed the value.
     pub(crate) n: &'a TracedNumerics<'a>,
-    /// Parameters of the model's other sites.
+    /// Operations at the model's other sites, with their parameters.
     pub operations: &'a ModelOperations,
     /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
     pub(crate) is_turned: bool,
@@ -66,7 +66,7 @@ impl<'a> SiteContext<'a> {
         SiteContext { site, positions: self.positions.clone(), node, ..*self }
     }
 
-    /// Returns the node of the operation.
+    /// Returns the recorded operation (node) of the site; `None` if none was recorded.
     pub(crate) fn node(&self) -> Option<&Node> {
         self.node.as_deref()
     }

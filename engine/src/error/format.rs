@@ -22,7 +22,7 @@ pub enum FormatError {
     UnsupportedVersion {
         /// The file.
         file: PathBuf,
-        /// The version it declares.
+        /// The version that the file states.
         version: u32,
         /// Supported versions, and the remedy.
         hint: &'static str,

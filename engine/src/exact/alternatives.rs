@@ -26,8 +26,8 @@ impl Profile {
     const WEIGHTS_OF_KERNELS: &'static str = "decoded weights are those of a kernel that multiplies with codes or with scales of another type, and are \
          not rounded";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
-    /// First words of the descriptions of choices that an engine makes for the products of all layers. The entry for
-    /// TF32 covers both ways of rounding ties, since values without ties do not show the way.
+    /// First words of the descriptions of rounding choices that an engine makes for the products of all layers. The
+    /// entry for TF32 covers both rules for ties, because values without ties do not show which rule applies.
     pub const OF_ALL_LAYERS: [&'static str; 14] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,

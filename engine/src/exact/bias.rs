@@ -17,7 +17,7 @@ const FEWEST: u64 = 32;
 /// moves a result to a neighbouring number of a short type.
 const CROSSES: f64 = 0.8;
 
-/// Group of results of a tensor.
+/// Results of a tensor whose errors may have a common bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasGroup {
     /// All results.
@@ -31,7 +31,7 @@ pub enum BiasGroup {
 /// Estimate of a systematic error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BiasEstimate {
-    /// Group of results.
+    /// Results that have the common bias.
     pub group: BiasGroup,
     /// Index of the group.
     pub index: usize,

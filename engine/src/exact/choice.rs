@@ -208,7 +208,7 @@ impl ChoiceSet {
     /// Marks our engine's own profile, as opposed to that of the dump's engine.
     pub(super) const OWN: Self = Self(1 << 63);
 
-    /// Adds a choice.
+    /// Returns the set with one more rounding choice.
     pub fn with(self, choice: Choice) -> Self {
         Self(self.0 | 1 << choice as u16)
     }

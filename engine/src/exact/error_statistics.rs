@@ -177,7 +177,7 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// Adds the statistics of other results.
+    /// Merges the error statistics of other results into these.
     pub(super) fn plus(mut self, part: Self) -> Self {
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
             side.over += part.over;

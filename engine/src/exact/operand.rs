@@ -256,7 +256,7 @@ const ROUNDINGS: f64 = 8.0;
 /// Range of values, or a stored scale, that determines codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CodeRange {
-    /// The range of the values.
+    /// Codes are determined by the range of the values.
     Values(ValueRange),
     /// A scale that is stored with the matrix.
     Stored(InputScale),

@@ -203,7 +203,7 @@ pub fn is_given(tensor: &Tensor) -> bool {
     tensor.origins().iter().all(|origin| node_of(origin).is_none())
 }
 
-/// Returns the node of an origin, if it has one.
+/// Returns the operation that computed a value; `None` for a given value.
 pub fn node_of(origin: &ValueOrigin) -> Option<Arc<Node>> {
     origin.source.clone()?.downcast().ok()
 }

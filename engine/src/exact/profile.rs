@@ -86,7 +86,7 @@ pub enum FusedResults {
     Nothing,
     /// Results of norms, scores, tanh, short convolutions, multiplications by a number, and Mamba-2's dt with its bias.
     Norms,
-    /// The results of `Norms`, and sums.
+    /// The results that `Norms` lists, and sums.
     All,
 }
 
@@ -96,9 +96,9 @@ pub enum FusedResults {
 pub enum ScaledOperand {
     /// The operand that the model's authors scale: the queries in Gemma, the products in other models.
     Model,
-    /// The products, for every model.
+    /// The products are scaled, in every model.
     Products,
-    /// The queries, for every model.
+    /// The queries are scaled, in every model.
     Queries,
     /// Queries and keys, each by the root of the scale: torch's `sdpa` without a fused kernel.
     Both,
@@ -235,7 +235,7 @@ pub struct Profile {
     pub made: ChoiceSet,
 }
 
-/// Returns the profile of `f32` throughout.
+/// Returns a profile in which every operation computes in `f32`.
 impl Default for Profile {
     fn default() -> Self {
         Self {

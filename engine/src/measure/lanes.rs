@@ -160,7 +160,7 @@ pub(super) fn scaled(error: f64, reference: f64, square: f64) -> f64 {
     ratio(error, (reference * reference + square).sqrt())
 }
 
-/// Two numbers and the distance between them.
+/// A candidate's number, the reference's, and their distance.
 struct LanePair {
     candidate: f64,
     reference: f64,

@@ -89,14 +89,14 @@ impl Measurement {
 /// Agreement of two engines on the next token at each position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// Positions, in order.
+    /// Agreement at each position, in order.
     pub places: Vec<PositionAgreement>,
 }
 
 /// Agreement on the next token at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PositionAgreement {
-    /// Row of the pass.
+    /// Index of the row in the pass.
     pub row: usize,
     /// Largest difference of log-probabilities.
     pub delta: f64,

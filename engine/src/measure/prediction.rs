@@ -131,7 +131,7 @@ impl Prediction {
         self.scores.len()
     }
 
-    /// Returns true if no scores were set.
+    /// Returns true if the prediction has no scores.
     pub fn is_empty(&self) -> bool {
         self.scores.is_empty()
     }

@@ -232,7 +232,7 @@ impl LayerState {
         self.parts().1.map_or(0, |layer| layer.sizes.kept)
     }
 
-    /// Returns true if the layer keeps matrices.
+    /// Returns true if the layer's recurrent state contains matrices.
     pub fn has_matrices(&self) -> bool {
         self.parts().1.is_some_and(|layer| layer.sizes.matrices[0] > 0)
     }

@@ -36,7 +36,7 @@ pub struct LoadedModel {
     pub model: Box<dyn Model>,
     /// Format: "gguf", "llama2.c", "safetensors" or "pytorch".
     pub format: &'static str,
-    /// Type of most of its matrices.
+    /// Type of most of the model's matrices.
     pub precision: DType,
     /// Token that begins a text, if the files state it.
     pub begin_token: Option<u32>,

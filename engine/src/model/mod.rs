@@ -161,7 +161,7 @@ pub trait Model: Send + Sync {
     /// Returns the architecture's name in dumps and tolerances.
     fn architecture(&self) -> &'static str;
 
-    /// Returns sizes and layout.
+    /// Returns the sizes of the model and the layout of its layers.
     fn dimensions(&self) -> Dimensions;
 
     /// Returns the weight matrices outside of layers, with names for messages.

@@ -19,9 +19,9 @@ use crate::weight::{DType, Factor, Matrix};
 /// Order in which a kernel sums the products of a dot product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummationOrder {
-    /// From the first product to the last.
+    /// Sums the products from the first to the last.
     Forward,
-    /// From the last product to the first.
+    /// Sums the products from the last to the first.
     Backward,
     /// Binary tree.
     Pairwise,

@@ -1,7 +1,7 @@
 //! `llama.cpp-flash`: llama.cpp with flash attention, its default, on the CPU.
 //!
-//! Other operations are those of [`LlamaCpp`]. According to ggml's sources, keys and values are f16, whatever the type
-//! of the cache. In a pass of fewer than [`TILE`] tokens, queries are rounded to f16 as well, and values are summed key
+//! Other operations are those of [`LlamaCpp`]. According to ggml's sources, keys and values are f16, regardless of
+//! the type of the cache. In a pass of fewer than [`TILE`] tokens, queries are rounded to f16 as well, and values are summed key
 //! by key in f16; in longer passes neither is rounded. A cache of blocks is not tiled: queries are quantised for the
 //! products with keys, and values are summed in f32. Exponentials are divided by their sum at the end. With a cache
 //! of 512 cells or more, a pass of one token is split over the threads and the partial results are added. This depends

@@ -9,7 +9,7 @@ use super::group_scales::{
 use super::nearest_whole;
 use crate::weight::{InputCodes, InputScale, Matrix};
 
-/// Group of values that share a scale.
+/// Activations that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CodeGroup {

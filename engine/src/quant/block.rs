@@ -76,7 +76,7 @@ impl StoredF16 {
         Self(bits.to_le_bytes())
     }
 
-    /// Returns the bit pattern.
+    /// Returns the bit pattern of the number.
     pub(super) fn bits(self) -> u16 {
         u16::from_le_bytes(self.0)
     }

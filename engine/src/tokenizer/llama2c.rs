@@ -5,7 +5,7 @@
 //! BOS and EOS; the next 256 are the bytes, written `<0x0A>`.
 //!
 //! Differences between `run.c` and sentencepiece, whose model the file was exported from:
-//! - A non-empty text begins with the piece of a space, whatever the model was trained with.
+//! - A non-empty text begins with the piece of a space, regardless of the model's training.
 //! - Both treat names of special pieces as text, so nothing is parsed here either.
 //! - Merging begins with the pieces' texts, including those of byte pieces, and may form any piece of the vocabulary.
 //! - `run.c` reads C strings, so it ignores everything after a NUL.

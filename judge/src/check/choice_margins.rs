@@ -24,7 +24,7 @@ pub(crate) struct Preference {
     pub(crate) parted: Option<[f64; 2]>,
 }
 
-/// A layer and a pass.
+/// Layer and pass of a router.
 type RouterSite = (Option<usize>, Option<usize>);
 
 /// The scores of a run by which experts are chosen, by layer and pass: router logits, or the model's scores.

@@ -233,7 +233,7 @@ impl<'r> RunContext<'r> {
         RunContext { held, ..self.again(self.unit.clone()) }
     }
 
-    /// Returns the same context for another unit.
+    /// Returns a context with the same settings for another unit of the plan.
     pub(crate) fn of_unit(&self, unit: &Unit) -> RunContext<'r> {
         self.again(unit.clone())
     }

@@ -51,7 +51,7 @@ struct StreamFacts {
     basis: Basis,
     /// Taps that any message records.
     points: BTreeSet<Point>,
-    /// Recorded taps, and taps derived from tokens.
+    /// Taps that the messages record, and taps that can be computed from the tokens.
     known: BTreeSet<Point>,
 }
 

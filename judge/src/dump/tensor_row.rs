@@ -85,7 +85,7 @@ pub enum ElementScale {
     File(String),
 }
 
-/// A rectangular part of a stored array.
+/// The part of a stored array that contains a tap's values: a range along each axis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayPart {
     /// The shape in which the stored array is indexed. It must have as many elements as the stored array.

@@ -75,7 +75,7 @@ pub(crate) enum EvaluatorAnswer {
         done: usize,
         /// All steps.
         total: usize,
-        /// The current step.
+        /// Text about the current step, for the progress display.
         #[serde(default)]
         what: String,
     },

@@ -98,7 +98,7 @@ fn computed_type(dump: &Dump) -> Result<DType> {
     })
 }
 
-/// The results so far.
+/// Collects the results of the modules while the worker sends them.
 struct ModuleCheck<'d> {
     dump: &'d Dump,
     rules: ModuleRules<'d>,

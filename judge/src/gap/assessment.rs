@@ -70,7 +70,7 @@ pub struct GapAssessment {
     pub(crate) rounding_scale: Option<f64>,
     /// Share of the squared differences that rounding explains.
     pub explained: f64,
-    /// Effect on training.
+    /// Effect of the differences on training.
     pub training: Option<TrainingEffect>,
     /// Agreement of the experts, if both sides have routing replay data.
     pub experts: Option<RouteEffect>,
@@ -156,7 +156,7 @@ impl PairTally {
         self.other_prompt += usize::from(pair.has_other_prompt);
     }
 
-    /// Judges the pairs.
+    /// Makes the verdict on all pairs of sequences that were added.
     pub fn assessment(self, join: JoinCounts) -> GapAssessment {
         let scale = self.scale();
         let grids = [

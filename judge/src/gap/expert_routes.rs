@@ -99,7 +99,7 @@ impl ExpertRoutes {
         Ok(())
     }
 
-    /// Cuts right padding.
+    /// Removes the padding after the last token.
     pub(super) fn truncate(&mut self, tokens: usize) {
         self.experts.truncate(tokens.saturating_mul(self.width()));
     }

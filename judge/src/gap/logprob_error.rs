@@ -1,7 +1,7 @@
 //! The error model: how far rounding moves a log-probability.
 //!
 //! A softmax gives log p = z - lse(z). Rounding moves each logit by noise of standard deviation s. The log-odds
-//! log(p / (1 - p)) = z - lse(logits of the other tokens) then move by noise between s and sqrt(2)·s, whatever p is.
+//! log(p / (1 - p)) = z - lse(logits of the other tokens) then move by noise between s and sqrt(2)·s, for every p.
 //! The last operations add errors that do not shrink with 1 - p: the rounding of z and lse, and of the stored
 //! number. Their size in log-odds is divided by 1 - p.
 
@@ -105,7 +105,7 @@ impl StorageError {
     /// Error of f32 log-probabilities.
     pub const F32: Self = Self { absolute: F32_ERROR, relative: 1.2e-7 };
 
-    /// Returns both errors together.
+    /// Returns the storage error of two independent roundings.
     pub(crate) fn with(self, other: Self) -> Self {
         Self { absolute: self.absolute.hypot(other.absolute), relative: self.relative.hypot(other.relative) }
     }

@@ -52,7 +52,7 @@ impl NumberGrid {
         }
     }
 
-    /// Describes the grid.
+    /// Returns the name of the grid for messages.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Decimals(1) => "1 decimal".to_owned(),

@@ -10,7 +10,7 @@ use super::token_sample::{SampleSequence, ScoredToken, TokenSample};
 pub(super) struct PairView<'s> {
     pub(crate) sample: &'s TokenSample,
     pub(crate) error: LogprobError,
-    /// Size of rounding in the stated types.
+    /// Scale of rounding differences for the types that the files state.
     pub(crate) scale: Option<LogOddsScale>,
     /// Scaled difference of each token.
     pub(crate) scaled: Vec<f64>,

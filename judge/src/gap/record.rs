@@ -11,7 +11,7 @@ pub struct SequenceRecord {
     pub(crate) logprobs: Vec<f64>,
     /// Number of tokens of the prompt, if stated.
     pub(crate) prompt_length: Option<usize>,
-    /// Stated divisor of the logits.
+    /// Temperature that the file states: the divisor of the logits.
     pub(crate) temperature: Option<f64>,
     /// Stated training step of the weights.
     pub(crate) version: Option<i64>,

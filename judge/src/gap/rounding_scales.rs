@@ -55,7 +55,7 @@ impl LogOddsScale {
         fitting.first().map(|known| known.name.clone())
     }
 
-    /// Lists the types.
+    /// Returns the names of the types, separated by commas.
     pub fn names() -> String {
         TABLE.dtype.iter().map(|scale| scale.name.as_str()).collect::<Vec<_>>().join(", ")
     }

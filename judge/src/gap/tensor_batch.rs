@@ -198,7 +198,7 @@ impl TensorBatch {
 }
 
 impl StatedSequence {
-    /// Cuts right padding.
+    /// Shortens a sequence to `length` tokens, which removes right padding.
     fn cut(&mut self, length: usize) -> Result<(), String> {
         let tokens = self.tokens.as_ref().map_or(self.logprobs.len(), Vec::len);
         let Some(padding) = tokens.checked_sub(length) else {

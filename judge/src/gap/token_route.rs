@@ -24,7 +24,7 @@ impl TokenRoute {
     }
 }
 
-/// Agreement of a pair of sequences.
+/// Agreement of the experts that the two sides chose in a pair of sequences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RouteAgreement {
     /// Agreement at each token; empty if a side has no data.

@@ -22,7 +22,7 @@ const CLEAR: f64 = 8.0;
 /// Errors below this limit count as equal: one unit in the last place of f32.
 const NOTHING: f64 = f32::EPSILON as f64;
 
-/// The assignment of arrays to taps.
+/// The search state that assigns arrays to taps.
 #[derive(Default)]
 pub(super) struct Assignment {
     /// Possible sites of each array, most likely first.

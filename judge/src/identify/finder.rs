@@ -45,7 +45,7 @@ pub(super) struct Finder<'f> {
     pub(crate) presumed: &'f HashMap<Site, (usize, SiteMatch)>,
     /// True for each array that is not yet assigned to a tap.
     pub(crate) open: Vec<bool>,
-    /// Possible sites of each array.
+    /// Sites of our run that match each array.
     pub(crate) found: Vec<Vec<SiteMatch>>,
     /// All sites with their shapes.
     pub(crate) seen: Vec<(Site, Vec<usize>)>,

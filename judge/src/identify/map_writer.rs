@@ -139,7 +139,7 @@ fn kept(
     kept
 }
 
-/// The context of written rules.
+/// Facts about the run that all rules of a map need.
 struct RuleContext {
     passes: Vec<(usize, usize)>,
     tokens: usize,

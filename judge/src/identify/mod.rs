@@ -64,7 +64,7 @@ pub struct ArraySite {
     pub of: Option<(ArrayPart, Vec<TapAxis>)>,
     /// RoPE pairing of the array, if it differs from the model's.
     pub pairing: Option<RopePairing>,
-    /// Scale from our values to the array's.
+    /// Factor by which our values are multiplied to match the array.
     pub scale: f64,
     /// Relative L2 error. Each operation starts from the file's own values where they were found.
     pub rel_l2: f64,

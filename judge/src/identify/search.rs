@@ -20,7 +20,7 @@ const MOST_TRIALS: usize = 400;
 /// Maximum number of guesses to confirm by later values, one run each.
 const MOST_GUESSES: usize = 64;
 
-/// The data for a search.
+/// The arrays of the file and the settings of a search for their taps.
 pub(super) struct Search<'s> {
     pub(crate) numbers: &'s [FileArray],
     pub(crate) model: &'s dyn Model,

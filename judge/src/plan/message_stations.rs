@@ -103,7 +103,7 @@ pub(crate) fn units_of<'p>(
     between(&bounds, n_layers, manifest, selection)
 }
 
-/// Returns the station of a site.
+/// Returns the index of the station (model part) that contains a site.
 fn station(site: Site, n_layers: usize) -> Result<usize, String> {
     match (site.layer, site.point) {
         (Some(layer), _) if layer >= n_layers => {

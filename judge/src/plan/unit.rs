@@ -24,7 +24,7 @@ pub enum Unit {
     Part {
         /// True if the unit includes the embeddings.
         embed: bool,
-        /// Layers of the unit.
+        /// Layers that the unit contains.
         layers: Range<usize>,
         /// True if the unit includes the head.
         head: bool,
@@ -123,7 +123,7 @@ pub(super) fn stations(n_layers: usize) -> usize {
     n_layers + 2
 }
 
-/// Returns the stations at which units begin.
+/// Returns the stations (model parts) at which the units of the plan begin.
 pub(super) fn starts(dump: &Dump, n_layers: usize, computed: DType) -> Vec<usize> {
     let passes = dump.manifest.passes.len();
     let is_held = |site: Site| {

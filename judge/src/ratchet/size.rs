@@ -21,7 +21,7 @@ impl FailureSize {
         within.outgrown_by(row).is_none()
     }
 
-    /// Returns the larger of each figure.
+    /// Returns the maximum of each figure of two failure sizes.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             bound_ratio: most(self.bound_ratio, other.bound_ratio),

@@ -200,7 +200,7 @@ fn twin(bed: &TestModel, name: &'static str, how: CorrectDump) -> error::Result<
 }
 
 impl SelfTestTable {
-    /// Sums up the results.
+    /// Counts the results of the self-test in a table.
     pub fn of(results: Vec<SelfTestResult>) -> Self {
         let names = TWINS.into_iter().map(|(name, _)| name).chain([OTHER_KERNELS]);
         let twins = names.map(|name| (name, CorrectCounts::default())).collect();

@@ -27,7 +27,7 @@ pub struct FigureRegression {
     pub(crate) of: String,
     /// Name of the figure, such as `detected`.
     pub(crate) what: &'static str,
-    /// Value in this run.
+    /// Count in this run.
     pub(crate) found: usize,
     /// Expected value.
     pub(crate) promised: usize,

@@ -27,10 +27,10 @@ const HIDDEN: f64 = 2000.0;
 /// Size of the error that must be detected before a state passes, in second moments of the bound: twice the noise.
 const DETECTED: f64 = 4.0;
 
-/// Log-odds in an answer.
+/// Log-odds of a token, as far as the server's answer shows them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ToldOdds {
-    /// The server gave this value.
+    /// The server returned this value.
     Known(f64),
     /// The token is not in the server's list. This is the smallest value in the list.
     AtMost(f64),
@@ -99,7 +99,7 @@ struct StateBets {
     /// Bounds of the second moments of the noise.
     along: Vec<f64>,
     noise: f64,
-    /// Request after which the state was rejected.
+    /// Number of the request after which the state was rejected; `None` if not rejected.
     rejected: Option<usize>,
     /// Sum of squares of the residuals, and their number.
     residuals: (f64, usize),
@@ -137,7 +137,7 @@ impl StateTest {
         test
     }
 
-    /// Adds an answer.
+    /// Adds the log-odds of one answer to the test.
     pub fn add(&mut self, answer: &OddsAnswer) {
         self.answers += 1;
         let threshold = -self.alpha.ln();
@@ -237,7 +237,7 @@ impl StateTest {
 }
 
 impl StateBets {
-    /// Returns the logarithm of the mean capital.
+    /// Returns the logarithm of the mean capital of all bets against the state.
     fn evidence(&self, own: usize) -> f64 {
         let directions = self.directions.iter().enumerate().filter(|(other, _)| *other != own);
         let all: Vec<f64> = directions.map(|(_, capital)| *capital).chain([self.size]).collect();

@@ -2,7 +2,7 @@
 
 use crate::weight::DType;
 
-/// Meaning of a type id.
+/// Tensor type that an id in a GGUF file means.
 pub(super) enum TensorType {
     /// A supported type.
     Known(DType),

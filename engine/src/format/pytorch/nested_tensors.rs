@@ -117,7 +117,7 @@ fn fact(value: PickleValue, ids: Option<&[i64]>) -> Option<StoredTensor> {
     }
 }
 
-/// Names items by their index.
+/// Returns the items of a list, each named by its index.
 fn numbered<'p>(items: &[PickleValue<'p>]) -> Vec<(String, PickleValue<'p>)> {
     items.iter().enumerate().map(|(index, &item)| (index.to_string(), item)).collect()
 }

@@ -18,7 +18,7 @@ use crate::weight::Matrix;
 /// Options of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockShape {
-    /// Norms of the halves.
+    /// Norms of the attention half and of the feed-forward half.
     pub(crate) norms: HalfNorms,
     /// Norms that are applied to queries and keys.
     pub(crate) qk_norm: QkNorm,
@@ -39,18 +39,18 @@ pub(crate) struct BlockShape {
 /// Norms of the two halves of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HalfNorms {
-    /// Before each half.
+    /// A norm before attention and one before the feed-forward block.
     Before,
-    /// After each half, before it is added.
+    /// A norm after attention and one after the feed-forward block, before the residual add.
     After,
-    /// Before and after each half.
+    /// A norm before and one after attention, and the same for the feed-forward block.
     Around,
 }
 
 /// Norms of queries and keys. They are applied before RoPE, unless the variant's name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
-    /// No norms of queries and keys.
+    /// The block does not norm queries and keys.
     Absent,
     /// RMSNorm of each head, with the same weight for all heads.
     EachHead,
@@ -65,14 +65,14 @@ pub(crate) enum QkNorm {
     AfterRope,
 }
 
-/// Halves that both read the block's input.
+/// A block in which attention and the feed-forward block both read the block's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParallelHalves {
     /// True if the feed-forward block has a norm of its own. Otherwise it reads the norm before attention.
     pub(crate) has_ffn_norm: bool,
     /// Order of the additions. In the constant of a family, the order in Hugging Face's code.
     pub(crate) order: ParallelOrder,
-    /// Order of the additions in llama.cpp's code.
+    /// Order in which llama.cpp adds attention, feed-forward output and input.
     pub(crate) gguf_order: ParallelOrder,
     /// True if all models of the architecture have parallel halves. Otherwise a model's file states whether it has
     /// them.

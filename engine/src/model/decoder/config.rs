@@ -112,7 +112,7 @@ pub struct BiasFlags {
 /// Layers without experts, in a model with experts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DenseLayers {
-    /// Width of their feed-forward blocks.
+    /// Feed-forward size of the layers without experts.
     pub(crate) ffn_size: usize,
     /// True for each layer without experts.
     pub(crate) layers: Vec<bool>,
@@ -186,7 +186,7 @@ pub struct SlidingWindow {
     pub(crate) is_chunk: bool,
     /// Rotary positions of these layers.
     pub rope: Rope,
-    /// True for each layer with the window.
+    /// True for each layer that has the sliding window.
     pub layers: Vec<bool>,
 }
 

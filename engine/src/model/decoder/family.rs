@@ -49,7 +49,7 @@ pub struct Family {
     pub(crate) gain: Gain,
     /// Matrices that may have a bias.
     pub(crate) biases: BiasRules,
-    /// Factor of its embeddings.
+    /// Factor that multiplies the embeddings.
     pub(crate) embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// Factor of q·k, if no file states one.
     pub(crate) attn_scale: fn(&DecoderConfig) -> AttentionScale,
@@ -288,7 +288,7 @@ pub enum SlidingRope {
     Shared,
     /// Same base as the other layers, without their scaling.
     Unscaled,
-    /// A base of its own.
+    /// RoPE with another base.
     Own {
         /// Key of the base in `config.json`.
         key: &'static str,

@@ -12,7 +12,7 @@ pub(super) enum ScaleGroup {
     Tensor,
     /// One output.
     Channel,
-    /// This many neighbouring inputs of an output.
+    /// A number of neighbouring inputs of one output.
     Inputs(usize),
     /// Blocks of this many outputs and inputs. The last blocks may be smaller.
     Block([usize; 2]),

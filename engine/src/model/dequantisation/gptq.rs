@@ -82,7 +82,7 @@ impl Gptq {
         all.map(|(group, row)| (codes.get(group, row).wrapping_add(more) & mask) as u16).collect()
     }
 
-    /// Returns the group of every input.
+    /// Returns the index of the quantisation group of every input.
     fn groups(
         &self,
         module: &ModuleTensors,

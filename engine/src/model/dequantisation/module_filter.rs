@@ -52,7 +52,7 @@ pub(super) struct ModuleFilter {
     pub(crate) own: Vec<(String, ModulePattern)>,
     /// Modules of each format group.
     pub(crate) groups: Vec<Vec<ModulePattern>>,
-    /// True if modules without quantised tensors count as unquantised, whatever the configuration states.
+    /// True if modules without quantised tensors count as unquantised, regardless of the configuration.
     pub(crate) follows_file: bool,
 }
 

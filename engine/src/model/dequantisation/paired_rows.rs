@@ -19,7 +19,7 @@ const FLOAT8_SCALE: &str = "weight_scale_2";
 /// Signed integers of 4 bits, packed along the outputs.
 pub(super) struct PairedRows {
     pub(crate) group: ScaleGroup,
-    /// The model's type.
+    /// Type of the unquantised weights of the model.
     pub(crate) dtype: DType,
     /// True if decoded integers are rounded to 8-bit floats, with one scale for the matrix.
     pub(crate) has_float8: bool,

@@ -41,7 +41,7 @@ const KERNEL_GROUP: usize = 128;
 const TO_HIDDEN: [&str; 8] =
     ["o_proj", "down_proj", "w2", "out_proj", "c_proj", "dense", "fc2", "dense_4h_to_h"];
 
-/// Weights of one byte.
+/// Quantised weights of quanto with one byte each.
 struct QuantoBytes {
     codes: DType,
 }

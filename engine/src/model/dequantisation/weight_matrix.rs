@@ -15,7 +15,7 @@ pub(crate) type ElementDecoder<'f> = Box<dyn Fn(usize, usize) -> f32 + Send + Sy
 pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
     pub(crate) dtype: DType,
-    /// Rows: outputs of a module; in a stack of experts, number of experts · inputs.
+    /// Number of rows: the outputs of a module, or in a stack of experts, the number of experts times their inputs.
     pub(crate) rows: usize,
     /// Columns: inputs of a module; in a stack of experts, outputs.
     pub(crate) cols: usize,

@@ -36,7 +36,7 @@ impl WeightReading {
         }
     }
 
-    /// Returns the change of zero points.
+    /// Returns the number that is added to each zero point.
     pub(super) fn zero(self) -> f32 {
         match self {
             WeightReading::ZeroAbove => 1.0,

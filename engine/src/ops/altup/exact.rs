@@ -8,7 +8,7 @@ use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::altup::{LEAST_SQUARE, parts};
 use crate::tensor::Tensor;
 
-/// Mixes the parts of each row.
+/// Linear combination of AltUp's streams, which are parts of each row.
 pub(crate) struct StreamMix {
     /// `[T, n·d]`
     pub(crate) streams: Tensor,
@@ -100,7 +100,7 @@ fn reciprocal(x: ExactValue) -> ExactValue {
     x.through(1.0 / x.value, slope)
 }
 
-/// Mean of the parts of each row.
+/// Mean of AltUp's streams, which are parts of each row.
 pub(crate) struct StreamMean {
     /// `[T, n·d]`
     pub(crate) streams: Tensor,

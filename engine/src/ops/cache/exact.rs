@@ -15,7 +15,7 @@ use crate::weight::DType;
 pub(crate) struct CachedRows {
     /// The new rows.
     pub(crate) x: Tensor,
-    /// Type that they are rounded to.
+    /// Type of the cache, to which the rows are rounded.
     pub(crate) cache: Float,
 }
 

@@ -2,7 +2,7 @@
 //! their outputs.
 //!
 //! T = tokens, E = experts, k = experts that each token chooses. A token's experts are in ascending index order,
-//! whatever order an engine finds them in, so that engines can be compared.
+//! regardless of the engine's own order, so that engines can be compared.
 
 pub(crate) mod exact;
 pub(crate) mod faults;

@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 pub(crate) struct GatedProduct {
     /// Projection that contains the gate as one of its parts, `[T, n · C]`.
     pub(crate) projected: Tensor,
-    /// Index of the gate among the parts.
+    /// Index of the part of a row that contains the gate.
     pub(crate) part: usize,
     /// Value that the gate multiplies, `[T, C]`.
     pub(crate) x: Tensor,

@@ -53,7 +53,7 @@ pub enum RopeScaling {
     /// Llama 3.1's scaling: low frequencies are divided by `factor`, high ones kept, and frequencies between
     /// interpolated.
     Llama3 {
-        /// Divisor of low frequencies.
+        /// Divisor of the low frequencies of RoPE.
         factor: f32,
         /// Wavelengths above `original_context / low_freq_factor` are low frequencies.
         low_freq_factor: f32,

@@ -12,7 +12,7 @@ const BETA_SLOW: f32 = 1.0;
 /// YaRN's settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// Divisor of low frequencies, 1 or more.
+    /// Divisor of RoPE's low frequencies, 1 or more.
     pub factor: f32,
     /// Original context: number of positions of the first training.
     pub(crate) original_context: f32,
@@ -35,7 +35,7 @@ pub(crate) struct YarnMagnitude {
     pub(crate) mscale: f32,
     /// Weight of the logarithm in a second such expression, by which the first one is divided. 0 for no divisor.
     pub(crate) mscale_all_dim: f32,
-    /// An additional factor.
+    /// Number by which the magnitude is multiplied in addition.
     pub(crate) times: f32,
 }
 

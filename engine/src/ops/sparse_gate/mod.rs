@@ -7,7 +7,7 @@ pub(crate) mod faults;
 
 use crate::tensor::Tensor;
 
-/// Threshold of a sparse gate.
+/// Sparse gate: gate values below a threshold become zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateSparsity {
     /// Number of standard deviations by which the threshold exceeds the mean.

@@ -141,7 +141,7 @@ impl Scan {
         ScanInputs { x: of(&self.x), before: of(&self.before), steps, decays }
     }
 
-    /// Returns A of a head.
+    /// Returns the coefficient A of a head's recurrence.
     fn rate(&self, decay: f64, profile: &Profile) -> f64 {
         if self.space.is_log { -exp(profile.weights.round(decay)) } else { decay }
     }

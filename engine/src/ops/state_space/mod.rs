@@ -14,21 +14,21 @@ use crate::tensor::Tensor;
 pub struct StepRule {
     /// `[H]`
     pub(crate) bias: Vec<f32>,
-    /// Limits, if there are any.
+    /// Limits of the step size Δ, if there are any.
     pub(crate) limits: Option<StepLimits>,
 }
 
 /// Limits of step sizes. transformers does not apply them in single-token decode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLimits {
-    /// Least and largest step.
+    /// Smallest and largest step size Δ.
     pub(crate) range: [f32; 2],
     /// True if only transformers applies the limits.
     pub(crate) is_optional: bool,
 }
 
 impl StepRule {
-    /// Returns the step within the limits.
+    /// Returns the step size after the limits are applied.
     pub(crate) fn limited(&self, step: f32) -> f32 {
         // Not `clamp`, which panics for limits in the wrong order.
         self.limits.map_or(step, |StepLimits { range: [least, most], .. }| step.max(least).min(most))

@@ -11,7 +11,7 @@ use crate::quant::{q2_k, q4_k, q5_k, q6_k, q8_k};
 
 /// An unpacked block of weights.
 pub(in crate::quant) struct UnpackedBlock {
-    /// Factor of its integer sums.
+    /// Factor of the integer sums of the block.
     pub(in crate::quant) scale: StoredF16,
     /// Codes, all non-negative.
     pub(in crate::quant) codes: Codes,

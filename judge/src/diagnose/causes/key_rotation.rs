@@ -86,7 +86,7 @@ fn as_recorded(search: &SearchContext, change: &OperationChange, shown: &[Point]
     Cause::described(CauseSearch::Stages, CauseKind::CacheRotation, sites, what)
 }
 
-/// Returns the readings of the catalogue.
+/// Returns the catalogue's changes of how cached keys are rotated.
 fn readings() -> Vec<OperationChange> {
     let entry = catalogue().find(|entry| entry.kind == CauseKind::CacheRotation);
     let words = entry.into_iter().flat_map(|entry| entry.takes.split('|').map(move |word| (entry, word)));

@@ -83,13 +83,13 @@ fn without_parts(mut vector: Vec<f64>, units: &[Vec<f64>]) -> Vec<f64> {
 
 /// Errors of a matrix product.
 struct ProductErrors {
-    /// Tokens whose errors are compared.
+    /// Indices of the tokens whose errors are compared.
     rows: Vec<usize>,
     tokens: usize,
     outputs: usize,
     /// `[tokens, outputs]`
     errors: Vec<f64>,
-    /// Largest error of rounding of each token.
+    /// Largest rounding error of each token.
     rounding: Vec<f64>,
 }
 

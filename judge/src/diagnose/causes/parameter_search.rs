@@ -83,7 +83,7 @@ impl Parameter {
 /// Minimises the error of a row over the logarithms of parameters. `error` computes the error with these changes.
 pub(super) struct ParameterSearch<'e> {
     pub(super) error: &'e mut dyn FnMut(&[OperationChange]) -> Result<Option<f64>>,
-    /// Error without a change.
+    /// Error of the unchanged operation.
     pub(super) before: f64,
     /// True if no parameter is given up after the first steps.
     pub(super) is_exhaustive: bool,

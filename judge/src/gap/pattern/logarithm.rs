@@ -7,7 +7,7 @@ use crate::gap::finding::GapFinding;
 use crate::gap::pair_view::{PairView, rms};
 use crate::gap::token_sample::ScoredToken;
 
-/// Bases that libraries use.
+/// Bases of logarithms that libraries use, with their natural logarithms.
 const BASES: [(f64, f64); 2] = [(2.0, LN_2), (10.0, LN_10)];
 
 /// Finds a base whose conversion reduces the differences to rounding.

@@ -5,7 +5,7 @@ use crate::gap::logprob_error::median;
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Maximum shift that is tried.
+/// Maximum number of positions by which log-probabilities may be shifted.
 const FARTHEST: isize = 3;
 /// Minimum number of tokens in a sequence in which a shift is searched.
 const LEAST: usize = 30;

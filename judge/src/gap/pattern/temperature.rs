@@ -65,7 +65,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
 struct Line {
     slope: f64,
     intercept: f64,
-    /// Share of the variance that the line explains.
+    /// Share of the variance of the differences that the line explains.
     explained: f64,
     /// Slope in standard errors over sequences.
     sigmas: f64,

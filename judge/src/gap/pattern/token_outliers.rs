@@ -14,7 +14,7 @@ const SIGMAS: f64 = 12.0;
 /// Minimum difference of an outlier token, in units of the standard deviation that rounding to the coarsest type
 /// causes.
 const LARGEST_SIGMAS: f64 = 8.0;
-/// Maximum share of outlier tokens.
+/// Maximum share of tokens that may count as outliers.
 const MOST: f64 = 0.1;
 /// Minimum number of outlier tokens for a pattern.
 const LEAST: usize = 3;

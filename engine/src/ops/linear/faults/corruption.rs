@@ -37,7 +37,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Edit of a row.
+/// One change of an element or byte in a row of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Edit {
     row: usize,
@@ -100,7 +100,7 @@ fn edited(at: &SiteContext, edits: &[Edit]) -> Option<Tensor> {
 }
 
 impl Edit {
-    /// Applies the edit to the row's bytes.
+    /// Changes the bytes of a row as the edit states; `None` if that is impossible.
     fn make(&self, w: &Matrix, bytes: &mut [u8]) -> Option<()> {
         match self.to {
             Replacement::Byte(at, byte) => *bytes.get_mut(at)? = byte,

@@ -19,7 +19,7 @@ const MOST_RUNS: usize = 2;
 /// Ratios of frequencies that known faults of ports produce.
 const RATIOS: [f64; 12] = [0.5, 2.0, 0.25, 4.0, 0.125, 8.0, 1.0 / 16.0, 16.0, 1.0 / 32.0, 32.0, 0.75, 1.5];
 
-/// Rotates with changed frequencies of some pairs.
+/// Rotates heads with other RoPE frequencies for some pairs.
 pub(super) fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ratios = ratios(at, word).filter(|_| !is_plain(at, word))?;
     with(at, |rope| Some(divided(rope, |pair| 1.0 / ratios[pair])))

@@ -47,10 +47,10 @@ enum RowOrigin {
         layer: Option<usize>,
         /// Pass that computed the row, if it is not the pass that the row belongs to. Rows of a cache belong to any pass.
         pass: Option<usize>,
-        /// Position of the row.
+        /// Position that the row comes from.
         position: usize,
     },
-    /// No row of the run.
+    /// The row is no known row of the run.
     Unknown,
     /// A row of zeros, which was never written or was cleared.
     Zero,
