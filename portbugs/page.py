@@ -156,10 +156,11 @@ xcheck: detected / located / named.
 
 ## What xcheck misses
 
-Each row is a fault that, at some level, is not detected, located or named. A cell says what is wrong there, and why: the
-causes that were tried, the nearest cause, NaN or infinity in the dump (no search), or the time limit. An empty cell means
-detected, located and named. "–": the fault changes no value of that level, or the level is not recorded (log-probabilities
-of models judged with torch). The last column has the accepted causes.
+Each row is a fault that is not detected, not located, or not named at one level of recording or more. A cell states
+what xcheck missed, and the reason: the causes that were tried, the nearest cause, NaN or infinity in the dump (no
+search), or the time limit. An empty cell means detected, located and named. "–" means that the fault changes no
+recorded value of that level, or that the level is not recorded (log-probabilities of models judged with torch). The
+last column has the accepted causes.
 
 | fault | all taps | block outputs and logits | logits | log-probabilities | right |
 |---|---|---|---|---|---|

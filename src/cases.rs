@@ -65,7 +65,7 @@ impl ModelSizes {
     }
 }
 
-/// Returns a name in lower case with only its letters and digits.
+/// Returns only the letters and digits of a name, in lower case.
 fn condensed(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -81,8 +81,8 @@ fn is_format(word: &str) -> bool {
     is_quantised || FORMATS.contains(&word.as_str())
 }
 
-/// Returns true if a name has all words of a known name, and otherwise only format words. A name with another
-/// word, such as `chat`, may belong to a fine-tuned model.
+/// Returns true if a name contains all words of a known name, and otherwise only words for formats. A name with
+/// another word, such as `chat`, may belong to a fine-tuned model.
 fn is_called(name: &str, known: &str) -> bool {
     let words = |part: &str| -> String {
         let words = part.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -118,8 +118,8 @@ impl Cases {
         Ok(self)
     }
 
-    /// Returns the cases of a model, found by its name or by its sizes. A model that only matches by size may
-    /// be fine-tuned. So its tokenizer is checked, and its continuation is not.
+    /// Returns the cases of a model, found by its name or by its sizes. A model that matches only by its sizes may be
+    /// fine-tuned, so only its tokenizer is checked, not its continuation.
     pub fn of_model(&self, name: &str, architecture: &str, sizes: Dimensions) -> Vec<Case> {
         let has_name = |case: &Case| case.models.iter().any(|known| known == name);
         let is_called_alike = |case: &Case| case.models.iter().any(|known| is_called(name, known));

@@ -9,7 +9,7 @@ use ureq::http::{Response, Uri};
 use ureq::typestate::AgentScope;
 use ureq::{Agent, Body};
 
-/// Time limit for a connection, a response or the next bytes.
+/// Time limit for a connection, for a response, and for the next bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Minimum number of bytes per [`PATIENCE`], 1000 bytes per second. A slower transfer is aborted, so that no
 /// run hangs.
@@ -23,7 +23,7 @@ pub fn agent() -> Agent {
 }
 
 /// Returns a client for signed requests. A signature is valid for one host, so redirects are not followed.
-/// `connect` limits the wait for a host that should respond at once.
+/// `connect` limits the time to connect to a host that should respond at once.
 #[cfg(feature = "cloud")]
 pub(crate) fn agent_of_signed(connect: Duration) -> Agent {
     config().timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
@@ -127,7 +127,7 @@ impl<R> PacedBody<R> {
         Self::at(body, PATIENCE, LEAST)
     }
 
-    /// Wraps a body of which `least` bytes must arrive in every `patience`.
+    /// Wraps a body that must arrive at a speed of at least `least` bytes in every `patience`.
     pub fn at(body: R, patience: Duration, least: u64) -> Self {
         Self { body, patience, least, since: Instant::now(), came: 0 }
     }

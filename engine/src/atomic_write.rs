@@ -15,7 +15,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::shutdown;
 
-/// Prefix of temporary names; random letters and digits follow, then the suffix.
+/// Prefix of temporary names. Random letters and digits follow, then the suffix.
 const PREFIX: &str = ".xcheck-";
 const SUFFIX: &str = ".unfinished";
 const RANDOM: usize = 6;
@@ -69,8 +69,8 @@ impl Drop for TrackedPath {
     }
 }
 
-/// Deletes all unfinished files before the program ends. Afterwards no file is renamed, since files that are still
-/// being written may not be removable.
+/// Deletes all unfinished files before the program ends. Some systems cannot delete a file that is still being
+/// written; such a file remains, but it is never renamed to its final name.
 fn remove_all() {
     /// Number of attempts to recreate a folder that another process deletes.
     const ATTEMPTS: usize = 20;
@@ -235,7 +235,7 @@ fn sweep(folder: &Path) {
     alike.map(|entry| entry.path()).filter(|path| is_left(path)).for_each(|path| remove(&path));
 }
 
-/// Returns true if this module generated the name; similar names of users are kept.
+/// Returns true if this module generated the name. Similar names given by users are kept.
 fn is_ours(name: &str) -> bool {
     let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric()))

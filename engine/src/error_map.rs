@@ -4,11 +4,12 @@ use std::ops::Range;
 
 /// Maximum number of cells along each side of a map.
 const CELLS: usize = 24;
-/// Maximum number of cells along an innermost axis, whose entries are often wrong one by one.
+/// Maximum number of cells along an innermost axis. It is larger than [`CELLS`], because faults often affect
+/// single entries of the innermost axis.
 const FINE_CELLS: usize = 64;
-/// Number of values up to which every value is counted. In larger arrays, one value in `step` is counted and also
-/// represents the values up to the next. The step shares no factor with common head sizes, so that all entries are
-/// sampled.
+/// Number of values up to which every value is counted. In larger arrays, one value in `step` is counted, and also
+/// represents the values up to the next one. The step shares no factor with common head sizes, so that all entries
+/// are sampled.
 const COUNTED_WHOLE: usize = 1 << 16;
 const STEP: usize = 127;
 
@@ -19,7 +20,7 @@ pub struct ErrorMagnitude(u8);
 impl ErrorMagnitude {
     /// Magnitude of no error, or of a value without comparison.
     pub const NONE: Self = Self(0);
-    /// Magnitude that stands for NaN and infinity.
+    /// The magnitude class of NaN and infinite errors.
     pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
     /// Exponent of the smallest magnitude; smaller errors count as 2^LEAST.
     pub const LEAST: i16 = -40;
@@ -57,7 +58,7 @@ impl ErrorMagnitude {
     }
 }
 
-/// Indices of the two outermost axes.
+/// The two outermost axes of three.
 const OUTERMOST: [usize; 2] = [0, 1];
 /// Indices of the outermost and the innermost of three axes.
 const INNERMOST: [usize; 2] = [0, 2];
@@ -69,9 +70,10 @@ pub struct ErrorMap {
     pub axes: [usize; 2],
     /// Lengths of the axes; for a single axis 1 and its length.
     pub lengths: [usize; 2],
-    /// Largest errors of a map of [`Self::cells`], row by row. On long axes, neighbouring entries share a cell.
+    /// Largest errors in the cells of the map ([`Self::cells`]), row by row. On long axes, several neighbouring entries
+    /// share a cell.
     pub largest: Vec<ErrorMagnitude>,
-    /// Number of errors of each magnitude; each counted error also represents the skipped values.
+    /// Number of errors of each magnitude. Each counted error also represents the values that were skipped.
     counts: Vec<u64>,
     /// Number of values at each index of the two axes.
     inner: usize,
@@ -82,7 +84,7 @@ pub struct ErrorMap {
     innermost: Option<Vec<ErrorMagnitude>>,
     /// Counting interval within a run: one value in `step` is counted.
     step: usize,
-    /// Counting interval over the whole array.
+    /// Counting interval over the whole array: one value in `counted` is counted.
     counted: usize,
 }
 
@@ -177,8 +179,8 @@ impl ErrorMap {
         self.counts[0] += count as u64;
     }
 
-    /// Adds the errors of consecutive values: `error` returns one error, `largest` the largest error of a range, and
-    /// `bound` is an upper bound of all.
+    /// Adds the errors of consecutive values. `error` returns the error of one value, `largest` the largest error in a
+    /// range of values, and `bound` is an upper bound of all errors.
     pub fn add_run(
         &mut self,
         run: Range<usize>,
@@ -197,7 +199,7 @@ impl ErrorMap {
         self.meet_run(run, bound, largest);
     }
 
-    /// Updates the largest error of each cell that a run covers, without counting.
+    /// Updates the largest error of each cell that a run covers, without counting errors.
     fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
         let ([rows, columns], [high, wide], inner) = (self.lengths, self.cells(), self.inner);
         let bound = ErrorMagnitude::of(bound);
@@ -221,8 +223,8 @@ impl ErrorMap {
         }
     }
 
-    /// Updates the map over the innermost axis with a run's errors. If the largest error of the run is below 1, it
-    /// replaces each error.
+    /// Updates the map over the innermost axis with the errors of a run. If the largest error of the run is below 1,
+    /// all errors of the run are replaced by it.
     pub fn meet_innermost(&mut self, run: Range<usize>, errors: &[f64], largest: f64) {
         let ([rows, high], inner) = ([self.lengths[0], self.cells()[0]], self.inner);
         let per_row = self.lengths[1] * inner;

@@ -8,10 +8,11 @@ use std::io::{Cursor, Write};
 
 use crate::memory;
 
-/// Size in bytes from which a request is checked against available memory, since the system promises more than it has.
+/// Size in bytes from which a request for memory is compared with the available memory, because the system promises
+/// more than it has.
 const LARGE: usize = 1 << 28;
 
-/// The system's allocator. If memory is exhausted, it ends the program with a message instead of an abort.
+/// The system's allocator, except that the program ends with a message instead of an abort if memory is exhausted.
 pub struct CheckedAllocator;
 
 // SAFETY: every call goes to `System` unchanged, or does not return. Allocated memory is not touched. The check before
@@ -50,8 +51,8 @@ fn given(pointer: *mut u8, size: usize) -> *mut u8 {
     pointer
 }
 
-/// Requests large pages inside a large block, on systems that provide them on request. Arrays are allocated and freed
-/// often, and most of that cost is one page fault for each page.
+/// Requests large pages inside a large block, on systems that provide them on request. Arrays are allocated and
+/// freed often, and most of the cost is one page fault per page.
 #[cfg(target_os = "linux")]
 fn in_large_pages(pointer: *mut u8, size: usize) -> *mut u8 {
     const PAGE: usize = 1 << 21;
@@ -86,8 +87,8 @@ fn no_memory(size: usize) -> ! {
     end_with(&line.get_ref()[..end])
 }
 
-/// Makes the allocator reuse freed memory of arrays, instead of returning it to the system, which clears it each time.
-/// This saves a fourteenth of a check's time. Call it once, at the program's start.
+/// Makes the allocator reuse freed memory of arrays. Otherwise it would return the memory to the system, which
+/// clears it each time. This saves a fourteenth of a check's time. Call it once, at the program's start.
 pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -118,7 +119,7 @@ pub fn watch_mapped_files() {
     }
 }
 
-/// Writes a message and exits without cleanup: the next run removes unfinished files.
+/// Writes a message and exits without cleanup. The next run removes unfinished files.
 #[cfg(unix)]
 fn end_with(line: &[u8]) -> ! {
     _ = rustix::io::write(rustix::stdio::stderr(), line);

@@ -1,8 +1,8 @@
 //! Bytes of a file. Reading a range of a remote file downloads it on demand.
 //!
-//! A remote file is a memory map of its full length, of which only downloaded ranges may be read. All reads go through
-//! [`LazyBytes::at`], which downloads missing ranges. Matrix products cannot return download errors, so a failed
-//! download unwinds to [`caught`].
+//! A remote file is a memory map of its full length, of which only downloaded ranges may be read. All reads go
+//! through [`LazyBytes::at`], which downloads missing ranges. Matrix products cannot return download errors. A
+//! failed download therefore unwinds the stack to [`caught`].
 
 use std::any::Any;
 use std::fmt;
@@ -81,9 +81,9 @@ impl LazyBytes {
         Self { bytes: Bytes::from_owner(MapOwner(map.clone())), home: ByteStorage::Map(map) }
     }
 
-    /// Releases the memory of a mapped file; later reads fetch the bytes from the file again. The system would keep
-    /// read pages while there is memory, which slows down files that are larger than the memory or read once. Files
-    /// below 16 MiB are kept: dropping and reloading their pages takes longer than most uses.
+    /// Releases the memory of a mapped file. Later reads fetch the bytes from the file again. Otherwise the system
+    /// would keep all pages while there is memory, which slows down files that are larger than the memory or read only
+    /// once. Files below 16 MiB are kept, because dropping and reloading their pages takes longer than most uses.
     #[expect(unsafe_code)]
     pub fn release(&self) {
         #[cfg(unix)]
@@ -99,7 +99,7 @@ impl LazyBytes {
         }
     }
 
-    /// Creates the bytes of a remote file; bytes that are not downloaded are never read.
+    /// Creates the bytes of a remote file. Bytes that are not downloaded are never read.
     pub fn of(origin: Arc<dyn ByteSource>, bytes: Bytes) -> Self {
         Self { bytes, home: ByteStorage::Elsewhere(origin, 0) }
     }
@@ -152,8 +152,8 @@ impl LazyBytes {
         self.bytes.clone()
     }
 
-    /// Returns bytes that are checked against a hash when they are downloaded; `what` names them in messages. Local
-    /// bytes are not checked.
+    /// Returns bytes that are checked against a hash when they are downloaded. Messages call them `what`. Local bytes
+    /// are not checked.
     pub fn hashed(&self, sha256: &str, what: String) -> Self {
         let Some(pin) = self.pin() else { return self.clone() };
         let pin = format!("{pin}; each tensor is checked against its SHA-256");
@@ -228,7 +228,7 @@ pub(crate) fn refuse(refused: UnavailableBytes) -> ! {
     resume_unwind(Box::new(refused))
 }
 
-/// Returns the result of `work`, or an error if it needed unavailable bytes.
+/// Returns the result of `work`, or an error if `work` needed bytes that are not available.
 ///
 /// # Errors
 /// If bytes were unavailable.

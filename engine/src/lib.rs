@@ -1,4 +1,4 @@
-//! The reference engine of xcheck: what other engines are held against.
+//! The reference engine of xcheck, which other engines are compared with.
 //!
 //! The modules, in the order in which they depend on each other:
 //!

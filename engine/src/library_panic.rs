@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// Calls a library and returns its result; `None` if the library panics. The panic message would only confuse users, so
-/// it is not printed. State that the call has changed must not be used after a panic.
+/// Calls a library and returns its result; `None` if the library panics. The panic message would only confuse
+/// users, so it is not printed. State that the call has changed must not be used after a panic.
 pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     thread_local!(static IS_CALLED: Cell<bool> = const { Cell::new(false) });
     static HUSH: Once = Once::new();

@@ -8,12 +8,13 @@ use std::fs;
 
 use crate::error::{Error, Result};
 
-/// Largest compression ratio of real files.
+/// Largest compression ratio that real files have.
 const MOST_SHRUNK: u64 = 64;
-/// Unpacked size that even a small archive may have.
+/// Unpacked size up to which the compression ratio of an archive is not limited.
 const SMALL: u64 = 1 << 24;
 
-/// Returns the largest unpacked size of an archive of `len` bytes. The archive's own statement is not trusted.
+/// Returns the largest accepted unpacked size of an archive of `len` bytes. The size that the archive itself states
+/// is not trusted.
 pub fn unpacked(len: u64) -> u64 {
     len.saturating_mul(MOST_SHRUNK).saturating_add(SMALL)
 }
@@ -23,7 +24,7 @@ pub fn unpacked(len: u64) -> u64 {
 /// # Errors
 /// [`Error::NoMemory`] if they are not.
 pub fn check(what: impl Display, bytes: u128) -> Result<()> {
-    /// Size below which no check is made.
+    /// Size up to which no check is made.
     const LITTLE: u128 = 1 << 26;
     if bytes < LITTLE {
         return Ok(());
@@ -38,8 +39,8 @@ pub fn check(what: impl Display, bytes: u128) -> Result<()> {
     }
 }
 
-/// Returns the bytes that this process can still allocate: the minimum for the machine, the container, and the process
-/// limit (`ulimit -v`). If none is known, returns the size of the address space.
+/// Returns the number of bytes that this process can still allocate: the minimum over the machine, the container,
+/// and the process limit (`ulimit -v`). If none of them is known, returns the size of the address space.
 pub(crate) fn left() -> u64 {
     [of_machine(), of_container(), of_limit()].into_iter().flatten().min().unwrap_or(isize::MAX as u64)
 }
@@ -48,7 +49,8 @@ fn of_machine() -> Option<u64> {
     kilobytes("/proc/meminfo", "MemAvailable:")
 }
 
-/// Returns the free memory of the container. File pages count as used there, although they are freed on demand.
+/// Returns the free memory of the container. The container counts file pages as used, although they are freed on
+/// demand.
 fn of_container() -> Option<u64> {
     let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     let files = || {

@@ -1,5 +1,4 @@
-//! Parallel loops that stay on one thread for small work: waking a thread for a few microseconds of work costs more
-//! than the work.
+//! Parallel loops that use one thread for small work. Waking a thread costs more than a few microseconds of work.
 //!
 //! Callers state roughly how many nanoseconds an item takes. The distribution over threads changes no result.
 
@@ -8,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::iter::{ParallelIterator, split};
 
-/// Minimum work of a thread in nanoseconds. With four times as much, threads fall asleep between the operations of a
-/// token, and models of 135M parameters decode a fifth slower.
+/// Minimum work of a thread in nanoseconds. With a limit four times as high, threads fall asleep between the
+/// operations of a token, and models of 135M parameters decode a fifth slower.
 const WORTH: usize = 4_000;
 
 /// Approximate number of multiply-adds in a nanosecond.
@@ -39,8 +38,8 @@ pub fn first<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> Optio
     map(len.div_ceil(least), WORTH, part).into_iter().flatten().next()
 }
 
-/// Calls `f(room, index, item)` for every item. Each call takes about `nanoseconds`. `room` is scratch memory that many
-/// items share.
+/// Calls `f(room, index, item)` for every item. Each call takes about `nanoseconds`. `room` is scratch memory that
+/// is reused for many items.
 pub fn each<T: Send, R>(
     items: Vec<T>,
     nanoseconds: usize,
@@ -69,22 +68,22 @@ fn worth(nanoseconds: usize) -> usize {
     WORTH.div_ceil(nanoseconds.max(1))
 }
 
-/// Returns true if the work is too small to share, or there is only one thread: sharing costs more than small work.
+/// Returns true if the work should stay on one thread: it is too small to share, or there is only one thread.
 fn is_for_one(len: usize, least: usize) -> bool {
     len < 2 * least || rayon::current_num_threads() == 1
 }
 
 /// Work that can be divided in two.
 trait WorkItems: Send + Sized {
-    /// Returns the number of items.
+    /// Returns the number of work items.
     fn len(&self) -> usize;
 
     /// Splits the work at an index.
     fn cut(self, at: usize) -> (Self, Self);
 }
 
-/// Runs `f` on parts of at least `least` items, on any thread. Not generic over the operation: rayon's iterators,
-/// compiled for each operation, took a sixth of this package's code.
+/// Runs `f` on parts of at least `least` items, on any thread. This function is not generic over the operation,
+/// because rayon's iterators, compiled for each operation, took a sixth of this package's code.
 fn spread<P: WorkItems>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
     if is_for_one(whole.len(), least) {
         return f(whole);

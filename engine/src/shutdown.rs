@@ -8,8 +8,8 @@ type Cleanup = Box<dyn Fn() + Send>;
 
 static LAST: Mutex<Vec<Cleanup>> = Mutex::new(Vec::new());
 
-/// Registers a cleanup that runs before SIGHUP, SIGINT or SIGTERM ends the program, in its own thread while the others
-/// continue.
+/// Registers a cleanup that runs before SIGHUP, SIGINT or SIGTERM ends the program. It runs in its own thread while
+/// the other threads continue.
 ///
 /// # Errors
 /// If signal handlers cannot be installed.

@@ -5,14 +5,14 @@ use crate::tensor::Tensor;
 
 /// Observer of the forward pass.
 ///
-/// A tap is called once for every intermediate value, in data-flow order, and returns the value that the pass continues
-/// with: the same value to observe, or another value for teacher forcing or to inject a fault.
+/// A tap is called once for every intermediate value, in data-flow order. It returns the value with which the pass
+/// continues: the same value to observe only, or another value for teacher forcing or to inject a fault.
 pub trait Tap {
     /// Observes `value` and returns the value that the pass continues with.
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor;
 
-    /// Returns true if the tap reads the value at a site. Other values need not be computed, or not completely, and are
-    /// not passed to the tap.
+    /// Returns true if the tap reads the value at a site. Other values are not passed to the tap, and need not be
+    /// computed completely.
     fn wants(&self, _: Site) -> bool {
         true
     }
@@ -51,7 +51,7 @@ impl<T: Tap + ?Sized> Tap for &mut T {
     }
 }
 
-/// Current site of the forward pass: adds layer and pass to the tap that a block names.
+/// Current site of the forward pass. A block names only the tap; the probe adds layer and pass.
 pub struct Probe<'t> {
     tap: &'t mut dyn Tap,
     pass: usize,

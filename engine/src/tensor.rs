@@ -89,7 +89,7 @@ impl Tensor {
         self
     }
 
-    /// Marks all values as computed by `source`.
+    /// Records `source` as the origin of all values.
     pub(crate) fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
         let range = 0..self.data.len();
         Self { origins: vec![ValueOrigin { source: Some(source), range }], ..self }
@@ -199,8 +199,8 @@ fn cut(origins: &[ValueOrigin], values: Range<usize>) -> Vec<ValueOrigin> {
     pieces.collect()
 }
 
-/// RoPE pairing: which two values of a head rotate together. Converting to the other pairing permutes the rows of the q
-/// and k projections, and thereby every q and k value of a head; nothing else changes.
+/// RoPE pairing: which two values of a head rotate together. Converting to the other pairing permutes the rows of
+/// the q and k projections, and thereby the q and k values of each head. Nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RopePairing {
@@ -211,7 +211,7 @@ pub enum RopePairing {
 }
 
 impl RopePairing {
-    /// Returns the word in a dump's manifest.
+    /// Returns the name of the pairing in a dump's manifest.
     pub fn name(self) -> &'static str {
         match self {
             RopePairing::Half => "half",
@@ -219,7 +219,7 @@ impl RopePairing {
         }
     }
 
-    /// Returns the other pairing.
+    /// Returns the other of the two RoPE pairings.
     pub fn other(self) -> Self {
         match self {
             RopePairing::Half => RopePairing::Interleaved,

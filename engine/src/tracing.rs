@@ -1,5 +1,5 @@
-//! Numerics that record the operation of each result. Here each operation of [`Numerics`] names its exact evaluation; a
-//! new operation adds one method.
+//! Numerics that record the operation of each result, for its exact evaluation. There is one method for each
+//! operation of [`Numerics`].
 
 use std::iter::successors;
 use std::ops::Range;
@@ -73,7 +73,7 @@ impl<'n> TracedNumerics<'n> {
         self.profiles[0]
     }
 
-    /// Returns the wrapped numerics.
+    /// Returns the numerics that this type wraps.
     pub(crate) fn numerics(&self) -> &'n dyn Numerics {
         self.numerics
     }
@@ -106,12 +106,12 @@ impl<'n> TracedNumerics<'n> {
         self.by(result, ElementwiseMap { x: x.clone(), f, parameter })
     }
 
-    /// Names the operation of a result, for changed operations that no model has.
+    /// Records an operation for a result. Used for changed operations that no model has.
     pub(crate) fn by(&self, result: Tensor, stage: impl Operation + 'static) -> Tensor {
         self.rounding(result, stage, |profile| profile)
     }
 
-    /// Returns the profiles for an operation that the architecture's authors round differently.
+    /// Returns the rounding profiles for an operation that the architecture's authors round in a special way.
     fn rounding(
         &self,
         result: Tensor,
@@ -144,7 +144,7 @@ impl<'n> TracedNumerics<'n> {
         result.computed_by(Arc::new(Node::new(stage, self.of_pass(tokens), results)))
     }
 
-    /// Returns the profiles for a pass: bitnet.cpp computes passes of one token differently.
+    /// Returns the rounding profiles for a pass. bitnet.cpp rounds passes of one token differently.
     fn of_pass(&self, tokens: usize) -> [Profile; 2] {
         self.profiles.map(|profile| match profile.operands {
             Operands::GgmlButF16 if tokens == 1 => Profile { operands: Operands::Ggml, ..profile },
@@ -157,8 +157,8 @@ impl<'n> TracedNumerics<'n> {
 /// limit, the time of a run would grow with the square of the number of passes.
 const MOST_PASSES: usize = 64;
 
-/// Returns a recurrent state, `passes` passes after the last recorded one. From [`MOST_PASSES`] passes on, evaluates
-/// it, so that later passes start from its values and error bounds.
+/// Returns a recurrent state that is `passes` passes after the last recorded one. From [`MOST_PASSES`] passes on,
+/// the state is evaluated, and later passes start from its values and error bounds.
 fn settled(state: &Tensor, passes: usize) -> Tensor {
     if passes < MOST_PASSES {
         return state.clone();
@@ -441,7 +441,8 @@ impl Numerics for TracedNumerics<'_> {
         [self.by(out, ScanOutput(scan.clone())), self.by(after, ScanState(scan))]
     }
 
-    /// The gated output is not rounded, and transformers rounds a normed row of a single token only.
+    /// Norms a gated output. The gated output is not rounded, and transformers rounds a normed row only for a single
+    /// token.
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
         let made = self.numerics.gated_norm(gate, x, norm, is_single);
         let inside = Nonlinearity { x: gate.clone(), up: Some(x.clone()), activation: Activation::Silu };

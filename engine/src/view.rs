@@ -1,4 +1,4 @@
-//! Views of stored numbers, in their stored type and in another order. Permuting axes, joining parts and splitting
+//! Views of stored numbers, in their stored type but in another order. Permuting axes, joining parts and splitting
 //! pairs changes only the index; nothing is copied.
 
 mod decoding;
@@ -51,13 +51,13 @@ struct StoredArray<'a> {
     first: usize,
     dtype: DType,
     bytes: ArrayBytes<'a>,
-    /// Index of the element at index 0 of every axis.
+    /// Index in storage of the element whose indices are all 0.
     start: usize,
     /// Strides of the axes, in elements.
     strides: Vec<usize>,
     /// Indices of the last axis's entries, if not consecutive.
     order: Option<Arc<[usize]>>,
-    /// Number of stored entries of the last axis; later entries are zero.
+    /// Number of stored entries of the last axis. Later entries are zero.
     columns: usize,
     /// True if the view has the order of the stored array.
     is_plain: bool,
@@ -166,7 +166,7 @@ impl<'a> View<'a> {
 
     /// Creates an array of one repeated number.
     pub fn constant(shape: &[usize], value: f64) -> View<'static> {
-        View::owned(&[], vec![value]).spread(shape).expect("one number is of any shape")
+        View::owned(&[], vec![value]).spread(shape).expect("one number broadcasts to any shape")
     }
 
     /// Multiplies each element by its scale.
@@ -313,8 +313,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Returns entries of a row as `f64`: the stored bytes if they are contiguous `f64`, else values widened into
-    /// `room`.
+    /// Returns entries of a row as `f64`. If they are stored as contiguous `f64`, returns the stored bytes, otherwise
+    /// values that are widened into `room`.
     ///
     /// # Panics
     /// See [`View::read`].
@@ -358,7 +358,7 @@ impl<'a> View<'a> {
         values
     }
 
-    /// Copies the elements in another order of runs of `len` elements: run `order[i]` becomes run `i`.
+    /// Copies the elements in another order. Runs of `len` elements stay together: run `order[i]` becomes run `i`.
     ///
     /// # Panics
     /// If a run does not exist, or a row is not a whole number of runs.

@@ -102,7 +102,8 @@ impl DType {
         matches!(self, DType::F8_E4M3 | DType::F8_E5M2)
     }
 
-    /// Returns the bytes after all blocks: bitnet.cpp's types have one scale for the tensor, and padding.
+    /// Returns the number of bytes after all blocks. bitnet.cpp's types have one scale for the tensor there, and
+    /// padding.
     pub(crate) fn tail_bytes(self) -> usize {
         match self {
             DType::I2_S | DType::TL1 | DType::TL2 | DType::TL => 32,
@@ -110,9 +111,9 @@ impl DType {
         }
     }
 
-    /// Returns the bytes of a row; `None` if the row is not a whole number of blocks. The last block of a ternary row
-    /// is padded: rows of TL1 and TL2 ([`DType::TL`]) and rows packed by transformers have any length. An I2_S file has
-    /// no such rows, since its blocks continue from one row to the next.
+    /// Returns the number of bytes of a row; `None` if the row is not a whole number of blocks. The last block of a
+    /// ternary row is padded: rows of TL1 and TL2 ([`DType::TL`]) and rows packed by transformers have any length. An
+    /// I2_S file has no padded rows, since its blocks continue from one row to the next.
     pub(crate) fn row_bytes(self, columns: usize) -> Option<usize> {
         match self {
             DType::I2_S | DType::TL => columns.div_ceil(self.block_len()).checked_mul(self.block_bytes()),
@@ -164,9 +165,9 @@ impl StoredTensor {
 /// Scale that a file stores with a matrix of codes, and how a reference applies it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
-    /// Products are multiplied by the scale.
+    /// Kernels multiply each product by the scale.
     Multiplies(f32),
-    /// Products are divided by the scale.
+    /// Kernels divide each product by the scale.
     Divides(f32),
     /// Every weight is multiplied by the scale before products.
     InWeights(f32),
@@ -190,7 +191,7 @@ pub struct Matrix {
     scales: Option<LazyBytes>,
     input_scale: Option<InputScale>,
     cache_scales: Option<Arc<Vec<f32>>>,
-    /// Smallest absolute activation whose column is not quantised (LLM.int8()).
+    /// Activation size from which a column is not quantised (LLM.int8()).
     outliers: Option<f32>,
     /// Weight values of kernels that multiply without decoding the weight first, or decode it in another type, if they
     /// differ. Each set of values has its own element type.
@@ -230,8 +231,8 @@ impl Matrix {
         })
     }
 
-    /// Returns the factor of all values: 1 except for bitnet.cpp's types and matrices with a scale of their own in GGUF
-    /// files. llama.cpp multiplies products by it.
+    /// Returns the factor of all values. It is 1 except for bitnet.cpp's types and for matrices with a separate scale
+    /// in GGUF files. llama.cpp multiplies products by it.
     pub fn scale(&self) -> f32 {
         self.scale
     }
@@ -241,13 +242,13 @@ impl Matrix {
         self.input_scale
     }
 
-    /// Returns the name under which a decoded checkpoint has the scales of the cache that stores a module's results.
+    /// Returns the name under which a decoded checkpoint stores the scales of the cache for a module's results.
     pub(crate) fn tensor_of_cache(module: &str) -> String {
         format!("{module}.cache_scales")
     }
 
-    /// Returns the scales of an FP8 cache that stores the products: one scale, or one for each head; `None` if the file
-    /// states none.
+    /// Returns the scales of the FP8 cache that stores the products: one scale, or one for each head; `None` if the
+    /// file states none.
     pub fn cache_scales(&self) -> Option<&[f32]> {
         self.cache_scales.as_ref().map(|scales| scales.as_slice())
     }
@@ -257,17 +258,17 @@ impl Matrix {
         Self { cache_scales: cache_scales.map(Arc::new), ..self }
     }
 
-    /// Returns the name under which a decoded checkpoint has a module's threshold of outliers.
+    /// Returns the name under which a decoded checkpoint stores a module's threshold of outliers.
     pub(crate) fn tensor_of_outliers(module: &str) -> String {
         format!("{module}.input_outliers")
     }
 
-    /// Returns the smallest absolute activation whose column is not quantised; `None` if the file states none.
+    /// Returns the activation size from which a column is not quantised; `None` if the file states none.
     pub fn outliers(&self) -> Option<f32> {
         self.outliers
     }
 
-    /// Sets the smallest absolute activation whose column is not quantised.
+    /// Sets the activation size from which a column is not quantised.
     pub fn with_outliers(self, outliers: Option<f32>) -> Self {
         Self { outliers, ..self }
     }
@@ -304,8 +305,8 @@ impl Matrix {
         Self::of_elements(tensor, [cols, rows], |row, col| col * cols + row)
     }
 
-    /// Copies elements of a stored tensor to a matrix of `rows` and `cols`; `from` is the index of an element in the
-    /// tensor. `None` if the tensor has a block type, or the matrix is empty or larger than the tensor.
+    /// Copies elements of a stored tensor to a matrix of `rows` and `cols`. `from` returns the index of an element in
+    /// the tensor. `None` if the tensor has a block type, or the matrix is empty or larger than the tensor.
     ///
     /// # Panics
     /// If an element does not exist.
@@ -327,7 +328,7 @@ impl Matrix {
         Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![rows, cols], data: data.into() })
     }
 
-    /// Returns `rows` rows from `first` on as a matrix that shares the bytes.
+    /// Returns `rows` rows, starting at row `first`, as a matrix that shares the bytes.
     ///
     /// # Panics
     /// If the rows do not exist.

@@ -24,7 +24,7 @@
 //!
 //! 1. [`dump::Dump`]: the recorded arrays
 //! 2. [`align::AlignedDump`]: the arrays in canonical layout
-//! 3. `align::DumpSite`: one tap at its positions, whatever passes recorded them
+//! 3. `align::DumpSite`: one tap at its positions, regardless of the passes that recorded them
 //! 4. `check::SiteCheck`: the differences at a site in one run, and whether rounding explains them
 //! 5. [`verdict::SiteResult`]: the differences at a site in all runs, and their verdict
 //! 6. [`verdict::Evidence`]: all sites of a unit

@@ -12,11 +12,12 @@ use crate::verdict::Verdict;
 pub(super) struct AuditedState {
     /// Name of the state; the first is the claimed one.
     pub name: String,
-    /// Description of the state.
+    /// Description of the state in one line.
     pub meaning: String,
-    /// Number of answers after which the state was rejected.
+    /// Number of answers after which the state was rejected; `None` if it was not rejected.
     pub rejected_after: Option<usize>,
-    /// True if there were enough answers to reject an unlisted state, and rounding explains their differences.
+    /// True if rounding explains the answers' differences from the state, and there were enough answers to reject a
+    /// state that is not in the list.
     pub agrees: bool,
     /// Logarithm of the evidence against the state; 3 is needed to reject it.
     pub log10_evidence: f64,
@@ -42,12 +43,12 @@ pub(super) struct AuditReport {
     pub answers: usize,
     /// Number of requests, including those that identified the server.
     pub requests: usize,
-    /// Fewest answers after which a state can pass.
+    /// Minimum number of answers for a state to pass.
     pub least_answers: usize,
     /// Number of tokens compared in each answer.
     pub tokens: usize,
     pub states: Vec<AuditedState>,
-    /// Reason why the server's values tell nothing about a state.
+    /// Reason why the server's values cannot distinguish states, if any.
     pub doubt: Option<String>,
     /// Prompts, answers and predictions of the claimed state.
     pub evidence: Vec<Value>,
@@ -105,7 +106,7 @@ impl AuditReport {
         }
     }
 
-    /// Returns text with the number of requests after which each remaining state should be rejected.
+    /// Returns text about the number of requests after which each remaining state should be rejected.
     fn needed(&self) -> String {
         let open = self.states.iter().skip(1).filter(|state| state.rejected_after.is_none());
         let needs = open.filter_map(|state| Some((&state.name, state.expected_requests?)));

@@ -9,7 +9,7 @@ use crate::probe::state::{Arithmetic, last_odds};
 use crate::quant::ActivationCodeType;
 use crate::weight::DType;
 
-/// Makes the numerics of a state. Quantised weights are in memory only as long as the numerics.
+/// Function that creates the numerics of a state. Quantised weights are in memory only while the numerics exist.
 type MakeNumerics<'m> = Box<dyn Fn() -> Box<dyn Numerics> + 'm>;
 
 /// A state that the server may be in.
@@ -45,7 +45,7 @@ impl<'m> ServingState<'m> {
     }
 }
 
-/// Models of an audit.
+/// Claimed model and alternatives of an audit.
 pub(super) struct AuditedModels {
     pub target: RequestedModel,
     own: LoadedModel,

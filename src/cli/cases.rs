@@ -1,4 +1,4 @@
-//! Known end-to-end cases of a run.
+//! Known cases of `xcheck run`: a prompt and its expected text.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::model::Model;
 pub(crate) struct CaseOptions {
     /// Known end-to-end case to run [default: those of the model]
     ///
-    /// A named case runs whatever the model is called. The default cases are found by the model's name or
+    /// A named case runs regardless of the model's name. The default cases are found by the model's name or
     /// sizes. Repeat the option for several cases.
     #[arg(
         long,
@@ -43,8 +43,8 @@ impl CaseOptions {
         &self.case
     }
 
-    /// Returns the requested cases. If none was requested and `model` is given, returns the known cases of
-    /// the model.
+    /// Returns the requested cases. If no case was requested and `model` is given, returns the known cases of the
+    /// model.
     ///
     /// # Errors
     /// If a case does not exist, or the file of cases cannot be read.
@@ -59,7 +59,7 @@ impl CaseOptions {
         }
     }
 
-    /// Returns the arguments that run one case again.
+    /// Returns the command-line arguments that run one case again.
     pub(crate) fn words(&self, case: &Case) -> Vec<String> {
         let file = self.cases.iter().flat_map(|file| ["--cases".to_owned(), file.display().to_string()]);
         ["--case".to_owned(), case.name.clone()].into_iter().chain(file).collect()

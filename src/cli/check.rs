@@ -111,7 +111,7 @@ pub(super) fn judged(
     Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }
 
-/// Returns the index of the model that a dump was made from, by the hash of its weights or otherwise by its
+/// Returns the index of the model from which a dump was made, found by the hash of its weights or otherwise by its
 /// name.
 ///
 /// # Errors

@@ -99,8 +99,8 @@ fn compare(args: &CompareArgs) -> Result<Report> {
     Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints, served: None })
 }
 
-/// Opens both sides. A file without a manifest is read with the tokens and facts of the other side, if that
-/// is a dump.
+/// Opens both sides. If one side is a file without a manifest and the other a dump, the file is read with the
+/// dump's tokens and facts.
 fn both(args: &CompareArgs) -> Result<(Vec<NamedDump>, Vec<NamedDump>)> {
     let target = args.model.as_deref().map(|model| RequestedModelOptions::of(model).find()).transpose()?;
     let mut foreign = MappedFileContext::new(&args.map, args.tokens.clone(), target.as_ref());
@@ -209,7 +209,7 @@ fn apart(outcome: &Outcome) -> String {
     }
 }
 
-/// Note on the limits of a comparison without a model.
+/// Note on what a comparison without a model cannot show.
 const MORE: &str = "two dumps alone show only accumulated errors, judged by the tolerance table; use --model \
                     to evaluate each operation of both dumps against exact values";
 

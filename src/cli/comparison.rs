@@ -1,4 +1,4 @@
-//! Comparison of a model with a dump, shared by `run` and `check`.
+//! Comparison of a model with a dump, shared by the commands `run` and `check`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -145,7 +145,7 @@ pub(crate) struct ComparisonContext<'r> {
     pub(crate) tolerances: &'r Tolerances,
     pub(crate) options: &'r ComparisonOptions,
     pub(crate) mode: Mode,
-    /// Subcommand that repeats the comparison, and the option before the dump's name, if any.
+    /// Subcommand that repeats the comparison, and the option that precedes the dump's name, if any.
     pub(crate) command: (&'static str, Option<&'static str>),
     /// Directory of a shard's finished results.
     pub(crate) output: &'r ReportOutput,
@@ -229,7 +229,7 @@ impl ComparisonContext<'_> {
         })
     }
 
-    /// Returns notes on the files and on differing texts.
+    /// Returns notes on the files, and on texts that differ.
     pub(super) fn besides(
         &self,
         named: &NamedDump,
@@ -246,7 +246,7 @@ impl ComparisonContext<'_> {
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
-    /// Returns the rules for a dump of a producer.
+    /// Returns the rules for judging a dump of this producer.
     pub(super) fn rules<'x>(
         &'x self,
         is_stated: bool,

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<Verdict> {
         let (text, model) = ((&target, &args.prompt), (&loaded, &*numerics));
         return kld::write(path, &args.kld, text, model, &args.suppose, args.output);
     }
-    let out = args.out.as_deref().expect("clap has seen to it");
+    let out = args.out.as_deref().expect("clap requires --out");
     let tokens = args.prompt.tokens(&target)?;
     let tokens =
         tokens.ok_or_else(|| Error::Usage("no input for the model; use --prompt or --tokens".into()))?;

@@ -22,7 +22,7 @@ pub(crate) enum DumpFiles {
         /// Size in bytes.
         bytes: usize,
     },
-    /// A stream or a server's answers, which have no identity.
+    /// The source is a stream or a server's answers, which have no hash and no version.
     Unknown,
 }
 
@@ -58,8 +58,8 @@ impl DumpFiles {
         Ok(DumpHash { hash, pinned, is_certain: self.is_certain() })
     }
 
-    /// Returns true if every change of the content changes the hash. A date or a weak `ETag` may stay the
-    /// same.
+    /// Returns true if every change of the content changes the hash. A date or a weak `ETag` may stay the same although
+    /// the content changes.
     fn is_certain(&self) -> bool {
         match self {
             Self::File(_) | Self::Folder(_) | Self::Bytes(_) => true,

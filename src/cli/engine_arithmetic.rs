@@ -1,4 +1,4 @@
-//! Search for the arithmetic of a dump's engine: as stated, as its values show, or as a common engine computes.
+//! Search for the arithmetic of a dump's engine: as stated, as shown by its values, or as in a common engine.
 
 use std::collections::BTreeSet;
 
@@ -29,18 +29,18 @@ struct EngineArithmetic {
     producer: Producer,
     choices: Vec<Box<dyn Numerics>>,
     is_stated: bool,
-    /// Rounding profile, if it was inferred from the values.
+    /// Rounding profile that the values show, if it was inferred from them.
     shown: Option<Profile>,
     /// Note to show if this arithmetic is used.
     note: Option<String>,
-    /// Reason why this arithmetic cannot give a pass, since the dump's values contradict it.
+    /// Reason why this arithmetic cannot lead to a pass, because the dump's values contradict it.
     contradiction: Option<String>,
     /// True if neither the manifest nor the stored types suggest this arithmetic.
     is_guess: bool,
 }
 
 impl EngineArithmetic {
-    /// Makes a stated arithmetic that nothing contradicts.
+    /// Creates a stated arithmetic that nothing contradicts.
     fn new(producer: Producer, choices: Vec<Box<dyn Numerics>>) -> Self {
         let (shown, note, contradiction) = (None, None, None);
         Self { producer, choices, is_stated: true, shown, note, contradiction, is_guess: false }
@@ -48,8 +48,8 @@ impl EngineArithmetic {
 }
 
 impl ComparisonContext<'_> {
-    /// Returns the outcome for the stated numerics, or otherwise for the numerics that explain the dump best.
-    /// Causes are searched only with these numerics, and only if `seeks_causes`.
+    /// Returns the outcome for the stated numerics, or otherwise for the numerics that explain the dump best. Causes
+    /// are searched only with these numerics, and only if `seeks_causes` is true.
     pub(super) fn outcome(
         &self,
         named: &NamedDump,
@@ -159,8 +159,8 @@ impl ComparisonContext<'_> {
         Ok(ways)
     }
 
-    /// Returns a reason for doubt if only logits fail and a KV cache type that the dump does not state
-    /// explains them.
+    /// Returns a reason for doubt if only logits fail, and a KV cache type that the dump does not state would explain
+    /// them.
     fn doubt_of_caches(
         &self,
         outcome: &Outcome,
@@ -216,7 +216,7 @@ impl ComparisonContext<'_> {
         Ok(None)
     }
 
-    /// Returns a reason for doubt if a dump passes only since unrecorded codes of activations are uncertain.
+    /// Returns a reason for doubt if a dump passes only because unrecorded codes of activations are uncertain.
     fn uncertain_codes(
         &self,
         outcome: &Outcome,
@@ -234,7 +234,9 @@ impl ComparisonContext<'_> {
         Ok((!taps.is_empty()).then(|| about_unrecorded_codes(&taps)))
     }
 
-    /// Returns the possible arithmetics with quantised activations: those that the products show. If they show none, those that the model's file states, or if no products were recorded, those of common engines.
+    /// Returns the possible arithmetics with quantised activations: those that the products show. If the products show
+    /// none, returns those that the model's file states. If no products were recorded either, returns those of common
+    /// engines.
     fn ways_of_integers(
         &self,
         outcome: &Outcome,
@@ -273,8 +275,8 @@ impl ComparisonContext<'_> {
         products.into_iter().filter_map(way).collect()
     }
 
-    /// Runs the model with the first cause supposed, or if that is not enough with all causes, and records if
-    /// this explains every failure. If neither does, the causes are supposed at their own taps and layers alone.
+    /// Runs the model with the first cause supposed, or with all causes if the first is not enough, and records whether
+    /// this explains every failure. If neither does, supposes the causes only at their own taps and layers.
     fn confirm_causes(&self, outcome: &mut Outcome, by: impl Fn(&[Supposition]) -> Result<Outcome>) {
         let is_cause = |at: &usize| outcome.findings[*at].kind.is_cause();
         let causes: Vec<usize> = (0..outcome.findings.len()).filter(is_cause).collect();
@@ -339,26 +341,26 @@ impl ComparisonContext<'_> {
 /// Number of 16-bit cache types, f16 and bf16, whose rounding is known. They come first in the list.
 const FLOATS: usize = 2;
 
-/// Minimum bound ratio of logits for which a cache of unknown scales is a plausible explanation.
+/// Minimum bound ratio of logits for which a cache with unknown scales is a plausible explanation.
 const LEAST_OF_NOISE: f64 = 0.1;
 
 /// Note for a KV cache with unknown scales.
 const ABOUT_SCALES: &str = "the scales of the KV cache are not recorded: the error bound covers rounding to \
     8 bits under any scale";
 
-/// Returns the sort key of an outcome: verdict, then number of failing rows. The smallest key is the best
-/// explanation.
+/// Returns the sort key of an outcome: the verdict, then the number of failing rows. The outcome with the smallest
+/// key explains the dump best.
 fn wrong(outcome: &Outcome) -> (Verdict, usize) {
     (outcome.verdict, outcome.count(Verdict::Fail))
 }
 
-/// Returns the first arithmetic with the best verdict and the fewest failures, with its numerics. A stated
-/// arithmetic must be possible; one shown only by values need not be.
+/// Returns the first arithmetic with the best verdict and the fewest failures, with its numerics. An error in a
+/// stated arithmetic is returned; an arithmetic that only the values show is skipped if it is not possible.
 fn best_way(
     ways: &[EngineArithmetic],
     judge: impl Fn(&EngineArithmetic, &dyn Numerics) -> Result<Outcome>,
 ) -> Result<(Outcome, &EngineArithmetic, &dyn Numerics)> {
-    let [said, shown @ ..] = ways else { panic!("what a dump says is a way") };
+    let [said, shown @ ..] = ways else { panic!("the list begins with the arithmetic that the dump states") };
     let (outcome, numerics) = best_choice(said, |numerics| judge(said, numerics))?;
     let mut best = (outcome, said, numerics);
     for way in shown {
@@ -393,7 +395,7 @@ fn undecided_between(one: &str, other: &str) -> String {
     )
 }
 
-/// Returns the note for a dump that does not state its arithmetic for its weights.
+/// Returns the note for a dump that does not state which arithmetic its engine used with its weights.
 pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) -> String {
     if let [_] = names {
         let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
@@ -411,7 +413,8 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
     )
 }
 
-/// Restricts each cause to its tap and its layers. Returns `None` if every cause is that of all taps and layers.
+/// Restricts each cause to its own tap and layers. Returns `None` if every cause already applies to all taps and
+/// layers.
 fn with_narrowed_causes(outcome: &Outcome) -> Option<Outcome> {
     let layers_of = |finding: &Finding| {
         let rows = outcome.rows.iter().filter(|row| finding.points.contains(&row.site.point));

@@ -17,7 +17,7 @@ struct EnvironmentVariable {
     option: &'static str,
     /// Commands that read the variable; empty for every command that has the option.
     commands: &'static [&'static str],
-    /// Options that have precedence: if one is given, the variable is ignored.
+    /// Options that take precedence: if one of them is given, the variable is ignored.
     rivals: &'static [&'static str],
     value: VariableValue,
 }

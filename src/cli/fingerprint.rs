@@ -34,7 +34,7 @@ impl Fingerprint {
         Ok(Self::new(move || kept.sha256(&pinned)))
     }
 
-    /// Makes the fingerprint of a file, or of a folder including its file names.
+    /// Creates the fingerprint of a file, or of a folder, which includes the names of its files.
     pub(crate) fn of_content(content: PinnedContent, kept: DiskCache) -> Self {
         Self::new(move || content.sha256(&kept))
     }
@@ -46,7 +46,7 @@ impl Fingerprint {
 
     /// Makes a fingerprint from a known hash.
     pub fn known(sha256: String) -> Self {
-        let compute = Self::new(|| unreachable!("it is known"));
+        let compute = Self::new(|| unreachable!("a known hash is never computed"));
         Self { found: Arc::new(Mutex::new(Some(sha256))), ..compute }
     }
 
@@ -70,6 +70,6 @@ impl Fingerprint {
         if found.is_none() {
             *found = Some((self.compute)()?);
         }
-        Ok(found.clone().expect("it was just set"))
+        Ok(found.clone().expect("the hash was just computed"))
     }
 }

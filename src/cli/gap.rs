@@ -138,7 +138,7 @@ impl GapArgs {
         Ok(SequenceJoin::new(rollout, open(other, PolicySide::Trainer, trainer)?))
     }
 
-    /// Compares the log-probabilities of both sides with the model's, in the compute types of `found`.
+    /// Compares the log-probabilities of both sides with the model's, in the compute types stated in `found`.
     fn against(&self, target: &RequestedModel, found: &GapAssessment) -> Result<ModelAssessments> {
         let loaded = self.model_options.load(&target.variants[0])?;
         let dtypes = found.dtypes.clone();

@@ -78,7 +78,8 @@ impl<'r> GivenExpertsTap<'r> {
     }
 }
 
-/// Returns the difference between the best score that the side left out and the worst one that it chose instead.
+/// Returns the largest score of an expert that the side did not choose, minus the smallest score of an expert that
+/// the side chose instead.
 fn gap(scores: &[f32], own: &[f32], chosen: &[f32]) -> f64 {
     let score = |expert: &f32| f64::from(scores[*expert as usize]);
     let best = own.iter().filter(|expert| !chosen.contains(expert)).map(score).fold(f64::MIN, f64::max);

@@ -20,11 +20,11 @@ use crate::tensor::Tensor;
 /// Type of our engine's log-probabilities.
 const OWN_TYPE: &str = "f32";
 
-/// Both sides against our engine: the rollout, and the trainer.
+/// Comparisons of both sides with our engine: the rollout, and the trainer.
 pub(super) struct ModelAssessments {
     /// Number of sequences that our engine read.
     pub(crate) sequences: usize,
-    /// The rollout and the trainer, each in the place of the rollout; our engine is in the trainer's place.
+    /// The rollout and the trainer. Each is compared as if it were the rollout; our engine takes the trainer's place.
     pub(crate) sides: [GapAssessment; 2],
 }
 
@@ -78,7 +78,8 @@ pub(super) fn against_model(
     Ok(ModelAssessments { sequences, sides })
 }
 
-/// Judges a side against our engine, which also computed with the side's experts if there is a `replay`.
+/// Judges a side against our engine. If there is a `replay`, also compares with a run of our engine that uses the
+/// side's experts.
 fn judged(side: PairTally, replayed: PairTally, replay: Option<RouteReplay>) -> GapAssessment {
     let found = side.assessment(JoinCounts::default());
     match replay {
@@ -92,7 +93,7 @@ fn applied(stated: Option<f64>) -> f32 {
     stated.filter(|temperature| *temperature > 0.0).unwrap_or(1.0) as f32
 }
 
-/// Returns a pair of one side and our engine, which applies the side's temperature.
+/// Returns a pair of one side and our engine. Our engine applies the side's temperature.
 fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
     let own = pair.logprobs[side].iter().zip(exact);
     let scored = own.map(|(own, &exact)| if own.is_nan() { f64::NAN } else { exact }).collect();
@@ -110,8 +111,8 @@ fn one_side(pair: &SequencePair, side: usize, exact: &[f64]) -> SequencePair {
     }
 }
 
-/// Returns our engine's log-probability of each token at the temperature of each side; NaN for the first token. With
-/// `routes`, the engine computes with these experts.
+/// Returns our engine's log-probability of each token at the temperature of each side. The first token gets NaN.
+/// With `routes`, the engine computes with these experts.
 fn own_logprobs(
     model: &dyn Model,
     supposed: &[Supposition],

@@ -8,7 +8,7 @@ use crate::tokenizer::Tokenizer;
 
 const SCRIPT: &str = include_str!("page/gap.js");
 
-/// Returns the page of a document, with the text of the worst tokens if there is a tokenizer.
+/// Returns the HTML page of a document. It contains the text of the worst tokens if there is a tokenizer.
 pub(super) fn gap_page(mut document: Value, figure: &GapFigure, tokenizer: Option<&dyn Tokenizer>) -> String {
     document["figure"] = json!(figure);
     let ids = figure.worst.iter().map(|token| token.id);

@@ -250,7 +250,8 @@ fn print(piece: &str) -> Result<bool> {
     terminal::check().map(|()| false)
 }
 
-/// Prints a note if the numerics decode the weights. Decoding is slow, and the weights were not made for it.
+/// Prints a note if the numerics decode the weights before they compute, because this is slow, and the file's
+/// format is meant for products that read the codes.
 fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
     let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).into_iter().next() else { return };
     let native = engine::native_to(dtype).map(|numerics| format!("--numerics {}", numerics.name()));

@@ -9,7 +9,7 @@ use crate::engine::{Generation, StopReason};
 use crate::error::Result;
 use crate::tokenizer::{TextStream, Tokenizer};
 
-/// Decodes the text of one sequence token by token. Without a tokenizer the text is the token ids.
+/// Decodes the text of one sequence token by token. Without a tokenizer, the text consists of token ids.
 pub(crate) struct TextOutput<'t> {
     tokenizer: Option<&'t dyn Tokenizer>,
     stream: Option<TextStream<'t>>,
@@ -88,7 +88,7 @@ struct GeneratedSequence {
     prompt_tokens: Vec<u32>,
     text: Option<String>,
     tokens: Vec<u32>,
-    /// Reason for the end: "stop" or "length".
+    /// Reason why the sequence ended: "stop" or "length".
     ended_by: &'static str,
     stop_id: Option<u32>,
 }
@@ -129,7 +129,7 @@ impl GenerationOutput {
 
     /// Returns one JSON document.
     pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("it is plain data") + "\n"
+        serde_json::to_string_pretty(self).expect("the output can be written as JSON") + "\n"
     }
 
     /// Returns all texts, one after the other.

@@ -84,7 +84,7 @@ impl InspectArgs {
     }
 }
 
-/// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
+/// Shows a model's metadata and tensors, or a dump's manifest and the statistics of every tap.
 pub(crate) fn run(args: &InspectArgs) -> Result<Verdict> {
     if let Some(original) = &args.verify {
         let (verdict, found) = verify(&args.path, original, args.output)?;
@@ -226,7 +226,7 @@ fn look_at_llama2c(file: &Llama2cFile, output: FormatOptions) -> Value {
     weights("llama2.c", metadata, &file.tensors, output)
 }
 
-/// Maximum number of rows of a table. Each row takes some thousand bytes.
+/// Maximum number of rows of a table. Each row takes some thousand bytes of memory.
 const MOST_ROWS: usize = 10_000;
 
 /// Shows the tensors of a weight file.
@@ -250,7 +250,7 @@ fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptio
     json!({"kind": "weights", "format": format, "path": path, "metadata": metadata, "tensors": tensors})
 }
 
-/// Shows each sequence of a dump like a dump.
+/// Shows each sequence of a dump as a separate dump.
 fn look_at_dumps(dumps: &[Dump], args: &InspectArgs) -> Result<Vec<Value>> {
     let asked = args.path.to_str().map_or(Ok(None), |typed| asked_for(typed, dumps))?;
     let shown = asked.map_or(dumps, |number| &dumps[number..=number]);
@@ -280,7 +280,7 @@ fn look_at_dump(dump: &Dump, args: &InspectArgs) -> Result<Value> {
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     let mut taps = Vec::new();
     for site in sites {
-        let shape = &dump.row(site).expect("the site is from this dump").shape;
+        let shape = &dump.row(site).expect("the dump has a row of each listed site").shape;
         dump.check_content(site)?;
         let figures = match dump.sketch(site)? {
             Some(sketch) => figures_of_sketch(&sketch, shape.iter().product()),
@@ -386,7 +386,7 @@ fn statistics(values: &ArrayValues) -> TapStatistics {
     TapStatistics { min: Some(min), max, mean, rms, odd, is_sketch: false }
 }
 
-/// Returns the statistics that a sketch shows; only the magnitudes of extremes are known.
+/// Returns the statistics that a sketch provides. Of extremes, a sketch has only the absolute values.
 fn figures_of_sketch(sketch: &View, elements: usize) -> TapStatistics {
     let column = |column: usize| (0..sketch.rows()).map(move |row| sketch.get(row * sketch.width() + column));
     let count = elements as f64;

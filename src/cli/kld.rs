@@ -146,7 +146,9 @@ pub(crate) fn run(args: &KldArgs) -> Result<Verdict> {
     let tally = match (&args.other, &args.model) {
         (Some(other), _) => compared(&*base, &*named(other)?, most)?,
         (None, model) => {
-            let target = RequestedModelOptions::of(model.as_deref().expect("clap has seen to it")).find()?;
+            let target =
+                RequestedModelOptions::of(model.as_deref().expect("clap requires a model or a second file"))
+                    .find()?;
             let loaded = args.model_options.load(&target.variants[0])?;
             let chunks: Vec<_> = base.chunks().into_iter().map(<[u32]>::to_vec).collect();
             let bos = if base.hides_first() { bos(&target, args.bos)? } else { None };
@@ -218,8 +220,8 @@ fn runs<'r>(
     })
 }
 
-/// Returns the token that replaces the first one of each chunk, if any: the requested one, else the one that
-/// the tokenizer adds before a text.
+/// Returns the token that replaces the first token of each chunk, if any: the requested one, or otherwise the one
+/// that the tokenizer adds before a text.
 fn bos(target: &RequestedModel, asked: Option<Bos>) -> Result<Option<u32>> {
     match asked {
         Some(Bos::None) => return Ok(None),

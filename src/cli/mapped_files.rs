@@ -86,8 +86,8 @@ impl<'t> MappedFileContext<'t> {
         }))
     }
 
-    /// Returns the chunks of a llama-perplexity file; `None` if the file has another format. The model's
-    /// tokenizer gives the token before a text, since the file only has the text.
+    /// Returns the chunks of a llama-perplexity file; `None` if the file has another format. The file contains only the
+    /// text's tokens, so the model's tokenizer provides the token that precedes a text.
     ///
     /// # Errors
     /// If the file cannot be read, or there is no tokenizer.
@@ -158,7 +158,7 @@ impl<'t> MappedFileContext<'t> {
     }
 }
 
-/// Returns the facts that a dump shows about other files of the same run.
+/// Returns the facts that a dump provides about other files of the same run.
 pub(crate) fn told_by(dump: &Dump) -> MapContext {
     let shape = |tap: &str| {
         dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
@@ -210,7 +210,7 @@ fn is_folder_of_arrays(path: &Path) -> Result<bool> {
     Ok(!first.transpose()?.unwrap_or(true))
 }
 
-/// Refuses a folder in which a tool wrote its index without the arrays, with the way to get them.
+/// Refuses a folder in which a tool wrote its index without the arrays. The error states how to get the arrays.
 fn check_index(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).map_err(Error::io("list", folder))?;
     let is_index = |path: &PathBuf| {

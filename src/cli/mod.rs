@@ -288,7 +288,7 @@ pub fn refuse(usage: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }
 
-/// True if the JSON document was already printed.
+/// True if a JSON document was already printed.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Records that the printed JSON document already contains the error.

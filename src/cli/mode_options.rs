@@ -97,8 +97,8 @@ impl ModeOptions {
         }
     }
 
-    /// Returns the selection. Taps outside the layers do not depend on a layer that is run alone; they are
-    /// selected with all layers, or by name.
+    /// Returns the selection. Taps outside the layers are independent of a layer that is run alone, so they are
+    /// selected only with all layers, or by name.
     pub(crate) fn selection(&self, select: &SelectionOptions) -> Selection {
         let selection = select.selection();
         let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;

@@ -12,15 +12,15 @@ pub(crate) struct NamedDump {
     pub(crate) typed: String,
     /// Name without a model; dumps of several models may share one.
     pub(crate) alone: String,
-    /// The opened dump.
+    /// Name of the dump without the model's name. Dumps of several models may have the same one.
     pub(crate) dump: Dump,
     /// Notes on how a remote file, or one without a manifest, was read.
     pub(crate) notes: Vec<String>,
-    /// Arrays without a tap. Unless `--ignore` matches them, the verdict is not a pass.
+    /// Arrays that were not assigned to a tap. Unless `--ignore` matches them, the verdict is not a pass.
     pub(crate) lacking: Vec<String>,
-    /// Arguments with which the file was read, if it has no manifest.
+    /// Command-line arguments with which the file was read, if it has no manifest.
     pub(crate) words: Vec<String>,
-    /// Files of the dump; their hash distinguishes dumps with the same name.
+    /// Files of the dump. Their hash distinguishes dumps with the same name.
     pub(crate) files: DumpFiles,
 }
 
@@ -33,7 +33,7 @@ impl NamedDump {
     }
 }
 
-/// Gives each dump a unique name: the shortest unique end of its path, or otherwise a number.
+/// Gives each dump a unique name: the shortest end of its path that is unique, or otherwise a number.
 pub(crate) fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {
     let typed: Vec<[&str; 2]> = dumps.iter().map(|dump| [dump.name.as_str(), &dump.typed]).collect();
     let names = names(&typed);

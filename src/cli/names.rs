@@ -24,8 +24,8 @@ pub(crate) fn folder_name(command: &str, about: &str, named: &[&str]) -> String 
     }
 }
 
-/// Returns the name of a model in folder names: the last part of its path without the format, or org/repo of
-/// the hub. It only depends on the argument, so a deleted file does not change the folder.
+/// Returns the name of a model in folder names: the last part of its path without the format, or org/repo for a hub
+/// model. It depends only on the argument, so a deleted file does not change the folder.
 pub(crate) fn model_name(typed: &str) -> &str {
     if let Some((_, url)) = typed.split_once("://") {
         return last_part(url.split(['?', '#']).next().unwrap_or(url).trim_end_matches('/'));

@@ -102,9 +102,9 @@ impl NumericsOptions {
         Ok(numerics)
     }
 
-    /// Returns the possible numerics of a dump, and whether they are known. They are unknown if the producer
-    /// is unknown and does not state its arithmetic for quantised weights, or if neither our files nor our
-    /// numerics have its weight type or dtype.
+    /// Returns the possible numerics of a dump, and whether they are known. They are unknown in two cases: the producer
+    /// is unknown and does not state its arithmetic for quantised weights; or neither our files nor our numerics have
+    /// the dump's weight type or dtype.
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
@@ -138,8 +138,8 @@ impl NumericsOptions {
         }
     }
 
-    /// Returns the numerics that a GGUF file of unquantised weights suggests for an engine without a
-    /// statement: those of llama.cpp, which many programs embed. Empty if options or the producer decide.
+    /// Returns the numerics that a GGUF file of unquantised weights suggests for an engine that states nothing: those
+    /// of llama.cpp, which many programs embed. Empty if options or the producer determine the numerics.
     ///
     /// # Errors
     /// The errors of [`NumericsOptions::of`].
@@ -166,8 +166,8 @@ impl NumericsOptions {
         Ok(CacheOverride::of_unknown_scale(options.built(Some(&plain))?, kv))
     }
 
-    /// Returns the numerics for a dump, and true if they have the dump's KV cache type. If no numerics
-    /// support an 8-bit cache of the dump, the default cache is used.
+    /// Returns the numerics for a dump, and true if they have the dump's KV cache type. If no numerics support the
+    /// dump's 8-bit cache, the default cache is used.
     fn built_for(&self, producer: &Producer) -> Result<(Box<dyn Numerics>, bool)> {
         match self.built(Some(producer)) {
             Err(_) if producer.has_eight_bit_cache() && self.kv_cache.is_none() => {
@@ -243,8 +243,9 @@ impl NumericsOptions {
         producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, PLAIN_CACHES))
     }
 
-    /// Returns the numerics of llama.cpp's flash attention. Newer versions transform queries, keys and values for a
-    /// cache of blocks, unless the head size or a setting prevents it, so a dump must say so.
+    /// Returns the numerics of llama.cpp's flash attention. With a cache of blocks, newer versions transform queries,
+    /// keys and values, unless the head size or a setting prevents it. A dump must therefore state if they were
+    /// transformed.
     fn flash(&self, producer: Option<&Producer>) -> Result<LlamaCppFlash> {
         let rotation = stated(producer, "attention_rotation").map(|(_, rotation)| rotation);
         let is_open = |kv| CACHES.contains(&kv) && !matches!(rotation, Some("on" | "off"));
@@ -270,8 +271,7 @@ impl NumericsOptions {
         }
     }
 
-    /// Returns numerics that support every cache type, with the requested type, or otherwise that of the
-    /// reference.
+    /// Returns numerics that support every cache type, with the requested type, or otherwise the reference's type.
     fn with_cache(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
             (Some(asked), _) => (Some(asked.dtype()), value_name(&asked)),
@@ -282,12 +282,12 @@ impl NumericsOptions {
             .ok_or_else(|| unknown_cache(&name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
     }
 
-    /// Returns true if the type of the KV cache was given.
+    /// Returns true if the user gave the type of the KV cache.
     pub(crate) fn names_cache(&self) -> bool {
         self.kv_cache.is_some()
     }
 
-    /// Returns true if an arithmetic was given.
+    /// Returns true if the user named an arithmetic.
     pub(crate) fn is_named(&self) -> bool {
         self.numerics != NumericsOption::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
@@ -344,8 +344,8 @@ impl NumericsOption {
         Self::value_variants().iter().copied().filter(|choice| *choice != NumericsOption::Auto)
     }
 
-    /// Returns the numerics that reproduce a reference. Settings come first: named numerics, as in dumps by
-    /// xcheck, or a torch dtype of activations. The producer's name decides the rest.
+    /// Returns the numerics that reproduce a reference. Settings take precedence: named numerics, as in dumps by
+    /// xcheck, or a torch dtype of activations. Otherwise the producer's name decides.
     ///
     /// # Errors
     /// If the settings name numerics that are not known.
@@ -446,7 +446,7 @@ impl CacheDtype {
     }
 }
 
-/// Returns the names of KV cache types smaller than `f32` that every numerics can have, as in a dump's settings.
+/// Returns the names of KV cache types smaller than `f32` that all numerics support, as in a dump's settings.
 pub(super) fn short_caches() -> impl Iterator<Item = String> {
     let is_short = |cache: &&CacheDtype| **cache != CacheDtype::F32 && !CACHES.contains(&cache.dtype());
     CacheDtype::value_variants().iter().filter(is_short).map(value_name)

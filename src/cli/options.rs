@@ -239,7 +239,7 @@ enum SearchEffort {
 /// Time limit of a search whose limit the user does not set.
 const USUAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time limit of the search for causes; `None` lifts it.
+/// Time limit of the search for causes; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct CausesLimit(Option<Duration>);
 
@@ -257,7 +257,7 @@ impl CauseOptions {
     #[cfg(feature = "hub")]
     pub(crate) const NONE: Self = Self { no_causes: true, causes: SearchEffort::Limited, causes_limit: None };
 
-    /// Returns true if causes are searched.
+    /// Returns true if causes are searched for.
     pub(crate) fn are_sought(&self) -> bool {
         !self.no_causes
     }
@@ -275,7 +275,7 @@ impl CauseOptions {
         if self.causes == SearchEffort::Exhaustive { budget.exhaustive() } else { budget }
     }
 
-    /// Returns a note if causes of a failure were not requested.
+    /// Returns a note if a failure's causes were not searched because the search was not requested.
     pub(crate) fn note(&self, verdict: Verdict) -> Option<String> {
         let is_open = self.no_causes && verdict == Verdict::Fail;
         is_open.then(|| "causes were not searched: --no-causes".to_owned())
@@ -301,7 +301,8 @@ impl ThreadOptions {
     }
 }
 
-/// Parses a number of threads. The limit avoids threads that wait for each other at every operation.
+/// Parses a number of threads. It is limited, because too many threads would wait for each other at every
+/// operation.
 fn some_threads(text: &str) -> Result<usize, String> {
     const EACH_CORE: usize = 16;
     const ANYWHERE: usize = 256;
@@ -314,7 +315,7 @@ fn some_threads(text: &str) -> Result<usize, String> {
 /// Options that override a model's files.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ModelOptions {
-    /// Form of GELU, whatever the model files say
+    /// Form of GELU, regardless of the model files
     #[arg(long, value_enum, help_heading = "Arithmetic")]
     gelu: Option<Gelu>,
     /// Layout of I2_S weights: x86, or arm for files quantised by ARM builds

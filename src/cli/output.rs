@@ -31,8 +31,8 @@ pub(crate) struct ReportOutput {
 }
 
 impl ReportOutput {
-    /// Opens the folder and removes an earlier report before anything is read. So no old verdict remains
-    /// after an error. `run` is the default name.
+    /// Opens the folder and removes an earlier report before anything is read, so that no old verdict remains after an
+    /// error. `run` is the default name.
     ///
     /// # Errors
     /// If the folder is not writable, or the baseline file is invalid.
@@ -155,7 +155,7 @@ impl ReportOutput {
     }
 }
 
-/// Returns true for coloured output: on a terminal, unless NO_COLOR or TERM forbid it, and always with
+/// Returns true if output is coloured: on a terminal, unless NO_COLOR or TERM forbid it, and always with
 /// CLICOLOR_FORCE.
 fn colour() -> bool {
     AutoStream::choice(&stdout()) != ColorChoice::Never

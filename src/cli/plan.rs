@@ -90,7 +90,7 @@ fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
     }
 }
 
-/// Prints the plan.
+/// Makes the plan for a comparison and prints it.
 pub(crate) fn run(args: &PlanArgs) -> Result<Verdict> {
     let target = args.target.find()?;
     let foreign = MappedFileContext::new(&args.map, args.tokens.clone(), Some(&target));

@@ -112,14 +112,14 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<Verdict> {
     output.finish(&report)
 }
 
-/// A comparison of a recording with the model, and its noise floor.
+/// Result of comparing a recording with the model, and the noise floor of the recording.
 struct ModelComparison {
     comparison: Comparison,
     floor: LogprobDifference,
 }
 
 impl ProbeArgs {
-    /// Tells the state of the server, and writes `audit.json`.
+    /// Finds the state in which the server serves the model, and writes `audit.json`.
     fn audit(&self, client: &Client) -> Result<Verdict> {
         let model =
             RequestedModelOptions::downloadable(self.model.as_deref().unwrap_or_default(), self.download);
@@ -257,8 +257,8 @@ impl ProbeArgs {
         Ok(Some(ModelComparison { comparison, floor }))
     }
 
-    /// Sorts the nearest arithmetic first. One that is ten times nearer than the usual one has the server's
-    /// exact bits.
+    /// Sorts the arithmetics, those nearest to the answers first. An arithmetic that is ten times nearer than the usual
+    /// one has the server's exact bits.
     fn nearest_first(
         &self,
         trials: &mut [ServerSettings],
@@ -333,8 +333,8 @@ fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish() >> 16
 }
 
-/// Returns the settings that explain the answers best: by verdict, number of failures, then largest bound
-/// ratio. Causes are only searched if that does not decide.
+/// Returns the settings that explain the answers best: by verdict, then by number of failures, then by largest
+/// bound ratio. Causes are searched only if these are equal.
 fn best_trial<'t>(
     trials: &'t [ServerSettings],
     seeks_causes: bool,
@@ -357,7 +357,7 @@ fn best_trial<'t>(
         comparison.outcome.rows.iter().filter_map(SiteResult::bound_ratio).fold(0.0, f64::max)
     };
     let Some(least) = judged.iter().map(said).min() else {
-        return Err(refused.expect("there are trials, and none was judged"));
+        return Err(refused.expect("no trial was judged, so one was refused"));
     };
     judged.retain(|one| said(one) == least);
     judged.sort_by(|one, other| off(one).total_cmp(&off(other)));
@@ -372,11 +372,10 @@ fn best_trial<'t>(
         }
         first.get_or_insert((comparison, trial));
     }
-    Ok(first.expect("one is the least"))
+    Ok(first.expect("at least one trial has the smallest value"))
 }
 
-/// Reads the chat template of the model's own files. Templates need the feature `serve`, which includes
-/// Jinja.
+/// Reads the chat template in the model's own files. Needs the feature `serve`, which includes Jinja.
 fn own_template(target: Option<&RequestedModel>, own: Option<&dyn Tokenizer>) -> Result<ModelTemplate> {
     let Some(target) = target else { return Ok(ModelTemplate::default()) };
     let chat = target.variants[0].files.chat(own)?;
@@ -406,8 +405,8 @@ fn words(_: &Chat) -> Option<String> {
     None
 }
 
-/// Returns the possible settings of a server: stated or given ones, else those usual for such files in order,
-/// and last any rounding to 8 bits.
+/// Returns the settings to try for a server: stated or given ones, or otherwise those that are usual for such
+/// files, in order. Rounding to 8 bits in an unknown way comes last.
 fn trials(known: &ServerIdentity, format: &str, is_named: bool) -> Vec<ServerSettings> {
     match (known.dtype.is_some() || is_named, format) {
         (true, _) => vec![Vec::new()],

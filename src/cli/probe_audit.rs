@@ -1,4 +1,4 @@
-//! `xcheck probe --audit`: finds the state in which a server serves a model, by few one-token requests.
+//! `xcheck probe --audit`: finds out with few one-token requests in which state a server serves a model.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,24 +27,25 @@ use crate::verdict::Verdict;
 
 /// Largest probability with which a true state is rejected.
 pub(super) const ALPHA: f64 = 1e-3;
-/// Number of prompts whose noise is computed.
+/// Number of prompts for which the noise is computed.
 const CALIBRATION: usize = 24;
 /// Number of prompts in each later batch.
 const MORE: usize = 12;
 /// Largest number of tokens that are compared in an answer.
 const MOST_TOKENS: usize = 10;
-/// A token above this probability is not used: its log-odds are lost in the rounding of its log-probability.
+/// Probability above which a token is not used, because its log-odds are lost in the rounding of its
+/// log-probability.
 const LIKELIEST: f64 = 0.99;
-/// The likeliest token leads by more than this, so that rounding does not choose the token that a server returns.
+/// Minimum lead of the likeliest token, so that rounding does not decide which token a server returns.
 const LEAD: f64 = 0.5;
-/// Largest difference of log-odds between predictions that count as equal.
+/// Largest difference of log-odds between two predictions that count as equal.
 const SAME: f64 = 1e-4;
 /// Log-probability below which tokens are not distinguished.
 const IMPOSSIBLE: f64 = -1e4;
 /// Log-probability above which a token counts as certain; its log-odds are about 20.
 const CERTAIN: f64 = -2e-9;
 
-/// Endpoint that is asked, and the seed of the prompts.
+/// Endpoint to which requests are sent, and the seed of the prompts.
 pub(super) struct AuditedEndpoint<'c> {
     pub client: &'c Client,
     pub known: &'c ServerIdentity,
@@ -72,8 +73,8 @@ impl AuditPrompt {
     }
 }
 
-/// Computes the predictions of the states for which `is_open` returns true; others have NaN. The states are computed
-/// one after the other, since each has a quantised copy of the weights.
+/// Computes the predictions of the states for which `is_open` returns true; other states get NaN. The states are
+/// computed one after the other, since each has a quantised copy of the weights.
 fn predict(
     prompts: &mut [AuditPrompt],
     states: &[ServingState],
@@ -100,7 +101,7 @@ struct PromptSource<'m> {
 }
 
 impl PromptSource<'_> {
-    /// Returns some prompts with `tokens` tokens to compare.
+    /// Returns several prompts, each with `tokens` tokens to compare.
     fn several(&mut self, count: usize, tokens: usize) -> Result<Vec<AuditPrompt>> {
         (0..count).map(|_| self.next(tokens)).collect()
     }
@@ -126,7 +127,7 @@ impl PromptSource<'_> {
     }
 }
 
-/// Asks the endpoint until its state is known, or no request is left.
+/// Sends requests until the endpoint's state is known, or no request is left.
 pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Result<AuditReport> {
     let tokenizer = tokenizer_of(models)?;
     let vocabulary = TokenTextIds::of(&*tokenizer);
@@ -168,7 +169,7 @@ pub(super) fn audit(models: &AuditedModels, endpoint: &AuditedEndpoint) -> Resul
     Ok(report(endpoint, &claimed, &states, &test, (tokens, answers)))
 }
 
-/// Answers of the server. The first ones wait until their precision is known.
+/// Answers of the server. The first answers are kept back until their precision is known.
 #[derive(Default)]
 struct AuditAnswers {
     places: Vec<TokenPosition>,
@@ -180,7 +181,7 @@ impl AuditAnswers {
     /// Number of answers that show the precision of log-probabilities.
     const FIRST: usize = 8;
 
-    /// Adds an answer, and bets on it if the precision is known and no doubt arises.
+    /// Adds an answer. Bets on it if the precision is known and there is no doubt.
     fn add(&mut self, prompt: AuditPrompt, place: TokenPosition, told: Vec<ToldOdds>, test: &mut StateTest) {
         self.published.push(published(&prompt, &told));
         self.places.push(place);
@@ -236,7 +237,7 @@ fn no_logprobs(endpoint: &AuditedEndpoint) -> Error {
 }
 
 impl AuditedEndpoint<'_> {
-    /// Asks for one token; `None` if no request is left.
+    /// Requests one token; `None` if no request is left.
     fn ask(&self, prompt: &AuditPrompt, vocabulary: &TokenTextIds) -> Result<Option<TokenPosition>> {
         let (prompt, top) = (&prompt.prompt, self.top);
         let ask = ContinuationRequest { prompt, tokens: 1, top, cold: false, streamed: false };
@@ -252,7 +253,7 @@ impl AuditedEndpoint<'_> {
     }
 }
 
-/// Returns the log-odds that an answer has for some tokens; `None` without log-probabilities.
+/// Returns the log-odds that an answer contains for some tokens; `None` if it has no log-probabilities.
 fn told_odds(place: &TokenPosition, ids: &[u32]) -> Option<Vec<ToldOdds>> {
     let named = place.top.iter().chain(&place.token);
     let known: Vec<(Option<u32>, f64)> = named
@@ -272,8 +273,8 @@ fn told_odds(place: &TokenPosition, ids: &[u32]) -> Option<Vec<ToldOdds>> {
         .then(|| ids.iter().map(|id| of(id).map_or(absent, ToldOdds::Known)).collect())
 }
 
-/// Computes predictions and noise of all states for the first prompts. Drops states with the predictions of the claimed
-/// one.
+/// Computes predictions and noise of all states for the first prompts. Drops states whose predictions equal those
+/// of the claimed state.
 fn calibrated<'m>(
     claimed: &ServingState<'m>,
     states: &mut Vec<ServingState<'m>>,

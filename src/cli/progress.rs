@@ -1,4 +1,4 @@
-//! Progress of a long run: a line on standard error if that is a terminal, otherwise nothing. A line is cleared when it
+//! Progress of a long run, as a line on standard error if standard error is a terminal. A line is cleared when it
 //! is dropped.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is sound")
+    ProgressStyle::with_template(template).expect("the template of the progress bar is valid")
 }
 
 /// A tap that shows the progress of a run and does not change values.
@@ -88,7 +88,7 @@ impl Tap for RunProgress {
 
 /// Progress of a search for causes. The line is gone when the search ends.
 pub(crate) struct SearchProgress {
-    /// The line of the running search, after some time.
+    /// Line that shows the running search, once it has taken some time.
     bar: Mutex<Option<ProgressBar>>,
 }
 

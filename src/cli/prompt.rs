@@ -52,8 +52,8 @@ impl PromptOptions {
         }
     }
 
-    /// Sets the tokens that each candidate should have read. A candidate that read other tokens than those of the requested
-    /// text is judged, and its tokens fail. A manifest whose prompt has other tokens gets a note.
+    /// Sets the tokens that each candidate should have read. If a candidate read other tokens than those of the
+    /// requested text, it is judged, and its tokens fail. If its manifest's prompt has other tokens, a note is added.
     ///
     /// # Errors
     /// [`DumpError::TokensDiffer`] for the first candidate with other tokens than the requested ones.
@@ -83,12 +83,14 @@ impl PromptOptions {
     }
 }
 
-/// Returns true if a dump's engine read other tokens. A file without a manifest was already read with the requested tokens.
+/// Returns true if a dump's engine read other tokens than requested. A file without a manifest was already read
+/// with the requested tokens.
 fn reads_other(dump: &NamedDump, asked: &[u32]) -> bool {
     dump.dump.manifest.input.tokens != asked && dump.words.is_empty()
 }
 
-/// Returns a note if the model's tokenizer makes other tokens of the prompt in a dump's manifest than the dump's engine read.
+/// Returns a note if the model's tokenizer encodes the prompt in a dump's manifest to other tokens than the dump's
+/// engine read.
 fn of_stated_prompt(target: &RequestedModel, dump: &Dump) -> Option<String> {
     let input = &dump.manifest.input;
     let tokenizer = target.tokenizer().ok().flatten().filter(|_| !input.prompt.is_empty())?;
@@ -115,7 +117,7 @@ pub(crate) fn tokenizer(target: &RequestedModel) -> Result<Arc<dyn Tokenizer>> {
     target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
 }
 
-/// Returns the token that the model's tokenizer puts before a text, if any.
+/// Returns the token that the model's tokenizer adds before a text, if any.
 ///
 /// # Errors
 /// If there is no tokenizer, or it adds several tokens around a text.
@@ -130,7 +132,7 @@ pub(crate) fn beginning(target: &RequestedModel) -> Result<Option<u32>> {
     }
 }
 
-/// Parses one id of a list. Lists as printed by Python and JSON are accepted too.
+/// Parses one id of a list. Accepts lists in the formats of Python and JSON too.
 pub(crate) fn token_id(text: &str) -> std::result::Result<u32, String> {
     let digits = text.trim_matches(|c: char| c.is_whitespace() || "[]".contains(c));
     digits.parse().map_err(|_| "invalid token id, expected a whole number as in 1,15043".to_owned())

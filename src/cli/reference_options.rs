@@ -112,7 +112,7 @@ impl EnvironmentSource {
 }
 
 impl EnvironmentOptions {
-    /// Returns the environment of an engine. Asks the user before it is made.
+    /// Returns the environment of an engine. If it does not exist, asks the user before it is created.
     ///
     /// # Errors
     /// If there is none and the user does not agree, or it cannot be made.
@@ -205,7 +205,7 @@ fn exists(out: &Path) -> Error {
     ))
 }
 
-/// Returns the name of a dump's lock, from its path.
+/// Returns the name of a dump's lock file, derived from the dump's path.
 fn key(out: &Path) -> Result<String> {
     let place = std::path::absolute(out).map_err(Error::io("find", out))?;
     let hash = Sha256::digest(place.as_os_str().as_encoded_bytes());

@@ -11,7 +11,7 @@ use crate::weight::DType;
 
 /// Default prompt for a reference.
 const PROMPT: &str = "Once upon a time, there was";
-/// Default number of tokens for a model without a tokenizer.
+/// Default number of input tokens for a model without a tokenizer.
 const TOKENS: u32 = 12;
 
 /// The reference requested on the command line.
@@ -102,7 +102,7 @@ impl<'t> ReferencePlan<'t> {
     }
 }
 
-/// Returns the format that an engine must read for these files.
+/// Returns the format of these files that an engine must read.
 pub(crate) fn takes(files: &ModelFiles) -> Option<EngineInput> {
     match files {
         ModelFiles::Gguf(_) | ModelFiles::GgufParts(_) | ModelFiles::GgufWithKernels { .. } => {
@@ -203,7 +203,7 @@ fn input(variant: &ModelVariant, wish: &ReferenceRequest, loaded: &LoadedModel) 
     Ok(chosen)
 }
 
-/// Returns ids spread evenly over the vocabulary, the same in every run.
+/// Returns token ids that are spread evenly over the vocabulary and are the same in every run.
 fn spread(vocab_size: u32) -> Vec<u32> {
     (0..TOKENS).map(|index| (1 + index * 7919) % vocab_size.max(1)).collect()
 }

@@ -16,15 +16,14 @@ use crate::format::FileBytes;
 use crate::remote::Url;
 use crate::shipped_models;
 
-/// Note on files of llama-perplexity.
+/// Note on files of llama-perplexity: their content, and the arithmetic that xcheck assumes.
 const OF_CHUNKS: &str = "a file of llama-perplexity: 16-bit log-probabilities of at most the 1024 top \
                          tokens, for the second half of each chunk; the file does not state its arithmetic, \
                          so that of llama.cpp with an f16 cache is used; set another with --numerics and \
                          --kv-cache";
 
 impl RequestedModel {
-    /// Returns the requested references, or all references found for this model, and notes on dumps of other
-    /// files.
+    /// Returns the requested references, or all references found for this model, and notes on dumps of other files.
     ///
     /// # Errors
     /// If a reference cannot be read.
@@ -51,8 +50,7 @@ impl RequestedModel {
         Ok((told_apart(own), self.left_out(&others)))
     }
 
-    /// Returns a note on dumps that are not compared. Shipped dumps of a model's other formats are not
-    /// mentioned.
+    /// Returns a note on dumps that are not compared. Dumps of the shipped model's other formats are not mentioned.
     fn left_out(&self, others: &[NamedDump]) -> Option<String> {
         let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
         let is_worth_it = !names.is_empty() && self.shipped_model().is_none();
@@ -166,8 +164,8 @@ impl DumpLocation {
     }
 }
 
-/// Names the dumps of a file: in tables, as an argument, and without a model. If there are several sequences, each gets
-/// its name or number after a `#`.
+/// Returns names for the dumps of a file: in tables, as an argument, and without a model. If there are several
+/// sequences, the name or number of each follows after a `#`.
 fn named_dumps(dumps: Vec<Dump>, names: [&str; 3], notes: &[String], files: &DumpFiles) -> Vec<NamedDump> {
     let is_one = dumps.len() == 1;
     let one = |dump: Dump| {
@@ -195,8 +193,8 @@ fn may_be_a_dump(path: &Path) -> bool {
     path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
 }
 
-/// Opens dumps by path, or by the name of a shipped one: `tiny-llama2/transformers-f32`, or its last part if
-/// unique. Returns one dump per sequence, unless one is named after `#`.
+/// Opens dumps by path, or by the name of a shipped dump: `tiny-llama2/transformers-f32`, or its last part if that
+/// is unique. Returns one dump per sequence, unless a sequence is named after `#`.
 ///
 /// # Errors
 /// If the dump does not exist or cannot be read.

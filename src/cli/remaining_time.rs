@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Returns the finished share of a run when a layer starts; each token of each layer counts equally.
+/// Returns the finished share of a run at the start of a layer. Each token of each layer counts equally.
 pub(super) fn part_done(passes: &[usize], pass: usize, layer: usize, layers: usize) -> Option<f64> {
     let tokens = |passes: &[usize]| passes.iter().sum::<usize>() as f64;
     let here = *passes.get(pass)? as f64 * layer as f64 / layers.max(1) as f64;

@@ -36,7 +36,7 @@ pub(crate) fn dump_behind(url: &Url) -> Result<FileBytes> {
     place.open()
 }
 
-/// Rejects a dump folder behind a URL: each array would need its own request, and nothing shows that the
+/// Rejects a dump folder behind a URL, because each array would need its own request, and nothing shows that the
 /// files belong together.
 ///
 /// # Errors

@@ -32,7 +32,8 @@ pub(crate) struct ModelVariant {
     fingerprint: Option<Fingerprint>,
 }
 
-/// A model by its argument: a shipped name with all its formats, or a path, hub name or URL with one.
+/// A model as given on the command line: a shipped name with all its formats, or a path, hub name or URL with one
+/// format.
 pub(crate) struct RequestedModel {
     /// Argument that selected the model.
     pub(crate) typed: String,
@@ -103,7 +104,7 @@ impl RequestedModel {
         ["--model".to_owned(), self.typed.clone()].into_iter().chain(adapter.flatten()).collect()
     }
 
-    /// Returns an error if an adapter is merged into the model, for uses in which other programs load it.
+    /// Returns an error if an adapter is merged into the model. Used where another program loads the model.
     ///
     /// # Errors
     /// Names the model and the use.
@@ -172,8 +173,8 @@ impl RequestedModel {
         Ok(Self::new(path.display().to_string(), plain, variants, ModelLocation::Path(path.to_owned())))
     }
 
-    /// Returns the format from which a dump was made, if the dump states it. Otherwise returns a format with
-    /// the dump's weight type, or the original format. With a single format, nothing is hashed.
+    /// Returns the format from which a dump was made, if the dump states it. Otherwise returns a format with the dump's
+    /// weight type, or the original format. With a single format, no file is hashed.
     ///
     /// # Errors
     /// If the weights cannot be hashed.
@@ -243,7 +244,7 @@ impl RequestedModel {
         matches!(self.home, ModelLocation::Elsewhere(_))
     }
 
-    /// Returns true if the model is a file next to others that may be other models.
+    /// Returns true if the model is a file in a folder with other files that may be other models.
     pub(crate) fn is_one_of_several(&self) -> bool {
         matches!(&self.home, ModelLocation::Path(path) if !path.is_dir())
     }

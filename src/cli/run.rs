@@ -71,8 +71,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Judges each model. Also returns lines to print after the report: dumps that were not compared and, for a
-/// model without a reference, how to make one.
+/// Judges each model. Also returns lines to print after the report: about dumps that were not compared, and how to
+/// make a reference for a model without one.
 fn compare(args: &RunArgs, output: &ReportOutput) -> Result<(Report, Vec<String>)> {
     let options = &args.options;
     if let Some(typed) = options.stream.of(&args.reference)? {
@@ -104,7 +104,7 @@ impl RunArgs {
         folder_name("run", model_name(&self.options.target.model), &named)
     }
 
-    /// Runs a model on each reference's own input and compares, then on the prompt of each known case.
+    /// Runs a model on each reference's own input and compares. Then runs it on the prompt of each known case.
     fn judge_model(&self, judging: &ComparisonContext) -> Result<(Vec<Comparison>, Vec<String>)> {
         let (options, target) = (&self.options, judging.target);
         self.make_references(target)?;
@@ -138,7 +138,7 @@ impl RunArgs {
         Ok((results, advice.collect()))
     }
 
-    /// Makes a reference if requested and missing, or missing for the named engine.
+    /// Makes a reference if this was requested and none exists, or none of the named engine.
     fn make_references(&self, target: &RequestedModel) -> Result<()> {
         if !self.make_references {
             return match self.making.are_given() {
@@ -217,7 +217,7 @@ impl RunArgs {
         })
     }
 
-    /// Returns true if the model's known cases are run. That is the case if nothing else was requested.
+    /// Returns true if the model's known cases are run, which is the default if nothing else was requested.
     fn runs_known_cases(&self) -> bool {
         let nothing_asked =
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &SelfcheckArgs) -> Result<Verdict> {
 }
 
 impl SelfcheckArgs {
-    /// Returns the requested numerics, else f32 and the usual ones for the file's type.
+    /// Returns the requested numerics, or otherwise f32 and the usual numerics for the file's type.
     fn numerics_of(&self, model: &LoadedModel) -> Result<Vec<Box<dyn Numerics>>> {
         if self.numerics.is_named() {
             return Ok(vec![self.numerics.of(&*model.model, None)?]);
@@ -94,7 +94,7 @@ fn across_formats(
     loaded: &[(&ModelVariant, LoadedModel)],
 ) -> Result<Vec<SelfcheckRow>> {
     let is_gguf = |model: &LoadedModel| model.format == "gguf";
-    let (first, rest) = loaded.split_first().expect("a target has a variant");
+    let (first, rest) = loaded.split_first().expect("a target has at least one variant");
     let others: Vec<_> = rest
         .iter()
         .filter(|other| is_gguf(&other.1) != is_gguf(&first.1) && other.1.precision == first.1.precision)
@@ -119,7 +119,7 @@ fn across_formats(
     Ok(rows)
 }
 
-/// Returns the verdict; checks that do not apply are ignored.
+/// Returns the verdict. Checks that do not apply are ignored.
 fn verdict(rows: &[SelfcheckRow]) -> Verdict {
     Verdict::over(rows.iter().filter_map(|row| row.checked.verdict))
 }

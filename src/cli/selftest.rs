@@ -168,7 +168,7 @@ impl SelftestArgs {
         self.model.is_none() && self.arithmetic.is_empty()
     }
 
-    /// Returns the expected figures, which hold for all shipped models and arithmetics.
+    /// Returns the expected figures. They apply to a self-test of all shipped models and arithmetics.
     fn promise(&self) -> Result<ExpectedFigures> {
         let is_whole = self.is_of_all_that_ships() && !self.all;
         match &self.figures {
@@ -185,8 +185,8 @@ fn can_compute(bed: &TestModel) -> bool {
     matrices.iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
 }
 
-/// Judges all dumps in parallel, each in a pool of one thread, since small models have too little work for
-/// several threads per dump. The main thread waits here instead of in a pool.
+/// Judges all dumps in parallel, each in a pool of one thread, since small models have too little work for several
+/// threads per dump. The main thread waits outside of the pool.
 fn judged(jobs: &[SelfTestJob]) -> Result<Vec<Judged>> {
     let (next, steps) = (AtomicUsize::new(0), Mutex::new(StepProgress::new("change", jobs.len())));
     let work = || {

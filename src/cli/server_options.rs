@@ -194,7 +194,7 @@ impl ServerAnswers<'_> {
         }
     }
 
-    /// Returns the decimal step of log-probabilities written with few decimals; else 0.
+    /// Returns the decimal step of log-probabilities that are written with few decimals, and 0 for others.
     pub(crate) fn step(&self) -> f64 {
         let told = self.read.iter().flatten().flatten().chain(&self.generated.places);
         2.0 * decimals(told).unwrap_or(0.0)
@@ -212,7 +212,7 @@ impl ServerAnswers<'_> {
     }
 }
 
-/// Turns a refusal into an error, if nothing else can be compared.
+/// Turns a refused request into an error if nothing else can be compared.
 fn whole(refusal: MissingAnswer) -> Error {
     match refusal {
         MissingAnswer::Cannot(why) | MissingAnswer::NotAsked(why) => {
@@ -222,7 +222,7 @@ fn whole(refusal: MissingAnswer) -> Error {
     }
 }
 
-/// Returns the API key for a server. An OpenAI key is only sent over https, or to this machine.
+/// Returns the API key for a server. A key from OPENAI_API_KEY is sent only over https, or to this machine.
 fn key(url: &str) -> Option<String> {
     let own = env::var("XCHECK_API_KEY").ok();
     let is_kept = url.starts_with("https://") || is_here(url);

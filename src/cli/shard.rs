@@ -100,8 +100,8 @@ impl ComparisonContext<'_> {
         compared(&outcome)
     }
 
-    /// Returns the finished results of an earlier run of the same comparison. Results of another comparison
-    /// are deleted at once, so that they are never merged.
+    /// Returns the finished results of an earlier run of the same comparison. Results of another comparison are deleted
+    /// at once, so that they cannot be merged.
     fn taken_over(
         &self,
         before: Result<Report, String>,
@@ -126,8 +126,8 @@ impl ComparisonContext<'_> {
         Report { command: command(), results: vec![comparison], checkpoints, served: None }
     }
 
-    /// Returns the only possible numerics of a dump. If there are several, only the whole comparison shows
-    /// which ones explain the dump best, so that is an error.
+    /// Returns the only possible numerics of a dump. Returns an error if there are several, because only the whole
+    /// comparison shows which of them explain the dump best.
     pub(super) fn settled(
         &self,
         named: &NamedDump,
@@ -174,7 +174,7 @@ impl ComparisonContext<'_> {
         }
     }
 
-    /// Returns true if options name the arithmetic, so that nothing is concluded from the dump's values.
+    /// Returns true if options name the arithmetic. Then it is not inferred from the dump's values.
     pub(super) fn has_named_arithmetic(&self) -> bool {
         self.options.numerics.is_named() || self.options.mode.profile().is_some()
     }
@@ -194,7 +194,7 @@ impl ComparisonContext<'_> {
         Ok(arithmetic.into_iter().chain(self.besides(named, variant, outcome)?).collect())
     }
 
-    /// Returns the settings that all shards must share, in words: everything that a shard reads, by its
+    /// Returns the settings that all shards must share, as text: everything that a shard reads, identified by its
     /// content.
     fn asked(
         &self,
@@ -247,7 +247,8 @@ fn sha256_of(file: &Path) -> Result<String> {
     Ok(hex::encode(Sha256::digest(input::bytes(file)?)))
 }
 
-/// Returns the SHA-256 of this program, since a build from source has the version of the last release.
+/// Returns the SHA-256 of this program. Its version is not enough, since a build from source has the version of the
+/// last release.
 fn build(kept: &DiskCache) -> Result<String> {
     let program = env::current_exe().map_err(Error::io("find", Path::new("xcheck")))?;
     let content = PinnedContent::at(&program)?;

@@ -50,7 +50,7 @@ impl ShardOptions {
         })
     }
 
-    /// Checks that a shard is requested of exactly one dump.
+    /// Checks that a shard is requested for exactly one dump.
     ///
     /// # Errors
     /// If a shard is requested, and there is no dump or there are several.

@@ -139,7 +139,7 @@ impl ComparisonContext<'_> {
         Ok(Comparison { reference: None, ..comparison })
     }
 
-    /// Judges messages one after another. Returns the reason why it stopped, if no end was marked.
+    /// Judges messages one after another. Returns the reason why it stopped, unless the stream's end was marked.
     fn take_all<'s>(
         &self,
         mut streamed: DumpStream<'s>,
@@ -170,8 +170,8 @@ impl ComparisonContext<'_> {
         }
     }
 
-    /// Rejects a KV cache type smaller than the computed type that is not stated, which may first appear in a
-    /// later message.
+    /// Rejects a KV cache that is smaller than the computed type and not stated, because such a type may first appear
+    /// in a later message.
     fn check_cache(&self, dump: &Dump) -> Result<()> {
         if cache_of_rows(dump).is_none() || self.options.numerics.names_cache() {
             return Ok(());
@@ -184,7 +184,7 @@ impl ComparisonContext<'_> {
     }
 }
 
-/// Default size limit of a message in bytes: more than a layer of a model with 405 billion parameters, for
+/// Default size limit of a message in bytes. It is more than one layer of a model with 405 billion parameters, for
 /// 4096 tokens.
 const LARGEST: u64 = 32_000_000_000;
 

@@ -1,8 +1,8 @@
 //! Text output on standard output and standard error; no other module prints.
 //!
-//! Text from a file could contain terminal commands. So control characters are removed from all output,
-//! except line ends and the styles of reports. If an output cannot be written, the program finishes its work
-//! and then ends with an error.
+//! Text from a file could contain terminal commands. Control characters are therefore removed from all output,
+//! except line ends and the styles of reports. If an output cannot be written, the program finishes its work and
+//! then ends with an error.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -106,14 +106,14 @@ fn harmless(text: &str, kept: impl Fn(&str) -> Option<&str>) -> String {
     while let Some(at) = rest.find(|c: char| commands(c) && c != '\n' && c != '\t') {
         let (before, from) = rest.split_at(at);
         harmless.push_str(before);
-        let character = from.chars().next().expect("one was found");
+        let character = from.chars().next().expect("the search found a character");
         rest = match kept(from) {
             Some(kept) => {
                 harmless.push_str(kept);
                 &from[kept.len()..]
             }
             None => {
-                write_out(&mut harmless, character).expect("a text takes all");
+                write_out(&mut harmless, character).expect("writing to a String cannot fail");
                 &from[character.len_utf8()..]
             }
         };

@@ -11,8 +11,8 @@ use crate::verdict::Outcome;
 /// Number of displayed characters of a text.
 const SHOWN: usize = 40;
 
-/// Describes the first differing step with both texts; `None` if there is none. An unusable tokenizer is only
-/// a note.
+/// Describes the first step at which the texts differ, with both texts; `None` if they are equal. A tokenizer that
+/// cannot be used only causes a note.
 pub(crate) fn parting(target: &RequestedModel, outcome: &Outcome, dump: &Dump) -> Option<String> {
     told(target, outcome, dump).unwrap_or_else(|error| {
         Some(format!(

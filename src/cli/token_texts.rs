@@ -9,7 +9,7 @@ use crate::measure::{Measurement, NO_TOKEN};
 use crate::report::PromptTokens;
 use crate::verdict::Outcome;
 
-/// Returns the input and chosen tokens, with texts if a tokenizer is available. Errors do not affect the
+/// Returns the input tokens and the chosen tokens, with texts if a tokenizer is available. Errors do not affect the
 /// verdict.
 pub(crate) fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest: &Manifest) -> PromptTokens {
     let prompt = manifest.input.tokens.clone();

@@ -146,10 +146,10 @@ pub(crate) struct TorchEvaluator {
     connection: EvaluatorConnection<'static>,
 }
 
-/// Time that a worker may report nothing in seconds, if the user does not set it.
+/// Time in seconds that a worker may report nothing, if the user does not set it.
 const PATIENCE: u64 = 600;
 
-/// Time limit of the search for causes in seconds, if the user lifts it.
+/// Time limit in seconds for the search for causes, if the user requests no limit.
 const LONGEST: u64 = 3600;
 
 /// Returns the `model_type` of a model folder's configuration.

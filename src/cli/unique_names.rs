@@ -30,8 +30,7 @@ pub(super) fn names(dumps: &[[&str; 2]]) -> Vec<String> {
     names
 }
 
-/// Returns the name with this many parent directories before it. If there are none, adds the container's
-/// name.
+/// Returns the name preceded by this many parent directories. If there are none, adds the container's name.
 fn longer([name, typed]: [&str; 2], folders: usize) -> String {
     let parts: Vec<_> = Path::new(typed).iter().map(|part| part.to_string_lossy()).collect();
     let Some((last, before)) = parts.split_last() else { return name.to_owned() };

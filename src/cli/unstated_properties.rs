@@ -7,18 +7,19 @@ use crate::dump::{Dump, Producer};
 use crate::exact::{Float, Profile};
 use crate::weight::DType;
 
-/// A property of a dump's engine that the dump does not state and its values show.
+/// A property of a dump's engine that the dump's values show and its manifest does not state.
 pub(super) struct UnstatedProperties {
     /// Producer, with the property added.
     pub(super) producer: Producer,
-    /// Rounding profile, if no type states it.
+    /// Rounding profile, if no type can state the property.
     pub(super) rounding: Option<Profile>,
     /// Note for the report on what the values show.
     pub(super) note: String,
 }
 
-/// Returns the producer with its KV cache type, if the dump does not state it and stores the cache in a
-/// smaller type than the rest. The values show if the engine or only the dump rounded the cache.
+/// Returns the producer with its KV cache type, if the dump does not state it and stores the cache in a smaller
+/// type than other values. Later values show whether the engine computed with rounded keys and values, or only the
+/// dump stores them rounded.
 pub(super) fn cache_of_rows(dump: &Dump) -> Option<UnstatedProperties> {
     let of = |tap: &str| -> BTreeSet<&str> {
         let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
@@ -40,13 +41,13 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<UnstatedProperties> {
 const ARRAYS: usize = 32;
 const VALUES: usize = 4096;
 
-/// Minimum number of nonzero values that show a type. By chance, one in 65536 f32 numbers is also a bf16
-/// number.
+/// Minimum number of nonzero values that are enough to recognise a type. By chance, one in 65536 f32 numbers is
+/// also a bf16 number.
 const TELLING: usize = 32;
 
-/// Returns the producer with its computed type, if the dump does not state it and most arrays have values of
-/// one smaller type. The stored type does not matter. If the residual stream has other values, only products
-/// are in that type.
+/// Returns the producer with its computed type, if the dump does not state it and most arrays have values of one
+/// smaller type, regardless of their stored type. If the residual stream has other values, only products are in that
+/// type.
 pub(super) fn dtype_of_values(dump: &Dump) -> Option<UnstatedProperties> {
     let mut producer = dump.manifest.producer.clone();
     let said = |key: &str| producer.setting(key).filter(|setting| *setting != "auto");
@@ -97,8 +98,8 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<UnstatedProperties> {
 }
 
 /// Returns the producer with the type of its values, if these contradict the smaller type stated in
-/// `settings.dtype` or `producer.rounding`. They do so if no array that such an engine rounds has values of
-/// that type.
+/// `settings.dtype` or `producer.rounding`. They contradict it if no array that such an engine would round has
+/// values of that type.
 pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<UnstatedProperties> {
     let mut producer = dump.manifest.producer.clone();
     let fields = producer.rounding.as_ref();
@@ -135,8 +136,8 @@ pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<UnstatedProperties> 
     Some(UnstatedProperties { producer, rounding: by_profile.and(Profile::named(profile)), note })
 }
 
-/// Returns true for taps that an engine of a smaller type rounds to it. Many engines compute norms, scores
-/// and probabilities in `f32`.
+/// Returns true for taps whose values an engine of a smaller type rounds to that type. Many engines compute norms,
+/// scores and probabilities in `f32`.
 fn is_of_results(point: Point) -> bool {
     point.is_of_products() || is_of_stream(point)
 }
@@ -161,7 +162,7 @@ fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     for row in 0..rows {
         view.read(row, 0..values.len(), &mut values);
         short.retain(|&dtype| {
-            let float = Float::of(dtype).expect("it is one");
+            let float = Float::of(dtype).expect("every type in the list is a float");
             values.iter().all(|&value| float.round(value) == value)
         });
         telling += values.iter().filter(|value| **value != 0.0).count();

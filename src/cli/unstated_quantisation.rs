@@ -23,7 +23,7 @@ pub(super) fn says_nothing_of_products(dump: &Dump) -> bool {
     !says && producer.rounding.is_none() && holds_results_alone(dump) && !holds_product
 }
 
-/// Returns the ways to multiply codes of activations that the model's file states; `None` if it states none, or the
+/// Returns the products with quantised activations that the model's file states; `None` if it states none, or the
 /// producer states other codes.
 pub(super) fn stated_products(
     model: &dyn Model,
@@ -81,7 +81,8 @@ pub(super) fn without_file_codes(producer: &Producer) -> Option<Producer> {
     Some(Producer { rounding: Some(rounding), ..producer.clone() })
 }
 
-/// Returns the reason why a dump cannot show the codes of activations, for taps that are as near to unquantised ones.
+/// Returns the reason why a dump cannot show the codes of activations, because its taps are equally near to results
+/// without quantised activations.
 pub(super) fn about_unrecorded_codes(taps: &BTreeSet<Point>) -> String {
     let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
     format!(
@@ -130,7 +131,8 @@ pub(super) fn about_integers(products: &IntegerProducts) -> String {
     )
 }
 
-/// Checks that the model's file states scales that are powers of two if the producer states those of `"matrix"`.
+/// Checks that the model's file states scales that are powers of two, if the producer states such scales for
+/// `"matrix"`.
 ///
 /// # Errors
 /// If the file states only scales of other types.

@@ -1,9 +1,9 @@
 //! Downloaded blocks of a remote file, stored in a sparse file of full length.
 //!
-//! A second file has a checksum for each block; 0 means that the block is missing. A block is written before
-//! its checksum, and verified before its first use. So if a process or the machine stops, only blocks in
-//! transit are lost, and a damaged block is downloaded again. Several processes may write to the same file,
-//! since they write the same bytes.
+//! A second file has a checksum for each block; 0 means that the block is missing. A block is written before its
+//! checksum, and verified before its first use. If a process or the machine stops, only blocks in transit are lost,
+//! and a damaged block is downloaded again. Several processes may write to the same file, since they write the same
+//! bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -40,8 +40,8 @@ pub(crate) struct CachedBlocks {
 }
 
 impl DiskCache {
-    /// Opens the blocks of the file with the cache key `key` and `len` bytes; `about` is a description for people who
-    /// look into the folder.
+    /// Opens the blocks of a file of `len` bytes with the cache key `key`. `about` is a description for people who look
+    /// into the folder.
     ///
     /// # Errors
     /// If the files can be neither read nor created.
@@ -58,7 +58,7 @@ impl DiskCache {
             .as_ref()
             .map(UnfinishedFolder::path)
             .or(self.space.folder())
-            .expect("a folder or a temporary folder");
+            .expect("the cache has a folder or a temporary folder");
         let path = folder.join(key);
         let io = |error| Error::io("write", &path)(error);
         let (data, sums) = open(&path, len).map_err(io)?;

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::{DiskCache, PinnedFile};
 use crate::error::{Error, Result};
 
-/// Maximum folder depth; deeper folders are a cycle of links.
+/// Maximum folder depth. Deeper folders are assumed to be a cycle of links.
 const DEEPEST: usize = 32;
 
 /// A file, or all named files below a folder, pinned to their state when they were opened.
@@ -18,8 +18,7 @@ pub(crate) struct PinnedContent {
 }
 
 impl PinnedContent {
-    /// Pins the current content of `path`. Returns the path of any entry that is neither a file nor a
-    /// folder.
+    /// Pins the current content of `path`. If an entry is neither a file nor a folder, returns the entry's path.
     ///
     /// # Errors
     /// If a file cannot be opened, or a folder cannot be listed.

@@ -1,7 +1,7 @@
 //! Cache of file hashes (SHA-256), so that unchanged files are not read again.
 //!
-//! Each hash has its own file, `hashes/<SHA-256 of the key>`, which contains the key and the hash. The key is
-//! the paths of the hashed files with the metadata that changes when their content changes. So processes
+//! Each hash has its own file, `hashes/<SHA-256 of the key>`, which contains the key and the hash. The key consists
+//! of the paths of the hashed files, and of metadata that changes when their content changes. Processes therefore
 //! cannot disturb each other, and a damaged or foreign cache file is ignored.
 
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use super::{DiskCache, write_with_folders};
 use crate::error::{Error, Result};
 
-/// Coarsest resolution of a file system's timestamps. Two changes within this time may have the same
-/// timestamp. So the hash of a file that changed this recently is not cached.
+/// Coarsest resolution of a file system's timestamps. Two changes within this time may have the same timestamp, so
+/// the hash of a file that changed this recently is not cached.
 const TICK: Duration = Duration::from_secs(2);
 /// Maximum number of cached hashes; the oldest ones are deleted.
 const MOST: usize = 1000;
@@ -28,7 +28,7 @@ pub struct PinnedFile {
     identity: FileIdentity,
 }
 
-/// Properties that show if a path still names the same, unchanged file.
+/// Properties that show whether a path still names the same, unchanged file.
 #[derive(Clone, Debug, PartialEq)]
 struct FileIdentity {
     len: u64,
@@ -53,7 +53,7 @@ impl PinnedFile {
         self.identity.len
     }
 
-    /// Checks that the path still leads to this file, and that it is unchanged.
+    /// Checks that the path still leads to this file, and that the file is unchanged.
     ///
     /// # Errors
     /// If the file has changed or no longer exists.
@@ -81,7 +81,7 @@ impl PinnedFile {
         }
     }
 
-    /// Returns the file's part of a cache key; `None` if a change of the file might go unnoticed.
+    /// Returns the file's part of a cache key; `None` if a change of the file might not be noticed.
     fn asked(&self) -> Option<String> {
         let metadata = fs::metadata(&self.path).ok().filter(|now| FileIdentity::of(now) == self.identity)?;
         let changed = stamps(&metadata)?;
@@ -125,7 +125,7 @@ impl DiskCache {
         Ok(found)
     }
 
-    /// Returns the path of a cached hash and its question; `None` if the hash must not be cached.
+    /// Returns the path of a cached hash and its key; `None` if the hash must not be cached.
     fn place(&self, files: &[PinnedFile]) -> Option<(PathBuf, String)> {
         let mut question =
             String::from("SHA-256 of these files, by size, times of changes, device and node\n");
@@ -177,8 +177,8 @@ fn update(hash: &mut impl Digest, bytes: &mut impl Read) -> io::Result<u64> {
     }
 }
 
-/// Returns the time of the last change of the content, which any program can set, and of the last change of the
-/// file's metadata.
+/// Returns two times: the last change of the content, which any program can set, and the last change of the file's
+/// metadata.
 #[cfg(unix)]
 fn stamps(metadata: &Metadata) -> Option<[SystemTime; 2]> {
     use std::os::unix::fs::MetadataExt;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// Size of the unit that is downloaded, stored and checked as one.
+/// Size of a block, which is downloaded, stored and verified as a unit.
 pub(crate) const BLOCK: usize = 1 << 16;
 /// Name of the file with the checksums of the blocks.
 pub(super) const SUMS: &str = "sums";

@@ -1,7 +1,7 @@
 //! The cache shared with `huggingface_hub`: `models--org--name/{blobs,refs,snapshots}`.
 //!
-//! A blob is a file's content, named by its hash. `snapshots/<commit>/` has links to blobs, with the original
-//! file names. `refs/main` has the newest downloaded commit.
+//! A blob is the content of a file, named by its hash. `snapshots/<commit>/` contains links to blobs, under the
+//! original file names. `refs/main` contains the newest downloaded commit.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

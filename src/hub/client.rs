@@ -85,8 +85,8 @@ impl<'s> HubClient<'s> {
         Ok(Listing { commit: info.sha, files })
     }
 
-    /// Requests the bytes of a file from `start` on. Returns the actual start, which is 0 if the server does
-    /// not support ranges, and the bytes.
+    /// Requests the bytes of a file after `start`. Returns the bytes and the position at which they start, which is 0
+    /// if the server does not support ranges.
     ///
     /// # Errors
     /// If the hub cannot be reached or refuses.
@@ -117,7 +117,7 @@ impl<'s> HubClient<'s> {
         }
     }
 
-    /// Returns the meaning of an HTTP error and the remedy. The hub gives its own error code in a header.
+    /// Returns the meaning of an HTTP error, and advice. The hub gives its own error code in a header.
     fn reason(&self, answer: &Response<Body>, repo: &str) -> String {
         let header =
             |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -156,7 +156,7 @@ impl<'s> HubClient<'s> {
 }
 
 impl Sibling {
-    /// Returns the file; `None` without a size or a hash to verify, or with a name that no model file has.
+    /// Returns the file. `None` if it has no size or no hash to verify, or has a name that no model file has.
     fn file(self) -> Option<RemoteFile> {
         if !self.rfilename.split('/').all(is_plain) {
             return None;

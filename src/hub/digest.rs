@@ -35,7 +35,7 @@ impl Digest {
         }
     }
 
-    /// Returns the hash of the same kind for the file's bytes from its current position on.
+    /// Returns the hash of the same kind for the file's bytes after its current position.
     ///
     /// # Errors
     /// If the file cannot be read.

@@ -1,4 +1,4 @@
-//! Selection of the files of a repository that make a model; never the whole repository.
+//! Selection of the files of a repository that make up a model. Other files are not downloaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -46,7 +46,7 @@ const EXTRAS: [&str; 11] = [
     "chat_template.jinja",
 ];
 
-/// Chooses files from the list `there`; `read` returns the content of a file.
+/// Chooses files from the list `there`. `read` returns the content of a file.
 ///
 /// # Errors
 /// If an index cannot be read, or a quantisation does not match exactly one file.
@@ -125,7 +125,7 @@ fn with_parts(file: &str) -> Vec<String> {
     PartName::parse(file).map_or_else(|| vec![file.to_owned()], |name| name.all().collect())
 }
 
-/// Returns the GGUF file whose name ends with the quantisation; case is ignored. Of a split model, returns the first
+/// Returns the GGUF file whose name ends with the quantisation, ignoring case. For a split model, returns the first
 /// part.
 fn quantised(there: &[String], tag: &str) -> Result<String> {
     let is_it = |file: &&String| {

@@ -20,7 +20,7 @@ pub struct KnownModel {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFiles {
-    /// Id of the repository.
+    /// File in the repository; `None` for `config.json` and the weights in the same folder.
     pub repo: String,
     /// File in the repository; `None` for `config.json` and the weights next to it.
     pub file: Option<String>,
@@ -41,7 +41,7 @@ impl KnownModel {
     /// Returns all known models.
     pub fn all() -> Vec<Self> {
         let table: KnownModelTable =
-            toml::from_str(include_str!("known.toml")).expect("a test reads this table");
+            toml::from_str(include_str!("known.toml")).expect("a test parses the shipped table");
         table.model
     }
 

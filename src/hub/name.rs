@@ -13,7 +13,7 @@ pub struct HubModel {
     pub part: RepoFiles,
 }
 
-/// Files of a repository that make the model.
+/// Files of a repository that make up the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepoFiles {
     /// `config.json`, the weights, and the tokenizer.

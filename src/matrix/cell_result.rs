@@ -11,13 +11,13 @@ use crate::verdict::Verdict;
 pub(crate) struct CellResult<'p> {
     /// The cell of the plan.
     pub(crate) cell: &'p MatrixCell,
-    /// Command of the cell, without the program name.
+    /// The cell that was run.
     pub(crate) command: Vec<String>,
     /// Content of the report, or the error message.
     pub(crate) found: Result<CellSummary, String>,
     /// True if the cell was run this time, false if its report was cached.
     pub(crate) was_run: bool,
-    /// Cache key, or the reason why the cell is run each time.
+    /// Cache key, or the reason why there is none and the cell is run each time.
     pub(crate) key: Result<String, String>,
     /// True if the cell wrote a report, even one of an error.
     pub(crate) has_report: bool,
@@ -34,9 +34,9 @@ pub(crate) struct CellSummary {
     pub(crate) bound_ratio: Option<f64>,
     /// First divergence of the first failing reference.
     pub(crate) first: Option<Site>,
-    /// First divergence of each reference whose verdict is the cell's verdict.
+    /// First divergence of each reference whose verdict equals the cell's verdict.
     pub(crate) at: Vec<Option<Site>>,
-    /// Cause of the first divergence.
+    /// Cause of the first divergence, if one was found.
     pub(crate) because: Option<String>,
     /// Results per architecture.
     pub(crate) architectures: Vec<ArchitectureSummary>,
@@ -71,7 +71,7 @@ impl CellSummary {
     }
 }
 
-/// Result of a cell after its expectation is applied, the worst last.
+/// Result of a cell after its expectation is applied. Later variants are worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CellStatus {
     /// The cell passes.
@@ -89,7 +89,7 @@ pub(crate) enum CellStatus {
 }
 
 impl CellStatus {
-    /// All results, the worst last.
+    /// All results, from best to worst.
     pub(crate) const ALL: [CellStatus; 6] =
         [Self::Pass, Self::Known, Self::Inconclusive, Self::Unexpected, Self::Fail, Self::Error];
 
@@ -115,7 +115,7 @@ impl CellStatus {
         }
     }
 
-    /// Returns true if nobody needs to act.
+    /// Returns true if the result needs no action.
     pub(crate) fn is_good(self) -> bool {
         self <= Self::Known
     }
@@ -137,7 +137,7 @@ impl CellResult<'_> {
         }
     }
 
-    /// Returns one sentence: the reason of a failure, or the reason of its expectation; empty for a pass.
+    /// Returns one sentence: the reason of a failure, or the reason of its expectation. Empty for a pass.
     pub fn told(&self) -> String {
         let expected = self.cell.expected.as_ref();
         match (&self.found, expected) {

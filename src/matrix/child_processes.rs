@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::shutdown;
 
-/// Interval between checks if a program has ended.
+/// Interval at which it is checked whether a program has ended.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Running programs, each with its child processes in a process group of its own.
@@ -17,7 +17,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) struct ChildProcesses(Arc<Mutex<BTreeSet<u32>>>);
 
 impl ChildProcesses {
-    /// Creates an empty set. A signal that ends this program first kills the programs that run then.
+    /// Creates an empty set. If a signal ends this program, the programs that are running at that time are killed
+    /// first.
     ///
     /// # Errors
     /// If signal handlers cannot be installed.
@@ -54,7 +55,7 @@ impl ChildProcesses {
         Ok(ended)
     }
 
-    /// Starts a program so that a signal handler cannot miss it.
+    /// Starts a program in such a way that a signal handler cannot miss it.
     fn start(&self, command: &mut Command) -> io::Result<Child> {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);

@@ -7,9 +7,8 @@ use sha2::{Digest, Sha256};
 /// Maximum length of a folder name in bytes; file systems allow 255.
 const LONGEST: usize = 120;
 
-/// Returns a unique and readable folder name for each combination of values. Characters with a meaning to
-/// file systems or shells are replaced, and names differ in more than upper and lower case. A changed name
-/// ends with a hash.
+/// Returns a unique and readable folder name for each combination of values. Characters with a meaning to file
+/// systems or shells are replaced. Names differ not only in upper and lower case. A changed name ends with a hash.
 pub(crate) fn names(combinations: &[Vec<String>]) -> Vec<String> {
     let plain: Vec<String> = combinations.iter().map(|values| plain(values)).collect();
     let mut alike: BTreeMap<String, usize> = BTreeMap::new();

@@ -30,7 +30,7 @@ pub struct MatrixPlan {
     pub(crate) rows: Vec<usize>,
     /// Indices of the axes that are the columns: all other axes.
     pub(crate) columns: Vec<usize>,
-    /// Cells in the order of the axes; the last axis varies fastest.
+    /// Cells in the order of the axes. The last axis varies fastest.
     pub cells: Vec<MatrixCell>,
     /// Time limit of each step of a cell.
     pub(crate) limit: Duration,
@@ -177,8 +177,8 @@ fn axes(written: &MatrixDefinition, lines: &DefinitionText) -> Result<Vec<Matrix
     found.into_iter().map(axis).collect()
 }
 
-/// Divides the axes into rows and columns. If only one is given, the other has all remaining axes. If none is
-/// given, the last axis is the columns.
+/// Divides the axes into rows and columns. If only rows or only columns are given, all remaining axes become the
+/// other. If neither is given, the last axis becomes the columns.
 fn sides(
     written: &MatrixDefinition,
     axes: &[MatrixAxis],
@@ -247,7 +247,8 @@ fn cells(written: &MatrixDefinition, axes: &[MatrixAxis], lines: &DefinitionText
     Ok(cells)
 }
 
-/// Rejects cells with equal commands; two values written next to each other can combine to the same text.
+/// Rejects cells with equal commands. They can occur because two values that are written next to each other may
+/// combine to the same text.
 fn refuse_twice(cells: &[MatrixCell]) -> Result<()> {
     let mut known: BTreeMap<_, &MatrixCell> = BTreeMap::new();
     for cell in cells {
@@ -309,8 +310,8 @@ fn templates(
     Ok(templates)
 }
 
-/// Rejects an axis that no template uses, since all its cells would be equal. Also rejects a generated
-/// input that no cell compares.
+/// Rejects an axis that no template uses, since all its cells would be equal. Also rejects a `make` command whose
+/// output no cell compares.
 fn check_use(
     written: &MatrixDefinition,
     templates: &CellTemplates,

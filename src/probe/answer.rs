@@ -65,7 +65,7 @@ impl TokenLogprob {
     }
 }
 
-/// A token position: the token and the top tokens, given the tokens before it.
+/// A position of a sequence: its token and the top tokens, given the tokens before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenPosition {
     /// Token at this position; `None` if its log-probability is unknown.
@@ -74,10 +74,10 @@ pub struct TokenPosition {
     pub top: Vec<TokenLogprob>,
 }
 
-/// A greedy continuation.
+/// Positions (token and top tokens) of the continuation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GreedyContinuation {
-    /// Positions of the continuation.
+    /// Tokens of the continuation, by position.
     pub places: Vec<TokenPosition>,
     /// Whole text of the continuation.
     pub text: String,

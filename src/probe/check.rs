@@ -57,8 +57,8 @@ impl ProbeCheck {
         Self { subject, name: name.into(), verdict: None, found: format!("cannot: {}", why.into()) }
     }
 
-    /// Returns a check without an answer. A check that the server does not support decides nothing; a request that
-    /// was not sent makes the check inconclusive.
+    /// Returns a check for a request that was not answered. If the server does not support the request, the check
+    /// decides nothing. If the request was not sent, the check is inconclusive.
     ///
     /// # Errors
     /// If the server should have answered.

@@ -15,7 +15,7 @@ use crate::error::{Error, ServerError};
 use crate::network::agent_within;
 use crate::probe::answer::{MissingAnswer, ServerAnswer};
 
-/// First wait before a busy server is retried, if the server does not give a time.
+/// First wait before a request to a busy server is repeated, if the server does not state a time.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Maximum number of characters of a response in a message.
 const SAID: usize = 300;

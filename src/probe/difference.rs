@@ -19,13 +19,13 @@ pub struct AnswerDifference {
     pub(crate) largest: f64,
     /// Position of the largest difference.
     pub(crate) at: usize,
-    /// Largest share of the probability that moved to other tokens at one position; a lower bound.
+    /// Largest share of the probability that moved to other tokens at one position. It is a lower bound.
     pub(crate) moved: f64,
     /// First position with different tokens.
     pub(crate) parts: Option<DivergentTokens>,
     /// True if one answer ends before the other.
     pub(crate) ends_early: bool,
-    /// Number of positions at which only one answer has log-probabilities.
+    /// Number of positions at which only one of the two answers has log-probabilities.
     pub(crate) untold: usize,
 }
 
@@ -43,9 +43,9 @@ pub struct DivergentTokens {
 /// Margin of one token over another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenMargin {
-    /// Both log-probabilities are known.
+    /// The margin, if both log-probabilities are known.
     Told(LogprobDifference),
-    /// The other token is not among the returned top tokens, so it is at most as likely as the last of them.
+    /// The other token is not among the returned top tokens, so it is at most as likely as the least likely of them.
     AtLeast(LogprobDifference),
 }
 
@@ -64,7 +64,7 @@ impl LogprobDifference {
         Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
     }
 
-    /// Returns the larger of each difference.
+    /// Returns the maximum of the two differences, in nats and in probability.
     pub(crate) fn or(self, other: Self) -> Self {
         Self { nats: self.nats.max(other.nats), share: self.share.max(other.share) }
     }
@@ -79,8 +79,8 @@ impl TokenMargin {
         Some(Self::AtLeast(preferred(own, least(place)?)))
     }
 
-    /// Decides if rounding can cause the choice of the other token. A lower bound of the margin cannot rule
-    /// rounding out.
+    /// Decides whether rounding can cause the choice of the other token. A lower bound of the margin cannot exclude
+    /// rounding.
     fn judge(self, floor: f64, by: impl Fn(LogprobDifference) -> f64) -> Verdict {
         let floor = NoiseFloor { max_abs: floor, ..NoiseFloor::default() };
         match self {
@@ -151,7 +151,7 @@ impl AnswerDifference {
         }
     }
 
-    /// Compares with a token that is not in the list: it is at most as likely as the last token in the list.
+    /// Compares with a token that is not in the list. It is at most as likely as the last token in the list.
     fn lacks(&mut self, at: usize, p: f64, place: &TokenPosition) {
         if let Some(least) = least(place) {
             self.differ(at, (p - least).max(0.0));
@@ -168,8 +168,8 @@ impl AnswerDifference {
             && self.untold == 0
     }
 
-    /// Decides if the difference is rounding. `floor` is the measured effect of rounding on the log-probabilities of
-    /// this model and text, if a model is known; `step` is the precision of the decimals in the answers.
+    /// Decides whether the difference is rounding. `floor` is the measured effect of rounding on the log-probabilities
+    /// of this model and text, if a model is known. `step` is the precision of the decimals in the answers.
     pub fn judge(&self, floor: Option<LogprobDifference>, step: f64) -> (Verdict, String) {
         let told = self.told();
         if self.places == 0 {
@@ -202,8 +202,8 @@ impl AnswerDifference {
         self.weigh(LogprobDifference { nats: floor.nats + step, share: floor.share + step }, told)
     }
 
-    /// Compares with the noise floor. If rounding moves log-probabilities of unlikely tokens so far that they decide
-    /// nothing, probabilities are compared.
+    /// Compares with the noise floor. If rounding changes the log-probabilities of unlikely tokens so much that they
+    /// decide nothing, compares probabilities instead.
     fn weigh(&self, floor: LogprobDifference, told: String) -> (Verdict, String) {
         let by_nats = level(self.largest, floor.nats);
         if floor.nats < BLIND {
@@ -222,7 +222,7 @@ impl AnswerDifference {
         (by_nats.max(by_share), told)
     }
 
-    /// Decides if rounding can cause another choice of token.
+    /// Decides whether rounding can cause a different choice of token.
     fn by_choice(&self, floor: f64, by: impl Fn(LogprobDifference) -> f64) -> Verdict {
         match &self.parts {
             None => Verdict::Pass,
@@ -257,8 +257,8 @@ impl AnswerDifference {
 /// Share of the probability above which two distributions differ by more than rounding. To move this share, rounding
 /// would have to change two logits by ln 3 each, in opposite directions.
 const ANOTHER: f64 = 0.5;
-/// Noise floor in nats above which log-probabilities decide nothing, since a change of ln 3 makes another
-/// distribution.
+/// Noise floor in nats above which log-probabilities decide nothing, since a change of ln 3 already makes a
+/// different distribution.
 const BLIND: f64 = 1.0986;
 
 /// Returns the verdict for an error and a noise floor.
@@ -296,8 +296,8 @@ fn tells(place: &TokenPosition) -> bool {
     place.top.iter().chain(&place.token).any(|named| named.logprob.is_some())
 }
 
-/// Returns the precision of the log-probabilities in an answer: half of the last decimal if few decimals are written;
-/// two roundings of the largest value if every value is a bf16 or f16 number.
+/// Returns the precision of the log-probabilities in an answer: half of the last decimal place if few decimals are
+/// written, or two roundings of the largest value if every value is a bf16 or f16 number.
 pub(crate) fn coarseness(places: &[TokenPosition]) -> f64 {
     let named = places.iter().flat_map(|place| place.top.iter().chain(&place.token));
     let values: Vec<f32> = named.filter_map(|named| Some(named.logprob? as f32)).collect();

@@ -31,7 +31,7 @@ impl ServerApi for LlamaServer<'_> {
         Ok(RenderedConversation::Text(prompt))
     }
 
-    /// Requests one token after each position, since the server returns no log-probabilities of a prompt.
+    /// Requests one token after each position of the prompt, since the server returns no log-probabilities of a prompt.
     fn forced(&self, prompt: &ProbePrompt, top: usize) -> ServerAnswer<Vec<Option<TokenPosition>>> {
         let ids = prompt.ids()?;
         let mut places = vec![None];

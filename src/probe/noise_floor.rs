@@ -12,9 +12,8 @@ use crate::probe::difference::LogprobDifference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Returns the largest differences between a run and perturbed runs, at the `top` most likely tokens after
-/// each given token. If `is_stated` is false, the server's arithmetic is unknown, and rounding to 8 bits is
-/// included.
+/// Returns the largest differences between a run and perturbed runs, at the `top` most likely tokens after each
+/// given token. If `is_stated` is false, the server's arithmetic is unknown, so rounding to 8 bits is included.
 ///
 /// # Errors
 /// If the model cannot read these tokens, or the numerics do not support it.

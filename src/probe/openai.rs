@@ -17,7 +17,7 @@ use crate::probe::server::{ConversationMessage, RenderedConversation, ServerApi}
 pub(super) struct Openai<'c> {
     pub(crate) client: &'c Client,
     pub(crate) model: String,
-    /// True if the server supports chat completions only; empty until that is known.
+    /// True if the server supports only chat completions. Empty until that is known.
     pub(crate) talks: OnceLock<bool>,
 }
 
@@ -54,8 +54,8 @@ impl Openai<'_> {
 }
 
 impl ServerApi for Openai<'_> {
-    /// The protocol has no tokenizer route. llama-cpp-python has one, which always adds the tokens before a
-    /// prompt.
+    /// Returns the token ids of a text. The protocol has no tokenizer route; llama-cpp-python has one, which always
+    /// adds the tokens before a prompt.
     fn tokenize(&self, words: &str, special: bool) -> ServerAnswer<Vec<u32>> {
         if !special {
             return Err(MissingAnswer::cannot("the server always adds special tokens to a prompt"));

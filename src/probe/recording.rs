@@ -68,8 +68,8 @@ impl TokenTextIds {
 }
 
 impl Recording {
-    /// Returns the recording of an answer. The log-probabilities of the prompt are assigned to these tokens, whatever
-    /// ids the server gives.
+    /// Returns the recording of an answer. The log-probabilities of the prompt are assigned to these tokens, regardless
+    /// of the ids that the server gives.
     pub(crate) fn new(
         text: &str,
         prompt: &[u32],
@@ -237,7 +237,7 @@ fn tensors(pass: usize, places: &[Option<&TokenPosition>]) -> Vec<(TensorRow, Ve
     written
 }
 
-/// Returns the top tokens with known ids, each once, up to the first token with an unknown id.
+/// Returns the top tokens with known ids, each once. Stops at the first token with an unknown id.
 fn top(place: &TokenPosition) -> Vec<(u32, f32)> {
     let mut sorted: Vec<&TokenLogprob> =
         place.top.iter().filter(|named| named.logprob.is_some_and(f64::is_finite)).collect();

@@ -82,9 +82,9 @@ fn rounding_of_sum(place: &TokenPosition) -> f64 {
     f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64
 }
 
-/// Checks that the top tokens leave some probability for all other tokens. Skips positions at which the least likely
-/// top token is less likely than the rounding error. If the top tokens have all of the probability at all other
-/// positions, the softmax probably ran over the top tokens only.
+/// Checks that the top tokens leave some probability for all other tokens. Positions whose least likely top token
+/// is less likely than the rounding error are skipped. If the top tokens have all of the probability at every other
+/// position, the softmax was probably computed over the top tokens only.
 pub(crate) fn leave_a_share(places: &[TokenPosition]) -> (Verdict, String) {
     let step = coarseness(places);
     let shares = places.iter().filter_map(|place| {
@@ -178,8 +178,8 @@ pub(crate) fn determinism(
     Ok((checks, apart))
 }
 
-/// Returns a failed check of the prefix cache if all answers that may use the cache differ, and the answer without
-/// the cache is the first one.
+/// Returns a failed check of the prefix cache, if all answers that may use the cache differ from the first answer,
+/// and the answer without the cache equals it.
 fn of_prefixes(checks: &[ProbeCheck]) -> Option<ProbeCheck> {
     let [again, among, cold, rest @ ..] = checks else { return None };
     let mut warm = [again, among].into_iter().chain(rest).filter_map(|check| check.verdict);
@@ -192,8 +192,8 @@ fn of_prefixes(checks: &[ProbeCheck]) -> Option<ProbeCheck> {
     })
 }
 
-/// Returns the worst verdict of several answers, and the largest difference of log-probabilities to the first
-/// answer among those that pass.
+/// Returns the worst verdict of several answers, and the largest difference of log-probabilities between the first
+/// answer and those that pass.
 fn together(
     name: &str,
     answers: Vec<ServerAnswer<GreedyContinuation>>,
@@ -248,8 +248,8 @@ fn different(texts: usize) -> String {
     if texts == 1 { "one text".to_owned() } else { format!("{texts} different texts") }
 }
 
-/// Returns the upper 95 % bound of the share of different answers if none of `count` differs: 0.05 = (1 -
-/// p)^n.
+/// Returns the upper 95 % bound p of the share of different answers, if none of `count` answers differs: 0.05 = (1
+/// - p)^count.
 fn rule(count: usize) -> f64 {
     1.0 - 0.05f64.powf(1.0 / count as f64)
 }
@@ -328,7 +328,7 @@ fn beginning(prompt: &ProbePrompt, part: usize, parts: usize) -> ProbePrompt {
     ProbePrompt { ids, text }
 }
 
-/// Sends a longer prompt first, whose cached prefix may then be used for the request.
+/// Sends a longer prompt first. The server may then use its cached prefix for the request.
 fn after_longer(
     server: &dyn ServerApi,
     asked: &ContinuationRequest,
@@ -344,7 +344,7 @@ fn after_longer(
     server.generate(asked)
 }
 
-/// Compares the log-probabilities of generated tokens with those of the same tokens as a prompt.
+/// Compares the log-probabilities of generated tokens with those of the same tokens in a prompt.
 ///
 /// # Errors
 /// If the server fails.

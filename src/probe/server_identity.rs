@@ -44,7 +44,7 @@ impl ServerProtocol {
         }
     }
 
-    /// Returns the path that identifies the protocol, and a JSON pointer that only its response has.
+    /// Returns the path by which the protocol is recognised, and a JSON pointer that exists only in its response.
     fn sign(self) -> (&'static str, &'static str) {
         match self {
             ServerProtocol::LlamaServer => ("/props", "/default_generation_settings"),

@@ -87,8 +87,8 @@ impl ServerApi for Sglang<'_> {
     }
 }
 
-/// Joins a piece of a stream. A piece has the whole text so far, or only the new part with
-/// `--incremental-streaming-output`.
+/// Joins a piece of a stream. A piece contains the whole text so far, or with `--incremental-streaming-output` only
+/// the new part.
 fn grown(whole: GreedyContinuation, piece: GreedyContinuation) -> GreedyContinuation {
     let tells_all = piece.places.starts_with(&whole.places) && piece.text.starts_with(&whole.text);
     if tells_all { piece } else { GreedyContinuation::joined([whole, piece]) }

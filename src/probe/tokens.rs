@@ -69,7 +69,7 @@ pub fn tokenization(
     ))
 }
 
-/// Describes the first difference of two lists of ids, by its name if it is a known mistake.
+/// Describes the first difference between two lists of ids. If it is a known mistake, gives its name.
 fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
     let named = match (theirs, ours) {
         ([first, rest @ ..], _) if rest == ours && ours.first() == Some(first) => {
@@ -90,7 +90,7 @@ fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
     format!("{text}: {named}")
 }
 
-/// A conversation whose every word must appear in the rendered text.
+/// A conversation. The rendered text must contain all of its words.
 pub const CONVERSATION: [ConversationMessage; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
@@ -105,8 +105,8 @@ pub struct ModelTemplate {
     pub has_a_date: bool,
 }
 
-/// Checks that a server's template is the model's: compares the text if it is known; otherwise looks for markers that
-/// are not tokens of the model, a repeated BOS token, and missing messages.
+/// Checks that a server's template is the model's. Compares the rendered text if it is known. Otherwise looks for
+/// markers that are not tokens of the model, a repeated BOS token, and missing messages.
 ///
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.

@@ -21,17 +21,18 @@ pub(crate) struct PythonEnvironment {
 
 /// Subfolder of an environment with its programs.
 const PROGRAMS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
-/// Name of an environment inside its temporary folder.
+/// Name of the environment's folder inside its temporary folder.
 const PART: &str = "environment";
 /// Name of the program that `build_dump_llama_cpp.sh` makes.
 const LLAMA_CPP: &str = "dump_llama_cpp";
 /// Python code that prints which of the given modules are missing, and fails if Python is too old. It imports
-/// nothing before that check, since an old Python ignores `PYTHONSAFEPATH`.
+/// nothing before the check of the version, since an old Python ignores `PYTHONSAFEPATH`.
 const LOOK: &str = "import sys\n\
     if sys.version_info < (3, 11): sys.exit('error: Python is %d.%d, expected 3.11 or newer' % sys.version_info[:2])\n\
     import importlib.util as u\n\
     print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
-/// Variable that stops Python from importing modules from the current directory, where `-c` and `-m` look first.
+/// Variable that stops Python from importing modules from the current directory, which `-c` and `-m` would search
+/// first.
 const SAFE_PATH: &str = "PYTHONSAFEPATH";
 /// Environment variables that add folders to Python's search for modules. They are unset in environments that xcheck made.
 const ELSEWHERE: [&str; 2] = ["PYTHONPATH", "PYTHONHOME"];
@@ -186,7 +187,7 @@ impl Installer {
         match (uv, python) {
             (Some(uv), _) => Ok(Self::Uv(uv)),
             (None, Some(python)) => check_python(engine, &python).map(|()| Self::Pip(python)),
-            (None, None) => unreachable!("refused above"),
+            (None, None) => unreachable!("the check above requires uv or Python"),
         }
     }
 
@@ -271,7 +272,7 @@ impl Installer {
 const OFFLINE: &str = "the packages come from PyPI; check the network (proxy: HTTPS_PROXY; mirror: PIP_INDEX_URL, \
                        UV_INDEX_URL), or name the Python of an existing environment with --python";
 
-/// Returns a command without variables that add other module folders.
+/// Returns a command from which variables that add other module folders are removed.
 fn alone(program: &Path) -> Command {
     let mut command = Command::new(program);
     ELSEWHERE.iter().for_each(|variable| _ = command.env_remove(variable));

@@ -109,7 +109,7 @@ package! {
     "watcher.py"
 }
 
-/// Time that a worker has to end after its output has ended.
+/// Time in which a worker must end after its output has ended.
 const END: Duration = Duration::from_secs(1);
 
 /// A running worker. Dropping it ends the process.
@@ -140,7 +140,7 @@ impl EvaluatorProcess {
         let program = PathBuf::from(command.get_program());
         let mut child = command.spawn().map_err(Error::io("start", &program))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let (input, output) = pipes.expect("both were asked for");
+        let (input, output) = pipes.expect("stdin and stdout of the worker are pipes");
         let (process, output) = WatchedProcess::new(child, output, limit);
         Ok((Self { process, log, limit }, input, output))
     }
@@ -157,7 +157,7 @@ impl EvaluatorProcess {
         }
     }
 
-    /// Returns the error to report for `error`: if the worker has died, with the last line that it wrote.
+    /// Returns the error to report for `error`. If the worker has died, the error contains the last line that it wrote.
     pub(crate) fn explain(&self, error: Error) -> Error {
         if self.process.is_stalled() {
             let seconds = self.limit.as_secs();

@@ -1,7 +1,7 @@
 //! References made on this machine: the environment of an engine, made once, and a dump by the engine's
 //! script.
 //!
-//! Every output gets its final name when it is complete ([`PendingOutput`]). Options, progress and questions
+//! Every output gets its final name only when it is complete ([`PendingOutput`]). Options, progress and questions
 //! to the user are in `cli`.
 
 mod dump_request;

@@ -1,4 +1,4 @@
-//! Files that one process at a time makes, in a temporary folder until they are complete.
+//! Files that only one process at a time makes. They are in a temporary folder until they are complete.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct PendingOutput {
     place: PathBuf,
     _held: Option<File>,
-    /// Temporary folder of this attempt. A killed attempt that still runs writes into a deleted folder.
+    /// Temporary folder of this attempt. If a killed attempt is still running, it writes into a deleted folder.
     folder: TempDir,
     _parents: CreatedFolders, // dropped after the folder inside them
     _lock: File,
@@ -125,8 +125,8 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// Returns true if no process works in the folder. A process with another cache folder has another lock, so the
-/// folder's own lock decides.
+/// Returns true if no process works in the folder. The lock file inside the folder decides, because a process with
+/// another cache folder has another lock.
 fn is_left(folder: &Path) -> bool {
     match File::open(folder.join(HELD)) {
         Ok(held) => held.try_lock().is_ok(),

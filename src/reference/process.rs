@@ -1,4 +1,4 @@
-//! Long-running programs. Their output goes to a log file and, line by line, to an observer.
+//! Long-running programs. Their output goes to a log file, and line by line to an observer.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,7 +20,7 @@ pub(super) struct ProcessTask<'t> {
     pub(crate) log: &'t Path,
 }
 
-/// Returns the reason for the end of a program: its last line, and the signal that has killed it.
+/// Returns the reason why a program ended: its last line, and the signal that killed it.
 pub(super) fn reason_of_end(status: ExitStatus, last_line: &str) -> String {
     match (last_line, status.code()) {
         ("", _) => status.to_string(),
@@ -89,7 +89,7 @@ impl ErrorLines {
         line.clone_into(&mut self.last);
     }
 
-    /// Returns the line that explains a failure: the one that starts with "error", else the last line, as for a
+    /// Returns the line that explains a failure: the one that starts with "error", or otherwise the last line, as for a
     /// Python exception.
     fn reason(&self) -> &str {
         let reason = if self.error.is_empty() { &self.last } else { &self.error };

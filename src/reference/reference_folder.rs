@@ -38,7 +38,7 @@ impl ReferenceFolder {
         self.folder.join("environments").join(engine.environment())
     }
 
-    /// Returns the lock file that lets one process at a time make something.
+    /// Returns the lock file that ensures that only one process makes an output.
     pub fn lock(&self, what: &str) -> PathBuf {
         self.folder.join("locks").join(what)
     }
@@ -58,8 +58,8 @@ impl ReferenceFolder {
         self.write_out("reference-scripts", engine.name(), &scripts)
     }
 
-    /// Writes files to a folder of this kind and name. Its name contains their hash, so it never has other
-    /// files.
+    /// Writes files to a folder of this kind and name. The folder's name contains the hash of the files, so it never
+    /// contains other files.
     ///
     /// # Errors
     /// If the files cannot be written.

@@ -18,7 +18,7 @@ pub(super) struct WatchedProcess {
 /// The standard output of a watched process.
 pub(crate) struct WatchedOutput {
     output: ChildStdout,
-    /// Receives true before a read, and false after it.
+    /// Channel that receives true before a read and false after it.
     reads: Sender<bool>,
 }
 
@@ -37,7 +37,7 @@ impl WatchedProcess {
         (watched, WatchedOutput { output, reads })
     }
 
-    /// Calls a function with the process.
+    /// Locks the process and calls a function with it.
     pub(super) fn with<T>(&self, function: impl FnOnce(&mut Child) -> T) -> T {
         function(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner))
     }

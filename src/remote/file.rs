@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Maximum accepted file length in bytes. Memory is allocated per block, and a server may state any length.
 const LONGEST: usize = 1 << 42;
-/// Maximum read-ahead, in bytes. It doubles with each sequential read.
+/// Maximum read-ahead in bytes. The read-ahead doubles with each sequential read.
 const FURTHEST_AHEAD: usize = 4 << 20;
 
 /// A pinned remote file with its cached blocks.
@@ -39,7 +39,7 @@ struct PinnedRemoteFile {
     /// True if the server supports range requests.
     in_parts: bool,
     blocks: CachedBlocks,
-    /// Lock that lets one thread at a time download; the next one may then find its blocks.
+    /// Lock that lets only one thread at a time download. The next thread may then find the blocks it needs.
     reading: Mutex<SequentialRead>,
 }
 
@@ -93,8 +93,8 @@ pub(super) fn open(transport: &Arc<dyn Transport>, kept: &DiskCache, url: &Url) 
     Ok(Ok(LazyBytes::of(Arc::new(file), bytes)))
 }
 
-/// Returns the cache key of this content and its description. A strong `ETag` identifies the content whatever the
-/// query is; a weak one (`W/`) or a date does not if the query may choose among files.
+/// Returns the cache key and the description of this content. A strong `ETag` identifies the content regardless of
+/// the query. A weak one (`W/`) or a date does not, if the query may choose among files.
 fn key(url: &Url, home: &str, pin: &str, total: usize) -> (String, String) {
     let about = format!("{}\n{pin}\n{total} bytes\n", url.shown());
     let mut hash = Sha256::new_with_prefix(&about);
@@ -132,7 +132,7 @@ impl ByteSource for PinnedRemoteFile {
 }
 
 impl SequentialRead {
-    /// Returns the end of the range to read: with read-ahead if reading is sequential.
+    /// Returns the end of the range to read. Includes read-ahead if reading is sequential.
     fn further(&mut self, run: &Range<usize>, len: usize) -> usize {
         let goes_on = run.start == self.end && run.len() <= BLOCK;
         self.ahead = if goes_on { (2 * self.ahead).clamp(BLOCK, FURTHEST_AHEAD) } else { 0 };
@@ -190,7 +190,7 @@ impl PinnedRemoteFile {
         Ok(())
     }
 
-    /// Sends one request for the bytes from `at` on.
+    /// Sends one request for the bytes that start at `at`.
     fn once(&self, at: &mut usize, end: usize) -> Result<(), RequestFailure> {
         let answer = self.transport.get(&self.url, &(*at..end), Some(&self.tag))?;
         let total = self.blocks.bytes().len();
@@ -229,7 +229,7 @@ impl PinnedRemoteFile {
     }
 }
 
-/// Retries temporary failures.
+/// Repeats a request after temporary failures.
 fn with_patience<T>(mut ask: impl FnMut() -> Result<T, RequestFailure>) -> Result<T, RequestFailure> {
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {

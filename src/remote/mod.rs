@@ -1,9 +1,9 @@
 //! Files behind a URL: weights and dumps are read by HTTP ranges, from any server or bucket, and only where
 //! needed.
 //!
-//! A file is pinned by its `ETag` or its date when it is opened; a changed file ends the run. Downloaded
-//! blocks are cached under that version, with checksums, and are not downloaded again. Messages and reports
-//! never show a URL's query or user info, which may be a signature or a password.
+//! A file is pinned by its `ETag` or its date when it is opened. If the file has changed later, the run ends.
+//! Downloaded blocks are cached under that version, with checksums, and are not downloaded again. Messages and
+//! reports never show a URL's query or user info, which may be a signature or a password.
 
 #[cfg(feature = "cloud")]
 mod cloud;
@@ -111,7 +111,7 @@ impl FileStore for RemoteFolder {
         !extension.is_some_and(|extension| FILES.contains(&extension))
     }
 
-    /// Some buckets report a missing file as forbidden.
+    /// Finds a file of the folder. Some buckets report a missing file as forbidden.
     fn find(&self, path: &Path) -> Result<Option<FileBytes>> {
         Ok(self.get(path)?.ok().map(|data| FileBytes { path: path.to_owned(), data }))
     }

@@ -17,7 +17,7 @@ pub(super) const LONGEST_TAG: usize = 200;
 
 /// A transport for range requests. Several threads may send requests at once.
 pub(super) trait Transport: Send + Sync {
-    /// Requests a byte range of a file, with its version `pin` if known. A server may return the whole file;
+    /// Requests a byte range of a file, with its version `pin` if known. If the server returns the whole file instead,
     /// the response says so.
     fn get(
         &self,
@@ -26,7 +26,7 @@ pub(super) trait Transport: Send + Sync {
         pin: Option<&str>,
     ) -> Result<RangeResponse, RequestFailure>;
 
-    /// Returns text that distinguishes equal addresses of two stores, such as the endpoint.
+    /// Returns text that distinguishes two stores with equal addresses, such as the endpoint.
     fn home(&self) -> &str {
         ""
     }
@@ -35,7 +35,7 @@ pub(super) trait Transport: Send + Sync {
 /// Reason why a request failed.
 #[derive(Clone, Debug)]
 pub(super) enum RequestFailure {
-    /// A later attempt may succeed; the server may have given a time.
+    /// A later attempt may succeed. The server may have stated when.
     Passing(String, Option<Duration>),
     /// The file does not exist, or access is denied.
     Absent(String),

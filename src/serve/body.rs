@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::serve::connections::Connection;
 use crate::serve::error_response::ErrorResponse;
 
-/// Maximum number of bodies of the largest size in memory at the same time.
+/// Maximum number of bodies of the largest size that are in memory at the same time.
 const LARGEST: usize = 32;
-/// Largest body, in bytes, that is read without reserving memory. Each connection has at most one.
+/// Size in bytes up to which a body is read without reserving memory. Each connection has at most one such body.
 const SMALL: usize = 64 << 10;
 /// Maximum time that a body waits for memory.
 const ROOM: Duration = Duration::from_secs(1);

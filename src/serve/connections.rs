@@ -27,7 +27,7 @@ const MOST: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum size of a request head in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Wait after a connection could not be accepted because the system has no more handles.
+/// Wait after a connection could not be accepted because the system has no more file handles.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until `ending`, then waits for unfinished requests.
@@ -138,7 +138,7 @@ impl WaitingConnections {
 #[derive(Clone)]
 pub(crate) struct Connection(Arc<ConnectionSlot>);
 
-/// A connection's slot among the waiting connections.
+/// Entry of a connection in the list of waiting connections.
 struct ConnectionSlot {
     waiting: Arc<WaitingConnections>,
     number: Mutex<Option<u64>>,
@@ -153,7 +153,8 @@ impl Connection {
         connection
     }
 
-    /// Marks the connection as waiting for its client until the guard is dropped; it may then be closed for another.
+    /// Marks the connection as waiting for its client until the guard is dropped. It may then be closed in favour of
+    /// another connection.
     pub(crate) fn wait_for_client(&self) -> impl Drop + use<> {
         self.0.enter();
         ClientWait(self.clone())
@@ -214,7 +215,7 @@ impl Drop for AnswerGuard {
     }
 }
 
-/// A response body. When it is sent, its connection waits for the client again.
+/// A response body. When it has been sent, its connection waits for the client again.
 struct AnswerBody {
     body: Body,
     _answering: AnswerGuard,

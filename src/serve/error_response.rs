@@ -17,7 +17,7 @@ pub(crate) struct ErrorResponse {
     message: String,
     param: Option<String>,
     code: Option<&'static str>,
-    /// True if the same request may be answered soon.
+    /// True if the same request may succeed later.
     is_passing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Fields of a request. Each is read once. Unread fields are rejected, unless they have no effect.
+//! Fields of a request. Each field is read once. Fields that are not read are rejected, unless they have no effect.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -78,7 +78,7 @@ impl Fields {
         serde_json::from_value(value).map(Some).map_err(refuse)
     }
 
-    /// Takes a boolean field; false if it is missing.
+    /// Takes a boolean field. Returns false if it is missing.
     ///
     /// # Errors
     /// If it is not a boolean.

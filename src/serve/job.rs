@@ -35,7 +35,7 @@ pub(crate) enum SequenceOutcome {
     Failed,
 }
 
-/// Payload that unwinds a pass whose client has disconnected. It is not a panic, and nothing is printed.
+/// Payload that unwinds a pass when its client has disconnected. It is not a panic, and nothing is printed.
 struct ClientDisconnect;
 
 /// A tap that ends a pass when the client has disconnected. It reads no values.
@@ -98,8 +98,8 @@ impl<'s> SequenceJob<'s> {
         self.outcome = Some(SequenceOutcome::Failed);
     }
 
-    /// Reads the prompt or computes the next token, and sends the event. If the client has disconnected, the
-    /// step ends within a layer.
+    /// Reads the prompt or computes the next token, and sends the event. If the client has disconnected, the step ends
+    /// before the next layer.
     pub(crate) fn step(&mut self) {
         let stepped = catch_unwind(AssertUnwindSafe(|| lazy_bytes::caught(|| self.advance())));
         self.has_read = true;

@@ -91,7 +91,7 @@ struct App {
     answers: AtomicUsize,
     /// Memory for request bodies.
     bodies: BodyMemory,
-    /// Permits for parsing bodies, since a parsed body needs a multiple of its size.
+    /// Permits for parsing bodies, because parsing takes several times the memory of the body.
     looking: Arc<Semaphore>,
 }
 

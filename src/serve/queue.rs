@@ -48,7 +48,7 @@ pub(crate) enum SequenceEvent {
 pub(crate) struct SequenceEnd {
     /// Reason for the end: "stop" or "length".
     pub(crate) reason: &'static str,
-    /// Remaining text that was held back for stop strings.
+    /// Remaining text that was held back because a stop string might have started in it.
     pub(crate) text: String,
 }
 
@@ -100,8 +100,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the waiting sequences that may start while `running` are being computed, possibly none. If nothing is
-    /// running, waits for a sequence. Returns `None` after shutdown.
+    /// Returns the waiting sequences that may start while `running` sequences are being computed, possibly none. If no
+    /// sequence is running, waits for one. Returns `None` after shutdown.
     pub(crate) fn next(&self, running: usize) -> Option<Vec<SequenceRequest>> {
         let mut state = self.lock();
         loop {

@@ -191,7 +191,7 @@ pub(crate) fn conversation(fields: &mut Fields) -> Result<Conversation, ErrorRes
     Ok(conversation)
 }
 
-/// Converts a message so that its content is one text. Parts are joined by newlines, as in vLLM.
+/// Converts a message so that its content is a single text. Parts are joined by newlines, as in vLLM.
 fn plain(mut message: Value) -> Result<Value, ErrorResponse> {
     let refuse =
         |problem: &str| Err(ErrorResponse::invalid(Some("messages"), format!("messages: {problem}")));

@@ -61,7 +61,7 @@ async fn counted(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     response
 }
 
-/// Reads the body within the size limit and parses its fields. Also returns the permit for parsing.
+/// Reads a body within the size limit and parses its fields. Also returns the permit for parsing.
 async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePermit), ErrorResponse> {
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -221,7 +221,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.text(app.queue.lengths())).into_response()
 }
 
-/// Runs work that is too long for the async threads.
+/// Runs work on a separate thread that would block the async threads for too long.
 async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ErrorResponse> + Send + 'static,
 ) -> Result<T, ErrorResponse> {

@@ -23,7 +23,7 @@ pub(crate) struct TokenPiece {
 pub(crate) struct SequenceText<'t> {
     stream: Option<TextStream<'t>>,
     stops: Vec<String>,
-    /// Text held back because a stop string may begin there.
+    /// Text that is held back because a stop string may start in it.
     held: String,
     /// Number of characters so far, including held-back text.
     length: usize,
@@ -63,7 +63,7 @@ impl<'t> SequenceText<'t> {
         Ok(TokenPiece { id, text, offset, scored })
     }
 
-    /// Returns a token that ends the text and has no text itself.
+    /// Returns a token that ends the text and has no text of its own.
     pub(crate) fn silent(&self, id: u32, scored: Option<TokenScore>) -> TokenPiece {
         TokenPiece { id, text: String::new(), offset: self.length, scored }
     }
@@ -112,8 +112,8 @@ impl<'t> SequenceText<'t> {
 /// Names of tokens in lists of log-probabilities. Each id has one name, independent of its position.
 pub(crate) struct TokenNames {
     tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// A token of plain text and the length of its text. Another token is decoded after it, as in the middle
-    /// of a text.
+    /// A token of plain text, and the length of its text. Other tokens are decoded after it, so that they are decoded
+    /// as in the middle of a text.
     anchor: Option<(u32, usize)>,
 }
 

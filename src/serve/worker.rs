@@ -7,9 +7,9 @@ use crate::serve::error_response::ErrorResponse;
 use crate::serve::job::{SequenceJob, SequenceOutcome};
 use crate::serve::queue::SequenceEvent;
 
-/// Computes accepted sequences until shutdown, one token of each running sequence in turn. Each sequence has
-/// its own cache and shares no product with others, so its bits are the same as alone. Only one prompt is
-/// read at a time, which limits memory.
+/// Computes accepted sequences until shutdown, one token of each running sequence in turn. Each sequence has its
+/// own cache and shares no product with others, so its bits are the same as if it ran alone. Only one prompt is
+/// read at a time, to limit memory.
 pub(crate) fn work(app: &App) {
     let mut running: Vec<SequenceJob> = Vec::new();
     while let Some(orders) = app.queue.next(running.len()) {

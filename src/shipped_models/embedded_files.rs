@@ -1,4 +1,4 @@
-//! Files inside the program: the minimum that the main command needs on a machine without other files.
+//! Files embedded in the program: the minimum for the main command to work on a machine without other files.
 
 /// A file of `checkpoints`: its path and content.
 pub(super) type EmbeddedFile = (&'static str, &'static [u8]);

@@ -1,4 +1,4 @@
-//! Tap that replaces results by those of changed operations.
+//! Tap that replaces results by the results of changed operations.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::tracing::TracedNumerics;
 /// A change with the layers it applies to.
 #[derive(Clone, Debug)]
 pub struct Supposition {
-    /// Alternative changes; the one that applies at a site is used.
+    /// Alternative changes. At each site, the one that applies there is used.
     pub change: Vec<OperationChange>,
     /// Layers that the change applies to; `None` for all.
     pub layers: Option<BTreeSet<usize>>,
@@ -26,8 +26,8 @@ impl Supposition {
         Self { change: vec![change], layers: None }
     }
 
-    /// Parses `KEY=VALUE`, and applies the change in all layers; `KEY=VALUE@layer-2` and `KEY=VALUE@layer-0+2` in these
-    /// layers alone.
+    /// Parses `KEY=VALUE`, which applies the change in all layers, or `KEY=VALUE@layer-2` and `KEY=VALUE@layer-0+2`,
+    /// which apply it in these layers only.
     ///
     /// # Errors
     /// See [`OperationChange::named`].
@@ -36,7 +36,7 @@ impl Supposition {
         Ok(Self { change: OperationChange::named(text)?, layers })
     }
 
-    /// Limits the change to these layers, or to those of them that it applies to.
+    /// Limits the change to these layers. If it was limited before, only the layers in both limits remain.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
         let own = self.layers.as_ref();
         let layers = layers.into_iter().filter(|layer| own.is_none_or(|own| own.contains(layer)));
@@ -75,14 +75,13 @@ pub struct ChangeTap<'c> {
     suppositions: &'c [Supposition],
     /// True if the tap drops each value's origin, which saves memory.
     forgets: bool,
-    /// Positions of the known passes. Each pass begins at its embeddings and at the position where the previous pass
-    /// ended.
+    /// Positions of the known passes. A pass starts at its embeddings, at the position where the previous pass ended.
     passes: Vec<Range<usize>>,
     /// Tokens that were read, from the embeddings of each pass or as given.
     tokens: Vec<u32>,
     /// Number of operations that were changed.
     pub made: Cell<usize>,
-    /// First site at which a changed operation gave other values.
+    /// First site at which a changed operation gave different values.
     pub first: Cell<Option<Site>>,
 }
 

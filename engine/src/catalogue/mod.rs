@@ -93,7 +93,7 @@ impl OperationChange {
         Self { entry, value, point: None, passes: None, heads: None }
     }
 
-    /// Returns every change that applies at a site, with the values to try if none can be estimated.
+    /// Returns every change that applies at a site, with the values that are tried if none can be estimated.
     pub fn applicable(at: &SiteContext) -> Vec<Self> {
         let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
         let all = known.flat_map(|entry| entry.usual_at(at).into_iter().map(move |value| (entry, value)));
@@ -185,8 +185,8 @@ impl OperationChange {
             .and_then(crate::ops::attention::faults::key_rotation::meaning)
     }
 
-    /// Returns the entry's tap if the entry has exactly one, and another entry has the same kind and values. The tap then
-    /// distinguishes the two entries.
+    /// Returns the entry's tap, if the entry has exactly one and another entry has the same kind and values. The tap
+    /// then distinguishes the two entries.
     fn place(&self) -> Option<Point> {
         let CatalogueEntry { kind, at, takes, names_tap, .. } = *self.entry;
         let &[only] = at else { return None };
@@ -240,7 +240,7 @@ fn without_passes(text: &str) -> Result<(&str, Option<PassRestriction>), String>
     }
 }
 
-/// Returns a message for a configuration key whose value may be counted differently from the change's value.
+/// Returns a message for a configuration key whose value may be defined differently from the change's value.
 fn of_a_key(name: &str) -> Option<String> {
     let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
     Some(format!("'{name}' is a configuration key; the cause is called {}={}", entry.kind, entry.takes))

@@ -19,7 +19,7 @@ pub enum PassRestriction {
     Decode,
     /// The pass with this number, counted from 0.
     Pass(usize),
-    /// Tokens from this position on.
+    /// Tokens at this position and after it.
     From(usize),
 }
 
@@ -54,8 +54,8 @@ impl PassRestriction {
         }
     }
 
-    /// Returns the changed value where the restriction allows it, and the unchanged value elsewhere. Returns `None` if
-    /// the change applies to no value of the pass.
+    /// Returns the changed value where the restriction allows it, and the unchanged value elsewhere. `None` if the
+    /// change applies to no value of the pass.
     pub(super) fn limited(self, at: &SiteContext, changed: Tensor) -> Option<Tensor> {
         let Self::From(first) = self else { return Some(changed) };
         if first <= at.positions.start {

@@ -2,7 +2,7 @@
 
 use crate::change::rounded_to;
 
-/// Maximum number of wrong elements; more have another cause.
+/// Maximum number of wrong elements. A larger number has another cause.
 pub(crate) const MOST_ELEMENTS: usize = 4;
 
 /// Parses `5=0.25,77=1`.

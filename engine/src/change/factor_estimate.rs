@@ -1,4 +1,5 @@
-//! Least-squares estimate of a factor, its uncertainty, and the number with the fewest digits within the uncertainty.
+//! Least-squares estimate of a factor, with its uncertainty and the number with the fewest digits within the
+//! uncertainty.
 
 use crate::change::{ChangeValue, SiteContext, rounded_to};
 use crate::exact::Float;
@@ -25,7 +26,7 @@ impl FactorEstimate {
         (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
     }
 
-    /// Raises the uncertainty to at least `part` of the factor, since people choose numbers with few digits.
+    /// Raises the uncertainty to at least `part` of the factor, because people choose numbers with few digits.
     pub(crate) fn chosen_within(self, part: f64) -> Self {
         Self { error: self.error.max(part * self.factor.abs()), ..self }
     }

@@ -1,4 +1,4 @@
-//! Families of causes: the part of a model or of a run that goes wrong.
+//! Families of causes: the part of a model or of a run that is wrong.
 
 use serde::{Serialize, Serializer};
 

@@ -158,7 +158,7 @@ kinds! {
         WeightLayout "weight_layout" "the decoding of the blocks of a quantised weight";
         BiasMissing "bias_missing" "a missing bias";
         BiasScale "bias_scale" "the number of times that a bias is added; ranks:2 means once by each of 2 devices";
-        PartialSum "partial_sum" "the input columns that a product adds up: 1/2 is the first of two equal parts, rank:1/2 that of a device";
+        PartialSum "partial_sum" "the input columns that a product adds up: 1/2 means the first of two equal parts, rank:1/2 those of the first of two devices";
         WeightShards "weight_shards" "shards of a weight in another order, or one of them repeated";
         WeightLowRank "weight_low_rank" "a weight that differs by a matrix of low rank, such as an adapter (LoRA)";
         WeightGroups "weight_groups" "scales and zero points of the groups of a quantised weight";

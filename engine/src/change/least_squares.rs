@@ -1,6 +1,6 @@
-//! Linear least squares with several unknowns, for readers of changes.
+//! Linear least squares with several unknowns, for estimating the values of changes.
 
-/// Share of the mean square of the unknowns' features that is added to the diagonal, so that unknowns without influence
+/// Share of the unknowns' mean squared features that is added to the diagonal, so that unknowns without influence
 /// stay near 0.
 const RIDGE: f64 = 1e-9;
 
@@ -25,7 +25,7 @@ impl LeastSquares {
         }
     }
 
-    /// Adds the equation `features · x = y`, unless a number has no meaning.
+    /// Adds the equation `features · x = y`, unless one of its numbers is NaN.
     pub(crate) fn add(&mut self, features: &[f64], y: f64) {
         if !y.is_finite() || features.iter().any(|x| !x.is_finite()) {
             return;
@@ -71,7 +71,7 @@ impl LeastSquares {
 /// Largest distance of an estimated gain from the number that it is rounded to.
 const NEAR: f64 = 0.1;
 
-/// Returns the small whole number or simple fraction near an estimate: a number of times that something is added.
+/// Returns the small integer or simple fraction near an estimate. Such numbers state how often something is added.
 pub(crate) fn plain_gain(estimate: f64) -> Option<f64> {
     let whole = estimate.round();
     let plain = [whole, 0.5].into_iter().filter(|plain| plain.abs() <= 8.0);

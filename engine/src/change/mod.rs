@@ -32,7 +32,7 @@ pub use site_context::SiteContext;
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
 
-/// Value of a change: a number, a word, or nothing if there is only one variant.
+/// Value of a change: a number, a word, or nothing if there is only one variant of the change.
 #[derive(Clone, Debug)]
 pub enum ChangeValue {
     /// No value: there is only one variant.
@@ -108,17 +108,17 @@ pub struct CatalogueEntry {
     pub(crate) own: fn(&SiteContext) -> ChangeValue,
     /// Computes the changed operation from the same inputs; `None` if the change does not apply.
     pub(crate) compute: fn(&SiteContext, &ChangeValue) -> Option<Tensor>,
-    /// Estimates values from an engine's results, nearest first. Results without a meaning are NaN.
+    /// Estimates values from an engine's results, nearest first. Meaningless results are NaN.
     pub(crate) read: fn(&SiteContext, &[f64]) -> Vec<ChangeValue>,
     /// Returns values to try if none can be estimated; `None` for the words that the entry takes, or for the change
     /// without a value.
     pub(crate) usual: Option<fn(&SiteContext) -> Vec<ChangeValue>>,
-    /// Returns more values, to try where a run is cheap and no usual value explains a dump.
+    /// Returns more values, which are tried if a run is cheap and no usual value explains a dump.
     pub(crate) sweep: fn(&SiteContext) -> Vec<ChangeValue>,
 }
 
-/// Entries are the same if they change the same taps in the same way. Their addresses may differ: the compiler may
-/// copy what a reference in a static points to.
+/// Compares two entries: they are equal if they change the same taps in the same way. Their addresses may differ,
+/// because the compiler may copy what a static's reference points to.
 impl PartialEq for CatalogueEntry {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind && self.at == other.at
@@ -126,8 +126,8 @@ impl PartialEq for CatalogueEntry {
 }
 
 impl CatalogueEntry {
-    /// Returns true if the entry accepts a value of this kind. Every entry with values accepts a number; it accepts a
-    /// word only if an example is a word.
+    /// Returns true if the entry accepts a value of this kind. Every entry that takes a value accepts a number. It
+    /// accepts a word only if an example is a word.
     pub fn may_take(&self, value: &ChangeValue) -> bool {
         let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
         match value {
@@ -137,7 +137,7 @@ impl CatalogueEntry {
         }
     }
 
-    /// Returns values to try at a site if none can be estimated, without those of an inner operation.
+    /// Returns the values to try at a site if none can be estimated, without those of an inner operation.
     pub(crate) fn usual(&self, at: &SiteContext) -> Vec<ChangeValue> {
         match self.usual {
             Some(usual) => usual(at),

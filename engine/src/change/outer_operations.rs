@@ -1,5 +1,6 @@
 //! Outer operations, which are applied to the result of another operation at the same tap: a factor, a soft cap, or
-//! joining the rotated part of heads with the other part. If the inner operation is changed, the outer ones stay.
+//! joining the rotated part of heads with the other part. If the inner operation is changed, the outer ones stay
+//! the same.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ enum OuterOperation {
 struct JoinedPart {
     tensors: Vec<Tensor>,
     index: Arc<[(usize, usize)]>,
-    /// Number of the part's tensor.
+    /// Index of the tensor that contains the part.
     part: usize,
 }
 
@@ -50,7 +51,7 @@ impl JoinedPart {
         n.gathered(&tensors, shape, |flat| self.index[flat])
     }
 
-    /// Returns the part's values; values that are not among the joined ones are NaN.
+    /// Returns the values of this part. Values that do not belong to it are NaN.
     fn taken_off(&self, theirs: &[f64]) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.tensors[self.part].data().len()];
         for (&(tensor, index), &value) in self.index.iter().zip(theirs) {
@@ -161,7 +162,7 @@ impl CatalogueEntry {
         read
     }
 
-    /// Returns values to try if none can be estimated.
+    /// Returns the values to try at a site if none can be estimated.
     pub fn usual_at(&self, at: &SiteContext) -> Vec<ChangeValue> {
         let mut usual = self.usual(at);
         if let Some(inside) = inside(at) {

@@ -19,11 +19,11 @@ pub struct SiteContext<'a> {
     pub value: &'a Tensor,
     /// Numerics that computed the value.
     pub(crate) n: &'a TracedNumerics<'a>,
-    /// Parameters of the model's other sites.
+    /// Operations at the model's other sites, with their parameters.
     pub operations: &'a ModelOperations,
     /// True if the dump's heads use the other RoPE pairing and are permuted to the model's when they are read.
     pub(crate) is_turned: bool,
-    /// Tokens of the text from its beginning on; fewer than were read if they are unknown.
+    /// Tokens of the text, starting at its beginning. The list may be shorter than the text if tokens are unknown.
     pub(crate) tokens: &'a [u32],
     node: Option<Arc<Node>>,
 }
@@ -60,13 +60,13 @@ impl<'a> SiteContext<'a> {
         at.turned(self.is_turned).reading(self.tokens)
     }
 
-    /// Returns the context of another site, with the model's operation there and without its value.
+    /// Returns the context of another site, with the model's operation there but without its value.
     pub(crate) fn elsewhere(&self, site: Site) -> SiteContext<'a> {
         let node = self.operations.node(site.point, site.layer);
         SiteContext { site, positions: self.positions.clone(), node, ..*self }
     }
 
-    /// Returns the node of the operation.
+    /// Returns the recorded operation (node) of the site; `None` if none was recorded.
     pub(crate) fn node(&self) -> Option<&Node> {
         self.node.as_deref()
     }

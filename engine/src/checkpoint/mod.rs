@@ -171,7 +171,7 @@ macro_rules! points {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Point {
             $(#[doc = $meaning] $variant,)*
-            /// The output of a module, in a model that our engine does not know.
+            /// The output of a module, in a model that our engine does not support.
             Module(ModulePath),
         }
 
@@ -218,7 +218,7 @@ macro_rules! points {
                 match self { $(Point::$variant => $meaning,)* Point::Module(_) => "output of a module" }
             }
 
-            /// Returns the taps that a tap is computed from, besides weights and earlier passes. Each entry lists
+            /// Returns the taps from which a tap is computed, apart from weights and earlier passes. Each entry lists
             /// alternatives, nearest first: an architecture without the nearest tap uses the next one.
             pub fn inputs(self) -> &'static [&'static [Point]] {
                 use Point::*;
@@ -382,7 +382,7 @@ impl Point {
         }
     }
 
-    /// Returns true if the tap's type depends on the type of products only: if an engine computes only products in a
+    /// Returns true if the tap's type depends only on the type of products. If an engine computes only products in a
     /// short type, the tap's values have that type.
     pub fn is_of_products(self) -> bool {
         use Point::{
@@ -417,8 +417,8 @@ impl Point {
             || matches!(self, Logits | LastLogits)
     }
 
-    /// Returns true if the tap is an exact function of its inputs, with at most one rounding that is the same in every
-    /// engine. If a dump lacks the tap, it is computed from the inputs.
+    /// Returns true if the tap is an exact function of its inputs, apart from at most one rounding that is the same in
+    /// every engine. If a dump lacks the tap, it is computed from the inputs.
     pub fn is_derived(self) -> bool {
         use Point::*;
         matches!(self, Embed | KCache | VCache | AttnResidual | FfnResidual | BlockOut | LastLogits | Argmax)

@@ -1,4 +1,4 @@
-//! Paths of a torch model's modules, as names of taps in models that our engine does not know.
+//! Paths of a torch model's modules, which name taps in models that our engine does not support.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, PoisonError, RwLock};
@@ -15,7 +15,8 @@ const MOST: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModulePath(u32);
 
-/// All names of the program run. A name is a leaked string, so that it lives as long as the names of taps.
+/// All names used by the program run. Each name is a leaked string, so that it lives as long as the names of
+/// built-in taps.
 #[derive(Default)]
 struct KnownNames {
     names: Vec<&'static str>,

@@ -49,7 +49,7 @@ pub struct Generation<'m> {
     pub prompt_time: Duration,
     /// Time of all later passes.
     pub decode_time: Duration,
-    /// Number of later passes.
+    /// Number of passes after the prompt.
     pub decode_passes: usize,
 }
 
@@ -111,8 +111,8 @@ impl<'m> Generation<'m> {
         Ok(Some(token))
     }
 
-    /// Reads the prompt and passes the logits after each token to `seen`, some rows at a time and in order: the index
-    /// of the first row, and `[rows, V]`. The logits have the same bits as in a dump. No token is chosen yet.
+    /// Reads the prompt and passes the logits after each token to `seen`: the index of the first row, and some rows at
+    /// a time, `[rows, V]`, in order. The logits have the same bits as in a dump. No token is chosen yet.
     ///
     /// # Errors
     /// See [`Engine::read`]; also if the prompt was read before.

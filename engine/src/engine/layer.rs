@@ -26,7 +26,8 @@ pub fn run_layer(
     Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, state))
 }
 
-/// Refuses to run a part of a model whose layers read more than a residual stream.
+/// Returns an error for a model whose layers read more than a residual stream, because a part of it cannot run
+/// alone.
 pub(super) fn check_parts(model: &dyn Model) -> Result<()> {
     match model.runs_in_parts() {
         true => Ok(()),

@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::memory;
 use crate::model::{Dimensions, LayerState, Model};
 
-/// Checks the memory of independent passes over these positions: the scores and weights of one layer, `[H, T, S]` each,
-/// the residual stream, and one layer's keys and values. This is a lower bound, so that no feasible run is refused.
+/// Checks the memory of independent passes over these positions: the scores and weights of one layer, `[H, T, S]`
+/// each, the residual stream, and one layer's keys and values. This is a lower bound, so no feasible run is
+/// refused.
 ///
 /// # Errors
 /// If there is too little memory.

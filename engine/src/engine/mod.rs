@@ -30,7 +30,7 @@ use crate::weight::DType;
 pub struct RunInput {
     /// Forward passes, in order.
     pub passes: Vec<PassInput>,
-    /// Number of tokens of the prompt. The choice after the last one is the first generated token.
+    /// Number of tokens of the prompt. The choice after the last prompt token is the first generated token.
     pub prompt_len: usize,
 }
 
@@ -46,12 +46,13 @@ pub struct PassInput {
 }
 
 impl PassInput {
-    /// Creates a tapped pass over given tokens, at temperature 1.
+    /// Creates a pass over given tokens. The tap sees the pass, and the temperature is 1.
     pub fn given(tokens: &[u32]) -> Self {
         Self { tokens: Some(tokens.to_vec()), temperature: 1.0, tapped: true }
     }
 
-    /// Creates a tapped pass over the greedy choice of the previous pass, at temperature 1.
+    /// Creates a pass that reads the token chosen greedily after the previous pass. The tap sees the pass, and the
+    /// temperature is 1.
     pub fn greedy() -> Self {
         Self { tokens: None, temperature: 1.0, tapped: true }
     }
@@ -84,7 +85,7 @@ impl RunInput {
 pub struct Transcript {
     /// The tokens of each pass.
     pub passes: Vec<Vec<u32>>,
-    /// Greedy choices from the end of the prompt on.
+    /// Greedy choices, starting at the end of the prompt.
     pub generated: Vec<u32>,
     /// Greedy choice and margin after each pass.
     pub choices: Vec<GreedyToken>,
@@ -138,8 +139,8 @@ pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &RunInput) -> R
 
 /// Runs `script` from an empty state and shows every intermediate value to `tap`.
 ///
-/// Passes with given tokens go through the model together, layer by layer: each weight is read once, and keys and
-/// values of a layer are dropped after the last pass has used them.
+/// Passes with given tokens go through the model together, layer by layer. Each weight is then read only once, and
+/// keys and values of a layer are dropped after the last pass has used them.
 ///
 /// # Errors
 /// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, or the tokens exceed the
@@ -209,8 +210,8 @@ impl<'m> Engine<'m> {
         Ok(Self { model, numerics, state, passes: 0, read: Vec::new() })
     }
 
-    /// Lets layers with a sliding window keep only the keys and values that the next token sees. Their taps show only
-    /// these.
+    /// Lets layers with a sliding window keep only the keys and values that the next token sees. Their taps then show
+    /// only these.
     pub fn forgetting(mut self) -> Self {
         self.state = self.state.forgetting();
         self
@@ -289,8 +290,8 @@ impl<'m> Engine<'m> {
         Ok(streams)
     }
 
-    /// Returns a pass that reads all earlier tokens again, if the sequence grows beyond the length up to which
-    /// LongRoPE's short factors apply.
+    /// Returns a pass that reads all earlier tokens again, if the sequence becomes too long for LongRoPE's short
+    /// factors.
     fn reread(&self, length: usize) -> Option<Stream<'m>> {
         let (most, end) = (self.model.rereads_beyond()?, self.state.len());
         if end == 0 || end > most || length <= most {
@@ -330,7 +331,8 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// Returns the weights (name and type) that the numerics decode instead of computing with their stored type.
+/// Returns the weights (name and type) that the numerics decode before they compute, because they cannot use the
+/// stored type.
 pub fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Vec<(String, DType)> {
     let matrices = model.matrices().into_iter().map(|(name, matrix)| (name, matrix.dtype));
     matrices.filter(|(_, dtype)| !numerics.native_types().contains(dtype)).collect()
@@ -367,7 +369,7 @@ fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
     )))
 }
 
-/// Returns an error for a weight type that the numerics do not support; there is no silent fallback.
+/// Returns an error for a weight type that the numerics do not support. No other type is used silently.
 fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let supported = numerics.weight_types();
     let Some((name, matrix)) =

@@ -37,8 +37,8 @@ pub struct SegmentPass<'t> {
 }
 
 /// Runs a segment over `passes` and shows every value to `tap`. `start` returns the input of a pass, `[T, d]`, or
-/// `None` if it is unknown, which ends the run. Each layer reads the passes from the first on; layers outside the
-/// segment are neither read nor cached. Returns one greedy choice for each pass if the segment has the head.
+/// `None` if it is unknown, which ends the run. Each layer reads the passes from the first on. Layers outside the
+/// segment are neither read nor cached. Returns one greedy choice for each pass if the segment includes the head.
 ///
 /// # Errors
 /// The errors of `start`; if the numerics cannot compute with a weight's type, a token is outside the vocabulary, an

@@ -1,4 +1,4 @@
-//! Passes that go through the layers together: a layer's weights are read once for all passes.
+//! Passes that go through the layers together, so that a layer's weights are read once for all passes.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ pub(super) struct Stream<'m> {
     pub(crate) x: Tensor,
 }
 
-/// Runs passes through layers, each layer with its state. If no pass will follow, releases each layer's state
-/// and the memory of its weights.
+/// Runs passes through layers, each layer with its state. If no pass follows, releases each layer's state and the
+/// memory of its weights.
 pub(super) fn through(
     model: &dyn Model,
     layers: Range<usize>,
@@ -111,7 +111,7 @@ impl Stream<'_> {
     }
 }
 
-/// Calls `compute` with a probe of the tap, or with a probe that no tap reads.
+/// Calls `compute` with a probe of the tap, or with a probe without a tap if the pass is not tapped.
 pub(super) fn probed<R>(
     tap: &mut dyn Tap,
     tapped: bool,

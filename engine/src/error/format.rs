@@ -22,7 +22,7 @@ pub enum FormatError {
     UnsupportedVersion {
         /// The file.
         file: PathBuf,
-        /// The version it declares.
+        /// The version that the file states.
         version: u32,
         /// Supported versions, and the remedy.
         hint: &'static str,
@@ -33,7 +33,7 @@ pub enum FormatError {
         /// The file.
         file: PathBuf,
     },
-    /// The file ends before the data that it announces.
+    /// The file ends before the data that its header requires.
     #[error("{}: truncated: {what} at byte {offset} needs {needed} bytes, the file has {available} left", file.display())]
     Truncated {
         /// The file.
@@ -44,7 +44,7 @@ pub enum FormatError {
         offset: u64,
         /// Number of bytes that the item needs.
         needed: u64,
-        /// Number of bytes left in the file.
+        /// Number of bytes that are left in the file.
         available: u64,
     },
     /// A field has an invalid value.

@@ -93,7 +93,7 @@ pub enum ModelError {
         /// Offset of the first byte with such a code, counted from the start of the tensor.
         offset: usize,
     },
-    /// A ternary matrix has an undetermined layout.
+    /// A ternary matrix whose layout cannot be determined.
     #[error("{}: tensor '{tensor}' ({dtype}) cannot be unpacked: {problem}", file.display())]
     Unpackable {
         /// The file.

@@ -26,8 +26,8 @@ impl Profile {
     const WEIGHTS_OF_KERNELS: &'static str = "decoded weights are those of a kernel that multiplies with codes or with scales of another type, and are \
          not rounded";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not quantised";
-    /// First words of the descriptions of choices that apply to the products of every layer. The entry for TF32 covers
-    /// both directions of ties, since values without ties do not show the direction.
+    /// First words of the descriptions of rounding choices that an engine makes for the products of all layers. The
+    /// entry for TF32 covers both rules for ties, because values without ties do not show which rule applies.
     pub const OF_ALL_LAYERS: [&'static str; 14] = [
         Self::SPLIT_BF16,
         Self::SPLIT_TF32,
@@ -45,8 +45,8 @@ impl Profile {
         Self::WEIGHTS_OF_KERNELS,
     ];
 
-    /// Returns a copy of the profile with one choice switched to its other option, such as `f32` instead of the short
-    /// type. `None` if the choice has no other option in this profile.
+    /// Returns a copy of the profile with one choice reversed, such as `f32` instead of the short type. `None` if the
+    /// choice has no other option in this profile.
     pub(crate) fn with_other(&self, choice: Choice) -> Option<Self> {
         let short = self.results;
         let toggled = |float: Float| if float == Float::F32 { short } else { Float::F32 };
@@ -145,7 +145,7 @@ impl Profile {
         Self { fused, normed: whole, layer_normed: whole, cos_sin: whole, rotated: whole, ..self }
     }
 
-    /// Rounds operands as matrix units do. Applies to `f32` profiles only.
+    /// Rounds operands as matrix units do. Applies only to `f32` profiles.
     fn with_operands(self, operands: Operands) -> Self {
         let may_round = self.operands == Operands::Whole || self.operands.tf32().is_some();
         if self.results == Float::F32 && may_round {
@@ -155,13 +155,14 @@ impl Profile {
         }
     }
 
-    /// Splits operands as matrix units for short types do. Applies to `f32` profiles only.
+    /// Splits operands as matrix units for short types do. Applies only to `f32` profiles.
     fn with_split_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, ..self } } else { self }
     }
 
-    /// Applies row scales later. Applies to profiles with a short type; in f32 only the order would change.
+    /// Applies row scales after the sum. Applies only to profiles with a short type, because in f32 only the order
+    /// would change.
     fn with_row_scales(self, row_scales: RowScales) -> Self {
         let is_new = self.results != Float::F32 && self.row_scales == RowScales::Decoded;
         if is_new { Self { row_scales, ..self } } else { self }
@@ -176,13 +177,14 @@ impl Profile {
         }
     }
 
-    /// Splits sums over devices. Applies to profiles with a short type; in f32 only the order would change.
+    /// Splits sums over devices. Applies only to profiles with a short type, because in f32 only the order would
+    /// change.
     fn in_parts(self, parts: usize) -> Self {
         let is_short = self.results != Float::F32 && self.operands == Operands::Whole;
         if is_short { Self { parts, ..self } } else { self }
     }
 
-    /// Applies the alternatives of these choices, as far as each has one.
+    /// Reverses each of these choices that has another option.
     pub fn otherwise(&self, choices: ChoiceSet) -> Self {
         let other = |profile: Self, choice| profile.with_other(choice).unwrap_or(profile);
         Self { made: choices, ..choices.iter().fold(*self, other) }

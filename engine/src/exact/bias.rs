@@ -1,4 +1,4 @@
-//! Bias: systematic errors that are too small to detect in one element and shared by many.
+//! Bias: a systematic error that many elements share and that is too small to detect in one element.
 //!
 //! Rounding to nearest is unbiased, so the mean error of N results is √N times smaller than one error. The search
 //! covers a scale (error ∝ result) and an offset, in the whole tensor and in each row, head and channel.
@@ -13,28 +13,29 @@ use crate::exact::value::{ExactValue, LAMBDA};
 /// Minimum number of results for a meaningful mean.
 const FEWEST: u64 = 32;
 
-/// Mean absolute value of a Gaussian in units of sigma: the share of steps of a short type that an error crosses.
+/// Mean absolute value of a Gaussian in units of sigma. Times sigma / step, it is the probability that an error
+/// moves a result to a neighbouring number of a short type.
 const CROSSES: f64 = 0.8;
 
-/// Group of results of a tensor.
+/// Results of a tensor whose errors may have a common bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasGroup {
     /// All results.
     Whole,
     /// Results at one index of an axis.
     Axis(usize),
-    /// Results at one index of each entry of the outermost axis: an output channel.
+    /// Results of one output channel: those at one index inside each entry of the outermost axis.
     Channel,
 }
 
 /// Estimate of a systematic error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BiasEstimate {
-    /// Group of results.
+    /// Results that have the common bias.
     pub group: BiasGroup,
     /// Index of the group.
     pub index: usize,
-    /// The bias: relative to the results if `is_scale`, else absolute.
+    /// The bias: relative to the results if `is_scale`, otherwise absolute.
     pub error: f64,
     /// True if the bias is proportional to the results.
     pub is_scale: bool,
@@ -49,14 +50,14 @@ impl BiasEstimate {
     }
 }
 
-/// Error that results share, which averaging does not reduce.
+/// Error that several results share, so that averaging does not reduce it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SharedError {
     /// Relative error shared by all results of the tensor.
     pub(super) shared: f64,
     /// Relative error shared by all results of a row, and independent between rows.
     pub(super) of_row: f64,
-    /// Number of dependent results that count as one.
+    /// Number of dependent results that count as one independent result.
     pub(super) dependence: f64,
 }
 
@@ -83,12 +84,13 @@ pub(super) struct Terms {
     steps: Vec<f64>,
     has_steps: bool,
     errors: [Vec<f64>; 2],
-    /// Number of the first engine's results that are not the nearest number of their type, and the expected number.
+    /// Two numbers: the first engine's results that are not the nearest number of their type, and how many of these are
+    /// expected.
     moved: [f64; 2],
 }
 
 impl Terms {
-    /// Takes results of two engines, whose last rounding is to type `float` after division by a scale.
+    /// Stores two engines' results. Their last rounding divides by a scale and rounds to type `float`.
     pub(super) fn take(&mut self, sides: [&[f64]; 2], exacts: &[ExactValue], float: Float, scales: &[f64]) {
         let [one, other] = &mut self.errors;
         for room in [&mut self.values, &mut self.variances, &mut self.steps, one, other] {
@@ -120,7 +122,8 @@ impl Terms {
     }
 }
 
-/// Computes exact values, their variances and both engines' errors, for results that are not rounded to a type at the end.
+/// Computes exact values, their variances and both engines' errors, for results that are not rounded to a short
+/// type.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn plain(exacts: &[ExactValue], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
     let len = exacts.len();
@@ -158,7 +161,7 @@ struct GroupSums {
     n: Vec<u64>,
     /// Values, squares, variances, scaled variances, errors of both engines and scaled errors of both engines.
     sums: [Vec<f64>; 8],
-    /// The largest step, and the largest scaled step.
+    /// The largest step of a short type, and the largest scaled step.
     steps: [Vec<f64>; 2],
 }
 
@@ -170,7 +173,7 @@ impl GroupSums {
         Self { n: vec![0; len], sums: std::array::from_fn(|_| zeros()), steps: [zeros(), zeros()] }
     }
 
-    /// Adds consecutive results, each to its own group, from group `first` on.
+    /// Adds consecutive results, each to its own group, starting at group `first`.
     fn add_each(&mut self, first: usize, terms: &Terms) {
         let strands = first..first + terms.values.len();
         self.n[strands.clone()].iter_mut().for_each(|n| *n += 1);
@@ -222,7 +225,7 @@ impl GroupSums {
         (0..self.n.len()).map(|group| self.get(group))
     }
 
-    /// Adds a range of another set of sums, from group `first` on.
+    /// Adds a range of another set of sums, starting at group `first`.
     fn add(&mut self, first: usize, other: &Self, some: Range<usize>) {
         let own = first..first + some.len();
         self.n[own.clone()].iter_mut().zip(&other.n[some.clone()]).for_each(|(n, more)| *n += more);
@@ -294,10 +297,11 @@ pub(super) struct BiasAccumulator {
     shape: Vec<usize>,
     of: ResultWindow,
     rows: GroupSums,
-    /// Groups, one for each index inside the entries of the outermost axis; if there are too few entries for a mean,
-    /// one for each index of the last axis.
+    /// One group for each index inside the entries of the outermost axis. If there are too few entries for a mean, one
+    /// group for each index of the last axis.
     places: GroupSums,
-    /// Number of results of the first engine that are not the nearest number, and the expected number.
+    /// Two numbers: the first engine's results that are not the nearest number of their type, and how many of these are
+    /// expected.
     moved: [f64; 2],
 }
 
@@ -315,7 +319,7 @@ impl BiasAccumulator {
         Self { shape: shape.to_vec(), of, rows, places: GroupSums::new(places), moved: [0.0; 2] }
     }
 
-    /// Returns the number of rows after which the groups of columns repeat; 0 without such groups.
+    /// Returns the number of rows after which the groups of columns repeat. 0 if there are no such groups.
     fn rows_of_places(shape: &[usize]) -> usize {
         match shape {
             [entries, inner @ .., _] if *entries as u64 >= FEWEST => inner.iter().product(),
@@ -352,8 +356,8 @@ impl BiasAccumulator {
         self
     }
 
-    /// Returns true if the first engine's results are the nearest numbers far more often than their stated
-    /// uncertainty allows: they were computed from more precise values.
+    /// Returns true if the first engine's results are the nearest numbers far more often than the stated precision
+    /// allows. They were then computed from more precise values.
     pub(super) fn is_too_sure(&self) -> bool {
         const SIGMAS: f64 = 5.0;
         let [moved, expected] = self.moved;
@@ -404,7 +408,7 @@ impl BiasAccumulator {
 }
 
 impl BiasSums {
-    /// Returns the biases as a scale and as an offset; `rows` are the squares of each row's share.
+    /// Returns the bias as a scale and as an offset. `rows` are the squares of each row's share.
     fn biases(
         &self,
         side: usize,

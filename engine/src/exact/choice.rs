@@ -3,13 +3,13 @@
 /// A rounding choice that correct engines make differently and that no manifest states today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Rounding of a normed row before its gain.
+    /// Rounding of a norm's normalised row before the gain.
     Normed,
-    /// Rounding of an activation before the up projection.
+    /// Rounding of an activation before the product with the up projection.
     Activated,
-    /// Rounding of each operation of an activation.
+    /// Rounding after each operation of an activation function.
     ActivationChain,
-    /// GELU from a table.
+    /// GELU looked up in a table.
     GeluTable,
     /// Rounding of cosines and sines.
     CosSin,
@@ -23,12 +23,12 @@ pub enum Choice {
     Scores,
     /// Rounding of softmax.
     Softmax,
-    /// Attention as one kernel without rounding inside.
+    /// Attention as one kernel, without rounding between its operations.
     Fused,
     /// Attention as one kernel that rounds exponentials before the product with values, and divides by their sum
     /// afterwards.
     Flash,
-    /// Rounding of 1 + weight, Gemma's gain, and of the normed row before it.
+    /// Rounding of Gemma's gain, 1 + weight, and of the normed row before it.
     Gains,
     /// Rounding of the constants of an activation.
     Constants,
@@ -36,11 +36,11 @@ pub enum Choice {
     LayerNormed,
     /// Rounding of queries and attention weights to `f16`, in an `f32` engine.
     HalfAttention,
-    /// Summation of exponentials one by one, which loses the small ones of a long row.
+    /// Summation of exponentials one by one, which loses the small terms of a long row.
     OneByOne,
     /// Operands rounded to TF32, with truncated sums, as matrix units do with `f32`.
     Tf32,
-    /// TF32 operands of scores alone, with queries and keys each scaled: `sdpa` of torch without a fused kernel.
+    /// TF32 operands in the scores only, with queries and keys each scaled: torch's `sdpa` without a fused kernel.
     Tf32Scores,
     /// TF32 operands with ties away from zero.
     Tf32Away,
@@ -50,7 +50,7 @@ pub enum Choice {
     Truncates,
     /// RMSNorm that reads a sum before rounding.
     NormOfSums,
-    /// Logistic function with an absolute error, in `f32`.
+    /// Logistic function with an absolute error bound, in `f32`.
     AbsoluteSigmoid,
     /// ggml's flash attention.
     GgmlFlash,
@@ -62,15 +62,15 @@ pub enum Choice {
     Mixed,
     /// An `f32` error function (erf) with an absolute instead of a relative error bound.
     AbsoluteErf,
-    /// Rounding of the sums over both halves of the columns before they are added.
+    /// Sum of a product in two parts (halves of the columns), each rounded before the parts are added.
     Halves,
-    /// Rounding of the sums over quarters of the columns before they are added.
+    /// Sum of a product in four parts, each rounded before the parts are added.
     Quarters,
-    /// Rounding of the sums over eighths of the columns before they are added.
+    /// Sum of a product in eight parts, each rounded before the parts are added.
     Eighths,
-    /// Mean square of a sum before rounding, with the row after rounding.
+    /// Norm of a sum whose mean square is computed before the sum is rounded, and whose row is the rounded sum.
     MeanOfSums,
-    /// Rounding of 1 + weight, Gemma's gain, without rounding of the normed row.
+    /// Rounding of Gemma's gain, 1 + weight, but not of the normed row.
     GainsAlone,
     /// Rounding of a product before its bias is added.
     Biased,
@@ -80,26 +80,26 @@ pub enum Choice {
     ChainedNorms,
     /// Fusion of sums, norms, scores and scaled inputs (`pre_quant_scale`) with the operations that read them.
     Chained,
-    /// Row scales applied after the sum, which is rounded first.
+    /// Row scales that are applied after the sum, which is rounded first.
     RoundedRowScales,
-    /// Row scales applied after the sum, without rounding before them.
+    /// Row scales that are applied after the sum, which is not rounded before.
     ExactRowScales,
-    /// Activations that are not quantised before the product with these weights, in an engine that quantises others.
+    /// Activations that are not quantised before the product with these weights, although the engine quantises others.
     WholeActivations,
     /// Sums of the residual stream that stay `f32`.
     WideSums,
-    /// Operands split in two bf16 numbers.
+    /// Operands split into two bf16 numbers.
     SplitBf16,
-    /// Operands split in two TF32 numbers.
+    /// Operands split into two TF32 numbers.
     SplitTf32,
     /// Weights with more digits than the model's type, which are not rounded to it before products: kernels that apply
     /// the scales of quantised weights themselves.
     WholeWeights,
-    /// Weight values of kernels that multiply without decoding the weight first.
+    /// Weight values of kernels that multiply the codes without first decoding the weight.
     WeightsOfKernels,
     /// Weights of norms that are not rounded to the model's type.
     WholeNormWeights,
-    /// Rounding of the product with the sine in a rotation, but not of the product with the cosine.
+    /// Rotation in which the product with the sine is rounded, but not the product with the cosine.
     WholeCosines,
 }
 
@@ -156,17 +156,17 @@ impl Choice {
         Choice::WholeCosines,
     ];
 
-    /// Returns true for the alternatives to the TF32 form that is tried first.
+    /// Returns true for forms of TF32 other than the one that is tried first.
     pub(super) fn is_other_tf32(self) -> bool {
         matches!(self, Choice::Tf32Away | Choice::Tf32Cut | Choice::SplitBf16 | Choice::SplitTf32)
     }
 
-    /// Returns true if it changes how a norm reads the sum before it.
+    /// Returns true if the choice affects whether a norm reads the sum before it unrounded.
     pub(super) fn is_of_sums(self) -> bool {
         matches!(self, Choice::NormOfSums | Choice::MeanOfSums)
     }
 
-    /// Returns true if it changes how the results of earlier operations are read.
+    /// Returns true if the choice affects how the results of earlier operations are read.
     pub(super) fn is_of_chains(self) -> bool {
         matches!(self, Choice::ChainedNorms | Choice::Chained)
     }
@@ -189,7 +189,7 @@ impl Choice {
         is_of_operands || self.is_of_parts() || self.is_of_row_scales()
     }
 
-    /// Returns true for choices of few engines.
+    /// Returns true for choices that few engines make.
     pub(super) fn is_rare(self) -> bool {
         matches!(self, Choice::WholeNormWeights | Choice::WholeCosines)
     }
@@ -205,10 +205,10 @@ impl Choice {
 pub struct ChoiceSet(u64);
 
 impl ChoiceSet {
-    /// Marks the profile of our engine instead of the dump's.
+    /// Marks our engine's own profile, as opposed to that of the dump's engine.
     pub(super) const OWN: Self = Self(1 << 63);
 
-    /// Adds a choice.
+    /// Returns the set with one more rounding choice.
     pub fn with(self, choice: Choice) -> Self {
         Self(self.0 | 1 << choice as u16)
     }

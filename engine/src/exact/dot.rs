@@ -11,8 +11,8 @@ pub(crate) fn dot(a: &InputValues, b: &InputValues) -> ExactValue {
     inheriting(sum_of_products(&a.values, &b.values), a, b)
 }
 
-/// Evaluates a dot product whose neighbouring terms are similar, such as values of neighbouring keys. Its partial sums
-/// go further from zero than those of random terms.
+/// Evaluates a dot product whose neighbouring terms are similar, such as values of neighbouring keys. Its partial
+/// sums become larger than those of random terms.
 pub(crate) fn dot_in_order(a: &InputValues, b: &InputValues) -> ExactValue {
     let (mut sum, mut walked) = (0.0f64, 0.0);
     for (a, b) in a.values.iter().zip(&b.values) {
@@ -39,7 +39,7 @@ fn inheriting(mut exact: ExactValue, a: &InputValues, b: &InputValues) -> ExactV
     exact
 }
 
-/// Returns a sum of `n` products, given its value and sum of squares, without loss of small terms.
+/// Returns a sum of `n` products, given its value and sum of squares. Assumes that no small terms are lost.
 #[inline(always)]
 pub(crate) fn sum_of(n: usize, value: f64, squares: f64) -> ExactValue {
     added(n, value, squares, 0.0)
@@ -96,7 +96,7 @@ pub(crate) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize
     exacts
 }
 
-/// Number of columns that are summed together.
+/// Number of columns that are summed at the same time.
 const COLUMNS: usize = 16;
 
 /// Sums over keys, in key order.
@@ -115,7 +115,7 @@ impl KeySums {
         Self { sums, squares, walked, least, largest }
     }
 
-    /// Returns, for each column, the total size of products that the sum may lose.
+    /// Returns, for each column, the total size of the products that are too small to change the sum.
     fn lost(&self, seen: &[(f64, &[f64])], first: usize, width: usize) -> [f64; COLUMNS] {
         let mut lost = [0.0; COLUMNS];
         let below: [f64; COLUMNS] = std::array::from_fn(|at| U * self.largest[at].max(self.sums[at].abs()));
@@ -172,7 +172,8 @@ fn by_blocks<const WIDE: usize>(seen: &[(f64, &[f64])], first: usize) -> [[f64; 
     figures
 }
 
-/// Adds the errors that uncertain inputs cause in a sum: independent errors by variance, radii by their sum.
+/// Adds the error that uncertain inputs cause in a sum. Independent errors add by their variances, error bounds by
+/// their sum.
 pub(crate) fn inherit(
     exact: ExactValue,
     weight: impl Fn(usize) -> f64,
@@ -189,8 +190,8 @@ pub(crate) fn inherit(
     exact.moved(sigma, most.min(LAMBDA * sigma))
 }
 
-/// Returns Σ a·b and the sum of the squares of its rounded terms: products, or block sums if products in a block are
-/// exact.
+/// Returns Σ a·b, and the sum of the squares of the terms that are rounded: products, or the sums of blocks if
+/// products within a block are exact.
 pub(crate) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
     match block {
         1 => sums_of_products(a, b),
@@ -207,8 +208,8 @@ pub(crate) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
     }
 }
 
-/// Number of codes that an instruction sums in one lane. Kernels scale and round each lane of a block separately, and
-/// lanes may cancel each other.
+/// Number of codes that an instruction sums in one lane. Kernels scale and round each lane of a block separately,
+/// and the values of lanes may cancel.
 const LANE: usize = 4;
 
 /// Returns the sum of a block's products, and the sum of the squares of its lanes.
@@ -241,7 +242,7 @@ fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
     (sum, squares)
 }
 
-/// Returns the sum with the sizes of the smallest and the largest product.
+/// Returns the sum, and the absolute values of the smallest and the largest product.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn sums_and_sizes(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
     added_up::<true>(a, b)
@@ -290,8 +291,8 @@ fn larger(value: f64, than: f64) -> f64 {
 /// Number of terms that a matrix unit sums at once before it truncates.
 const UNIT: usize = 16;
 
-/// Returns the largest error of truncation: one unit of each partial sum (measured in models of NVIDIA's units; Fasi
-/// et al., 2021).
+/// Returns the largest error from truncation, which is one unit of each partial sum. Measured in models of NVIDIA's
+/// units (Fasi et al., 2021).
 pub(crate) fn cut_off(a: &[f64], b: &[f64]) -> f64 {
     let (mut sum, mut partial) = (0.0f64, 0.0f64);
     for (a, b) in a.chunks(UNIT).zip(b.chunks(UNIT)) {

@@ -14,7 +14,7 @@ use crate::exact::result_pair::{EngineErrors, InexactValue, ResultPair};
 use crate::exact::value::{ExactValue, K, U, both};
 use crate::view::View;
 
-/// Machines that flush denormals treat smaller numbers as zero.
+/// Size below which machines that flush denormals treat a number as zero.
 const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
 
 /// Maximum number of unexplained values that are kept.
@@ -24,7 +24,8 @@ const EXAMPLES: usize = 64;
 pub(super) struct ErrorStatistics<'m> {
     values: [&'m View<'m>; 2],
     float: Float,
-    /// Type that each engine's values were stored in, if it is smaller than the computed type. Ours were not stored.
+    /// Type in which each engine's values were stored, if it is smaller than the computed type. `None` for our engine,
+    /// whose values were not stored.
     stored: [Option<Float>; 2],
     is_double: bool,
     pub(super) sides: [EngineErrors; 2],
@@ -44,8 +45,8 @@ struct RunBuffers {
 }
 
 impl<'m> ErrorStatistics<'m> {
-    /// Creates statistics for all results, or for those in some rows and columns. With `with_bias`, errors are also
-    /// summed for the bias.
+    /// Creates statistics for all results, or for those in some rows and columns. `with_bias` also sums errors for the
+    /// search for a bias.
     pub(super) fn new(
         compared: &ResultPair<'m>,
         choices: ChoiceSet,
@@ -65,8 +66,8 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// Creates statistics without a bias. `stored` is the type that storing rounded the dump's values to, if shorter
-    /// than `float`.
+    /// Creates statistics without a search for a bias. `stored` is the type that the dump's values were rounded to when
+    /// stored, if shorter than `float`.
     fn of_values(values: [&'m View<'m>; 2], shape: &[usize], float: Float, stored: Option<Float>) -> Self {
         let spread = || ErrorMap::with_innermost(shape);
         Self {
@@ -176,7 +177,7 @@ impl<'m> ErrorStatistics<'m> {
         }
     }
 
-    /// Adds the statistics of other results.
+    /// Merges the error statistics of other results into these.
     pub(super) fn plus(mut self, part: Self) -> Self {
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
             side.over += part.over;
@@ -189,7 +190,7 @@ impl<'m> ErrorStatistics<'m> {
         self
     }
 
-    /// Returns true if the dump's results are more precise than its stated precision.
+    /// Returns true if the dump's results are more precise than the stated precision allows.
     pub(super) fn is_too_sure(&self) -> bool {
         self.biases.as_ref().is_some_and(BiasAccumulator::is_too_sure)
     }
@@ -206,8 +207,8 @@ impl<'m> ErrorStatistics<'m> {
     }
 }
 
-/// Returns the errors of values against exact values that were computed elsewhere, in the same order. `float` is the type
-/// of the engine's results, `stored` the type that storing rounded them to, if shorter.
+/// Returns the errors of values against exact values in the same order. `float` is the type of the engine's
+/// results; `stored` is the type they were rounded to when stored, if shorter.
 pub fn errors_of(values: &View, exacts: &[ExactValue], float: Float, stored: Option<Float>) -> EngineErrors {
     let mut statistics = ErrorStatistics::of_values([values, values], values.shape(), float, stored);
     let width = values.width().max(1);
@@ -217,8 +218,9 @@ pub fn errors_of(values: &View, exacts: &[ExactValue], float: Float, stored: Opt
     statistics.finish(SharedError::default()).0
 }
 
-/// Returns the root mean square of the errors, in units of the standard deviation that sigma and the last rounding to
-/// `float` give each value. About 1 for an engine that rounds where the evaluation does; 0 without rounded values.
+/// Returns the root mean square of the errors, in units of the standard deviation that sigma and the last rounding
+/// to `float` give each value. The result is about 1 for an engine that rounds where the evaluation assumes it, and
+/// 0 if no value is rounded.
 pub fn rms_in_sigmas(values: &[f64], exacts: &[ExactValue], float: Float) -> f64 {
     let squares = values.iter().zip(exacts).filter_map(|(value, exact)| {
         let sigma = both(exact.sigma, K * float.unit() * exact.value.abs());

@@ -7,7 +7,7 @@ use crate::weight::DType;
 /// Half the spacing of `f32` at 1.
 pub(crate) const U: f64 = 1.0 / (1u64 << 24) as f64;
 
-/// Adding this number rounds an `f64` to an integer, because the spacing of `f64` is 1 around it.
+/// Constant whose addition rounds an `f64` to an integer, because neighbouring `f64` numbers near it differ by 1.
 const WHOLE: f64 = 1.5 * (1u64 << 52) as f64;
 
 /// A type that values are rounded to.
@@ -21,7 +21,7 @@ pub enum Float {
     /// TF32 with ties away from zero: NVIDIA's `cvt.rna.tf32.f32`.
     #[serde(skip)]
     Tf32Away,
-    /// TF32 by truncation, as NVIDIA's units apply it to operands that were not rounded before.
+    /// TF32 by truncation, as NVIDIA's units do with operands that were not rounded before.
     #[serde(skip)]
     Tf32Cut,
     /// `f16`: 11 significant bits.
@@ -94,7 +94,7 @@ impl Float {
         }
     }
 
-    /// Returns the number that would follow the largest one. The last bit pattern of E4M3 is NaN.
+    /// Returns the number that would follow the largest finite one. The last bit pattern of E4M3 is NaN.
     #[inline]
     fn beyond(self) -> f64 {
         match self {
@@ -111,8 +111,8 @@ impl Float {
         power.max(self.least()) * power_of_two(1 - self.format().0)
     }
 
-    /// Rounds a value to this type: ties to even, unless the type's name says otherwise. (`half` drops bits of an `f64`
-    /// before the tie check, so it is not used.)
+    /// Rounds a value to this type, ties to even unless the variant's documentation says otherwise. The crate `half` is
+    /// not used, because it drops bits of an `f64` before it checks for ties.
     #[inline]
     pub fn round(self, value: f64) -> f64 {
         let step = self.step(value);
@@ -139,7 +139,7 @@ impl Float {
         if value < 0.0 { (-high, -low) } else { (low, high) }
     }
 
-    /// Returns true if storing a number of type `computed` in this type may lose bits, or range near zero.
+    /// Returns true if storing a number of type `computed` in this type may lose significant bits, or small numbers.
     pub fn loses(self, computed: Float) -> bool {
         self.unit() > computed.unit() || self.least() > computed.least()
     }

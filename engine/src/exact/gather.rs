@@ -1,4 +1,5 @@
-//! Exact evaluation of reordered values and of elementwise functions, used for changed operations that no model has.
+//! Exact evaluation of reordered values and of elementwise functions. Used for faults that compute an operation
+//! which no model has.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::tensor::Tensor;
 /// Selected values of several tensors.
 pub(crate) struct Gather {
     pub(crate) tensors: Vec<Tensor>,
-    /// Tensor and index of the value for each result.
+    /// For each result, the tensor and the index of its value.
     pub(crate) index: Arc<[(usize, usize)]>,
 }
 
@@ -27,7 +28,7 @@ impl Operation for Gather {
         wanted.iter().map(at).collect()
     }
 
-    /// Returns `F32`, since the values were rounded before.
+    /// Returns `F32`, which adds no rounding, since the values were already rounded.
     fn results(&self, _: &Profile) -> Float {
         Float::F32
     }
@@ -37,7 +38,7 @@ impl Operation for Gather {
     }
 }
 
-/// Elementwise `f(x, parameter)`, with a few roundings of the result as in library functions.
+/// Elementwise `f(x, parameter)`, with a few roundings of the result, as in library functions.
 pub(crate) struct ElementwiseMap {
     pub(crate) x: Tensor,
     pub(crate) f: fn(f64, f64) -> f64,

@@ -27,7 +27,7 @@ pub(crate) struct InputUncertainty {
 /// Tensor that an operation reads: all of it, or at least the range of values that it needs. Indices are those of the
 /// tensor.
 pub(crate) enum InputTensor<'t> {
-    /// Exact values from the dump.
+    /// Exact values, recorded in the dump.
     Given(&'t [f32]),
     /// Computed values without uncertainty, from the index `first` on.
     Sure {
@@ -46,12 +46,13 @@ pub(crate) enum InputTensor<'t> {
 }
 
 impl<'t> InputTensor<'t> {
-    /// Evaluates a tensor by a profile. Do not call it inside a parallel loop: it waits for the whole tensor.
+    /// Evaluates a tensor under a profile. Do not call it inside a parallel loop, because it waits for the whole
+    /// tensor.
     pub(crate) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
         Self::of_part(tensor, profile, 0..tensor.data().len())
     }
 
-    /// Evaluates a range of a tensor's values by a profile.
+    /// Evaluates a range of a tensor's values under a profile.
     pub(crate) fn of_part(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
         match is_given(tensor) {
             true => InputTensor::Given(tensor.data()),
@@ -59,12 +60,13 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// Evaluates an input that may be fused with the operations before it, in which case it may be rounded or not.
+    /// Evaluates an input that may be fused with the operations before it. The result covers both the rounded and the
+    /// unrounded input.
     pub(crate) fn read(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
         Self::fused_with(tensor, profile, part, |node| node.stage.is_fused())
     }
 
-    /// Evaluates an input that is scaled. Kernels of products may scale their results before they round them.
+    /// Evaluates an input that is scaled. A kernel of a product may scale its results before it rounds them.
     pub(crate) fn scaled(tensor: &'t Tensor, profile: &Profile, part: Range<usize>) -> Self {
         Self::fused_with(tensor, profile, part, |node| node.stage.is_fused() || node.stage.is_product())
     }
@@ -168,7 +170,7 @@ impl<'t> InputTensor<'t> {
         }
     }
 
-    /// Returns all values, if they are exact.
+    /// Returns all values, if none has an uncertainty.
     pub(crate) fn sure(&self) -> Option<Vec<f64>> {
         match self {
             InputTensor::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
@@ -182,7 +184,7 @@ impl<'t> InputTensor<'t> {
         wanted.iter().map(|&flat| f(self.get(flat))).collect()
     }
 
-    /// Returns `len` values from index `start` on.
+    /// Returns `len` values, starting at index `start`.
     pub(crate) fn part(&self, start: usize, len: usize) -> InputValues {
         let values = match self {
             InputTensor::Given(values) => values[start..][..len].iter().map(|&x| x.into()).collect(),
@@ -203,7 +205,7 @@ impl<'t> InputTensor<'t> {
     }
 }
 
-/// Returns all values of a tensor, rounded, with their uncertainty: the inputs of an operation.
+/// Returns all values of a tensor as an operation reads them: rounded, with their uncertainty.
 pub fn known(tensor: &Tensor) -> Vec<ExactValue> {
     match is_given(tensor) {
         true => tensor.data().iter().map(|&x| ExactValue::sure(x.into())).collect(),

@@ -15,7 +15,7 @@ pub(crate) struct Operand {
     pub(crate) surplus: Option<Vec<f64>>,
     /// True if the row is made of codes, which are multiplied and added as integers within a block.
     pub(crate) is_coded: bool,
-    /// Second number of each value, if values are split in two numbers.
+    /// Second number of each value, if values are split into two numbers.
     pub(crate) low: Option<Vec<f64>>,
     /// Columns with outliers, which are not quantised; their codes are zero.
     pub(crate) outliers: Option<OutlierColumns>,
@@ -39,15 +39,15 @@ pub(crate) fn operand_type(profile: &Profile, weights: DType) -> DType {
     }
 }
 
-/// Splits a value in two numbers of type `half`.
+/// Splits a value into two numbers of type `half`.
 pub(crate) fn split(x: f64, half: Float) -> (f64, f64) {
     let high = half.round(x);
     (high, half.round(x - high))
 }
 
 impl Operand {
-    /// Creates an operand. `shared` is the range of all values of the pass, or the scale of the matrix, for codes that
-    /// share it.
+    /// Creates an operand. `shared` is the range of all values of the pass, or the scale stored with the matrix, for
+    /// codes that depend on it.
     pub(crate) fn new(
         row: InputValues,
         profile: &Profile,
@@ -105,7 +105,7 @@ impl Operand {
         let values: Vec<f32> = row.values.iter().map(|&x| x as f32).collect();
         let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("the row is a whole number of blocks")];
         quantise_row(dtype, &values, &mut bytes);
-        let known = known(dtype, &bytes).expect("what has no floats has codes");
+        let known = known(dtype, &bytes).expect("a type that is not floating-point has integer codes");
         let block = dtype.block_len();
         let coded = InputValues::new((0..row.len()).map(|at| code(row, at, block, &known, dtype)));
         let surplus = known.sums.map(|sums| {
@@ -116,7 +116,7 @@ impl Operand {
     }
 }
 
-/// Evaluates one code. It may be either of two if builds compute the same step in another order, or the value is
+/// Evaluates one code. Two codes are possible if builds compute the same step in another order, or if the value is
 /// uncertain.
 fn code(row: &InputValues, at: usize, block: usize, known: &ActivationRow, dtype: DType) -> ExactValue {
     let (x, value, step) = (row.get(at), known.values[at], known.steps[at]);
@@ -161,11 +161,11 @@ fn code(row: &InputValues, at: usize, block: usize, known: &ActivationRow, dtype
     }
 }
 
-/// Widest distance between neighbouring values of IQ4_NL's table, −127 and −104, in steps.
+/// Widest distance between neighbouring values of IQ4_NL's table (−127 and −104), in steps.
 const WIDEST: f64 = 23.0;
 
-/// Returns the smallest and the largest absolute scale that a block of IQ4_NL may get: a rounded quotient of two sums in
-/// `f32`, whose terms are added in any order, with or without fused multiplications.
+/// Returns the smallest and the largest absolute scale that a block of IQ4_NL may get. The scale is a rounded
+/// quotient of two sums in `f32`, whose terms are added in any order, with or without fused multiplications.
 fn refined_scales(block: &[f64], decoded: &[f64], step: f64) -> [f64; 2] {
     let (mut products, mut sizes, mut squares) = (0.0f64, 0.0f64, 0.0f64);
     for (x, decoded) in block.iter().zip(decoded) {
@@ -200,7 +200,7 @@ fn offset_code(x: ExactValue, block: &[f64], value: f64, unsure: f64, levels: f6
     }
 }
 
-/// Returns the largest code of a block type, without its sign.
+/// Returns the largest code of a block type, in absolute value.
 fn levels(dtype: DType) -> f64 {
     match dtype {
         DType::Q4_0 => 8.0,
@@ -211,13 +211,13 @@ fn levels(dtype: DType) -> f64 {
     }
 }
 
-/// Returns the relative error of a block's `f16` step that comes from an uncertain largest value.
+/// Returns the relative error of a block's `f16` step that an uncertain largest value causes.
 fn f16_step(step: f64, unsure: f64) -> f64 {
     let (low, high) = (Float::F16.round(step - unsure), Float::F16.round(step + unsure));
     if high > 0.0 { (high - low) / high } else { 0.0 }
 }
 
-/// The smallest and the largest of some values and zero, with the uncertainty of both.
+/// The smallest and the largest of some values (zero included), with their uncertainty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ValueRange {
     low: f64,
@@ -249,14 +249,14 @@ impl ValueRange {
     }
 }
 
-/// Number of roundings of a scale and of a quotient by it. GPUs approximate reciprocals with the error of two roundings,
-/// which makes six. xcheck rounds the scale and the quotient once each.
+/// Number of roundings in a scale and in a quotient by it. GPUs approximate reciprocals with the error of two
+/// roundings, which makes six. xcheck rounds the scale and the quotient once each.
 const ROUNDINGS: f64 = 8.0;
 
 /// Range of values, or a stored scale, that determines codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CodeRange {
-    /// The range of the values.
+    /// Codes are determined by the range of the values.
     Values(ValueRange),
     /// A scale that is stored with the matrix.
     Stored(InputScale),
@@ -271,7 +271,7 @@ impl CodeRange {
         }
     }
 
-    /// Returns the zero point, and the ends of the codes for the lowest and highest possible range.
+    /// Returns the zero point, and the smallest and largest code for the lowest and the highest possible range.
     fn ends(&self, codes: &ActivationCodes, step: f64, slack: impl Fn(f64) -> f64) -> (f32, [(f32, f32); 2]) {
         match self {
             CodeRange::Values(ValueRange { low, .. }) => {
@@ -286,8 +286,8 @@ impl CodeRange {
     }
 }
 
-/// Returns a row of activations, quantised to codes and decoded again. `shared` determines the codes of the whole
-/// pass, or of the matrix.
+/// Returns a row of activations, quantised to codes and decoded again. `shared` determines the codes if they are
+/// common to the whole pass or to the matrix.
 pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Option<CodeRange>) -> InputValues {
     let len = codes.group_len(row.len(), 1).max(1);
     let of_group = |first: usize| {
@@ -304,7 +304,7 @@ pub(crate) fn integers(row: &InputValues, codes: &ActivationCodes, shared: Optio
     }))
 }
 
-/// Evaluates one value. Its code may be either of two if engines compute the same step in another order, or the value
+/// Evaluates one value. Two codes are possible if engines compute the same step in another order, or if the value
 /// is uncertain.
 fn integer(x: ExactValue, codes: &ActivationCodes, range: &CodeRange, step: f64, off: f64) -> ExactValue {
     if !(step > 0.0 && step.is_finite()) {

@@ -23,7 +23,7 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
-    /// Returns true if evaluating some results costs no more per result than evaluating all.
+    /// Returns true if evaluating a few results costs no more per result than evaluating all results.
     fn is_light(&self) -> bool {
         true
     }
@@ -33,7 +33,7 @@ pub trait Operation: Any + Send + Sync {
         profile.results
     }
 
-    /// Returns the rounding choices that the operation offers to an engine.
+    /// Returns the rounding choices that engines may make in this operation.
     fn choices(&self) -> &'static [Choice] {
         &[]
     }
@@ -48,8 +48,8 @@ pub trait Operation: Any + Send + Sync {
         false
     }
 
-    /// Returns true if unrounded results have no error besides the inputs' error, as in multiplication by a number or a
-    /// table lookup.
+    /// Returns true if unrounded results have only the error of the inputs, as in multiplication by a number or a table
+    /// lookup.
     fn is_certain(&self) -> bool {
         false
     }
@@ -84,19 +84,19 @@ pub trait Operation: Any + Send + Sync {
         false
     }
 
-    /// Returns the number of results per input, at least 1. Results of the same input are not independent, so they
-    /// count as one when errors are averaged.
+    /// Returns how many results depend on the same input, at least 1. Such results are not independent, so they count
+    /// as one when errors are averaged.
     fn dependence(&self) -> f64 {
         1.0
     }
 
-    /// Returns the relative error that all results of a row share because of a common rounding; these errors are not
-    /// independent.
+    /// Returns the relative error that all results of a row share because of a common rounding. Averaging over a row
+    /// does not reduce it.
     fn shared(&self) -> f64 {
         0.0
     }
 
-    /// Returns the relative error that all results of a row share because of uncertain inputs; errors of different rows
+    /// Returns the relative error that all results of a row share because of uncertain inputs. Errors of different rows
     /// are independent.
     fn inherited(&self, _: &Profile) -> f64 {
         0.0
@@ -136,7 +136,7 @@ impl Node {
         (&*self.stage as &dyn Any).downcast_ref()
     }
 
-    /// Returns the profile of an engine that makes these choices.
+    /// Returns the profile of an engine that makes these rounding choices.
     pub(crate) fn rounding(&self, choices: ChoiceSet) -> Profile {
         match choices {
             ChoiceSet::OWN => Profile { made: choices, ..self.own },
@@ -228,7 +228,7 @@ pub fn is_given(tensor: &Tensor) -> bool {
     tensor.origins().iter().all(|origin| node_of(origin).is_none())
 }
 
-/// Returns the node of an origin, if it has one.
+/// Returns the operation that computed a value; `None` for a given value.
 pub fn node_of(origin: &ValueOrigin) -> Option<Arc<Node>> {
     origin.source.clone()?.downcast().ok()
 }
@@ -240,7 +240,7 @@ pub fn type_of_results(tensor: &Tensor) -> Option<Float> {
     Some(node.stage.results(&node.profile))
 }
 
-/// Evaluates some values of a tensor, in ascending order, for engines that differ from the profile in `choices`.
+/// Evaluates some values of a tensor, in ascending order, for an engine that differs from its profile in `choices`.
 /// Values without an origin are exact.
 pub fn evaluate(tensor: &Tensor, choices: ChoiceSet, wanted: &[usize]) -> Vec<ExactValue> {
     if let [whole] = tensor.origins()
@@ -300,8 +300,8 @@ impl Operation for RoundedValues {
     }
 }
 
-/// Returns a tensor whose values have an uncertainty: `known` gives each value and its error bound. Operations that
-/// read the tensor use that uncertainty.
+/// Returns a tensor whose values have an uncertainty. `known` returns each value with its error bound. Operations
+/// that read the tensor use this uncertainty.
 pub fn within(tensor: Tensor, known: impl Fn(usize) -> (f64, f64)) -> Tensor {
     let exact = |flat: usize| {
         let (value, radius) = known(flat);

@@ -45,7 +45,7 @@ impl Operands {
         }
     }
 
-    /// Returns the type of the two numbers that an operand is split in; `None` if operands are not split.
+    /// Returns the type of the two numbers that an operand is split into. `None` if operands are not split.
     pub(crate) fn split(self) -> Option<Float> {
         match self {
             Operands::SplitBf16 => Some(Float::Bf16),
@@ -55,7 +55,8 @@ impl Operands {
     }
 }
 
-/// Application of integer weights' row scales to a product: before or after the sum, with or without rounding.
+/// Step at which the row scales of integer weights are applied to a product: before or after the sum, with or
+/// without rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowScales {
@@ -73,7 +74,7 @@ pub enum RowScales {
 pub enum Angles {
     /// Computes position times frequency.
     Direct,
-    /// Computes the frequency of each pair from the frequency of the previous pair.
+    /// Computes the frequency of each pair by multiplying that of the previous pair by a constant.
     Iterated,
 }
 
@@ -85,7 +86,7 @@ pub enum FusedResults {
     Nothing,
     /// Results of norms, scores, tanh, short convolutions, multiplications by a number, and Mamba-2's dt with its bias.
     Norms,
-    /// The results of `Norms`, and sums.
+    /// The results that `Norms` lists, and sums.
     All,
 }
 
@@ -95,9 +96,9 @@ pub enum FusedResults {
 pub enum ScaledOperand {
     /// The operand that the model's authors scale: the queries in Gemma, the products in other models.
     Model,
-    /// The products, for every model.
+    /// The products are scaled, in every model.
     Products,
-    /// The queries, for every model.
+    /// The queries are scaled, in every model.
     Queries,
     /// Queries and keys, each by the root of the scale: torch's `sdpa` without a fused kernel.
     Both,
@@ -122,23 +123,24 @@ pub struct Profile {
     /// Quantisation of activations to 8 or 4 bits before products with weights; `None` for no quantisation. Overrides
     /// `operands`.
     pub activation_codes: Option<ActivationCodes>,
-    /// True for the weight values of kernels that multiply without decoding the weight first. Found by the search and not
-    /// stated in manifests.
+    /// True if kernels multiply the weights' codes without first decoding the weights, which gives other weight values.
+    /// Found by the search and not stated in manifests.
     #[serde(skip)]
     pub weights_of_kernels: bool,
-    /// Application of integer weights' row scales to products. The scales are found in the decoded weights.
+    /// Step at which the row scales of integer weights are applied to a product. The scales are found from the decoded
+    /// weights.
     pub row_scales: RowScales,
-    /// True if the product of attention weights and values is plain `f32` although `operands` are TF32: cuBLAS chooses a
-    /// kernel by shape. Found by the search and not stated in manifests.
+    /// True if the product of attention weights and values is plain `f32` although `operands` are TF32, because cuBLAS
+    /// chooses a kernel by shape. Found by the search and not stated in manifests.
     #[serde(skip)]
     pub whole_values: bool,
     /// True if sums are truncated instead of rounded to nearest, as in NVIDIA's matrix units.
     pub truncates: bool,
-    /// Number of partial sums that a dot product is split in.
+    /// Number of partial sums that a dot product is split into.
     pub lanes: usize,
-    /// Number of equal column ranges that a product is split in, as on the devices of tensor parallelism. Each partial
-    /// sum is rounded to `results` before the reduction. Found by the search and not stated in manifests, since only
-    /// some products of a model are split.
+    /// Number of equal column ranges that a product is split into, as on the devices of tensor parallelism. Each
+    /// partial sum is rounded to `results` before the reduction. Found by the search and not stated in manifests, since
+    /// only some products of a model are split.
     #[serde(skip)]
     pub parts: usize,
     /// Largest error of a library function (exp, tanh, sin …), in units in the last place.
@@ -148,13 +150,14 @@ pub struct Profile {
     /// True if weights of norms are not rounded to `weights`. Found by the search and not stated in manifests.
     #[serde(skip)]
     pub whole_norm_weights: bool,
-    /// True if RMSNorm of a sum reads it before rounding: norms fused with the addition before them.
+    /// True if RMSNorm of a sum reads the sum before rounding, as in norms that are fused with the addition before
+    /// them.
     pub norm_of_sums: bool,
-    /// True if only the mean square is computed from the sum before rounding: fused norms that read the stored row
-    /// again.
+    /// True if only the mean square is computed from the sum before rounding, as in fused norms that then read the
+    /// stored row.
     pub mean_of_sums: bool,
-    /// Results that are fused with the operation that reads them: it may read them before rounding, although they are
-    /// stored rounded.
+    /// Results that are fused with the operation that reads them. That operation may read them before rounding,
+    /// although they are stored rounded.
     pub fused: FusedResults,
     /// Type that a normed row is rounded to before its gain.
     pub normed: Float,
@@ -166,17 +169,18 @@ pub struct Profile {
     pub layer_normed: Float,
     /// Type that an activation is rounded to before the product with the up projection.
     pub activated: Float,
-    /// True if an activation is a chain of operations that each round to `results`. For transformers' `gelu_new` and
-    /// clamped GLU, which are chains by default, true if they are not.
+    /// True if an activation function is a chain of operations that each round to `results`. For transformers'
+    /// `gelu_new` and clamped GLU, which are chains by default, true means that they are not.
     pub activation_chain: bool,
     /// Type that the constants of an activation are rounded to.
     pub constants: Float,
-    /// True if the logistic function has an absolute error of up to 2⁻²²: computed by tanh, or by a rational
-    /// function.
+    /// True if the logistic function has an absolute error of up to 2⁻²², because it is computed by tanh or by a
+    /// rational function.
     pub absolute_sigmoid: bool,
-    /// True if (1 + erf(x / √2)) / 2 has an absolute error of up to 3.4·10⁻⁷, as with an approximate exponential.
+    /// True if (1 + erf(x / √2)) / 2 has an absolute error of up to 3.4·10⁻⁷, because it uses an approximate
+    /// exponential.
     pub absolute_erf: bool,
-    /// True if GELU comes from a table of `f16` for arguments between -10 and 10.
+    /// True if GELU is looked up in a table of `f16` numbers, for arguments between -10 and 10.
     pub gelu_table: bool,
     /// Type that the weights of experts are rounded to; always `results` if a model's authors round them.
     pub expert_weights: Float,
@@ -218,19 +222,20 @@ pub struct Profile {
     pub flash: bool,
     /// Type that the sum over values is rounded to after each key.
     pub sums: Float,
-    /// True for ggml's flash attention. In a pass of fewer than 64 tokens, `sums` have the type of the cache and
-    /// weights are not rounded; in longer passes, queries are not rounded either.
+    /// True for ggml's flash attention. In a pass of fewer than 64 tokens, sums over values are rounded to the type of
+    /// the cache after each key, and weights are not rounded. In longer passes, queries are not rounded either.
     pub ggml_flash: bool,
-    /// True if exponentials are summed one by one in `f32`, which loses the small ones of a large vocabulary.
+    /// True if exponentials are summed one by one in `f32`, which loses the small terms of a large vocabulary.
     pub one_by_one: bool,
     /// True if queries and attention weights are rounded to the type of the cache.
     pub follows_cache: bool,
-    /// Choices that differ from the engine's stated profile, to test if they explain its values.
+    /// Choices that differ from the engine's stated profile. Set by the search, which tests whether they explain the
+    /// engine's values.
     #[serde(skip)]
     pub made: ChoiceSet,
 }
 
-/// Returns the profile of `f32` throughout.
+/// Returns a profile in which every operation computes in `f32`.
 impl Default for Profile {
     fn default() -> Self {
         Self {
@@ -289,14 +294,14 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// Returns the profile of products with a matrix, without settings that only apply to other matrices.
+    /// Returns the profile of products with a matrix, without the settings that apply only to other matrices.
     pub(crate) fn of_product(&self, w: &Matrix) -> Self {
         let activation_codes = self.activation_codes.and_then(|codes| codes.of_product(w));
         let weights_of_kernels = self.weights_of_kernels && w.has_values_of_kernels();
         Self { activation_codes, weights_of_kernels, ..*self }
     }
 
-    /// Returns true if a sum, or another fused result, is read before rounding.
+    /// Returns true if the next operation reads a sum, or another fused result, before rounding.
     pub(crate) fn reads_sums(&self) -> bool {
         self.norm_of_sums || self.mean_of_sums || self.fused != FusedResults::Nothing
     }
@@ -311,7 +316,7 @@ impl Profile {
         if self.whole_norm_weights { Float::F32 } else { self.weights }
     }
 
-    /// Returns the type of products, if only products have a short type.
+    /// Returns the type of products, if products are rounded to a shorter type than other results.
     pub fn products(&self) -> Option<DType> {
         match self.results {
             Float::Bf16 if self.wide_stream => Some(DType::BF16),
@@ -320,7 +325,7 @@ impl Profile {
         }
     }
 
-    /// Returns the relative rounding error of products, if only products have a short type.
+    /// Returns the relative rounding error of products, if products are rounded to a shorter type than other results.
     pub fn short_products(&self) -> Option<f64> {
         self.products().map(|_| self.results.unit())
     }
@@ -334,8 +339,8 @@ impl Profile {
         }
     }
 
-    /// Returns the roundings of this profile that are coarser than those of `own`. Perturbed runs inject their errors;
-    /// errors of roundings that `own` shares are injected already.
+    /// Returns the roundings of this profile that are coarser than those of `own`. Perturbed runs inject the errors of
+    /// these. Errors of roundings that `own` shares are injected already.
     pub fn roundings_beyond(&self, own: &Self) -> Roundings {
         let unit = |field: fn(&Self) -> Float| {
             let [theirs, ours] = [field(self), field(own)].map(Float::unit);
@@ -382,7 +387,7 @@ impl Profile {
         if self.whole_values { Self { operands: Operands::Whole, truncates: false, ..self } } else { self }
     }
 
-    /// Returns the attention profile for a pass of `tokens` tokens.
+    /// Returns the profile of attention in a pass of `tokens` tokens.
     pub(crate) fn attending(self, tokens: usize) -> Self {
         match (self.ggml_flash, self.operands) {
             (true, _) if tokens < TILE => Self { sums: self.attention, attention: Float::F32, ..self },

@@ -18,12 +18,12 @@ pub struct ResultPair<'c> {
     pub traced: &'c Tensor,
     /// The dump's values and our engine's, in the layout of [`Self::traced`].
     pub sides: [&'c View<'c>; 2],
-    /// Type that the dump's values were stored in, if it is smaller than the computed type. Stored values may have
+    /// Type in which the dump's values were stored, if it is smaller than the computed type. Stored values may have
     /// scales.
     pub stored: Option<Float>,
     /// True if the dump's values have more digits than `f32`.
     pub is_double: bool,
-    /// Returns the meaningful columns of a row; the columns after them are ignored.
+    /// Returns the meaningful columns of a row. The other columns are ignored.
     pub sees: &'c (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
@@ -48,8 +48,8 @@ impl ResultPair<'_> {
         seen.start.min(width)..seen.end.min(width)
     }
 
-    /// Returns the indices to evaluate in some rows: all meaningful values, or only values that differ in their bits.
-    /// For 8-bit types, values differ if ours would be stored differently.
+    /// Returns the indices to evaluate in some rows: all meaningful values, or only values whose bits differ between
+    /// the engines. For 8-bit types, values count as different if ours would be stored with other bits.
     pub(crate) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let width = self.sides[0].width();
         let mut wanted = Vec::new();
@@ -182,7 +182,8 @@ pub struct InexactValue {
 const WORST: usize = 6;
 
 impl EngineErrors {
-    /// Keeps a value if it is among the worst. Of equal bound ratios, the first index wins; NaN exceeds any number.
+    /// Keeps a value if it is among the worst. NaN counts as larger than any number; of equal bound ratios, the first
+    /// index is kept.
     pub(crate) fn meet(&mut self, off: InexactValue) {
         let is_worse = |known: &InexactValue| match (known.bound_ratio.is_nan(), off.bound_ratio.is_nan()) {
             (false, false) if off.bound_ratio != known.bound_ratio => off.bound_ratio > known.bound_ratio,
@@ -197,7 +198,7 @@ impl EngineErrors {
         }
     }
 
-    /// Returns the bound ratio above which later values are among the worst.
+    /// Returns the bound ratio that a value must exceed to be among the worst.
     pub(crate) fn least_that_counts(&self) -> f64 {
         self.worst.get(WORST - 1).map_or(-1.0, |last| last.bound_ratio)
     }

@@ -75,7 +75,7 @@ impl Profile {
         }
     }
 
-    /// Returns the profile of numerics: by their name, else the usual profile of their type.
+    /// Returns the profile of numerics: the one with their name, or else the usual profile of their type.
     pub fn of(numerics: &dyn Numerics) -> Self {
         let name = match numerics.activation_type() {
             DType::F32 => numerics.name().to_owned(),

@@ -1,7 +1,7 @@
 //! Tiles of dot products: many rows with many others, with the sums of squared products.
 //!
 //! Each sum is accumulated in `f64` from the first column to the last with fused multiply-adds, so its bits are the
-//! same on every machine and in every tile. Only the magnitude of the sum of squares matters: it is accumulated in
+//! same on every machine and in every tile. The sum of squares only needs the right magnitude. It is accumulated in
 //! `f32`, relative to the largest value of each row.
 
 use multiversion::multiversion;
@@ -11,10 +11,10 @@ use multiversion::target::match_target;
 pub(crate) const PANEL: usize = 32;
 pub(crate) const SIDE: usize = 4;
 
-/// Number of columns that are interleaved together, so that the written memory stays in the cache.
+/// Number of columns that are interleaved at a time, so that the written memory stays in the cache.
 const CHUNK: usize = 64;
 
-/// Below this sum of relative squares, squares too small for `f32` may make up the whole sum.
+/// Sum of relative squares below which squares too small for `f32` may matter.
 const SURE: f32 = 1e-20;
 
 /// `N` interleaved rows: the first column of all rows, then the second. Missing rows are zero.
@@ -58,8 +58,8 @@ impl InterleavedRows<PANEL> {
     }
 }
 
-/// Returns the smallest and the largest absolute value of a row: NaN if a value is not finite, so its squares are never
-/// trusted.
+/// Returns the smallest and the largest absolute value of a row. NaN if a value is not finite, so that its squares
+/// are never used.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn sizes(row: &[f64]) -> (f64, f64) {
     const LANES: usize = 16;
@@ -100,7 +100,7 @@ impl PanelTile {
         }
     }
 
-    /// Returns the sums of one of the four rows, and the sums of squares: NaN if uncertain.
+    /// Returns the sums of one of the four rows, and the sums of squares; the latter are NaN if uncertain.
     pub(crate) fn row(&self, row: usize) -> (&[f64; PANEL], [f64; PANEL]) {
         let (squares, scales) = (&self.squares[row], &self.scales[row]);
         let mut known = [0.0; PANEL];

@@ -1,5 +1,5 @@
-//! Values before rounding: a kernel that fuses two operations stores the rounded value and continues with the unrounded
-//! one.
+//! Values before rounding. A kernel that fuses two operations stores the rounded value and continues with the
+//! unrounded one.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::exact::operation::{Node, is_given, node_of};
 use crate::exact::profile::Profile;
 use crate::tensor::{Tensor, ValueOrigin};
 
-/// A recorded tensor's value before rounding, which some fused kernels read. It is the origin of a tensor that no other
-/// operation reads.
+/// Origin of the value that a recorded tensor had before rounding. Some fused kernels read this unrounded value;
+/// other operations do not.
 pub(crate) enum UnroundedOrigin {
-    /// Result of this operation, whose inputs are recorded as well.
+    /// The unrounded value is the result of this operation, whose inputs are recorded as well.
     Of(Arc<Node>),
-    /// Any number that rounds to the recorded value.
+    /// The unrounded value is any number that rounds to the recorded value.
     Unknown {
         /// True if the values are sums.
         is_sum: bool,
@@ -29,14 +29,14 @@ impl UnroundedOrigin {
         }
     }
 
-    /// Returns the value before rounding, if the origin records it.
+    /// Returns the value before rounding, if the tensor's origin records it.
     pub(crate) fn of(origin: &ValueOrigin) -> Option<Arc<Self>> {
         origin.source.clone()?.downcast().ok()
     }
 }
 
-/// Replaces `computed` by recorded values. They keep the operation as their origin if a kernel may continue with them
-/// unrounded.
+/// Replaces `computed` by recorded values. The recorded values keep the operation as their origin if a kernel may
+/// continue with them unrounded.
 pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     let [whole] = computed.origins() else { return given };
     let Some(node) = node_of(whole).filter(|node| node.stage.is_fused()) else { return given };
@@ -49,15 +49,15 @@ pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     given.computed_by(Arc::new(before))
 }
 
-/// Returns true if an input has no uncertainty: a recorded value, a recorded value times a number of the model, or a
-/// row of a table.
+/// Returns true if an input has no uncertainty: a recorded value, a recorded value times a constant of the model,
+/// or a row of a table.
 fn is_known(input: &Tensor) -> bool {
     let mut nodes = input.origins().iter().filter_map(node_of);
     nodes.all(|node| node.depth == 1 && node.stage.is_certain())
 }
 
-/// Marks summands as possibly unrounded instead of keeping their operations, since a chain of sums would keep all
-/// earlier sums.
+/// Marks summands as possibly unrounded without keeping their operations, since a chain of sums would keep all
+/// earlier sums in memory.
 pub(crate) fn without_sums(x: Tensor) -> Tensor {
     if x.origins().is_empty() || !is_given(&x) {
         return x;
@@ -77,7 +77,7 @@ fn without_sum(origin: ValueOrigin) -> ValueOrigin {
     }
 }
 
-/// Marks the values that a run starts with as results of a sum, or else of a norm.
+/// Marks the values that a run starts from as unrounded results: of a sum, or otherwise of a norm.
 pub fn of_a_kernel(given: Tensor, is_sum: bool, profile: &Profile) -> Tensor {
     match given.origins().is_empty() && profile.stream() != Float::F32 {
         true => given.computed_by(Arc::new(UnroundedOrigin::Unknown { is_sum })),

@@ -3,8 +3,8 @@
 use crate::exact::float::Float;
 pub(crate) use crate::exact::float::U;
 
-/// Standard deviation of one rounding relative to its largest error: √(0.541 / 3), for mantissas that are uniform on
-/// a logarithmic scale.
+/// Standard deviation of one rounding error relative to the largest one: √(0.541 / 3), for mantissas that are
+/// uniform on a logarithmic scale.
 pub const K: f64 = 0.425;
 
 /// Number of standard deviations that no error exceeds. A Gaussian exceeds it about once in 10¹⁵ draws.
@@ -16,8 +16,8 @@ pub(crate) fn both(a: f64, b: f64) -> f64 {
     (a * a + b * b).sqrt()
 }
 
-/// Returns the relative share of the terms below the last bit of the sum. Non-negative terms that small do not change
-/// the sum if they are added last, one by one.
+/// Returns the sum of the terms that are below the last bit of the sum, relative to the sum. Terms that small do
+/// not change the sum if they are added last, one by one.
 pub(crate) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
     terms.filter(|term| *term < U * sum).sum::<f64>() / sum
 }
@@ -25,7 +25,7 @@ pub(crate) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
 /// Exact result of an operation in `f64`, before it is rounded to the profile's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExactValue {
-    /// Value without rounding, except where the profile states one.
+    /// Value without rounding, except for roundings that the profile states.
     pub value: f64,
     /// Standard deviation of the rounding error.
     pub sigma: f64,
@@ -52,7 +52,7 @@ impl ExactValue {
         Self { value, sigma: bound / 2.0, radius: bound }
     }
 
-    /// Adds a systematic error of up to `lost`, from terms that a sum may lose; it does not average out.
+    /// Adds a systematic error of up to `lost`, from terms that a sum may lose. This error does not average out.
     #[inline(always)]
     pub(crate) fn losing(self, lost: f64) -> Self {
         Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
@@ -71,7 +71,7 @@ impl ExactValue {
         Self { radius: self.radius.min(bound), ..self }
     }
 
-    /// Adds an independent error.
+    /// Adds an independent error to sigma.
     #[inline(always)]
     pub(crate) fn moved(self, sigma: f64, radius: f64) -> Self {
         Self { sigma: both(self.sigma, sigma), radius: self.radius + radius, ..self }
@@ -83,8 +83,8 @@ impl ExactValue {
         Self { value, ..self }.moved(K * U * value.abs(), U * value.abs())
     }
 
-    /// Adds a bias to this sum of `n` terms, before the first term or after the last. If the bias comes first, each
-    /// partial sum k is about bias + value · k / n and is rounded.
+    /// Adds a bias to this sum of `n` terms, before the first term or after the last. If the bias comes first, partial
+    /// sum k is about bias + value · k / n, and each partial sum is rounded.
     pub(crate) fn biased(self, bias: f64, n: f64) -> Self {
         let walked = n * bias * (bias + self.value);
         let sigma = both(self.sigma, K * U * walked.max(0.0).sqrt());
@@ -101,8 +101,8 @@ impl ExactValue {
         Self { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
     }
 
-    /// Returns the root of a number that is not negative, with one rounding. Its slope is that of the chord to the lower end,
-    /// which no error exceeds.
+    /// Returns the root of a non-negative number, with one rounding. The error is bounded with the slope of the chord
+    /// to the lower end of the number's interval.
     pub(crate) fn root(self) -> Self {
         let root = self.value.sqrt();
         if root == 0.0 {
@@ -118,7 +118,7 @@ impl ExactValue {
         Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
     }
 
-    /// Returns a value that covers both numbers.
+    /// Returns an exact value whose interval covers both numbers.
     pub(crate) fn or(self, other: Self) -> Self {
         let low = (self.value - self.radius).min(other.value - other.radius);
         let high = (self.value + self.radius).max(other.value + other.radius);
@@ -133,8 +133,9 @@ impl ExactValue {
         Self { value, ..self }.moved(radius / 3f64.sqrt(), radius)
     }
 
-    /// Rounds to a type in the middle of a computation. If both ends of the radius round to one number, the result is
-    /// exact; otherwise it covers the numbers between them. Rounding to `f32` is already part of the operation's sigma.
+    /// Rounds to a type in the middle of a computation. If both ends of the interval round to the same number, the
+    /// result is exact. Otherwise the result covers the numbers between them. Rounding to `f32` is already part of the
+    /// operation's sigma.
     #[inline(always)]
     pub(crate) fn rounded(self, float: Float) -> Self {
         if float == Float::F32 || !self.value.is_finite() { self } else { self.rounded_to(float) }

@@ -1,4 +1,4 @@
-//! Verdict on two engines' results for the same inputs: does rounding explain them?
+//! Verdict on two engines' results for the same inputs: whether rounding explains them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub struct OperationVerdict {
     pub is_impossible: bool,
 }
 
-/// Minimum number of values that shows whether a norm reads its sum before rounding. About a fifth of the values
+/// Minimum number of values needed to see whether a norm reads its sum before rounding. About a fifth of the values
 /// differs between the two cases.
 const TELLING: usize = 64;
 
@@ -64,8 +64,9 @@ impl OperationVerdict {
 /// error.
 const MOST_CHOICES: usize = 6;
 
-/// Maximum number of consecutive operations: those of fused attention, from the keys on. For longer chains, perturbed
-/// runs are more precise, since many codes of quantised activations may round either way.
+/// Maximum number of consecutive operations without a recorded value: those of fused attention, from the keys on.
+/// For longer chains, perturbed runs are more precise, since many codes of quantised activations may round either
+/// way.
 pub const DEEPEST: usize = 5;
 
 /// Judges the results of an operation. If rounding does not explain the dump's values and `may_differ` is true,
@@ -136,8 +137,9 @@ fn tried(compared: &ResultPair, may_differ: bool) -> OperationVerdict {
     declared
 }
 
-/// Returns other choices that explain the values as well as the one choice in `found` that all layers share. A short
-/// row may fit several choices. Only the other layers then show which choice the engine made.
+/// Returns other choices that explain the values as well as the choice in `found`, if that choice is one that all
+/// layers of an engine share. A short row may fit several choices; only other layers then show which choice the
+/// engine made.
 fn alternatives(
     compared: &ResultPair,
     (found, profile): (ChoiceSet, &Profile),
@@ -182,7 +184,8 @@ pub fn unexplained(compared: &ResultPair) -> Vec<usize> {
     all.filter(|&(flat, exact)| is_over(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
-/// Number of values that rule out most choices. The first one rules out many, and needs the inputs of one row only.
+/// Number of values that are enough to rule out most choices. The first value alone rules out many, and needs the inputs
+/// of one row only.
 const FEW: usize = 4;
 
 /// Returns true if a profile with these choices explains the given values of the dump.
@@ -243,9 +246,9 @@ fn judge_by(compared: &ResultPair, choices: ChoiceSet) -> (OperationVerdict, Vec
     (judged, examples, is_too_sure)
 }
 
-/// Returns the number of times that a row occurs, averaged over the rows. Repeated tokens have equal or nearly equal
-/// inputs and so the same errors, which averaging does not reduce. Reads the rows of our engine, so that a dump cannot
-/// widen its own bounds, and compares some values of each row, cut to 8 significant bits.
+/// Returns how often a row occurs, averaged over the rows. Repeated tokens have equal or nearly equal inputs and so
+/// the same errors, which averaging does not reduce. Reads the rows of our engine, so that a dump cannot widen its
+/// own bounds. Compares some values of each row, to 8 significant bits.
 fn repeats(results: &Tensor) -> f64 {
     const COMPARED: usize = 32;
     let width = results.shape().last().copied().unwrap_or(1).max(1);

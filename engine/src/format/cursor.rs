@@ -22,7 +22,7 @@ impl<'a> Cursor<'a> {
         self.source.data.len() - self.at
     }
 
-    /// Returns the remaining bytes, at most `most`.
+    /// Returns the remaining bytes, but at most `most`.
     pub(crate) fn next(&self, most: usize) -> &'a [u8] {
         self.source.data.at(self.at..self.at + most.min(self.left()))
     }
@@ -52,8 +52,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// Reads the number of following items. Returns an error if they cannot fit in the remaining bytes at `least` bytes
-    /// each, so that memory can be allocated safely.
+    /// Reads the number of items that follow. Returns an error if that many items of `least` bytes cannot fit in the
+    /// remaining bytes, so that memory can be allocated safely.
     pub(crate) fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
         let count = self.u64(format_args!("count of {what}"))?;
         let needed = count.saturating_mul(least as u64);

@@ -50,7 +50,7 @@ impl Format {
         }
     }
 
-    /// Returns the format of a zip archive by its first member, which torch and NumPy write first.
+    /// Returns the format of a zip archive. torch and NumPy are recognised by the first member that they write.
     fn of_zip(first_member: &[u8]) -> Option<Self> {
         match first_member {
             name if name.ends_with(b".npy") || name == b"manifest.json" => Some(Format::Npz),
@@ -83,10 +83,10 @@ impl Format {
     }
 }
 
-/// Number of bytes needed to detect a format: the longest name of a zip archive's first member.
+/// Number of bytes needed to detect a format. The longest case is the name of a zip archive's first member.
 const LONGEST_START: usize = 1 << 17;
 
-/// Creates an error for a file that is not in the format `expected`; names the actual format if it is known.
+/// Creates an error for a file that is not in the format `expected`. Names the actual format if it is known.
 pub(super) fn wrong_magic(source: &FileBytes, expected: &'static str) -> Error {
     let bytes = source.data.first(LONGEST_START);
     let (found, hint) = match recognise(bytes) {
@@ -96,8 +96,8 @@ pub(super) fn wrong_magic(source: &FileBytes, expected: &'static str) -> Error {
     FormatError::WrongMagic { file: source.path.clone(), found, expected, hint }.into()
 }
 
-/// Returns true for a safetensors header: the length of a JSON object (at most 100 MB, the format's own limit), then
-/// that object.
+/// Returns true if a file starts with a safetensors header: the length of a JSON object (at most 100 MB, the
+/// format's own limit), then that object.
 fn starts_with_header(bytes: &[u8]) -> bool {
     let Some((len, text)) = bytes.split_first_chunk() else { return false };
     (2..=100_000_000).contains(&u64::from_le_bytes(*len)) && text.first() == Some(&b'{')
@@ -110,7 +110,7 @@ const SAVE_AGAIN: &str =
     "; load it with torch and save it again without _use_new_zipfile_serialization=False, or as safetensors";
 const UNPACK: &str = "; unpack it";
 
-/// First bytes of files that are often mistaken for weights, their formats, and remedies.
+/// First bytes of file formats that are often mistaken for weights, with their names and advice.
 const FOREIGN: &[(&[u8], &str, &str)] = &[
     // Magics of formats before GGUF were written as little-endian numbers, so their bytes are reversed.
     (
@@ -143,7 +143,7 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
 ];
 
-/// Returns the file's format, and the remedy.
+/// Returns the file's format, and advice on how to convert it.
 fn recognise(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     if let Some(format) = Format::of(bytes) {
         return Some((format.describe(), ""));

@@ -1,4 +1,4 @@
-//! Access to files that belong together: in a local folder, or remote.
+//! Access to a group of files, in a local folder or remote.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub trait FileStore: Sync {
     /// If the file exists and cannot be opened.
     fn find(&self, path: &Path) -> Result<Option<FileBytes>>;
 
-    /// Returns the reason why a file is missing, if more is known.
+    /// Returns the reason why a file is missing, if it is known.
     fn why_absent(&self, path: &Path) -> Option<String> {
         _ = path;
         None

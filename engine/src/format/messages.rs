@@ -1,4 +1,4 @@
-//! Streams of safetensors messages, as a pipe delivers them: one file after the other.
+//! Streams of safetensors messages, as read from a pipe: one safetensors file after the other.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 const END: u64 = 0;
 /// Maximum header length of the format, in bytes.
 const LONGEST_HEADER: u64 = 100_000_000;
-/// Number of bytes read from the pipe at once: a pipe of Linux holds 64 KB by default.
+/// Number of bytes that are read from the pipe at once. A Linux pipe buffers 64 KB by default.
 const CHUNK: usize = 1 << 16;
 
-/// Reads messages from a pipe. Between two messages nothing is read, so that the writer waits.
+/// Reads messages from a pipe. Nothing is read between two messages, so the writer waits until a message was
+/// processed.
 pub struct Messages {
     input: Box<dyn Read>,
     path: PathBuf,
@@ -23,7 +24,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Creates a reader for an open pipe that error messages call `path`. A message may have at most `most` bytes.
+    /// Creates a reader for an open pipe. Error messages call it `path`. A message may have at most `most` bytes.
     pub fn new(input: Box<dyn Read>, path: &Path, most: u64) -> Self {
         Self { input, path: path.to_owned(), most, taken: 0 }
     }

@@ -1,7 +1,8 @@
 //! Parsers from untrusted bytes to named, checked views. Each reader validates once; its results cannot fail later.
 //!
-//! No statement of a file is trusted. Counts are compared with the remaining bytes before memory is allocated, and sums
-//! and products of lengths are checked for overflow. Errors name the file, the byte and, if possible, the tensor.
+//! No statement of a file is trusted. Counts are compared with the number of remaining bytes before memory is
+//! allocated. Sums and products of lengths are checked for overflow. Errors name the file, the byte and, if
+//! possible, the tensor.
 
 mod arrays;
 mod cursor;
@@ -60,7 +61,7 @@ impl TensorFile {
         }
     }
 
-    /// Joins the tensors of several files under the path of the file that lists them.
+    /// Joins the tensors of several files. The result has the path of the file that lists them.
     ///
     /// # Errors
     /// If two tensors have the same name.
@@ -81,7 +82,7 @@ impl TensorFile {
         Ok(self)
     }
 
-    /// Creates a file of other tensors under the same path.
+    /// Creates a file with the same path and other tensors.
     ///
     /// # Errors
     /// If two tensors have the same name.
@@ -105,7 +106,7 @@ impl TensorFile {
         self.tensors.iter()
     }
 
-    /// Returns all tensors with their names, as [`TensorFile::joined`] takes them. Their bytes are not copied.
+    /// Returns all tensors with their names, in the form that [`TensorFile::joined`] takes. Their bytes are not copied.
     pub(crate) fn entries(&self) -> Vec<(String, StoredTensor)> {
         self.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect()
     }

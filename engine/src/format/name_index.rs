@@ -8,7 +8,7 @@ use crate::error::{Error, FormatError, Result};
 #[derive(Clone, Debug)]
 pub struct NameIndex<T> {
     entries: Vec<(String, T)>,
-    /// Positions in `entries`, sorted by name: lookups are binary searches, and names are stored once.
+    /// Positions in `entries`, sorted by name. Lookups are binary searches, and names are stored once.
     by_name: Vec<usize>,
 }
 

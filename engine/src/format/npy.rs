@@ -11,9 +11,9 @@ use super::stored_bytes;
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
-/// Reads an array of plain, little-endian numbers in C order. NumPy has no bf16 and no 8-bit floats; their bits are
-/// stored as unsigned integers of the same width, which only the writer can tell. `bits` is the actual type in that
-/// case.
+/// Reads an array of plain, little-endian numbers in C order. NumPy has no bf16 and no 8-bit floats; writers store
+/// their bits as unsigned integers of the same width. A file does not show this, so the caller gives the actual
+/// type as `bits`.
 ///
 /// # Errors
 /// If the file is damaged or truncated, or contains anything else: Python objects, structures, strings.
@@ -107,7 +107,7 @@ impl<'a> NpyHeader<'a> {
     }
 }
 
-/// Maximum number of axes, NumPy's own limit; it also keeps shapes short enough for a message.
+/// Maximum number of axes, which is NumPy's own limit. It also keeps shapes short enough for a message.
 const MOST_AXES: usize = 64;
 
 /// Parses the inside of a tuple: `""`, `"3,"`, `"2, 3"`.
@@ -141,7 +141,7 @@ impl TypeName {
         is_known.then_some(Self { order, kind, size })
     }
 
-    /// Returns the type for plain numbers in little-endian order, or `bits` if it has the same size.
+    /// Returns the type of plain little-endian numbers, or `bits` if it has the same size.
     fn plain(&self, bits: Option<DType>) -> Option<DType> {
         if self.order != '<' && !(self.order == '|' && self.size == 1) {
             return None;

@@ -1,7 +1,7 @@
 //! safetensors, Hugging Face's tensor file format: the length of a JSON header, the header, the data.
 //!
-//! Header entries are parsed by the `safetensors` crate. The checks have their own order, so that errors name the
-//! tensor and the byte.
+//! Header entries are parsed by the `safetensors` crate. The checks are made here, so that errors name the tensor
+//! and the byte.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,7 +51,7 @@ impl Safetensors {
     }
 }
 
-/// Returns the number of data bytes that a header states, or an error message.
+/// Returns the number of data bytes that a header requires, or an error message.
 pub(super) fn announced(header: &[u8]) -> Result<u64, String> {
     let header: SafetensorsHeader =
         serde_json::from_slice(header).map_err(|error| EscapedText(&error.to_string()).to_string())?;
@@ -174,7 +174,7 @@ fn known_dtype(source: &FileBytes, offset: usize, tensor: EscapedText, dtype: Dt
     })
 }
 
-/// Returns an error for bytes after the last tensor: the format forbids them, since they could hide a second file.
+/// Returns an error for bytes after the last tensor. The format forbids them, since they could hide a second file.
 fn refuse_rest(source: &FileBytes, end: usize) -> Result<()> {
     let rest = source.data.len() - end;
     if rest > 0 {

@@ -20,7 +20,7 @@ pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Tensor
     Tensor::new(a.shape(), data)
 }
 
-/// Applies `f` to pieces of `x`; it writes as many values as it reads.
+/// Applies `f` to pieces of `x`. `f` writes as many values as it reads.
 pub(crate) fn piecewise(x: &Tensor, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let mut data = vec![0.0; x.data().len()];
     parallel::chunks(&mut data, PIECE, PIECE, |piece, out| f(&x.data()[piece * PIECE..][..out.len()], out));

@@ -32,7 +32,7 @@ pub(crate) fn panels(
     }
 }
 
-/// Transposes `[outputs, tokens]` to `[tokens, outputs]` in place; small enough for a cache.
+/// Transposes `[outputs, tokens]` to `[tokens, outputs]` in place. The data is small enough for a cache.
 fn transpose(values: &mut [f32], tokens: usize) {
     if tokens == 1 {
         return;

@@ -17,7 +17,8 @@ pub trait RowSource: Sync {
     /// Returns the length of a row.
     fn columns(&self) -> usize;
 
-    /// Returns a row: a slice of the source, or values written to `scratch`, which has the same length.
+    /// Returns a row: a slice of the source, or `scratch` after the values were written to it. `scratch` has the length
+    /// of a row.
     fn row<'r>(&'r self, index: usize, scratch: &'r mut [f32]) -> &'r [f32];
 }
 
@@ -74,7 +75,7 @@ const TILED: usize = 3;
 pub enum PartialSums {
     /// `STEPS` steps, starting at the first column.
     Cut,
-    /// One sum over all columns, for columns that are keys: a cache may have dropped the first keys.
+    /// One sum over all columns. Used if columns are keys, because a cache may have dropped the first keys.
     Whole,
 }
 
@@ -123,8 +124,8 @@ pub fn fill(
     );
 }
 
-/// Returns the number of weight rows that are multiplied together: more rows load activations from a farther cache
-/// less often; fewer rows keep all threads busy.
+/// Returns the number of weight rows that are multiplied together. With more rows, activations are loaded less
+/// often from a distant cache; with fewer rows, all threads are busy.
 fn width_of_panels(outputs: usize) -> usize {
     const LEAST: usize = 32;
     let fair = outputs.div_ceil(4 * rayon::current_num_threads());

@@ -1,6 +1,6 @@
 //! Softplus, `ln(1 + eˣ)`, in two forms that differ in rounding.
 
-/// Argument above which engines take softplus as its argument.
+/// Argument above which engines return the argument itself as softplus.
 const LINEAR: f32 = 20.0;
 
 /// Computes softplus without loss of small values, as torch does.

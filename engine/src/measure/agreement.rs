@@ -9,7 +9,7 @@ use crate::measure::sums::larger;
 use crate::view::View;
 
 impl Agreement {
-    /// Compares both sides' log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` selects the
+    /// Compares both sides' log-probabilities of the same ids, `[T]` or `[T, k]`, in these rows. `columns` returns the
     /// entries of a row that both sides have.
     pub fn of(
         candidate: &View,
@@ -38,8 +38,8 @@ impl Agreement {
         Self { places: rows.iter().map(place).collect() }
     }
 
-    /// Returns the start of a drift: the position from which on violations outnumber the other positions by most. A
-    /// single violation is not a drift, and a single correct position does not end one.
+    /// Returns the start of a drift. It is chosen so that, from there to the end, violations outnumber other positions
+    /// by the largest number. A single violation is not a drift, and a single correct position does not end one.
     pub fn drift(&self, is_over: impl Fn(&PositionAgreement) -> bool) -> Option<usize> {
         let (mut sum, mut best) = (0i64, None);
         for place in self.places.iter().rev() {
@@ -79,9 +79,9 @@ fn indices(columns: &ColumnSelection, width: usize) -> Box<dyn Iterator<Item = u
     }
 }
 
-/// Returns Σ p·(log p - log q), plus the same term for the remaining probability of both sides. The divergence is
-/// infinite if the candidate leaves no probability for the reference's remaining tokens. Remainders within rounding
-/// count as zero.
+/// Returns the KL divergence Σ p·(log p - log q) over the listed ids, plus the same term for the remaining
+/// probability. It is infinite if the candidate leaves no probability for the unlisted tokens but the reference
+/// does. Remainders within rounding count as zero.
 fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     const NOTHING: f64 = f32::EPSILON as f64;
     let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
@@ -99,7 +99,7 @@ fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     no_less_than_zero(pairs.iter().map(of).sum::<f64>() + tail)
 }
 
-/// Clamps a divergence that rounding made negative to 0. NaN is kept; `max` would drop it.
+/// Raises a divergence that rounding made negative to 0. NaN is kept, whereas `max` would drop it.
 pub(super) fn no_less_than_zero(x: f64) -> f64 {
     if x < 0.0 { 0.0 } else { x }
 }

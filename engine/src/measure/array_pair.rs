@@ -49,14 +49,14 @@ enum Entries {
     These(Vec<usize>, [Vec<f64>; 2], Option<[Vec<f64>; 2]>),
 }
 
-/// Buffers for a chunk of both sides, their scales, and the limits of the chunks of a row.
+/// Buffers for a chunk of both sides, for their scales, and for the limits of the chunks of a row.
 struct ChunkBuffers {
     values: ValueBuffers,
     scales: [Vec<f64>; 2],
     met: Vec<ChunkLimits>,
 }
 
-/// Buffers for values of both sides that must be converted.
+/// Buffers for values of both sides that must be converted to another type.
 struct ValueBuffers {
     short: [Vec<f32>; 2],
     wide: [Vec<f64>; 2],
@@ -81,8 +81,8 @@ impl ArrayPair<'_, '_> {
         sums
     }
 
-    /// Adds entries of a row. Scaled errors are added last, since they need the row's mean square, and only for the few
-    /// chunks that can matter.
+    /// Adds entries of a row. Scaled errors are added last, because they need the row's mean square, and only for the
+    /// few chunks in which they can exceed the maximum so far.
     fn add(&self, row: usize, entries: &Entries, sums: &mut ArraySums, room: &mut ChunkBuffers) {
         let (count, limit) = (entries.len(), sums.limit());
         let parts = || (0..count).step_by(CHUNK).map(|from| from..count.min(from + CHUNK));
@@ -183,7 +183,7 @@ impl ArrayPair<'_, '_> {
         }
     }
 
-    /// Reads the listed entries of a row.
+    /// Reads the listed entries of a row of both sides.
     fn these(&self, row: usize, columns: Vec<usize>) -> Entries {
         let width = self.reference.width();
         let of = |view: &View| {
@@ -207,7 +207,7 @@ impl Entries {
     }
 }
 
-/// Returns a part of a range.
+/// Returns the part of a range at an offset.
 fn within(range: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     range.start + part.start..range.start + part.end
 }

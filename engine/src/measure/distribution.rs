@@ -1,8 +1,8 @@
 //! Distribution of an array's errors: by the size of the values, by row, and as probabilities of a softmax.
 //!
-//! The largest relative error says little about the values that decide. A row's top logits may differ by several times
-//! the rounding error of any other value in the row, and still have a small error relative to their own size. Errors
-//! are therefore grouped by row, and into classes of values of similar size.
+//! The largest relative error says little about the values that decide. The top logits of a row may differ by
+//! several times the rounding error of any other value in the row, and still have a small relative error. Errors
+//! are therefore grouped by row, and by the size of the values.
 
 use crate::measure::array_pair::ColumnSelection;
 use crate::measure::precision::ValuePrecision;
@@ -11,7 +11,8 @@ use crate::measure::top_tokens::PredictionDivergence;
 use crate::parallel;
 use crate::view::View;
 
-/// Number of classes of values: powers of two of |x| relative to the root mean square of its row, from 2⁻⁸ to 2⁷.
+/// Number of size classes. A class is a power of two of |x| relative to the root mean square of its row, from 2⁻⁸
+/// to 2⁷.
 const CLASSES: usize = 16;
 const SMALLEST: i32 = -8;
 
@@ -20,7 +21,8 @@ const SMALLEST: i32 = -8;
 pub struct SizeClass {
     /// Number of values.
     pub count: usize,
-    /// Largest error among those that exceed the distance to the value's neighbour in the computed type.
+    /// Largest error in the class. Errors of at most the distance to the value's neighbour in the computed type do not
+    /// count.
     pub max: f64,
     /// Sum of the squares of all errors.
     pub(crate) squares: f64,
@@ -51,14 +53,14 @@ pub struct Distribution {
     pub rows: Vec<f64>,
     /// KL(own‖theirs) of each row of logits; empty for other values.
     pub divergences: Vec<f64>,
-    /// Largest lead, in `own`, of its likeliest token over the likeliest token of `theirs`, over all rows of logits; 0
-    /// if all agree.
+    /// Over all rows of logits, the largest difference in `own` between its likeliest token and the likeliest token of
+    /// `theirs`. 0 if all rows agree.
     pub lost_lead: f64,
     /// Relative scale error of all values together: Σ e·x / Σ x².
     pub scale: f64,
 }
 
-/// Minimum number of values in a long row.
+/// Minimum number of values for a row to be long.
 const LONG: usize = 32;
 
 /// Errors of one row, without errors that storing may have caused.

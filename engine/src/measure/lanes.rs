@@ -1,5 +1,5 @@
-//! Error figures of contiguous pairs of numbers, computed in lanes of sums and maxima that vectorise. The order of the
-//! sums is the same on every machine.
+//! Error figures of contiguous pairs of numbers. Sums and maxima are computed in lanes that compilers vectorise.
+//! The order of the sums is the same on every machine.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::weight::DType;
 
 const LANES: usize = 8;
 
-/// Candidate and reference values, stored or widened, with equal numbers of elements.
+/// Values of the candidate and of the reference, as stored or widened. Both have the same number of elements.
 #[derive(Clone, Copy)]
 pub(super) enum PairSlices<'p> {
     F16(&'p [[u8; 2]], &'p [[u8; 2]]),
@@ -33,12 +33,12 @@ pub(super) struct PairFigures {
     pub(crate) candidate_squared: f64,
     pub(crate) reference_squared: f64,
     pub(crate) largest: f64,
-    /// Largest amount by which an error's square exceeds the limit times its element's square; at least 0.
+    /// Largest amount by which a squared error exceeds the limit times its squared element; at least 0.
     pub(crate) excess: f64,
 }
 
 impl<'p> PairSlices<'p> {
-    /// Creates pairs from stored numbers of the same type; `None` if the types require widening.
+    /// Creates pairs from stored numbers of the same type. `None` if the types must be widened.
     pub(crate) fn stored(sides: [(DType, &'p [u8]); 2]) -> Option<Self> {
         let [(dtype, candidate), (other, reference)] = sides;
         match dtype {
@@ -86,7 +86,7 @@ impl<'p> PairSlices<'p> {
         }
     }
 
-    /// Returns the distance of two finite numbers, less half a step of `storage`.
+    /// Returns the distance between two finite numbers, minus half a step of `storage`.
     #[inline]
     pub(crate) fn error(self, at: usize, storage: Option<[Spacing; 2]>) -> f64 {
         let [candidate, reference] = self.at(at);
@@ -108,7 +108,7 @@ impl<'p> PairSlices<'p> {
         among.start
     }
 
-    /// Computes all figures; errors are the amounts above half a step of `storage`.
+    /// Computes all figures. Errors are counted only above half a step of `storage`.
     pub(crate) fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> PairFigures {
         gathered(self, storage, LaneFigures { limit, ..LaneFigures::default() }).found()
     }
@@ -118,7 +118,8 @@ impl<'p> PairSlices<'p> {
         largest(gathered(self, storage, LargestError([0.0; LANES])).0)
     }
 
-    /// Returns the largest error that exceeds the distance to the value's neighbour, or 0.
+    /// Returns the largest error, counting only errors larger than the distance to the value's neighbour. 0 if there
+    /// are none.
     pub(crate) fn past_neighbour(self, storage: Option<[Spacing; 2]>, neighbour: Spacing) -> f64 {
         largest(gathered(self, storage, NeighbourExcess { neighbour, lanes: [0.0; LANES] }).lanes)
     }
@@ -159,7 +160,7 @@ pub(super) fn scaled(error: f64, reference: f64, square: f64) -> f64 {
     ratio(error, (reference * reference + square).sqrt())
 }
 
-/// Two numbers and their distance.
+/// A candidate's number, the reference's, and their distance.
 struct LanePair {
     candidate: f64,
     reference: f64,
@@ -167,7 +168,7 @@ struct LanePair {
     is_identical: bool,
 }
 
-/// Accumulator with eight lanes; lane i takes every eighth pair.
+/// Accumulator with eight lanes. Lane i takes every eighth pair, starting at pair i.
 trait PairAccumulator {
     fn meet(&mut self, lane: usize, pair: LanePair);
 }
@@ -192,7 +193,8 @@ fn gathered<L: PairAccumulator>(pairs: PairSlices, storage: Option<[Spacing; 2]>
     }
 }
 
-/// Widens eight stored numbers. `array::map` is not inlined into functions for other instructions.
+/// Widens eight stored numbers. `array::map` is not used, because compilers do not inline it into functions with
+/// special instructions.
 #[inline(always)]
 fn each<S: Copy>(eight: [S; LANES], widen: impl Fn(S) -> f64) -> [f64; LANES] {
     let mut wide = [0.0; LANES];
@@ -221,13 +223,13 @@ fn meet<S: Copy + Eq + Default, L: PairAccumulator>(
     }
 }
 
-/// Returns the distance of two numbers, less both slacks; NaN is kept.
+/// Returns the distance between two numbers, minus both slacks. NaN is kept.
 #[inline(always)]
 fn past([one, other]: [Spacing; 2], candidate: f64, reference: f64) -> f64 {
     maximum((candidate - reference).abs() - (one.at_finite(candidate) + other.at_finite(reference)), 0.0)
 }
 
-/// Accumulates all pairs. The lanes are a local variable, so that they stay in registers.
+/// Accumulates all pairs. The lanes are in a local variable, so that they stay in registers.
 #[inline(always)]
 fn meet_all<S: Copy + Eq + Default, L: PairAccumulator>(
     candidate: &[S],
@@ -383,7 +385,7 @@ fn largest(lanes: [f64; LANES]) -> f64 {
     lanes.into_iter().fold(0.0, maximum)
 }
 
-/// Returns the larger of two numbers, in one instruction. NaN is handled by the callers.
+/// Returns the larger of two numbers with one instruction. The callers handle NaN.
 #[inline(always)]
 fn maximum(a: f64, b: f64) -> f64 {
     if b > a { b } else { a }

@@ -15,11 +15,11 @@ pub struct Errors {
     pub rel_l2: f64,
     /// `max_abs` relative to the root mean square of the reference.
     pub max_rel_rms: f64,
-    /// Largest error of an element relative to √(x² + mean square of its row). It is independent of the rows' scales
-    /// and tolerates cancellation in an element.
+    /// Largest error of an element relative to √(x² + mean square of its row). Scales of rows do not change it, and
+    /// cancellation in a single element does not make it large.
     pub max_scaled: f64,
-    /// Largest error that exceeds the distance to the value's neighbour in the computed type; 0 if rounding the other
-    /// way explains every error.
+    /// Largest error, counting only errors larger than the distance to the value's neighbour in the computed type. 0 if
+    /// every error may come from rounding the other way.
     pub past_neighbour: f64,
 }
 
@@ -41,12 +41,13 @@ pub struct NonfiniteCounts {
     pub candidate: usize,
     /// Number in the reference.
     pub reference: usize,
-    /// Number of elements that are equal on both sides: both NaN, or the same infinity.
+    /// Number of elements that are equally NaN or infinite on both sides: both NaN, or the same infinity.
     pub shared: usize,
 }
 
 impl NonfiniteCounts {
-    /// Returns the number of NaN or infinite elements on the side with more of them, minus those equal on both sides.
+    /// Returns the number of NaN or infinite elements on the side that has more of them, minus those equal on both
+    /// sides.
     pub fn of_one_side(&self) -> usize {
         self.candidate.max(self.reference) - self.shared
     }
@@ -59,7 +60,7 @@ pub struct Measurement {
     pub errors: Errors,
     /// Number of compared elements.
     pub elements: usize,
-    /// Number of bit-identical elements: equal numbers with equal signs; -0 differs from 0, and NaN is never equal.
+    /// Number of bit-identical elements. Their values and signs are equal: -0 differs from 0, and NaN equals nothing.
     /// Widening to `f64` is exact, so equal bits in `f64` mean equal bits in the stored type.
     pub identical: usize,
     /// Number of NaN or infinite elements.
@@ -74,7 +75,7 @@ pub struct Measurement {
     pub spread: Option<Box<ErrorMap>>,
     /// Agreement on the next token at each position, for log-probabilities and for logits that differ.
     pub agreement: Option<Agreement>,
-    /// Most likely tokens, for logits that a token is chosen from.
+    /// Most likely tokens of both sides, for logits from which a token is chosen.
     pub tops: Option<Box<Tops>>,
 }
 
@@ -88,18 +89,18 @@ impl Measurement {
 /// Agreement of two engines on the next token at each position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// Positions, in order.
+    /// Agreement at each position, in order.
     pub places: Vec<PositionAgreement>,
 }
 
 /// Agreement on the next token at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PositionAgreement {
-    /// Row of the pass.
+    /// Index of the row in the pass.
     pub row: usize,
     /// Largest difference of log-probabilities.
     pub delta: f64,
-    /// KL(reference‖candidate) over the listed tokens, with all other tokens taken together. It is a lower bound of the
+    /// KL(reference‖candidate) over the listed tokens, where all other tokens count as one. It is a lower bound of the
     /// divergence of the full distributions.
     pub divergence: f64,
     /// Total probability of the listed tokens, by the reference.

@@ -8,13 +8,13 @@ use crate::measure::sums::ArraySums;
 use crate::parallel;
 use crate::view::View;
 
-/// Number of pairs that one thread takes at a time, large enough to make the overhead negligible.
+/// Number of pairs in one thread's piece of work, large enough to make the overhead negligible.
 const PIECE: usize = 1 << 18;
-/// Number of pairs after which the memory of a mapped file is released.
+/// Number of pairs after which the memory pages of a mapped file are released.
 const SPAN: usize = 1 << 22;
 
-/// Compares `candidate` with `reference` in the selected columns of each row. The arrays are read once, in order; the
-/// memory of large mapped files is released on the way.
+/// Compares `candidate` with `reference` in the selected columns of each row. The arrays are read once, in order.
+/// Memory pages of large mapped files are released while reading.
 ///
 /// # Panics
 /// If the shapes differ; callers check shapes first and report an error.
@@ -55,11 +55,11 @@ fn measured(
     sums.finish(sides.reference.shape())
 }
 
-/// Marks a missing token.
+/// Token id that marks a missing token.
 pub const NO_TOKEN: f64 = -1.0;
 
-/// Compares lists of token ids for equality; the worst element is the first that differs. The end of the shorter list
-/// is padded with [`NO_TOKEN`].
+/// Compares lists of token ids for equality. The worst element is the first that differs. The shorter list is
+/// padded with [`NO_TOKEN`].
 pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<View<'v>>) -> Measurement {
     let (candidate, reference) = (candidate.into(), reference.into());
     let length = candidate.len().max(reference.len());
@@ -81,7 +81,7 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
     found
 }
 
-/// Compares lists of ids, with the array position of each: a row and an entry of the row.
+/// Compares lists of ids, each with its position in the array: a row, and an entry of the row.
 pub fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
     let shape = [places.len()];
     let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));

@@ -1,4 +1,4 @@
-//! Precision of values: the steps of their computed and stored types.
+//! Precision of values: the step between neighbouring numbers of their computed and stored types.
 
 use crate::weight::DType;
 
@@ -8,12 +8,12 @@ pub struct ValuePrecision {
     /// Type that the operation's results are rounded to. Two correct engines may round a value to neighbouring
     /// numbers.
     pub computed: DType,
-    /// Type that the candidate's values were stored in, if it is coarser: each value represents all values that round
-    /// to it.
+    /// Type that the candidate's values were stored in, if it is coarser than the computed type. Each stored value then
+    /// represents all values that round to it.
     pub candidate: Option<DType>,
-    /// Type that the reference's values were stored in, if it is coarser.
+    /// Type that the reference's values were stored in, if it is coarser than the computed type.
     pub reference: Option<DType>,
-    /// Decimal steps that the candidate's and the reference's values were rounded to; 0 without decimal rounding.
+    /// Decimal steps to which the candidate's and the reference's values were rounded; 0 if they were not.
     pub steps: [f64; 2],
 }
 
@@ -21,8 +21,8 @@ impl ValuePrecision {
     /// Precision of values that both sides computed and stored in `f32`.
     pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None, steps: [0.0; 2] };
 
-    /// Returns the largest possible distance of two stored values whose originals are equal. Both values include their
-    /// scales.
+    /// Returns the largest possible distance between two stored values whose original values are equal. The stored
+    /// values include their scales.
     #[inline]
     pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
         let stored =
@@ -30,7 +30,7 @@ impl ValuePrecision {
         stored + (self.steps[0] + self.steps[1]) / 2.0
     }
 
-    /// Returns the largest error of each side's log-probabilities.
+    /// Returns the precision of each side's log-probabilities.
     pub fn slacks(&self) -> [LogprobPrecision; 2] {
         let of =
             |stored: Option<DType>, step| LogprobPrecision { dtype: stored.unwrap_or(self.computed), step };
@@ -47,12 +47,13 @@ impl ValuePrecision {
         Spacing::of(self.computed)
     }
 
-    /// Returns true if both sides are stored as they were computed.
+    /// Returns true if both sides store values as they were computed.
     pub(super) fn is_plain(&self) -> bool {
         self.candidate.is_none() && self.reference.is_none() && self.steps == [0.0; 2]
     }
 
-    /// Returns the spacing of the types that candidate and reference were stored in; `None` if neither is coarser.
+    /// Returns the spacing of the types in which candidate and reference were stored; `None` if neither is coarser than
+    /// the computed type.
     pub(super) fn storage(&self) -> Option<[Spacing; 2]> {
         let of = |dtype: Option<DType>, step: f64| {
             let stored = dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
@@ -70,8 +71,9 @@ pub struct LogprobPrecision {
 }
 
 impl LogprobPrecision {
-    /// Returns how far a reported log-probability can be below the true one: the sum of half a step of its type, half a
-    /// step of its printed decimals, and the `f32` rounding error of the subtracted log-sum-exp (at most 128).
+    /// Returns the largest amount by which a reported log-probability can be below the true one. It is the sum of half
+    /// a step of its type, half a step of its printed decimals, and the `f32` rounding error of the subtracted
+    /// log-sum-exp (at most 128).
     #[inline]
     pub fn at(self, log_probability: f64) -> f64 {
         const LARGEST: f64 = 128.0;
@@ -86,8 +88,8 @@ pub fn coarser(stored: DType, computed: DType) -> Option<DType> {
     (fraction_bits(stored) < fraction_bits(computed)).then_some(stored)
 }
 
-/// Returns the number nearest to `own` within a distance `half` of `stored`: the most favourable original of a rounded
-/// value.
+/// Returns the number nearest to `own` whose distance from `stored` is at most `half`. It is the most favourable
+/// original of a rounded value.
 pub fn nearest_within(half: f64, stored: f64, own: f64) -> f64 {
     if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
 }
@@ -98,7 +100,7 @@ pub fn half_step(dtype: Option<DType>, value: f64, scale: f64) -> f64 {
     dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value / scale) / 2.0 * scale)
 }
 
-/// Spacing of a type's numbers: a fraction of their power of two, with the subnormal spacing as the minimum.
+/// Spacing of a type's numbers: a fraction of their power of two, and at least the subnormal spacing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spacing {
     fraction: f64,

@@ -1,7 +1,7 @@
 //! Predicted distribution at one position, and the difference of two distributions. The arithmetic is that of
 //! llama-perplexity (`f32` with sums in `f64`), so that the tables have the same digits.
 
-/// Log-probabilities of a vocabulary: each score minus one common number.
+/// Log-probabilities of a vocabulary. Each is a score minus a number that all scores share.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
     scores: Vec<f32>,
@@ -9,16 +9,16 @@ pub struct Prediction {
     max: f32,
     /// log Σ exp(logit - max); 0 for log-probabilities.
     log_sum: f32,
-    /// Half of the step that log-probabilities were rounded to; 0 for logits.
+    /// Half of the step to which log-probabilities were rounded; 0 for logits.
     half_step: f32,
-    /// Lower limit that smaller log-probabilities were raised to.
+    /// Lower limit of log-probabilities. Smaller ones were raised to it.
     least: f32,
 }
 
-/// Smallest log-probability that counts in a divergence. Files store nothing below the largest logit minus 16.
+/// Smallest log-probability that is counted in a divergence. Files store nothing below the largest logit minus 16.
 const LEAST_LOG_PROB: f32 = -16.0;
 
-/// Difference of two predictions at a position whose next token is known.
+/// Difference between two predictions at a position whose next token is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PredictionDifference {
     /// Negative log-probability of the next token, by the base.
@@ -31,15 +31,15 @@ pub struct PredictionDifference {
     pub p_diff: f32,
     /// True if both have the same most likely token.
     pub same_top: bool,
-    /// Largest difference of log-probabilities, over all tokens that count.
+    /// Largest difference of log-probabilities, over all tokens that are counted.
     pub apart: f32,
-    /// True if each difference is within the base's own rounding error, so that a 16-bit base cannot contradict the
-    /// other prediction.
+    /// True if each difference is within the rounding error of the base's stored values, so that a 16-bit base file
+    /// cannot contradict the other prediction.
     pub is_within: bool,
 }
 
 impl Prediction {
-    /// Range of the stored scores of a row: the largest logit minus this is the smallest.
+    /// Range of the stored scores of a row: the smallest stored score is the largest logit minus this number.
     pub const RANGE: f32 = 16.0;
     /// Number of steps in a row's range.
     pub const CODES: f32 = 65535.0;
@@ -65,8 +65,8 @@ impl Prediction {
         Ok(())
     }
 
-    /// Sets the prediction to log-probabilities, `[V]`, given as codes: multiples of `scale` above `least`. Smaller
-    /// log-probabilities were raised to `least`. Codes are little-endian `u16`.
+    /// Sets the prediction to log-probabilities, `[V]`, given as little-endian `u16` codes: multiples of `scale`, added
+    /// to `least`. Smaller log-probabilities were raised to `least`.
     pub fn set_codes(&mut self, scale: f32, least: f32, codes: &[u8]) {
         let codes = codes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
         self.scores.clear();
@@ -75,8 +75,8 @@ impl Prediction {
         (self.half_step, self.least) = (scale / 2.0, least);
     }
 
-    /// Appends scale, least and codes in the format and arithmetic of llama-perplexity. Logits too far below the
-    /// largest are raised to `least`.
+    /// Appends scale, lower limit and codes, in the format and arithmetic of llama-perplexity. Logits too far below the
+    /// largest are raised to the lower limit.
     pub fn write_codes(&self, bytes: &mut Vec<u8>) {
         let max = self.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let min = self.scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - Self::RANGE);
@@ -90,8 +90,9 @@ impl Prediction {
         self.scores.iter().for_each(|&score| bytes.extend(code(score).to_le_bytes()));
     }
 
-    /// Returns the sum of the codes' probabilities, and its possible error below and above 1. Each logarithm has an
-    /// error of half a step plus `f32` rounding, and probabilities below the smallest are raised to it.
+    /// Returns the sum of the probabilities of all codes, and the largest errors of that sum below and above 1. Each
+    /// logarithm has an error of half a step plus `f32` rounding, and probabilities below the lower limit are raised to
+    /// it.
     pub fn total(&self) -> (f64, [f64; 2]) {
         let (scale, least) = (2.0 * self.half_step, self.least);
         let sum = self.scores.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
@@ -107,7 +108,7 @@ impl Prediction {
         2.0 * f64::from(self.half_step) + 2.0 * f64::from(f32::EPSILON) * (f64::from(self.least).abs() + 4.0)
     }
 
-    /// Returns a token's log-probability; `None` if it may have been raised to the lower limit.
+    /// Returns a token's log-probability. `None` if it may have been raised to the lower limit.
     pub fn told(&self, id: usize) -> Option<f32> {
         self.scores.get(id).copied().filter(|value| *value > self.least)
     }
@@ -130,7 +131,7 @@ impl Prediction {
         self.scores.len()
     }
 
-    /// Returns true if no scores were set.
+    /// Returns true if the prediction has no scores.
     pub fn is_empty(&self) -> bool {
         self.scores.is_empty()
     }

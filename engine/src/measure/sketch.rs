@@ -1,12 +1,13 @@
-//! Sketches: twelve numbers that replace a token's values. Equal checksums mean equal bits. If they differ, projections
-//! estimate the distance, since the projection of a difference is the difference of the projections.
+//! Sketches: twelve numbers that stand for the values of one token. Equal checksums mean equal bits. If checksums
+//! differ, the projections estimate the distance, because the projection of a difference is the difference of the
+//! projections.
 
 /// Number of values in a sketch: a checksum, the sum, the sum of squares, the largest absolute value, and the
 /// projections.
 pub const WIDTH: usize = 4 + PROJECTIONS;
 
-/// Number of projections of a row. The mean of their squared differences estimates the squared distance of one row to
-/// about a third; the mean over many rows is much more precise.
+/// Number of projections of a row. The mean of their squared differences estimates the squared distance of one row
+/// with an error of about a third. The mean over many rows is much more precise.
 pub const PROJECTIONS: usize = 8;
 
 /// Returns the sketch of a row.
@@ -29,8 +30,8 @@ pub fn of_row(values: &[f64]) -> [f64; WIDTH] {
     row
 }
 
-/// Returns the signs of an element in all projections; a set bit is a plus. Uses splitmix64, which takes two lines in
-/// any language.
+/// Returns the signs of an element in all projections; a set bit means plus. Uses splitmix64, which can be written
+/// in two lines in any language.
 fn signs(index: u64) -> u64 {
     let z = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Sums over two arrays, chunk by chunk. The order of summation is the same on every machine and for every number of
+//! Sums over two arrays, chunk by chunk. The order of summation is the same on every machine and for any number of
 //! threads.
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use crate::measure::lanes::{PairSlices, scaled};
 use crate::measure::measurement::{Errors, NonfiniteCounts};
 use crate::measure::precision::ValuePrecision;
 
-/// Maximum number of pairs in a chunk: both sides stay in the first-level cache.
+/// Maximum number of pairs in a chunk, so that both sides fit in the first-level cache.
 pub(super) const CHUNK: usize = 1024;
 
 /// Sums over pairs, in ascending order of their indices.
@@ -48,19 +48,19 @@ pub(super) struct PairChunk<'c> {
 /// Location of a chunk's elements in the array.
 #[derive(Clone, Copy)]
 pub(super) enum ChunkLocation<'c> {
-    /// Consecutive elements from this index on.
+    /// Consecutive elements, starting at this index.
     Run(usize),
-    /// Elements of a row: the row's start, and the listed entries.
+    /// Listed elements of a row: the row's start, and the listed entries.
     These(usize, &'c [usize]),
 }
 
-/// Limits of a chunk, for skipping its scaled errors after the row's sums are known.
+/// Limits of a chunk. They allow skipping the chunk's scaled errors once the row's sums are known.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkLimits {
     /// Sum of the reference's squares.
     pub(crate) reference_squared: f64,
-    /// Largest amount by which an error's square exceeds [`ArraySums::limit`] times its element's square, at least 0;
-    /// NaN if each scaled error must be computed.
+    /// Largest amount by which a squared error exceeds [`ArraySums::limit`] times its squared element; at least 0. NaN
+    /// if every scaled error must be computed.
     pub(crate) excess: f64,
 }
 
@@ -98,7 +98,7 @@ impl ArraySums {
         ChunkLimits { reference_squared: squared, excess: 0.0 }
     }
 
-    /// Adds all figures of a chunk except the scaled errors, which need the sums of the whole row.
+    /// Adds all figures of a chunk except scaled errors, which need the sums of the whole row.
     pub(crate) fn add(&mut self, chunk: &PairChunk, precision: ValuePrecision) -> ChunkLimits {
         if chunk.scales.is_some() {
             return self.add_each(chunk, precision);
@@ -126,13 +126,14 @@ impl ArraySums {
         ChunkLimits { reference_squared: found.reference_squared, excess: found.excess }
     }
 
-    /// Returns the square of the largest scaled error so far, slightly reduced so that rounding hides no larger error.
+    /// Returns the square of the largest scaled error so far, slightly reduced so that rounding cannot hide a larger
+    /// error.
     pub(crate) fn limit(&self) -> f64 {
         self.scaled * self.scaled * (1.0 - 1e-9)
     }
 
-    /// Adds the scaled errors of a chunk; `met` are the limits that [`Self::add`] returned, and `square` is the mean
-    /// square of the reference's compared entries in the row.
+    /// Adds the scaled errors of a chunk. `met` are the limits that [`Self::add`] returned. `square` is the mean square
+    /// of the reference's compared entries in the row.
     pub(crate) fn scale(
         &mut self,
         chunk: &PairChunk,
@@ -188,7 +189,7 @@ impl ArraySums {
         ChunkLimits { reference_squared: chunk.pairs.reference_squared(), excess: f64::NAN }
     }
 
-    /// Keeps the worst element: the first NaN, else the first of the largest errors.
+    /// Keeps the worst element: the first NaN, or otherwise the first with the largest error.
     fn meet(&mut self, pair: ElementPair) {
         let is_worse =
             |worst: ElementPair| !worst.difference.is_nan() && !(pair.difference <= worst.difference);
@@ -204,7 +205,7 @@ impl ArraySums {
         self.nonfinite.shared += usize::from(!candidate.is_finite() && same);
     }
 
-    /// Merges the sums of the following pairs.
+    /// Merges the sums of the pairs that follow these.
     pub(crate) fn followed_by(mut self, next: Self) -> Self {
         self.elements += next.elements;
         self.identical += next.identical;
@@ -247,7 +248,7 @@ impl ChunkLocation<'_> {
 }
 
 impl Errors {
-    /// Returns the worse of both in every figure: the larger errors, the smaller cosine.
+    /// Returns the worse of two measurements, figure by figure: the larger error, the smaller cosine.
     pub fn worse(self, other: Self) -> Self {
         Self {
             max_abs: larger(self.max_abs, other.max_abs),

@@ -49,7 +49,8 @@ impl Agreement {
 pub(super) struct PredictionDivergence {
     /// KL(reference‖candidate) in nats.
     pub(crate) kl: f64,
-    /// Lead of the reference's likeliest token over the candidate's likeliest token, in the reference's logits.
+    /// Difference, in the reference's logits, between the reference's likeliest token and the candidate's likeliest
+    /// token.
     pub(crate) lost_lead: f64,
 }
 

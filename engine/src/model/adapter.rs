@@ -1,8 +1,8 @@
 //! LoRA adapters of PEFT (Hu et al., 2021): `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! The product of an adapter's two matrices is added to the weights, computed in `f64` and rounded to `f32`. In `f32`
-//! merged and separate adapters differ by the rounding of products alone. In shorter types they differ by more: peft
-//! rounds the sum of two products, and its merged weights are rounded to that type.
+//! The product of an adapter's two matrices is added to the weights. It is computed in `f64` and rounded to `f32`.
+//! In `f32`, merged and separate adapters differ only by the rounding of products. In shorter types they differ by
+//! more, since peft rounds the sum of two products and also rounds its merged weights to that type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,11 +22,11 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
 /// Prefix of an adapter's tensor names.
 const PREFIX: &str = "base_model.model.";
-/// Ends of the names of an adapter's two matrices.
+/// Last parts of the names of an adapter's two matrices.
 const A: &str = ".lora_A.weight";
 const B: &str = ".lora_B.weight";
 
-/// Settings that change what an adapter computes, if they are not null, false, empty or "none".
+/// Settings that change the computation of an adapter, unless they are null, false, empty or "none".
 const UNSUPPORTED: [&str; 16] = [
     "use_dora",
     "use_qalora",
@@ -106,7 +106,7 @@ impl AdapterFiles {
         })
     }
 
-    /// Records in a model that the adapter is merged into its weights, and returns a note on it.
+    /// Records in a model that its weights contain the adapter, and returns a note about this.
     ///
     /// # Errors
     /// If the architecture does not support adapters.
@@ -118,8 +118,8 @@ impl AdapterFiles {
         Ok(format!("the LoRA adapter {} is merged into the weights, in f32", self.weights.path.display()))
     }
 
-    /// Sorts the tensors: pairs of matrices by module, and whole tensors of `modules_to_save` by their name in the base
-    /// model.
+    /// Sorts an adapter's tensors: pairs of matrices by module, and whole tensors of `modules_to_save` by their name in
+    /// the base model.
     fn sorted<'t>(
         &self,
         tensors: &'t TensorFile,
@@ -171,7 +171,7 @@ type Modules<'t> = BTreeMap<String, LoraPair<'t>>;
 
 /// Settings of a LoRA adapter.
 struct LoraSettings {
-    /// Rank of all matrices; `None` if it differs.
+    /// Rank of all matrices; `None` if ranks differ between modules.
     rank: Option<usize>,
     alpha: f64,
     /// True if the scale is alpha / √r instead of alpha / r.
@@ -287,7 +287,7 @@ fn same_shape(file: &Path, name: &str, own: &StoredTensor, base: &StoredTensor) 
         .into())
 }
 
-/// Returns an error for a GGUF file that is not a model but a change of one.
+/// Returns an error if a GGUF file is not a model but an adapter or another change of one.
 ///
 /// # Errors
 /// If the file states that it is not a model.

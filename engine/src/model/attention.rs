@@ -51,7 +51,7 @@ impl Attention<'_> {
         [keys, t.tap(VCache, kv.take_values(&stored(v, of_values, &scales.values)))]
     }
 
-    /// Computes attention over cached keys and values, the first of which has the position `first`.
+    /// Computes attention over cached keys and values. `first` is the position of the first cached key.
     pub(crate) fn over(
         &self,
         q: &Tensor,

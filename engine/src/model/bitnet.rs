@@ -1,5 +1,5 @@
 //! BitNet b1.58 (Ma et al., 2024): ternary matrices, and an extra norm before the last matrix of both halves of a
-//! block. The released 2B-4T model has squared ReLU, the older bitnet_b1_58 models have SiLU.
+//! block. The released 2B-4T model uses squared ReLU; the older bitnet_b1_58 models use SiLU.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! BLOOM (BigScience, 2022): ALiBi in place of RoPE, LayerNorm, also of the embeddings, biases in all matrices, GELU without a
-//! gate.
+//! BLOOM (BigScience, 2022): ALiBi in place of RoPE, LayerNorm (also for the embeddings), biases in all matrices,
+//! GELU without a gate.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! State of a model between passes: each layer keeps what later tokens read, such as keys and values.
+//! State of a model between passes: what each layer keeps for later tokens, such as keys and values.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use crate::tensor::Tensor;
 /// Number of tokens that memory is allocated for at a time.
 const CHUNK: usize = 256;
 
-/// Number of tokens dropped at a time, so that every position keeps its lane in the sums over keys.
+/// Number of tokens that are dropped at a time. Each position then stays in the same lane of the sums over keys.
 const ALIGNED: usize = 32;
 
 /// Keys and values of one layer for every position that may still be read, each `[S, Hkv, D]`.
 ///
-/// Attention takes the cached rows together with the pass's new rows, and puts them back after reading. If a tap
-/// replaces them, later passes read the replaced rows.
+/// Attention takes the cached rows out, appends the pass's new rows, and puts all rows back. If a tap replaces
+/// rows, later passes read the replaced rows.
 #[derive(Clone, Debug, Default)]
 pub struct KvLayer {
     keys: Option<Tensor>,
     values: Option<Tensor>,
-    /// True if positions before the layer's window are dropped.
+    /// True if the cache drops positions before the layer's window.
     forgets: bool,
     dropped: usize,
     scales: CacheScales,
 }
 
-/// Scales of an FP8 cache of one layer, by which keys and values are divided before they are stored. Keys and values have
-/// one scale each, or one for each head.
+/// Scales of one layer's FP8 cache. Keys and values are divided by them before they are stored. Keys and values
+/// have one scale each, or one for each head.
 #[derive(Clone, Debug, Default)]
 pub struct CacheScales {
     /// Scales of keys.
@@ -56,8 +56,8 @@ impl KvLayer {
         extended(self.values.take(), v)
     }
 
-    /// Puts keys and values back. If the layer's tokens see at most `window` positions, a cache that forgets keeps only
-    /// the positions that the next token sees.
+    /// Puts keys and values back into the cache. If the layer's tokens see at most `window` positions and the cache
+    /// forgets, only the positions that the next token sees are kept.
     pub(crate) fn keep(&mut self, keys: Tensor, values: Tensor, window: Option<usize>) {
         let window = window.filter(|_| self.forgets);
         let behind = window.map_or(0, |window| keys.rows().saturating_sub(window.saturating_sub(1)));
@@ -72,13 +72,13 @@ impl KvLayer {
         self.dropped
     }
 
-    /// Drops positions before the layer's window from the next pass on.
+    /// Drops positions before the layer's window, starting with the next pass.
     fn forget(&mut self) {
         self.forgets = true;
     }
 
-    /// Returns the position of the next token, if each token has these numbers of key values and of values; `None` if the
-    /// cache has other widths.
+    /// Returns the position of the next token. `None` if the cache does not have this many key values and this many
+    /// values per token.
     pub(crate) fn position(&self, widths: [usize; 2]) -> Option<usize> {
         let [keys, values] =
             [&self.keys, &self.values].map(|kept| kept.as_ref().map_or(0, |kept| kept.data().len()));
@@ -111,9 +111,9 @@ pub struct RecurrentSizes {
     pub(crate) channels: usize,
     /// Number of earlier inputs that the convolution reads: the length of its kernel - 1.
     pub(crate) kept: usize,
-    /// Heads, and rows and columns of each head's matrix; zeros for a layer without matrices.
+    /// Number of heads, and rows and columns of each head's matrix; zeros for a layer without matrices.
     pub(crate) matrices: [usize; 3],
-    /// True if step sizes have limits, which transformers does not apply in single-token decode.
+    /// True if step sizes have limits. transformers does not apply them in single-token decode.
     pub(crate) has_limits: bool,
 }
 
@@ -125,7 +125,7 @@ impl RecurrentSizes {
     }
 }
 
-/// State of a recurrent layer: the latest inputs of its short convolution, and a matrix of each head. Both are zero
+/// State of a recurrent layer: the latest inputs of its short convolution, and one matrix per head. Both are zero
 /// before the first token.
 #[derive(Clone, Debug)]
 pub struct RecurrentLayer {
@@ -143,8 +143,8 @@ impl RecurrentLayer {
         Self { sizes, inputs: None, matrices: None, tokens: 0 }
     }
 
-    /// Appends the inputs of new tokens, `[T, C]`, and returns them after the kept inputs: `[kept + T, C]`. Keeps the
-    /// latest inputs.
+    /// Appends the inputs of new tokens, `[T, C]`, to the kept inputs and returns both: `[kept + T, C]`. Then keeps
+    /// only the latest inputs.
     pub(crate) fn extended(&mut self, new: &Tensor) -> Tensor {
         let RecurrentSizes { channels, kept, .. } = self.sizes;
         let zeros = || Tensor::new(&[kept, channels], vec![0.0; kept * channels]);
@@ -227,12 +227,12 @@ impl LayerState {
         }
     }
 
-    /// Returns the number of earlier inputs that the layer's short convolution reads; 0 without one.
+    /// Returns the number of earlier inputs that the layer's short convolution reads; 0 without a convolution.
     pub fn kept_inputs(&self) -> usize {
         self.parts().1.map_or(0, |layer| layer.sizes.kept)
     }
 
-    /// Returns true if the layer keeps matrices.
+    /// Returns true if the layer's recurrent state contains matrices.
     pub fn has_matrices(&self) -> bool {
         self.parts().1.is_some_and(|layer| layer.sizes.matrices[0] > 0)
     }
@@ -242,8 +242,8 @@ impl LayerState {
         self.parts().1.is_some_and(|layer| layer.sizes.has_limits)
     }
 
-    /// Returns the position of the next token, if the state is one of a layer like `own`, with these widths of keys and
-    /// values; else `None`.
+    /// Returns the position of the next token. `None` if the state is of another kind of layer than `own`, or has other
+    /// widths of keys and values.
     pub(crate) fn position(&self, own: &Self, widths: [usize; 2]) -> Option<usize> {
         match (self, own) {
             (LayerState::Kv(kv), LayerState::Kv(_)) => kv.position(widths),
@@ -269,7 +269,7 @@ impl LayerState {
         }
     }
 
-    /// Drops the positions that no later token sees, from the next pass on.
+    /// Drops the positions that no later token sees, starting with the next pass.
     fn forget(&mut self) {
         match self {
             LayerState::Kv(kv) | LayerState::Both(kv, _) => kv.forget(),
@@ -292,7 +292,7 @@ impl LayerState {
 /// State of a whole model. It grows in chunks up to its capacity, which is at most the model's context.
 #[derive(Clone, Debug)]
 pub struct ModelState {
-    /// States of the layers.
+    /// States of the layers, in order.
     pub(crate) layers: Vec<LayerState>,
     capacity: usize,
     len: usize,

@@ -1,5 +1,5 @@
-//! Command R (Cohere, 2024): both halves of a block read one norm of its input, LayerNorm without a bias. RoPE rotates
-//! neighbours, and logits are scaled.
+//! Command R (Cohere, 2024): both halves of a block read the same norm of the block's input, a LayerNorm without a
+//! bias. RoPE rotates neighbouring values, and logits are scaled.
 
 use serde_json::{Value, json};
 

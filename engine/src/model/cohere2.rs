@@ -1,5 +1,5 @@
-//! Command R7B and Command A (Cohere, 2024): Command R's block; layers with a sliding window rotate, every fourth layer has full
-//! attention and does not.
+//! Command R7B and Command A (Cohere, 2024): Command R's block. Layers with a sliding window use RoPE; every fourth
+//! layer has full attention without RoPE.
 
 use serde_json::{Value, json};
 

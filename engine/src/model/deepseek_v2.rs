@@ -1,5 +1,5 @@
-//! DeepSeek V2 (DeepSeek, 2024): DeepSeek V3's block with a softmax in the router, without a correction bias, and with groups
-//! chosen by their largest score. Its GGUF files have DeepSeek V3's name.
+//! DeepSeek V2 (DeepSeek, 2024): DeepSeek V3's block, but the router uses softmax without a correction bias, and
+//! groups are chosen by their largest score. Its GGUF files have DeepSeek V3's architecture name.
 
 use serde_json::{Value, json};
 

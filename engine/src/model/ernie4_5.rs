@@ -1,4 +1,5 @@
-//! ERNIE 4.5 (Baidu, 2025), models without experts: Llama's block whose RoPE rotates neighbours, without rounding.
+//! ERNIE 4.5 (Baidu, 2025), models without experts: Llama's block, but RoPE rotates neighbouring values and is not
+//! rounded.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! EXAONE 4 (LG AI Research, 2025): norms after both halves instead of before them, and of each query and key head. In models
-//! with a sliding window, layers with full attention do not rotate.
+//! EXAONE 4 (LG AI Research, 2025): norms after both halves instead of before them, and norms of each query and key
+//! head. In models with a sliding window, layers with full attention have no RoPE.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Falcon (TII, 2023): LayerNorm, GELU without a gate, few key-value heads. Both halves of a block read its input, in most
-//! models with one norm for both, in others each with its own.
+//! Falcon (TII, 2023): LayerNorm, GELU without a gate, few key-value heads. Both halves of a block read the block's
+//! input: in most models through one shared norm, in others each through its own norm.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::model::llama;
 use crate::ops::activation::Activation;
 use crate::tensor::RopePairing;
 
-/// Settings of Falcon models whose halves share a norm of their input, or follow one another.
+/// Settings of Falcon models whose halves share a norm of the block's input, or follow one another.
 pub(crate) const FAMILY: Family = Family {
     architecture: "falcon",
     gguf_names: &["falcon"],
@@ -68,7 +68,7 @@ const TWO_NORMS: Family = Family {
 
 const PARALLEL: ParallelHalves = ParallelHalves { is_always: false, ..ParallelHalves::ONE_NORM };
 
-/// Key of Falcon-40B's decoder.
+/// Key that is true for the decoder of Falcon-40B.
 const NEW: &str = "new_decoder_architecture";
 
 /// Key of the number of norms of a block's input.
@@ -85,7 +85,7 @@ pub(crate) fn has_two_norms(file: &Config) -> Result<bool> {
     Ok(is_new && file.optional_usize(NORMS)?.unwrap_or(2) == 2)
 }
 
-/// Returns the number of key-value heads. Models with multi-query attention have one, whatever `num_kv_heads` states.
+/// Returns the number of key-value heads. Models with multi-query attention have one, regardless of `num_kv_heads`.
 fn kv_heads(file: &Config) -> Result<usize> {
     const KEY: &str = "num_kv_heads";
     let n_heads = file.require_usize("num_attention_heads")?;

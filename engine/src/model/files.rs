@@ -27,16 +27,16 @@ const WEIGHTS: [&str; 5] = [
 /// Configuration file.
 const CONFIG: &str = "config.json";
 
-/// File with the end tokens of a generation, which counts before `config.json`.
+/// File that states the end tokens for generation. It takes precedence over `config.json`.
 const GENERATION: &str = "generation_config.json";
 
-/// File of the chat template, if `tokenizer_config.json` has none.
+/// File that contains the chat template if `tokenizer_config.json` does not.
 const TEMPLATE: &str = "chat_template.jinja";
 
 /// Suffix of an index of shards.
 const INDEX: &str = ".index.json";
 
-/// Companion file of a GGUF file with weights for lookup-table kernels.
+/// File that accompanies a GGUF file whose weights are made for lookup-table kernels.
 const KERNELS: &str = "kernel_config.ini";
 
 /// Files that make up one model.
@@ -73,7 +73,7 @@ pub enum ModelFiles {
     HuggingFace {
         /// `config.json`.
         config: FileBytes,
-        /// Index that assigns tensors to shards, if there are several.
+        /// Index that states the shard of each tensor, if there are several shards.
         index: Option<FileBytes>,
         /// Weight files, in file-name order.
         weights: Vec<FileBytes>,
@@ -87,7 +87,7 @@ pub enum ModelFiles {
         quantisation: Option<FileBytes>,
         /// LoRA adapter that is merged into the weights, if there is one.
         adapter: Option<AdapterFiles>,
-        /// Name of an unsharded file with the same weights, which is ignored.
+        /// Name of an unsharded file that contains the same weights. It is ignored.
         aside: Option<&'static str>,
     },
 }
@@ -203,7 +203,7 @@ impl ModelFiles {
         })
     }
 
-    /// Merges an adapter when the model is loaded, in place of one beside the weights.
+    /// Merges this adapter when the model is loaded, instead of one in the model's folder.
     ///
     /// # Errors
     /// If the model is not a Hugging Face directory.
@@ -339,7 +339,7 @@ impl ModelFiles {
         self.load_told(&TernaryFiles::default())
     }
 
-    /// Loads the model with settings that bitnet.cpp's files omit.
+    /// Loads the model, given settings that bitnet.cpp's files omit.
     ///
     /// # Errors
     /// See [`ModelFiles::load`].

@@ -1,5 +1,5 @@
-//! Gemma 2 (Gemma team, 2024): Gemma 3's block without norms of queries and keys. Scores and logits are soft-capped,
-//! and every other layer has a sliding window.
+//! Gemma 2 (Gemma team, 2024): Gemma 3's block without norms of queries and keys. Scores and logits are
+//! soft-capped, and every other layer has a sliding window.
 
 use serde_json::{Value, json};
 

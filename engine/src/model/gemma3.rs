@@ -108,8 +108,9 @@ impl DecoderBlock for Gemma3Block {
     }
 }
 
-/// Returns the scale of attention, which GGUF files do not state. As in llama.cpp, the number of layers identifies the
-/// 27B model, whose scale follows from the hidden size. For other models it follows from the head size.
+/// Returns the scale of attention, which GGUF files do not state. As in llama.cpp, the 27B model is recognised by
+/// its number of layers; its scale is computed from the hidden size. For other models it is computed from the head
+/// size.
 pub(super) fn attn_scale(c: &DecoderConfig, layers_of_27b: usize) -> AttentionScale {
     let scalar = if c.n_layers == layers_of_27b { c.hidden_size / c.n_heads } else { c.head_dim };
     AttentionScale::Queries(1.0 / (scalar as f32).sqrt())

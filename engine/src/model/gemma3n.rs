@@ -1,5 +1,5 @@
-//! Gemma 3n (Google, 2025), the text model: Gemma 4's attention and embeddings of each layer, several residual streams of which
-//! a layer computes one (AltUp), a learned low-rank residual (LAuReL), and sparse gates.
+//! Gemma 3n (Google, 2025), the text model: Gemma 4's attention and per-layer embeddings, several residual streams
+//! of which a layer computes one (AltUp), a learned low-rank residual (LAuReL), and sparse gates.
 
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ struct AltUp {
     predict: Matrix,
     /// `[n, n]`
     correct: Matrix,
-    /// Factors of the active stream where it gates the layer's embeddings, `[1, d]`, if there are any.
+    /// Factors of the active stream before it gates the layer's embeddings, `[1, d]`, if there are any.
     scale: Option<Matrix>,
 }
 
@@ -198,7 +198,7 @@ impl AltUp {
         t.tap(AltupCorrected, n.add(&product, predicted))
     }
 
-    /// Returns the active stream that gates the layer's embeddings: `[T, n·d]` to `[T, d]`.
+    /// Returns the active stream, as it gates the layer's embeddings: `[T, n·d]` to `[T, d]`.
     fn gate(&self, corrected: &Tensor, n: &dyn Numerics, t: &mut Probe) -> Tensor {
         let active = stream(corrected, self.active, self.count, n);
         match &self.scale {
@@ -211,7 +211,7 @@ impl AltUp {
         }
     }
 
-    /// Adds the embeddings of the layer to all streams but the first: `[T, n·d]`, `[T, d]` to `[T, n·d]`.
+    /// Adds the layer's embeddings to all streams except the first: `[T, n·d]`, `[T, d]` to `[T, n·d]`.
     fn add_to_others(&self, corrected: &Tensor, embeddings: &Tensor, n: &dyn Numerics) -> Tensor {
         let (d, width) = (embeddings.row_len(), corrected.row_len());
         let (rest, shape) = (width - d, [corrected.rows(), width - d]);

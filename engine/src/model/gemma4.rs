@@ -1,6 +1,6 @@
-//! Gemma 4 (Gemma team, 2026), the text model: Gemma 3's block with larger heads in layers with full attention, norms of values,
-//! last layers that read the keys and values of earlier ones, embeddings for each layer, and experts next to the feed-forward
-//! block.
+//! Gemma 4 (Gemma team, 2026), the text model: Gemma 3's block with larger heads in layers with full attention and
+//! with norms of values. The last layers reuse the keys and values of earlier ones. There are per-layer embeddings,
+//! and experts next to the feed-forward block.
 
 use serde_json::{Value, json};
 
@@ -34,14 +34,14 @@ pub(crate) struct Gemma4Block {
     scale: Option<f32>,
 }
 
-/// Attention with norms of each head, whose keys and values may be those of an earlier layer.
+/// Attention with norms of each head. Its keys and values may be those of an earlier layer.
 #[derive(Clone, Debug)]
 pub(super) struct SharingAttention {
     /// Number of values of a head.
     head_dim: usize,
     q: Matrix,
     q_norm: RmsNorm,
-    /// Keys and values; `None` for a layer that reads those of an earlier layer.
+    /// Projections of keys and values; `None` for a layer that reuses those of an earlier layer.
     keys: Option<KeyProjections>,
     output: Matrix,
 }
@@ -50,15 +50,15 @@ pub(super) struct SharingAttention {
 #[derive(Clone, Debug)]
 struct KeyProjections {
     k: Matrix,
-    /// Matrix of values; the matrix of keys if it projects both.
+    /// Matrix of values. If the matrix of keys computes values too, it is that matrix.
     v: Matrix,
     k_norm: RmsNorm,
     v_norm: RmsNorm,
-    /// True if later layers read these keys and values.
+    /// True if later layers reuse these keys and values.
     are_shared: bool,
 }
 
-/// Gate of a layer's embeddings, projection back to the stream, and its norm. P = width of the embeddings.
+/// Gate of a layer's embeddings, the projection back to the stream, and its norm. P = width of the embeddings.
 #[derive(Clone, Debug)]
 pub(super) struct EmbeddingGate {
     /// `[P, d]`
@@ -239,7 +239,7 @@ impl SharingAttention {
 }
 
 impl EmbeddingGate {
-    /// Loads the weights of a layer, if it has embeddings.
+    /// Loads the weights of a layer, if it has per-layer embeddings.
     ///
     /// # Errors
     /// See [`SharingAttention::load`].
@@ -252,7 +252,7 @@ impl EmbeddingGate {
         }))
     }
 
-    /// Computes the embeddings of a layer, gated by `x`: `[T, d]` to `[T, d]`.
+    /// Computes the per-layer embeddings of a layer, gated by `x`: `[T, d]` to `[T, d]`.
     pub(super) fn forward(&self, x: &Tensor, layer: usize, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let input = t.tap(LayerInput, p.embedding_of(layer, self.gate.rows));

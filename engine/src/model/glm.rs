@@ -1,5 +1,5 @@
-//! GLM 4 as of 2024 (Z.ai): Llama's block with gate and up projections in one matrix, biases of queries, keys and values, and
-//! rotation of a part of each head, by neighbours.
+//! GLM 4 as of 2024 (Z.ai): Llama's block with gate and up projections in one matrix, and biases of queries, keys
+//! and values. RoPE rotates a part of each head, in pairs of neighbouring values.
 
 use crate::model::decoder::{BlockShape, Family, FfnShape};
 use crate::model::glm4;

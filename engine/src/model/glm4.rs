@@ -1,5 +1,6 @@
-//! GLM 4 (Z.ai, 2025), models without experts: norms before and after both halves, gate and up projections in one matrix,
-//! biases of queries, keys and values, and rotation of a part of each head, by neighbours.
+//! GLM 4 (Z.ai, 2025), models without experts: norms before and after both halves, gate and up projections in one
+//! matrix, and biases of queries, keys and values. RoPE rotates a part of each head, in pairs of neighbouring
+//! values.
 
 use serde_json::{Value, json};
 

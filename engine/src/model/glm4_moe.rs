@@ -1,5 +1,5 @@
-//! GLM 4.5 (Z.ai, 2025): DeepSeek V3's experts in Llama's block, rotation of a part of each head, and norms of queries and
-//! keys if files state them.
+//! GLM 4.5 (Z.ai, 2025): Llama's block with DeepSeek V3's experts. RoPE rotates a part of each head. Queries and
+//! keys have norms if the files state them.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! GLM 4.7 Flash (Z.ai, 2026): DeepSeek V3's block with other defaults. Its GGUF files have DeepSeek's name.
+//! GLM 4.7 Flash (Z.ai, 2026): DeepSeek V3's block with other defaults. Its GGUF files have DeepSeek's architecture
+//! name.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! StarCoder and SantaCoder (BigCode, 2022): GPT-2's block with one key-value head for all heads.
+//! StarCoder and SantaCoder (BigCode, 2022): GPT-2's block with one key-value head that all query heads share.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub(crate) const FAMILY: Family = Family {
     ..llama::FAMILY
 };
 
-/// Keys of GPT-2's relatives.
+/// Keys of `config.json` in models derived from GPT-2.
 pub(crate) const GPT2_KEYS: &[(&str, &str)] = &[
     ("n_embd", "hidden_size"),
     ("n_layer", "num_hidden_layers"),
@@ -48,7 +48,7 @@ pub(crate) const GPT2_KEYS: &[(&str, &str)] = &[
     ("activation_function", "hidden_act"),
 ];
 
-/// Names of tensors outside of layers in GPT-2's relatives.
+/// Names of tensors outside of layers in models derived from GPT-2.
 pub(crate) const GPT2_NAMES: OuterNames =
     OuterNames { prefix: "transformer.", layers: "h", embedding: "wte", norm: "ln_f", ..OuterNames::LLAMA };
 

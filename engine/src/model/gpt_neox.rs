@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia (EleutherAI, 2022): LayerNorm, biases, GELU without a gate, rotation of a part of each head. Both halves
-//! of a block read its input, each with its own norm, unless a file states otherwise.
+//! GPT-NeoX and Pythia (EleutherAI, 2022): LayerNorm, biases, and GELU without a gate. RoPE rotates a part of each
+//! head. Both halves of a block read the block's input, each through its own norm, unless a file states otherwise.
 
 use serde_json::{Value, json};
 

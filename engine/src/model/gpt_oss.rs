@@ -1,5 +1,5 @@
-//! gpt-oss (OpenAI, 2025): experts with biases and a clamped GLU, weighted by a softmax over the chosen; biases in attention, a
-//! sink in each head, and a sliding window in every other layer.
+//! gpt-oss (OpenAI, 2025): experts with biases and a clamped GLU, weighted by a softmax over the chosen experts.
+//! Attention has biases, a sink in each head, and a sliding window in every other layer.
 
 use serde_json::{Value, json};
 

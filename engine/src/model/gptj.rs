@@ -1,5 +1,6 @@
-//! GPT-J (EleutherAI, 2021): both halves of a block read one norm of its input, LayerNorm. GELU without a gate, RoPE of
-//! neighbours in a part of each head, biases of the feed-forward block and of the vocabulary projection.
+//! GPT-J (EleutherAI, 2021): both halves of a block read the same LayerNorm of the block's input. GELU without a
+//! gate; RoPE of neighbouring values in a part of each head; biases in the feed-forward block and the vocabulary
+//! projection.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Granite 4 (IBM, 2025): Granite's multipliers around Mamba-2 in most layers and attention, usually without RoPE, in the
-//! others; a feed-forward block, which is the shared expert of models with experts.
+//! Granite 4 (IBM, 2025): Granite's multipliers. Most layers have Mamba-2; the others have attention, usually
+//! without RoPE. The feed-forward block is the shared expert in models with experts.
 
 use serde_json::{Value, json};
 

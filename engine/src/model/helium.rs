@@ -1,4 +1,5 @@
-//! Helium (Kyutai, 2025): Llama's block whose RoPE rotates neighbours and whose norms are rounded after their weights.
+//! Helium (Kyutai, 2025): Llama's block, but RoPE rotates neighbouring values and norms are rounded after their
+//! weights.
 
 use serde_json::{Value, json};
 

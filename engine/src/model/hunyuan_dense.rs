@@ -1,5 +1,5 @@
-//! Hunyuan dense (Tencent, 2025): Llama's block with norms of each query and key head after RoPE, whose base may be stretched by
-//! a factor `alpha`.
+//! Hunyuan dense (Tencent, 2025): Llama's block with norms of each query and key head after RoPE. A factor `alpha`
+//! may stretch RoPE's base.
 
 use serde_json::{Value, json};
 

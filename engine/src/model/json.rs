@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::{Error, KeyError, Result};
 use crate::format::FileBytes;
 
-/// Parses a JSON file. Infinite numbers, which Python writes as bare words, become texts.
+/// Parses a JSON file. Python writes infinite numbers as bare words; they become strings.
 ///
 /// # Errors
 /// If it is not JSON.
@@ -22,7 +22,7 @@ pub(super) fn json_of(file: &FileBytes) -> Result<Value> {
     })
 }
 
-/// Returns JSON with `Infinity` in quotation marks wherever it is outside of texts.
+/// Returns the JSON with quotation marks around every `Infinity` that is outside of strings.
 fn quoted_infinities(json: &[u8]) -> Vec<u8> {
     const WORD: &[u8] = b"Infinity";
     let (mut quoted, mut is_text, mut at) = (Vec::with_capacity(json.len()), false, 0);
@@ -84,7 +84,7 @@ impl<'f> Config<'f> {
         stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
     }
 
-    /// Returns the key that the file states in place of `key`, or `key` itself.
+    /// Returns the key that the file has in place of `key`, or `key` itself.
     fn stated_key<'k>(&self, key: &'k str) -> &'k str {
         let alias = self.aliases.iter().find(|(alias, own)| *own == key && self.states(alias));
         alias.map_or(key, |(alias, _)| alias)
@@ -95,7 +95,7 @@ impl<'f> Config<'f> {
         self.json.get(key).or_else(|| self.defaults?.get(key)).is_some_and(Value::is_null)
     }
 
-    /// Returns true if the file itself has a value of a key.
+    /// Returns true if the file itself states a value for a key.
     pub(crate) fn states(&self, key: &str) -> bool {
         self.json.get(key).is_some_and(|value| !value.is_null())
     }
@@ -219,7 +219,8 @@ impl<'f> Config<'f> {
         Ok(self.optional(key, texts, "a list of texts")?.unwrap_or_default())
     }
 
-    /// Returns a flag for each layer that is true if a list of indices names the layer, if the key exists.
+    /// Returns one flag per layer, which is true if a list of layer indices contains the layer. `None` if the key does
+    /// not exist.
     ///
     /// # Errors
     /// If the value is not a list of layers.
@@ -293,7 +294,7 @@ impl<'f> Config<'f> {
         self.optional(key, Value::as_bool, "true or false")
     }
 
-    /// Checks that a key, if present, asks for a supported value.
+    /// Checks that a key, if present, has a supported value.
     ///
     /// # Errors
     /// If it asks for another value.
@@ -304,7 +305,7 @@ impl<'f> Config<'f> {
         }
     }
 
-    /// Checks that there are no other keys.
+    /// Checks that there are no keys other than these.
     ///
     /// # Errors
     /// Names the first unknown key.
@@ -317,7 +318,7 @@ impl<'f> Config<'f> {
         })
     }
 
-    /// Returns a key with the keys that lead to it.
+    /// Returns the full path of a key, with the keys of the objects around it.
     pub(crate) fn path_of(&self, key: &str) -> String {
         format!("{}{}", self.prefix, self.stated_key(key))
     }

@@ -1,5 +1,5 @@
-//! LFM2 (Liquid AI, 2025): gated short convolutions in place of attention in most layers, and norms of queries and keys in
-//! the others. In some models, layers after the first ones have experts.
+//! LFM2 (Liquid AI, 2025): most layers have a gated short convolution in place of attention; the others have
+//! attention with norms of queries and keys. In some models, all layers after the first ones have experts.
 
 use serde_json::{Value, json};
 
@@ -69,8 +69,8 @@ pub const MOE_FAMILY: Family = Family {
     ..FAMILY
 };
 
-/// Returns the width of the feed-forward block: two thirds of the stated one, times a factor and rounded up to a multiple,
-/// unless a file switches this off.
+/// Returns the width of the feed-forward block: two thirds of the stated width, times a factor and rounded up to a
+/// multiple, unless a file disables this.
 fn ffn_size(file: &Config) -> Result<usize> {
     let stated = file.require_usize("intermediate_size")?;
     if !file.optional_bool("block_auto_adjust_ff_dim")?.unwrap_or(true) {

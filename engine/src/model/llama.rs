@@ -1,4 +1,4 @@
-//! Llama (Touvron et al., 2023): RMSNorm, RoPE, grouped queries, SwiGLU; biases if a file has them.
+//! Llama (Touvron et al., 2023): RMSNorm, RoPE, grouped queries, and SwiGLU. Matrices may have biases.
 
 use serde_json::json;
 

@@ -1,5 +1,6 @@
-//! Llama 4 (Meta, 2025), the text model: chunks of positions in layers with RoPE and a norm of queries and keys after it, a
-//! temperature of queries in layers without RoPE, experts whose inputs are multiplied by a sigmoid, and a shared expert.
+//! Llama 4 (Meta, 2025), the text model. Layers with RoPE see chunks of positions and norm queries and keys after
+//! RoPE. Layers without RoPE have a temperature of queries. The inputs of experts are multiplied by a sigmoid, and
+//! there is a shared expert.
 
 use serde_json::{Value, json};
 

@@ -36,7 +36,7 @@ pub struct LoadedModel {
     pub model: Box<dyn Model>,
     /// Format: "gguf", "llama2.c", "safetensors" or "pytorch".
     pub format: &'static str,
-    /// Type of most of its matrices.
+    /// Type of most of the model's matrices.
     pub precision: DType,
     /// Token that begins a text, if the files state it.
     pub begin_token: Option<u32>,
@@ -182,7 +182,7 @@ pub fn may_have_expert_scores(architecture: &str) -> bool {
     has_experts(architecture, ExpertFiles::may_have_scores)
 }
 
-/// Returns true if tokens of this architecture may choose from some groups of experts only.
+/// Returns true if a token of this architecture may choose only from some groups of experts.
 pub fn may_have_expert_groups(architecture: &str) -> bool {
     has_experts(architecture, |experts| experts.may_have_groups)
 }
@@ -290,7 +290,7 @@ pub(super) fn load_hugging_face(
     Ok(LoadedModel { model, format: format.name(), precision, begin_token, end_tokens, notes })
 }
 
-/// Returns the type that a `config.json` names; F32 for unknown names.
+/// Returns the type that a `config.json` names. F32 for unknown names.
 fn plain_type(name: &str) -> DType {
     match name {
         "bfloat16" => DType::BF16,
@@ -299,7 +299,8 @@ fn plain_type(name: &str) -> DType {
     }
 }
 
-/// Returns notes on absent keys for which transformers' default is used although a specification gives another value.
+/// Returns a note on each absent key for which transformers' default is used although the specification gives
+/// another value.
 fn defaults_taken(config: &Config, defaults: &Value) -> Vec<String> {
     let specified = [("rms_norm_eps", "1e-5"), ("query_pre_attn_scalar", "head_dim")];
     let note = |(key, specified): (&str, &str)| {

@@ -1,5 +1,5 @@
-//! LongRoPE's choice between short and long factors for sequences that exceed the original context, with the rules of
-//! several engines.
+//! Rules by which engines choose between LongRoPE's short and long factors, for sequences that exceed the original
+//! context.
 
 use std::fmt;
 use std::ops::Range;

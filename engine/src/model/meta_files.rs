@@ -1,7 +1,7 @@
 //! Meta's original files of Llama: `params.json`, and `consolidated.*.pth`, one for each part of a parallel model.
 //!
-//! The tensors get the names and the order of rows that transformers uses. Meta rotates neighbouring elements of a head,
-//! transformers rotates halves: the rows of `wq` and `wk` change places.
+//! The tensors get the names and the row order of transformers. Meta rotates neighbouring elements of a head, while
+//! transformers rotates elements half a head apart, so the rows of `wq` and `wk` are reordered.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -276,7 +276,8 @@ fn joined(pieces: &[StoredTensor], axis: usize) -> Option<StoredTensor> {
     Some(StoredTensor { dtype: first.dtype, shape, data: data.into() })
 }
 
-/// Reorders the rows of each head from neighbouring pairs to halves; `None` if there are not that many heads.
+/// Reorders the rows of each head from neighbouring pairs to pairs that are half a head apart. `None` if the number
+/// of rows does not fit the number of heads.
 fn halves(stored: &StoredTensor, heads: usize) -> Option<StoredTensor> {
     let &[rows, columns] = stored.shape.as_slice() else { return None };
     let (head, width) = (rows / heads, stored.dtype.bytes_for(columns)?);

@@ -1,5 +1,5 @@
-//! MiniMax M2 (MiniMax, 2025): experts chosen by sigmoids with a correction bias, one norm over all query heads of a token
-//! and one over all key heads, and rotation of a part of each head.
+//! MiniMax M2 (MiniMax, 2025): experts chosen by sigmoids with a correction bias, one norm over all query heads of
+//! a token, and one over all key heads. RoPE rotates a part of each head.
 
 use serde_json::{Value, json};
 

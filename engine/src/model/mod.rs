@@ -115,9 +115,10 @@ pub struct Dimensions {
     pub n_heads: usize,
     /// Number of values in one head: D.
     pub head_dim: usize,
-    /// Number of key values per token in one layer: Hkv · D, or those of a latent and the rotated part of keys.
+    /// Number of key values per token in one layer: Hkv · D. With latent attention: the size of a latent plus the
+    /// rotated part of the keys.
     pub kv_width: usize,
-    /// Number of values per token in one layer: Hkv · D, or those of a latent.
+    /// Number of values per token in one layer: Hkv · D. With latent attention: the size of a latent.
     pub value_width: usize,
     /// RoPE pairing: the layout of q and k; `None` without RoPE.
     pub rope_pairing: Option<RopePairing>,
@@ -133,8 +134,8 @@ impl Dimensions {
         self.kv_width.checked_div(self.head_dim).unwrap_or(0)
     }
 
-    /// Returns the numbers of values that the cache stores together for a key and for a value: those of a head, or of the
-    /// latent that all heads share.
+    /// Returns the number of values in a row of cached keys and in a row of cached values: the size of a head, or that
+    /// of the latent which all heads share.
     pub fn cached_rows(&self) -> [usize; 2] {
         match self.has_latents() {
             true => [self.kv_width, self.value_width],
@@ -148,7 +149,8 @@ impl Dimensions {
     }
 }
 
-/// Returns the rows of the residual stream that the head is computed for: all if the tap reads them, else the last.
+/// Returns the rows of the residual stream for which logits are computed: all rows if the tap reads all logits,
+/// otherwise the last row.
 fn rows_for_head(x: Tensor, t: &Probe) -> Tensor {
     let looked_at = t.wants(Point::FinalNorm) || t.wants(Point::Logits);
     if looked_at { x } else { x.last_row() }
@@ -159,7 +161,7 @@ pub trait Model: Send + Sync {
     /// Returns the architecture's name in dumps and tolerances.
     fn architecture(&self) -> &'static str;
 
-    /// Returns sizes and layout.
+    /// Returns the sizes of the model and the layout of its layers.
     fn dimensions(&self) -> Dimensions;
 
     /// Returns the weight matrices outside of layers, with names for messages.
@@ -187,7 +189,7 @@ pub trait Model: Send + Sync {
         None
     }
 
-    /// Returns true if windows are chunks of positions: a token sees earlier tokens of its own chunk only, and itself.
+    /// Returns true if windows are chunks of positions: a token sees itself and earlier tokens of its own chunk only.
     fn has_chunks(&self) -> bool {
         false
     }
@@ -199,8 +201,8 @@ pub trait Model: Send + Sync {
         [kv_width, value_width]
     }
 
-    /// Returns true if layers can run alone, from a residual stream. Layers of some models also read tokens, or the keys of
-    /// earlier layers.
+    /// Returns true if a layer can run alone, given only a residual stream. In some models, layers also read the
+    /// tokens, or the keys of earlier layers.
     fn runs_in_parts(&self) -> bool {
         true
     }
@@ -214,10 +216,10 @@ pub trait Model: Send + Sync {
     /// Returns the activation function of the feed-forward block.
     fn activation(&self) -> Activation;
 
-    /// Sets the form of GELU, whatever the files state; returns `false` if the model has no GELU.
+    /// Sets the form of GELU, regardless of what the files state. Returns `false` if the model has no GELU.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
-    /// Returns true if the weights contain a merged adapter, so that only arithmetic in `f32` is the same for all engines.
+    /// Returns true if the weights contain a merged adapter. Engines then agree only in `f32` arithmetic.
     fn has_adapter(&self) -> bool {
         false
     }
@@ -248,19 +250,19 @@ pub trait Model: Send + Sync {
     ) -> Box<dyn ModelPass + 'm>;
 }
 
-/// Parts of a forward pass, each computed from given inputs. Rotations and masks are created once for all layers.
+/// Parts of a forward pass, each computed from given inputs. Rotations and masks are computed once for all layers.
 ///
 /// T = tokens of the pass, d = hidden size, V = vocabulary.
 pub trait ModelPass {
     /// Computes the input of layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
-    /// Announces the layers that are needed next, in that order.
+    /// Announces which layers are needed next, in order, so that their weights can be downloaded.
     fn expect(&self, layers: Range<usize>) {
         _ = layers;
     }
 
-    /// Computes a layer's residual stream, `[T, d]` to `[T, d]`, with the layer's state.
+    /// Computes a layer, `[T, d]` to `[T, d]`, and updates the layer's state.
     ///
     /// The caller has checked that the layer exists, that `x` and `state` have its sizes, and that `state` ends at the
     /// first position of the pass.

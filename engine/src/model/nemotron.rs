@@ -1,5 +1,5 @@
-//! Nemotron-4 and Minitron (NVIDIA, 2024): Llama's block with LayerNorm that multiplies by 1 + weight, squared ReLU without a
-//! gate, and rotation of a part of each head.
+//! Nemotron-4 and Minitron (NVIDIA, 2024): Llama's block with a LayerNorm that multiplies by 1 + weight, and
+//! squared ReLU without a gate. RoPE rotates a part of each head.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Nemotron-H (NVIDIA, 2025): each layer is Mamba-2, attention without RoPE, a feed-forward block with squared ReLU and
-//! without a gate, or a mixture of such blocks.
+//! Nemotron-H (NVIDIA, 2025): each layer is one of Mamba-2, attention without RoPE, a feed-forward block with
+//! squared ReLU and without a gate, or a mixture of such feed-forward blocks.
 
 use serde_json::{Value, json};
 

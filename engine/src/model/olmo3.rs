@@ -1,5 +1,5 @@
-//! OLMo 3 (OLMo team, 2025): OLMo 2's block; every fourth layer has full attention and its RoPE may be scaled, the others
-//! have a sliding window. Its GGUF files and dumps have OLMo 2's name.
+//! OLMo 3 (OLMo team, 2025): OLMo 2's block. Every fourth layer has full attention and possibly scaled RoPE; the
+//! others have a sliding window. Its GGUF files and dumps have OLMo 2's architecture name.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! OLMoE (OLMo team, 2024): experts instead of one feed-forward block, whose weights are not divided by their sum; one norm over
-//! all query heads of a token, and one over all key heads.
+//! OLMoE (OLMo team, 2024): experts instead of one feed-forward block. The experts' weights are not divided by
+//! their sum. One norm covers all query heads of a token, and another one all key heads.
 
 use serde_json::{Value, json};
 

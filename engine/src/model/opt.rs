@@ -36,7 +36,7 @@ pub(crate) const FAMILY: Family = Family {
     ..llama::FAMILY
 };
 
-/// Epsilon of the norms, which no key of OPT's files states.
+/// Epsilon of the norms. OPT's files do not state it.
 const EPS: &str = "layer_norm_eps";
 
 fn refuse_json(file: &Config) -> Result<()> {

@@ -1,5 +1,6 @@
-//! Phi-1, Phi-1.5 and Phi-2 (Microsoft, 2023): both halves of a block read one norm of its input, LayerNorm. Biases in all
-//! matrices, the vocabulary projection included; GELU without a gate, rotation of a part of each head.
+//! Phi-1, Phi-1.5 and Phi-2 (Microsoft, 2023): both halves of a block read the same LayerNorm of the block's input.
+//! All matrices have biases, including the vocabulary projection. GELU without a gate; RoPE rotates a part of each
+//! head.
 
 use serde_json::{Value, json};
 

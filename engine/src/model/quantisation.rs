@@ -13,11 +13,11 @@ pub(super) const KEY: &str = "quantization_config";
 /// Kind of BitNet's linear layers in transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinearClass {
-    /// `AutoBitLinear`, offline: products are multiplied by `weight_scale`.
+    /// `AutoBitLinear`, offline mode: products are multiplied by `weight_scale`.
     Multiplying,
     /// `BitLinear`: products are divided by `weight_scale`.
     Dividing,
-    /// `AutoBitLinear`, online: the file stores master weights, which are quantised at run time.
+    /// `AutoBitLinear`, online mode: the file stores master weights, which are quantised at run time.
     Online,
 }
 

@@ -1,5 +1,5 @@
-//! Qwen 3.5 (Qwen team, 2026), as a text model: Qwen3-Next's block with a matrix for each projection of linear attention,
-//! with a feed-forward block or with experts.
+//! Qwen 3.5 (Qwen team, 2026), as a text model: Qwen3-Next's block with a separate matrix for each projection of
+//! linear attention, and a feed-forward block or experts.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Qwen3-Next (Qwen team, 2025): linear attention with a gated delta rule in most layers, attention with a gate of its
-//! output in the others, and experts with a shared expert.
+//! Qwen3-Next (Qwen team, 2025): linear attention with a gated delta rule in most layers, attention with an output
+//! gate in the others, and experts with a shared expert.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Seed-OSS (ByteDance, 2025): Llama's block with biases of queries, keys and values, and one of the output projection
-//! if a file states it.
+//! Seed-OSS (ByteDance, 2025): Llama's block with biases of queries, keys and values. The output projection has a
+//! bias if the file states it.
 
 use serde_json::{Value, json};
 

@@ -41,7 +41,7 @@ pub(super) fn open(place: &dyn FileStore, index: &FileBytes) -> Result<Vec<FileB
     names.into_par_iter().map(shard).collect()
 }
 
-/// Reads the tensors of all shards, and checks that they are those of the index.
+/// Reads the tensors of all shards, and checks that they match the index.
 pub(super) fn read(index: &FileBytes, shards: &[FileBytes]) -> Result<TensorFile> {
     let ShardIndex { weight_map: place, tensor_sha256: hashes } = parse(index)?;
     let mut entries = Vec::new();

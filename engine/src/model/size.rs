@@ -4,13 +4,14 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Maximum of any size, far above real models; products of a few sizes do not overflow.
+/// Maximum of any size. It is far above real models, and products of a few sizes do not overflow.
 pub(super) const MAX_SIZE: usize = 1 << 24;
 
-/// Maximum number of layers, far above real models; even a tiny layer takes a thousand bytes.
+/// Maximum number of layers. It is far above real models; even a tiny layer takes a thousand bytes.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 
-/// Maximum number of experts, far above real models; one tensor stores the matrices of all experts of a layer.
+/// Maximum number of experts. It is far above real models; one tensor stores the matrices of all experts of a
+/// layer.
 pub(super) const MAX_EXPERTS: usize = 1 << 12;
 
 /// Maximum number of values of a layer's recurrent state, far above real models (2^20).

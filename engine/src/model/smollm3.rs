@@ -1,4 +1,4 @@
-//! SmolLM3 (Hugging Face, 2025): Llama's block; every fourth layer does not rotate queries and keys.
+//! SmolLM3 (Hugging Face, 2025): Llama's block, without RoPE in every fourth layer.
 
 use serde_json::{Value, json};
 

@@ -34,7 +34,7 @@ fn first(config: &Config, key: &str) -> Result<Option<u32>> {
     Ok(outer(config, key)?.first().copied())
 }
 
-/// Reads the ids of a configuration; those of its text model count if the configuration itself states none.
+/// Reads the ids of a configuration, or of its text model's configuration if it states none itself.
 fn outer(config: &Config, key: &str) -> Result<Vec<u32>> {
     let ids = config.token_ids(key)?;
     match config.object("text_config")? {

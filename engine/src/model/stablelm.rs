@@ -1,5 +1,5 @@
-//! StableLM (Stability AI, 2023): Llama's block with LayerNorm and rotation of a part of each head. In some models both halves of
-//! a block read one norm of its input.
+//! StableLM (Stability AI, 2023): Llama's block with LayerNorm. RoPE rotates a part of each head. In some models,
+//! both halves of a block read the same norm of the block's input.
 
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use crate::format::{FileBytes, TensorFile};
 use crate::quant::bitnet_files::{self, Tiles};
 use crate::weight::{DType, StoredTensor};
 
-/// Layout of the weights in an I2_S file; the file does not state it.
+/// Layout of the weights in an I2_S file. The file itself does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum I2sLayout {
     /// Blocks of 128 weights, as written by x86 builds and all of bitnet.cpp's converters.
@@ -22,7 +22,7 @@ pub enum I2sLayout {
 pub struct TernaryFiles {
     /// Layout of I2_S files.
     pub layout: I2sLayout,
-    /// Kernel tiles that TL1 and TL2 files were made for; searched before the presets.
+    /// Kernel tiles for which TL1 and TL2 files were made. They are searched before the presets.
     pub kernels: Vec<KernelConfig>,
 }
 

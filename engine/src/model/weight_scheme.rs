@@ -24,7 +24,7 @@ pub enum WeightScheme {
 }
 
 impl WeightScheme {
-    /// All schemes, from small to large errors.
+    /// All schemes, sorted from small to large errors.
     pub const ALL: [Self; 7] =
         [Self::Q8_0, Self::Int8Channel, Self::Q6K, Self::Fp8Channel, Self::Fp8Tensor, Self::Q4KM, Self::Q4_0];
 
@@ -103,7 +103,7 @@ impl WeightScheme {
 /// Name prefix of the router and of the shared expert's gate. These matrices are never quantised.
 const ROUTER: &str = "ffn_gate_inp";
 
-/// Returns a K-quant, or llama.cpp's replacement if a row is not a whole number of its blocks.
+/// Returns a K-quant, or the type that llama.cpp uses instead if a row is not a whole number of blocks.
 fn blocks(dtype: DType, w: &Matrix) -> WeightRounding {
     WeightRounding::Blocks(match dtype {
         _ if w.cols.is_multiple_of(dtype.block_len()) => dtype,
@@ -112,7 +112,8 @@ fn blocks(dtype: DType, w: &Matrix) -> WeightRounding {
     })
 }
 
-/// Returns true for the layers in which llama.cpp's Q4_K_M has Q6_K: the first and last eighth, and each third between.
+/// Returns true for the layers in which llama.cpp's Q4_K_M uses Q6_K: the first and last eighth of the layers, and
+/// every third layer between them.
 fn has_more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2

@@ -223,8 +223,8 @@ impl<'f> Weights<'f> {
         })
     }
 
-    /// Loads a matrix of `size` from the elements of a tensor of another shape; `from` is an element's index in the
-    /// tensor.
+    /// Loads a matrix of shape `size` from the elements of a tensor of another shape. `from` returns the index of an
+    /// element in the tensor.
     ///
     /// # Errors
     /// See [`Weights::transposed`].
@@ -246,8 +246,8 @@ impl<'f> Weights<'f> {
         self.file.get(name).is_some()
     }
 
-    /// Returns `other` for a matrix that is tied to `other`. The file may store the tied matrix a second time, with the
-    /// same values.
+    /// Returns `other` for a matrix that is tied to it. The file may also store the tied matrix itself, with the same
+    /// values.
     ///
     /// # Errors
     /// [`ModelError::NotTied`] if the values differ: references disagree on which matrix is used.
@@ -327,8 +327,8 @@ fn first_bad_code(matrix: &Matrix) -> Option<usize> {
     })
 }
 
-/// Downloads the remote matrices that are needed now, all at once, and checks them like local ones. `part` names them
-/// in messages.
+/// Downloads the remote matrices that are needed now, all at once, and checks them like local ones. Messages call
+/// them `part`.
 pub(crate) fn arrive(part: Arguments, matrices: &[(&str, &Matrix)]) {
     let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
     lazy_bytes::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts()))
@@ -360,7 +360,7 @@ pub(crate) fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Mat
     }
 }
 
-/// Downloads and checks the rows of these tokens.
+/// Downloads and checks the embedding rows of these tokens.
 pub(crate) fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     let rows: Vec<_> = tokens.iter().flat_map(|&token| table.parts_of_row(token as usize)).collect();
     lazy_bytes::bring(&rows).unwrap_or_else(|why| lazy_bytes::refuse(why));

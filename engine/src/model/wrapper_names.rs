@@ -1,14 +1,14 @@
-//! Names that wrappers of torch put before a model's tensors: data parallelism and compilation.
+//! Prefixes that torch's wrappers add to tensor names: data parallelism and compilation.
 
 use crate::error::Result;
 use crate::format::{FileBytes, TensorFile};
 
-/// Prefixes of all names: DistributedDataParallel and DataParallel, torch.compile.
+/// Prefixes of all tensor names: DistributedDataParallel and DataParallel, torch.compile.
 const PREFIXES: [&str; 2] = ["module.", "_orig_mod."];
-/// Name that torch.compile puts before a compiled part.
+/// Name component that torch.compile adds before a compiled part.
 const COMPILED: &str = "_orig_mod.";
 
-/// Returns the tensors under the names that they have without wrappers.
+/// Returns the tensors under their names without wrapper prefixes.
 ///
 /// # Errors
 /// If two tensors then have the same name.

@@ -40,7 +40,7 @@ impl ActivationQuantisation {
     }
 }
 
-/// Returns activations with the values of their codes.
+/// Returns activations with each value replaced by the value of its code.
 fn rounded(x: &Tensor, w: &Matrix, codes: ActivationCodes) -> Tensor {
     let mut data = x.data().to_vec();
     match (codes.group, w.input_scale()) {

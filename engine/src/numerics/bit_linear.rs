@@ -10,7 +10,7 @@ use crate::weight::{Factor, Matrix};
 const FLOOR: f32 = 1e-5;
 
 impl Transformers {
-    /// Computes `x · wᵀ` and applies the factor as its kind requires: `[T, cols]` to `[T, rows]`.
+    /// Computes `x · wᵀ` and applies the factor: `[T, cols]` to `[T, rows]`.
     pub(super) fn bit_products(self, x: &Tensor, w: &Matrix, factor: Factor) -> Tensor {
         match factor {
             Factor::Multiplies(scale) => {
@@ -26,7 +26,7 @@ impl Transformers {
         }
     }
 
-    /// Quantises activations and divides the codes by their scale again, in `f32`; the result is rounded to the dtype.
+    /// Quantises activations, and divides the codes by their scale again in `f32`. The result is rounded to the dtype.
     fn quantised(self, x: &Tensor) -> Tensor {
         per_row(x, x.row_len(), |x, out| {
             let scale = Transformers::F32.scale_of(largest(x).max(FLOOR));
@@ -34,7 +34,8 @@ impl Transformers {
         })
     }
 
-    /// Computes the scale. torch divides a number by a tensor in two steps: it rounds the reciprocal, then multiplies.
+    /// Computes the scale as torch does when it divides a number by a tensor: it rounds the reciprocal, then
+    /// multiplies.
     fn scale_of(self, largest: f32) -> f32 {
         self.round(self.round(1.0 / largest) * 127.0)
     }

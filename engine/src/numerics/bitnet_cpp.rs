@@ -30,7 +30,7 @@ pub struct BitnetCpp {
     pub kv: KvType,
 }
 
-/// Types observed in dumps. With other types, the fork's products have other summation orders.
+/// Types of weights observed in dumps. With other types, the fork's products have other summation orders.
 const WEIGHTS: &[DType] = &[DType::I2_S, DType::TL, DType::F32, DType::F16, DType::Q8_0];
 
 impl BitnetCpp {

@@ -28,7 +28,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
     local: None,
 };
 
-/// Wraps numerics and rounds keys and values to `kv` in the cache. Attention is otherwise unchanged.
+/// Wraps numerics and rounds keys and values to `kv` in the cache. All other attention arithmetic is unchanged.
 pub struct CacheOverride {
     inner: Box<dyn Numerics>,
     kv: DType,
@@ -36,8 +36,8 @@ pub struct CacheOverride {
 }
 
 impl CacheOverride {
-    /// Wraps `inner` with a cache of type `kv`. Returns `inner` itself if it has such a cache, or if `kv` is more
-    /// precise than the computed values. `None` for a cache that is neither floating-point nor int8.
+    /// Wraps `inner` with a cache of type `kv`. Returns `inner` itself if it already has this cache, or if `kv` is more
+    /// precise than the computed values. `None` if `kv` is neither floating-point nor int8.
     pub fn over(inner: Box<dyn Numerics>, kv: DType) -> Option<Box<dyn Numerics>> {
         match kv {
             _ if inner.cache_type() == kv || kv == DType::F64 => Some(inner),

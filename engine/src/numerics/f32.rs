@@ -15,7 +15,7 @@ use crate::quant;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
-/// Computes in `f32`, whatever the stored type of the weights.
+/// Computes in `f32`, regardless of the stored type of the weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct F32;
 

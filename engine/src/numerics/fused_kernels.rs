@@ -21,9 +21,9 @@ use crate::weight::{DType, Factor, Matrix};
 pub enum FusedStep {
     /// RMSNorm does not round the normed row before its gain.
     Norms,
-    /// RMSNorm rounds 1 + weight, Gemma's gain.
+    /// RMSNorm rounds Gemma's gain, 1 + weight.
     Gains,
-    /// Norms read sums before rounding. The stream itself is stored rounded.
+    /// Norms read sums before rounding, although the stream itself is stored rounded.
     Sums,
     /// Sums and rotations read the results of norms before rounding.
     NormResults,
@@ -35,7 +35,7 @@ pub enum FusedStep {
     Attention,
     /// The scale of attention is applied to the queries, which are then rounded.
     ScaledQueries,
-    /// Activations are not rounded before the product by the up projection.
+    /// Activations are not rounded before the product with the up projection.
     Activations,
     /// Each step of an activation is rounded.
     ActivationSteps,
@@ -57,11 +57,11 @@ impl FusedStep {
     ];
 }
 
-/// Kernels that differ from eager transformers in some steps.
+/// Kernels that differ from eager transformers models in some steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FusedKernels {
     numerics: Transformers,
-    /// True for the differing steps, in the order of [`FusedStep::ALL`].
+    /// One entry per step in the order of [`FusedStep::ALL`]: true if the kernels differ in that step.
     steps: [bool; FusedStep::ALL.len()],
 }
 
@@ -71,7 +71,7 @@ impl FusedKernels {
         Self { numerics, steps: [false; FusedStep::ALL.len()] }
     }
 
-    /// Toggles one step.
+    /// Switches one step between the two ways of rounding.
     pub fn with_other(mut self, step: FusedStep) -> Self {
         self.steps[step as usize] ^= true;
         self
@@ -90,7 +90,7 @@ impl FusedKernels {
         if self.has(step) { x } else { self.numerics.rounded(x) }
     }
 
-    /// Returns a value as kernels of products read it: rounded, even if other kernels read it before rounding.
+    /// Returns a value as the kernels of products read it: rounded, even if other kernels read it before rounding.
     fn stored<'x>(&self, x: &'x Tensor) -> Cow<'x, Tensor> {
         match self.reads_unrounded() {
             true => Cow::Owned(self.numerics.rounded(x.clone())),
@@ -98,7 +98,7 @@ impl FusedKernels {
         }
     }
 
-    /// Computes `x · σ(x)` or GELU's tanh form with a rounding after each step, also of constants.
+    /// Computes `x · σ(x)` or GELU's tanh form, and rounds after each step. Constants are rounded too.
     fn stepwise(&self, x: &Tensor, activation: Activation) -> Tensor {
         let round = |x| self.numerics.round(x);
         match activation {
@@ -150,7 +150,7 @@ impl Numerics for FusedKernels {
         self.numerics.bit_linear(&self.stored(x), w, factor)
     }
 
-    /// Adds a branch to the stream.
+    /// Adds a branch to the residual stream.
     fn add(&self, stream: &Tensor, branch: &Tensor) -> Tensor {
         self.rounded_unless(FusedStep::Sums, F32.add(&self.stored(stream), branch))
     }

@@ -6,8 +6,9 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::weight::DType;
 
-/// Generator of approximately Gaussian numbers with mean 0 and sigma 1: sums of four uniform numbers, which need
-/// neither a logarithm nor a sine. A result of a model sums thousands of them.
+/// Generator of approximately Gaussian numbers with mean 0 and sigma 1. Each is the sum of four uniform numbers,
+/// which needs neither a logarithm nor a sine. Each result of a model is a sum of thousands of terms, so the exact
+/// distribution of one number does not matter.
 pub(super) struct Gaussian(ChaCha8Rng);
 
 impl Gaussian {
@@ -22,8 +23,8 @@ impl Gaussian {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Simulates a second rounding, which moves a value by less than half a step: to its neighbour or not at all. One
-    /// value in `one_in`, a power of two, moves.
+    /// Simulates a second rounding, which moves a value by less than half a step: to a neighbouring number, or not at
+    /// all. One value in `one_in` (a power of two) moves.
     #[inline]
     pub(super) fn rounded_again(&mut self, dtype: DType, value: f32, one_in: u32) -> f32 {
         let bits = self.0.next_u32();

@@ -19,9 +19,9 @@ use crate::weight::{DType, Factor, Matrix};
 /// Order in which a kernel sums the products of a dot product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummationOrder {
-    /// From the first product to the last.
+    /// Sums the products from the first to the last.
     Forward,
-    /// From the last product to the first.
+    /// Sums the products from the last to the first.
     Backward,
     /// Binary tree.
     Pairwise,
@@ -38,7 +38,7 @@ pub enum SummationOrder {
 }
 
 impl SummationOrder {
-    /// One instance of each kind, with several widths of registers and blocks.
+    /// One instance of each kind. For registers and blocks, several widths.
     pub const ALL: [Self; 12] = [
         Self::Forward,
         Self::Backward,
@@ -99,7 +99,7 @@ fn kahan(values: impl Iterator<Item = f32>) -> f32 {
     sum
 }
 
-/// Kernels that compute like [`Transformers`], with other summation orders or approximations.
+/// Kernels that compute like [`Transformers`], with another summation order or approximate functions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelVariant {
     /// Type that results are rounded to.

@@ -21,11 +21,11 @@ use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 use crate::{parallel, quant};
 
-/// Computes as llama2.c does; operations without a special order are those of [`F32`].
+/// Computes as llama2.c does. Operations without a special summation order are those of [`F32`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Llama2C;
 
-/// Plain types, and the groups of version 2.
+/// Types that products read directly: plain types, and the groups of version 2.
 const NATIVE: &[DType] = &{
     let [a, b, c] = *PLAIN.first_chunk().expect("there are three plain types");
     [a, b, c, DType::INT8_GROUPS]
@@ -162,7 +162,7 @@ fn in_groups(x: &Tensor, w: &Matrix, group: usize) -> Tensor {
     })
 }
 
-/// Sums from the first product to the last.
+/// Computes a dot product by summing from the first product to the last.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
 }

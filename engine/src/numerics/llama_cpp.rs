@@ -57,7 +57,7 @@ impl KvType {
     }
 }
 
-/// Computes as llama.cpp does; operations without special rounding are those of [`F32`].
+/// Computes as llama.cpp does. Operations without special rounding are those of [`F32`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LlamaCpp {
     /// Element type of the KV cache.
@@ -91,7 +91,7 @@ impl Numerics for LlamaCpp {
         F32.embed(table, tokens)
     }
 
-    /// Multiplies by the reciprocal, as ggml does where other engines divide.
+    /// Multiplies by the reciprocal, as ggml does, where other engines divide.
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
         F32.scale(x, Multiplier::Number(by.factor()))
     }
@@ -119,7 +119,7 @@ impl Numerics for LlamaCpp {
         plus_bias(products, bias)
     }
 
-    /// Attention has one summation order for one token and another for several, whatever the matrix.
+    /// Returns false: attention has one summation order for one token and another for several, for every matrix.
     fn adds_rows_alike(&self, _: &Matrix, tokens: usize) -> bool {
         tokens == 1
     }
@@ -196,7 +196,7 @@ impl Numerics for LlamaCpp {
         ggml::likelihoods(logits)
     }
 
-    /// The logistic function uses the C library's exponential.
+    /// Computes the score of each expert. The logistic function uses the C library's exponential.
     fn scores_of_logits(&self, logits: &Tensor, function: ScoreFunction) -> Tensor {
         match function {
             ScoreFunction::Softmax => self.likelihoods(logits),
@@ -204,7 +204,7 @@ impl Numerics for LlamaCpp {
         }
     }
 
-    /// Divides by the sum, which is `f64` and at least the smallest normal `f16`.
+    /// Divides the weights by their sum, which is `f64` and at least the smallest normal `f16`.
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: &ExpertRouting) -> Tensor {
         const LEAST: f32 = 6.103_515_6e-5;
         if routing.is_of_chosen && routing.function == ScoreFunction::Softmax {
@@ -215,18 +215,19 @@ impl Numerics for LlamaCpp {
         routing.scaled(if routing.is_normalised { experts::normalised(weights, sum) } else { weights })
     }
 
-    /// Multiplies rows with an expert's matrix. `ggml_mul_mat_id` does not use llamafile's kernels.
+    /// Multiplies rows with an expert's matrix, in the order of `ggml_mul_mat_id`, which does not use llamafile's
+    /// kernels.
     fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let is_llamafile_s = matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::IQ4_NL);
         self.linear_of_pass(x, w, None, if is_llamafile_s { 1 } else { x.rows() })
     }
 
-    /// Divides SiLU by its argument. A row of one value uses the C library's exponential.
+    /// Computes the logistic function as SiLU(x) / x. A row of one value uses the C library's exponential.
     fn shared_weights(&self, logits: &Tensor) -> Tensor {
         logits.clone().map(|x| x / (1.0 + (-x).exp()) / x)
     }
 
-    /// Scales RMSNorm without a weight.
+    /// Computes the L2 norm as RMSNorm without a weight, times a constant.
     fn l2_norm(&self, x: &Tensor, norm: L2Norm) -> Tensor {
         let width = norm.width as f32;
         let root = 1.0 / width.sqrt();
@@ -268,7 +269,7 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Returns GELU from ggml's table: argument and value are rounded to `f16`, except far from zero.
+/// Returns GELU from ggml's table. Argument and value are rounded to `f16`, except for large arguments.
 fn tabled_gelu(x: f32) -> f32 {
     if x <= -10.0 {
         return 0.0;

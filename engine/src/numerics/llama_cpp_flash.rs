@@ -1,7 +1,7 @@
 //! `llama.cpp-flash`: llama.cpp with flash attention, its default, on the CPU.
 //!
-//! Other operations are those of [`LlamaCpp`]. According to ggml's sources, keys and values are f16, whatever the type
-//! of the cache. In a pass of fewer than [`TILE`] tokens, queries are rounded to f16 as well, and values are summed key
+//! Other operations are those of [`LlamaCpp`]. According to ggml's sources, keys and values are f16, regardless of
+//! the type of the cache. In a pass of fewer than [`TILE`] tokens, queries are rounded to f16 as well, and values are summed key
 //! by key in f16; in longer passes neither is rounded. A cache of blocks is not tiled: queries are quantised for the
 //! products with keys, and values are summed in f32. Exponentials are divided by their sum at the end. With a cache
 //! of 512 cells or more, a pass of one token is split over the threads and the partial results are added. This depends
@@ -39,15 +39,15 @@ pub struct LlamaCppFlash {
     inner: LlamaCpp,
     /// Block type of the cache. Queries are quantised for the products with keys, and values are summed in f32.
     blocks: Option<DType>,
-    /// True if heads are transformed before they are stored in a cache of blocks.
+    /// True if heads are transformed (Hadamard) before they are stored in a cache of blocks.
     is_rotated: bool,
 }
 
 impl LlamaCppFlash {
-    /// The variant for a floating-point cache.
+    /// The numerics for a floating-point cache.
     pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 }, blocks: None, is_rotated: false };
 
-    /// Returns the variant for a cache of a type; `None` if its arithmetic is not known.
+    /// Returns the numerics for a cache of this type. `None` if its arithmetic is not known.
     pub fn of(cache: DType) -> Option<Self> {
         match KvType::of(cache) {
             Some(_) => Some(Self::NEW),
@@ -55,8 +55,8 @@ impl LlamaCppFlash {
         }
     }
 
-    /// Sets whether heads of a multiple of 64 values are transformed before they are stored in a cache of blocks, as
-    /// newer versions do.
+    /// Sets whether heads of a multiple of 64 values are transformed (Hadamard) before they are stored in a cache of
+    /// blocks, as newer versions do.
     pub fn rotated(self, is_rotated: bool) -> Self {
         Self { is_rotated, ..self }
     }
@@ -70,10 +70,10 @@ impl LlamaCppFlash {
     }
 }
 
-/// Summation of a pass.
+/// Order in which a pass sums over keys.
 #[derive(Clone, Copy)]
 struct SummationPlan {
-    /// Number of keys that are processed with one running maximum.
+    /// Number of keys that are processed before the running maximum is updated.
     together: usize,
     /// True if sums over values are rounded to `f16`.
     is_half: bool,
@@ -179,9 +179,9 @@ fn softmax_row(row: &[f32], visible: Range<usize>, way: SummationPlan, out: &mut
     }
 }
 
-/// Computes `Σ weights[key] · values[key]`, rounded to f16 after each key if `way.is_half`. The rows of `values` are
-/// `stride` apart. A weight divided by the largest weight so far is the exponential that the kernel multiplies values
-/// with; the largest weight overall is 1 / sum.
+/// Computes `Σ weights[key] · values[key]`, rounded to f16 after each key if `way.is_half`. The rows of `values`
+/// are `stride` apart. The kernel multiplies values by exponentials; a weight divided by the largest weight so far
+/// is that exponential.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma+f16c"))]
 fn add_key_by_key(weights: &[f32], values: &[f32], stride: usize, way: SummationPlan, out: &mut [f32]) {
     let mut half = vec![f16::ZERO; out.len()];

@@ -64,7 +64,7 @@ use crate::quant::{ActivationCodes, ScaleType};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Plain types, whose elements are single numbers: decoding loses nothing and changes no product.
+/// Plain types, whose elements are single numbers. Decoding them loses nothing and changes no product.
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One instance of each kind of numerics, for listings.
@@ -80,13 +80,13 @@ pub const ALL: &[&dyn Numerics] = &[
 /// Contents of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachedKind {
-    /// Keys, and queries that they are multiplied with.
+    /// Keys, and the queries that they are multiplied with.
     Keys,
     /// Values, and their weighted sums.
     Values,
 }
 
-/// Operations of the forward pass, with the rounding of one reference.
+/// Operations of the forward pass, with the rounding of one reference implementation.
 ///
 /// T = tokens of the pass, S = tokens read so far, H and Hkv = query and key-value heads, D = head size.
 pub trait Numerics: Send + Sync {
@@ -96,8 +96,8 @@ pub trait Numerics: Send + Sync {
     /// Returns the supported stored types; models with other types cause an error.
     fn weight_types(&self) -> &'static [DType];
 
-    /// Returns the types that products read directly. Other types are decoded first, which gives other results than the
-    /// reference.
+    /// Returns the weight types that products read directly. Other types are decoded first, which gives other results
+    /// than the reference implementation.
     fn native_types(&self) -> &'static [DType];
 
     /// Returns the type that the result of an operation is rounded to: `f32` without rounding.
@@ -189,8 +189,8 @@ pub trait Numerics: Send + Sync {
     /// Returns the value that the KV cache stores for keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;
 
-    /// Returns keys or values, `[T, Hkv, D]`, as an FP8 cache gives them back: stored codes times their scales. There is one
-    /// scale, or one for each head.
+    /// Returns keys or values, `[T, Hkv, D]`, as they are read from an FP8 cache: stored codes times their scales.
+    /// There is one scale, or one for each head.
     fn to_scaled_cache(&self, x: Tensor, scales: &[f32]) -> Tensor {
         cache::scaled(x, scales, ScaleType::of(self.activation_type()))
     }
@@ -295,7 +295,7 @@ pub trait Numerics: Send + Sync {
     }
 
     /// Computes the weighted sum of the chosen experts' outputs: `[T, k, d]`, `[T, k]` and the chosen experts' scores,
-    /// `[T, k]`, to `[T, d]`. `is_whole` for sums that the architecture's authors round at the end only.
+    /// `[T, k]`, to `[T, d]`. `is_whole` is true if the architecture's authors round the sum only at the end.
     fn mix(&self, outputs: &Tensor, weights: &Tensor, scores: &Tensor, is_whole: bool) -> Tensor {
         _ = is_whole;
         experts::mixed(outputs, weights, scores, ExpertOrder::Scores, |x| x)
@@ -321,7 +321,7 @@ pub trait Numerics: Send + Sync {
         altup::mixed(streams, coefs, |sum| sum)
     }
 
-    /// Gives the parts of each row, `[T, k·d]`, the magnitude of the row of `like`, `[T, d]`.
+    /// Rescales the parts of each row, `[T, k·d]`, to the magnitude of the row of `like`, `[T, d]`.
     fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
         altup::matched(x, like, altup::root_of_sum, |x| x)
     }
@@ -331,7 +331,7 @@ pub trait Numerics: Send + Sync {
         altup::mean(streams, count, |sum, count| sum * (1.0 / count))
     }
 
-    /// Computes the part of each value of a gate above the row's threshold: `[T, F]` to `[T, F]`.
+    /// Computes the part of each gate value that exceeds the row's threshold: `[T, F]` to `[T, F]`.
     fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
         sparsity.of_gate(gate)
     }
@@ -404,7 +404,7 @@ pub trait Numerics: Send + Sync {
         true
     }
 
-    /// Computes the norm of a recurrence's output times SiLU of a gate: `[T, H·P]` twice, to `[T, H·P]`.
+    /// Computes the output of a recurrence times SiLU of a gate, and norms it: `[T, H·P]` twice, to `[T, H·P]`.
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
         _ = is_single;
         self.rms_norm(&self.gated(gate, x, Activation::Silu), norm)
@@ -427,7 +427,7 @@ pub trait Numerics: Send + Sync {
     /// Adds two tensors, such as a branch to the residual stream.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;
 
-    /// Adds the outputs of both halves of a parallel block, before the sum is added to the residual stream.
+    /// Adds the outputs of the two branches of a parallel block, before the sum is added to the residual stream.
     fn add_halves(&self, a: &Tensor, b: &Tensor) -> Tensor {
         self.add(a, b)
     }
@@ -440,8 +440,8 @@ pub trait Numerics: Send + Sync {
     /// Computes softmax(logits / temperature) of one row.
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor;
 
-    /// Computes log softmax(logits / temperature) of some tokens of each row: `[T, V]` to the shape of `picks`. Does
-    /// not reproduce a reference: computed in `f64` and rounded once.
+    /// Computes log softmax(logits / temperature) of some tokens of each row: `[T, V]` to the shape of `picks`.
+    /// Computed in `f64` and rounded once, unlike in a reference implementation.
     fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
         let values = parallel::map(picks.rows.len(), 8 * logits.row_len(), |row| {
             log_probabilities(logits.row(picks.rows[row]), picks.row(row), picks.is_closed, temperature)

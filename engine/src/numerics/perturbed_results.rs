@@ -40,15 +40,15 @@ pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
 /// Standard deviation of one rounding in units of u: √(0.541 / 3), for mantissas that are uniform on a logarithmic
 /// scale.
 pub(super) const K: f64 = 0.425;
-/// Largest error of a library's exponential or tangent, in units in the last place.
+/// Largest error of a library's exponential or hyperbolic tangent, in units in the last place.
 const LIBRARY: f64 = 2.0;
 
-/// Number of perturbed runs. The largest of so many deviations is a quarter of the distance that counts as far from
-/// rounding.
+/// Number of perturbed runs. An error counts as far from rounding if it is four times the largest deviation of this
+/// number of runs.
 const RUNS: u64 = 4;
 
-/// Calls `run` several times with numerics that inject random rounding errors. `how` adds roundings that another engine
-/// may make. The seeds follow `seed`.
+/// Calls `run` several times with numerics that inject random rounding errors. `how` adds roundings that another
+/// engine may make. The seeds are counted up from `seed`.
 ///
 /// # Errors
 /// The errors of `run`.
@@ -71,13 +71,14 @@ pub fn moved<E>(
 pub struct PerturbedResults<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
-    /// True if products may have been computed with 8-bit integers in an unknown way.
+    /// True if products may have been computed with 8-bit integers, in an unknown way.
     eight_bits: bool,
     /// True if attention may have been computed in the type of its cache, although the rest is in `f32`.
     short_attention: bool,
     /// Relative rounding error of operands and products; 0 if they have the type of other results.
     short_products: f64,
-    /// True if 16-bit results get only the errors of another summation order, without an additional inner rounding.
+    /// True if 16-bit results get only the errors of another summation order, without an additional rounding inside the
+    /// operation.
     sums_alone: bool,
     /// Further roundings of the other engine's profile.
     roundings: Roundings,
@@ -100,8 +101,8 @@ impl<'n> PerturbedResults<'n> {
         }
     }
 
-    /// Moves 16-bit results only as rarely as another summation order does. The error of a sum of n products in `f32`
-    /// is about √(n/2)·2⁻²⁵ of their size, and a step of `bf16` 2⁻⁸: up to n = 2¹⁴, fewer than one result in 64 crosses
+    /// Moves 16-bit results as rarely as a different summation order does. The error of a sum of n products in `f32` is
+    /// about √(n/2)·2⁻²⁵ of their size, and a step of `bf16` is 2⁻⁸. Up to n = 2¹⁴, fewer than one result in 64 crosses
     /// the midpoint between two numbers.
     pub fn with_sums_alone(self) -> Self {
         Self { sums_alone: true, ..self }
@@ -239,7 +240,7 @@ impl Numerics for PerturbedResults<'_> {
         self.in_f32(self.numerics.decay(a, rates), |x, _| U * (2.0 + 3.0 * LIBRARY) * x.abs())
     }
 
-    /// Adds the errors of one step, in a state that earlier steps have not decayed.
+    /// Adds the errors of one step, as if earlier steps had not decayed the state.
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
         let [state, out] = self.numerics.delta_rule(tokens, state);
         let terms = tokens.widths()[0] as f64;

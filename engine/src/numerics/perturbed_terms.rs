@@ -37,8 +37,8 @@ impl<'n> PerturbedTerms<'n> {
         Self { numerics, seed, in_f16: false, operations: AtomicU64::new(0) }
     }
 
-    /// Rounds activations of products with F16 weights or with an `f16` cache to `f16`, as bitnet.cpp's kernels for one
-    /// token do; its kernels for several tokens do not.
+    /// Rounds activations to `f16` before products with F16 weights or with an `f16` cache. bitnet.cpp's kernels do
+    /// this for one token, but not for several tokens.
     pub fn rounding_to_f16(self) -> Self {
         Self { in_f16: true, ..self }
     }
@@ -50,7 +50,7 @@ impl<'n> PerturbedTerms<'n> {
         }
     }
 
-    /// Adds to `result` the errors of the terms of sums of `n` products, which `product` computes from random errors of
+    /// Adds the errors of sums of `n` products to `result`. `product` computes them from random errors of the terms of
     /// `x`.
     fn moved(&self, result: Tensor, x: &Tensor, n: usize, product: impl Fn(&Tensor) -> Tensor) -> Tensor {
         // Streams of the upper half, so that no other noise with this seed is the same.

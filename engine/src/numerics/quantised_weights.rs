@@ -38,7 +38,7 @@ struct QuantisedMatrix {
 }
 
 impl QuantisedWeights {
-    /// Wraps `inner`; each of these matrices of a model has a rounding.
+    /// Wraps `inner` and rounds these matrices of a model, each in its own way.
     pub fn over<'m>(
         inner: Box<dyn Numerics>,
         roundings: impl IntoIterator<Item = (&'m Matrix, WeightRounding)>,

@@ -15,8 +15,8 @@ use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Computes every token with the summation order and the roundings of a single token, so that a pass of several tokens
-/// equals single passes bit for bit.
+/// Computes every token with the summation order and the roundings of a single token. A pass of several tokens then
+/// equals passes of one token bit for bit.
 pub struct SingleTokenNumerics<'n>(pub &'n dyn Numerics);
 
 /// Applies `of` to each row alone, `[1, d]`, and joins the results.
@@ -84,7 +84,8 @@ impl Numerics for SingleTokenNumerics<'_> {
         token_by_token(weights, |weights| self.0.context(weights, v))
     }
 
-    /// Always uses the multi-token (prefill) form, because the first token of a sequence is computed with it.
+    /// Runs the recurrence in its multi-token (prefill) form, because the first token of a sequence is computed in that
+    /// form.
     fn recurrence(
         &self,
         x: &Tensor,

@@ -65,7 +65,7 @@ impl Transformers {
         row.iter().map(|&value| self.round(value)).collect()
     }
 
-    /// Computes `x · wᵀ` before rounding.
+    /// Computes `x · wᵀ` without rounding the result.
     pub(super) fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
         product(StridedRows::rows_of(x), &DecodedRows::new(w, self.cache_type()))
     }
@@ -114,7 +114,8 @@ impl Numerics for Transformers {
         self.rounded(F32.scale(x, by))
     }
 
-    /// Rounds Llama's norm before the product with the weight, and Gemma's and OLMo 2's after.
+    /// Applies RMSNorm. Llama's norm is rounded before the product with the weight; Gemma's and OLMo 2's are rounded
+    /// after it.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let norm = &RmsNorm { weight: self.rounded_row(&norm.weight), ..*norm };
         let normed = rms_normed(x, norm.width(), norm.eps);
@@ -139,8 +140,8 @@ impl Numerics for Transformers {
         per_column(self.products(x, w), self.rounded_row(bias), |x, bias| self.round(x + bias))
     }
 
-    /// Without a factor and with plain weights, computes an ordinary layer. bitnet.cpp's matrices have their own scale,
-    /// which is applied like the scale of a packed checkpoint.
+    /// Computes a BitNet linear layer. Without a factor and with plain weights, computes an ordinary linear layer.
+    /// bitnet.cpp's matrices have their own scale, which is applied like the scale of a packed checkpoint.
     fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
         match factor {
             Some(factor) => self.bit_products(x, w, factor),
@@ -182,7 +183,7 @@ impl Numerics for Transformers {
         x
     }
 
-    /// Applies the scale to the products, as transformers does for most architectures.
+    /// Computes scores and applies the scale to the products, as transformers does for most architectures.
     fn scores(&self, q: &Tensor, k: &Tensor, scale: AttentionScale) -> Tensor {
         if let AttentionScale::RoundedQueries(factor) = scale {
             let q = self.scale(q, Multiplier::Number(factor));
@@ -196,13 +197,13 @@ impl Numerics for Transformers {
         self.rounded(F32.softmax(scores, mask))
     }
 
-    /// Rounds the distances from the largest logit, too.
+    /// Computes softmax with sinks, and rounds the distances from the largest logit too.
     fn softmax_with_sinks(&self, scores: &Tensor, mask: Mask, sinks: &[f32]) -> Tensor {
         let sinks = self.rounded_row(sinks);
         self.rounded(attention::softmax_with_sinks(scores, mask, &sinks, |x| self.round(x)))
     }
 
-    /// Adds the slope times the key's position, both rounded.
+    /// Adds the slope times the key's position to each score. Both are rounded.
     fn add_alibi(&self, scores: &Tensor, slopes: &[f32], mask: Mask) -> Tensor {
         alibi::added(scores, slopes, mask.position, |score, slope, key, _| {
             self.round(score + self.round(slope * key as f32))
@@ -241,7 +242,8 @@ impl Numerics for Transformers {
         }
     }
 
-    /// A bias beside a router of rounded logits is rounded like a weight.
+    /// Adds the correction bias to the experts' scores. If the router's logits are rounded, the bias is rounded like a
+    /// weight.
     fn expert_scores(&self, logits: &Tensor, routing: &ExpertRouting) -> Tensor {
         let scores = self.scores_of_logits(logits, routing.function);
         if routing.rounds_scores {
@@ -290,7 +292,7 @@ impl Numerics for Transformers {
         altup::mixed(streams, coefs, |sum| self.round(sum))
     }
 
-    /// Rounds squares, their mean, and its root.
+    /// Rescales magnitudes. Rounds squares, their mean, and its root.
     fn match_magnitude(&self, x: &Tensor, like: &Tensor) -> Tensor {
         let magnitude = |x: &[f32], least: f32| {
             let sum: f64 = x.iter().map(|x| f64::from(self.round(x * x))).sum();
@@ -304,7 +306,8 @@ impl Numerics for Transformers {
         altup::mean(streams, count, |sum, count| self.round(sum / count))
     }
 
-    /// Rounds each step. In `f32`, the deviation is computed in one operation with sums in `f64`.
+    /// Computes the sparse gate and rounds each step. In `f32`, the deviation is computed in one operation with sums in
+    /// `f64`.
     fn sparse_gate(&self, gate: &Tensor, sparsity: GateSparsity) -> Tensor {
         let quantile = self.round(sparsity.quantile);
         Tensor::from_rows(gate.rows(), gate.row_len(), |row, out| {
@@ -332,14 +335,14 @@ impl Numerics for Transformers {
         self.rounded(conv.of(x))
     }
 
-    /// Rounds the parameters. Rates in the form `-exp(A_log)` stay as they are, since the exponential is computed in
-    /// `f32`.
+    /// Computes the decay from rounded parameters. Rates in the form `-exp(A_log)` are not rounded, since the
+    /// exponential is computed in `f32`.
     fn decay(&self, a: &Tensor, rates: &DecayRates) -> Tensor {
         let rounded = if rates.are_logarithms { self.rounded_row(&rates.rates) } else { rates.rates.clone() };
         F32.decay(a, &DecayRates { rates: rounded, bias: self.rounded_row(&rates.bias), ..*rates })
     }
 
-    /// Computes in `f32` and rounds the outputs.
+    /// Computes the delta rule in `f32` and rounds the outputs.
     fn delta_rule(&self, tokens: &DeltaTokens, state: &Tensor) -> [Tensor; 2] {
         let [state, out] = F32.delta_rule(tokens, state);
         [state, self.rounded(out)]
@@ -353,7 +356,7 @@ impl Numerics for Transformers {
         gating::gated(projected, part, x, |product| self.round(product))
     }
 
-    /// Applies no limits in single-token decode.
+    /// Computes step sizes. Single-token decode has no limits.
     fn step_sizes(&self, dt: &Tensor, rule: &StepRule, is_single: bool) -> Tensor {
         per_column(dt.clone(), self.rounded_row(&rule.bias), |dt, bias| {
             let step = self.round(softplus(self.round(dt + bias)));
@@ -361,7 +364,7 @@ impl Numerics for Transformers {
         })
     }
 
-    /// Computes a pass of several tokens in `f32`. In single-token decode, rounds products.
+    /// Runs the recurrence. A pass of several tokens is computed in `f32`; single-token decode rounds products.
     fn recurrence(
         &self,
         x: &Tensor,
@@ -382,7 +385,7 @@ impl Numerics for Transformers {
         *self == Transformers::F32
     }
 
-    /// Computes the gated output and its norm in `f32`, except that the normed row of a single token is rounded.
+    /// Computes the gated output and its norm in `f32`, but rounds the normed row of a single token.
     fn gated_norm(&self, gate: &Tensor, x: &Tensor, norm: &RmsNorm, is_single: bool) -> Tensor {
         let gain = if is_single { Gain::Weight } else { Gain::WeightFirst };
         self.rms_norm(&F32.gated(gate, x, Activation::Silu), &RmsNorm { gain, ..norm.clone() })

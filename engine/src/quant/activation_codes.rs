@@ -9,18 +9,18 @@ use super::group_scales::{
 use super::nearest_whole;
 use crate::weight::{InputCodes, InputScale, Matrix};
 
-/// Group of values that share a scale.
+/// Activations that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CodeGroup {
     /// This many neighbouring values of a token.
     Values(usize),
-    /// All values of a token.
+    /// All values of one token.
     Token,
     /// All values of all tokens of a pass.
     Pass,
-    /// The values that the file states for the matrix: all values of all passes, which share a stored scale, or groups.
-    /// Activations of other matrices are not quantised.
+    /// The values that the file states for the matrix: all values of all passes, which share a stored scale, or groups
+    /// of values. Activations of other matrices are not quantised.
     Matrix,
 }
 
@@ -47,7 +47,7 @@ impl ActivationCodeType {
         }
     }
 
-    /// Returns the largest float; `None` for integers.
+    /// Returns the largest number of a float type; `None` for integers.
     fn largest_float(self) -> Option<f32> {
         match self {
             ActivationCodeType::Int8 => None,
@@ -65,9 +65,9 @@ pub struct ActivationCodes {
     pub group: CodeGroup,
     /// Type of the codes.
     pub codes: ActivationCodeType,
-    /// Type of the scale. NVFP4: type of the scale before it is stored in 8 bits.
+    /// Type of the scale. For NVFP4: type of the scale before it is stored in 8 bits.
     pub scale: ScaleType,
-    /// Type that quotients and decoded values are rounded to. NVFP4: type of decoded values.
+    /// Type that quotients and decoded values are rounded to. For NVFP4: type of decoded values.
     pub quotients: ScaleType,
     /// Type that decoded values are rounded to; `None` for the type of quotients.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,13 +76,14 @@ pub struct ActivationCodes {
     pub largest: f32,
     /// True for codes from 0 to 255 with a zero point, which cover a group from its smallest value to its largest.
     pub asymmetric: bool,
-    /// Number of outputs of the products whose activations are not quantised; 0 for none. Set to the vocabulary's size
+    /// Products with this number of outputs do not quantise their activations; 0 for none. Set to the vocabulary's size
     /// for models with an unquantised head.
     pub whole_for: usize,
-    /// Smallest absolute value whose column is not quantised, in all tokens of a pass; 0 for none. Values are rounded to
-    /// `f16` first, as in LLM.int8(). Only applies to matrices whose file states a threshold.
+    /// Threshold of outliers; 0 for none. A column with a value of at least this size is not quantised, in all tokens
+    /// of a pass. Values are rounded to `f16` before the comparison, as in LLM.int8(). Applies only to matrices whose
+    /// file states a threshold.
     pub outliers: f32,
-    /// Scales of groups relative to a number of the matrix; `None` for others, and before a matrix is known.
+    /// Scales of groups relative to a number of the matrix; `None` for other codes, and before the matrix is known.
     #[serde(skip)]
     pub local: Option<LocalScales>,
 }
@@ -110,28 +111,32 @@ impl ActivationCodes {
     pub fn problem(&self) -> Option<&'static str> {
         match self {
             Self { group: CodeGroup::Values(0), .. } => {
-                Some("activation_codes: a group has at least one value")
+                Some("activation_codes: a group of 0 values, expected at least 1")
             }
             Self { codes, asymmetric: true, .. } if codes.largest_float().is_some() => {
-                Some("activation_codes: floats are not asymmetric")
+                Some("activation_codes: asymmetric is true, expected false for floating-point codes")
             }
-            Self { group: CodeGroup::Matrix, asymmetric: true, .. } => Some(
-                "activation_codes: the file states the zero points of \"matrix\", so asymmetric is false",
-            ),
+            Self { group: CodeGroup::Matrix, asymmetric: true, .. } => {
+                Some("activation_codes: asymmetric is true, expected false for the group \"matrix\"")
+            }
             // The codes of a matrix are read from its file.
             Self { codes: ActivationCodeType::Int8, scale, group, .. }
                 if scale.is_power() && *group != CodeGroup::Matrix =>
             {
-                Some("activation_codes: scales of integers are not powers of two")
+                Some("activation_codes: scale is a power of two, expected another type for integer codes")
             }
             Self { quotients, values, .. }
                 if quotients.is_power() || values.is_some_and(ScaleType::is_power) =>
             {
-                Some("activation_codes: quotients is \"f32\", \"f16\" or \"bf16\"")
+                Some(
+                    "activation_codes: quotients or values is a power of two, expected \"f32\", \"f16\" or \"bf16\"",
+                )
             }
-            Self { outliers, .. } if !(*outliers >= 0.0) => Some("activation_codes: outliers is 0 or more"),
+            Self { outliers, .. } if !(*outliers >= 0.0) => {
+                Some("activation_codes: outliers is negative or NaN, expected 0 or more")
+            }
             Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
-                Some("activation_codes: largest is from 100 to 128")
+                Some("activation_codes: largest is out of range, expected 100 to 128")
             }
             _ => None,
         }
@@ -142,7 +147,7 @@ impl ActivationCodes {
         Self { group: CodeGroup::Matrix, codes: ActivationCodeType::of(input), ..Self::default() }
     }
 
-    /// Returns the codes of products with a matrix; `None` if the activations of these products are not quantised.
+    /// Returns the activation codes for products with a matrix; `None` if these products do not quantise activations.
     pub(crate) fn of_product(&self, w: &Matrix) -> Option<Self> {
         let codes = match self.group {
             CodeGroup::Matrix => w.input_scale().map(|input| self.with_scale(&input)),
@@ -151,7 +156,7 @@ impl ActivationCodes {
         codes.filter(|codes| codes.whole_for != w.rows)
     }
 
-    /// Returns codes by a stored scale, or in the groups that the scale's format has.
+    /// Returns codes that use a stored scale, or that have the groups which the scale's format defines.
     pub(crate) fn with_scale(&self, input: &InputScale) -> Self {
         let codes = ActivationCodeType::of(input);
         match input.codes {
@@ -176,7 +181,7 @@ impl ActivationCodes {
         }
     }
 
-    /// Returns codes by the scales of groups as they are computed, in single precision.
+    /// Returns codes that use the scales of groups as they are computed, in single precision.
     pub(crate) fn without_stored_scales(&self) -> Self {
         let local = self.local.map(|local| LocalScales { are_rounded: false, ..local });
         let scale = if self.scale.is_power() { ScaleType::F32 } else { self.scale };
@@ -188,12 +193,12 @@ impl ActivationCodes {
         self.group == CodeGroup::Matrix
     }
 
-    /// Returns the distance between neighbouring codes' values that a matrix stores, and the zero point.
+    /// Returns the distance between the values of neighbouring codes, as stored with a matrix, and the zero point.
     pub(crate) fn stored(&self, input: &InputScale) -> (f32, f32) {
         (self.scale.round(input.number), input.zero)
     }
 
-    /// Returns the smallest and the largest code, relative to the code of zero, for a stored zero point.
+    /// Returns the smallest and the largest code for a stored zero point. Codes are counted from the zero point.
     pub(crate) fn ends_around(&self, zero: f32) -> (f32, f32) {
         match self.codes.largest_float() {
             None => (-128.0 - zero, 127.0 - zero),
@@ -210,14 +215,14 @@ impl ActivationCodes {
         }
     }
 
-    /// Returns the distance between neighbouring codes' values, in a group from `low` to `high`, with `low` ≤ 0 ≤
-    /// `high`.
+    /// Returns the distance between the values of neighbouring codes, for a group with values from `low` to `high`,
+    /// where `low` ≤ 0 ≤ `high`.
     pub(crate) fn step(&self, low: f32, high: f32) -> f32 {
         let scale = self.scale(low, high);
         self.local.map_or(scale, |local| local.used(local.stored(scale)))
     }
 
-    /// Returns the scale of a group from `low` to `high`, before it is stored in 8 bits.
+    /// Returns the scale of a group with values from `low` to `high`, before it is stored in 8 bits.
     fn scale(&self, low: f32, high: f32) -> f32 {
         let most = high.max(-low);
         let step = match (self.codes.largest_float(), self.asymmetric) {
@@ -232,8 +237,8 @@ impl ActivationCodes {
         self.scale.round(step)
     }
 
-    /// Returns all steps of groups whose largest absolute value is from `least` to `most`: at most one for each exponent
-    /// or 8-bit scale. `None` for scales of other types, and if a group has an infinite value.
+    /// Returns all possible steps of groups whose largest absolute value is between `least` and `most`: at most one for
+    /// each exponent or 8-bit scale. `None` for scales of other types, and if a value may be infinite.
     pub(crate) fn few_steps(&self, least: f32, most: f32) -> Option<Vec<f32>> {
         let [least, most] = [least, most].map(|most| self.scale(0.0, most));
         if !most.is_finite() {
@@ -249,24 +254,26 @@ impl ActivationCodes {
         self.scale.is_power().then(powers)
     }
 
-    /// Returns true if a group whose largest value is not a normal number of `f16` has only codes of 0: compressed-tensors
-    /// computes the group's power of two in `f16`.
+    /// Returns true if all codes of a group are 0 when its largest value is below the normal numbers of `f16`, because
+    /// compressed-tensors computes the group's power of two in `f16`.
     fn loses_small_powers(&self) -> bool {
         self.scale == ScaleType::Power && self.values == Some(ScaleType::F16)
     }
 
-    /// Returns true if a group whose scale is 0 has only codes of 0.
+    /// Returns true if all codes of a group with scale 0 are 0.
     pub(crate) fn has_zero_groups(&self) -> bool {
         self.local.is_some() || self.scale.is_power()
     }
 
-    /// Returns the code nearest to a value divided by its scale, from `least` to `most`. The quotient is rounded first.
+    /// Returns the code nearest to a value divided by its scale, limited to the codes from `least` to `most`. The
+    /// quotient is rounded first.
     pub fn nearest(&self, quotient: f64, ends: (f32, f32)) -> f64 {
         self.nearest_around(0.0, quotient, ends)
     }
 
-    /// Returns the nearest code, relative to the code of zero. The zero point is added to the rounded quotient, and the
-    /// sum is rounded to a code: ties go to even codes, not to even distances from the zero point.
+    /// Returns the code nearest to a value, counted from the zero point. The zero point is added to the rounded
+    /// quotient, and the sum is rounded to a code. Ties therefore go to even codes, not to even distances from the zero
+    /// point.
     pub(crate) fn nearest_around(&self, zero: f32, quotient: f64, (least, most): (f32, f32)) -> f64 {
         let zero = f64::from(zero);
         let quotient = if self.local.is_some() { quotient } else { self.quotients.round_wide(quotient) };
@@ -283,7 +290,7 @@ impl ActivationCodes {
         self.values.unwrap_or(self.quotients).round_wide(code * step)
     }
 
-    /// Returns the smallest and the largest code, relative to the code of zero, in a group whose smallest value is
+    /// Returns the smallest and the largest code, counted from the zero point, in a group whose smallest value is
     /// `low`.
     pub(crate) fn ends(&self, low: f32, step: f32) -> (f32, f32) {
         match self.codes {
@@ -320,8 +327,8 @@ impl ActivationCodes {
         f16::from_f32(value.abs()).to_f32() >= self.outliers
     }
 
-    /// Quantises rows of `width` values except columns with outliers. Returns both parts, with zeros for each other's
-    /// columns.
+    /// Quantises rows of `width` values except columns with outliers. Returns two arrays: the quantised columns and the
+    /// columns with outliers, with zeros in place of the other columns.
     pub(crate) fn split_outliers(&self, values: &[f32], width: usize, columns: &[bool]) -> [Vec<f32>; 2] {
         let whole = |(at, &value): (usize, &f32)| if columns[at % width] { value } else { 0.0 };
         let outliers = values.iter().enumerate().map(whole).collect();

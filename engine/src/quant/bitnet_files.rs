@@ -1,7 +1,7 @@
 //! Ternary matrices in bitnet.cpp's files, converted to rows of [`super::ternary`].
 //!
-//! TL1 and TL2 files store indices into tables of sums, in the reading order of kernels that were generated for one
-//! shape. The order depends on the kernels' tile sizes, which no file states.
+//! TL1 and TL2 files store indices into tables of sums, in the order in which kernels read them. These kernels are
+//! generated for one matrix shape, and the order depends on their tile sizes. No file states the tile sizes.
 
 use super::ternary::{BLOCK, BLOCK_BYTES, encode_row};
 
@@ -12,7 +12,7 @@ pub struct Tiles {
     pub rows: usize,
     /// Number of columns in a tile (BK).
     pub columns: usize,
-    /// Number of rows that are read together (bm).
+    /// Number of rows that a kernel reads together (bm).
     pub together: usize,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn from_arm(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the row, in a group of 32, of a byte in TL2's order.
+/// Returns the row (within a group of 32) that a byte belongs to in TL2's order.
 fn row_of_byte(byte: usize) -> usize {
     [0, 16, 8, 24][byte / 8] + byte % 8
 }
@@ -120,8 +120,8 @@ pub(crate) fn from_tl2(data: &[u8], rows: usize, columns: usize, tiles: Tiles) -
     Ok(out.encoded())
 }
 
-/// Returns the first row and column of each group of `rows` and `columns`, in file order: tiles of rows, then tiles of
-/// columns, then rows that are read together.
+/// Returns the first row and column of each group of `rows` and `columns`, in file order: by tiles of rows, then
+/// tiles of columns, then rows that are read together.
 fn tiled(
     all_rows: usize,
     all_columns: usize,
@@ -154,14 +154,15 @@ fn is_negative(signs: &[u8], tiles: Tiles, columns: usize, row: usize, column: u
     u16::from_le_bytes([word[0], word[1]]) >> bit & 1 == 1
 }
 
-/// Decodes three weights from |9a + 3b + c| and the sign.
+/// Decodes three weights a, b and c from |9a + 3b + c| and the sign.
 fn triple(index: u8, negative: bool) -> Option<[i8; 3]> {
     let index = i8::try_from(index).ok().filter(|index| *index <= 13)?;
     let digits = 13 + if negative { -index } else { index };
     Some([digits / 9 - 1, digits / 3 % 3 - 1, digits % 3 - 1])
 }
 
-/// Decodes four weights from two indices 3a + b + 4, the first in the high 4 bits.
+/// Decodes four weights from two indices. Each index is 3a + b + 4 for weights a and b; the first index is in the
+/// high 4 bits.
 fn pair_of_pairs(byte: u8) -> Option<[i8; 4]> {
     let (first, second) = ((byte >> 4) as i8, (byte & 15) as i8);
     let fits = first <= 8 && second <= 8;

@@ -1,4 +1,4 @@
-//! Blocks of all formats as typed records over the bytes, without copying.
+//! Blocks of all formats as typed records that view the bytes without copying them.
 
 use half::f16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
@@ -57,7 +57,7 @@ impl StoredF16 {
         f16::from_le_bytes(self.0).to_f32()
     }
 
-    /// Converts to `f32` with one instruction; the `half` crate would call a function.
+    /// Converts to `f32` with one instruction, where the `half` crate would call a function.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn to_f32(self) -> f32 {
         super::neon::half::widen(self.bits())
@@ -76,7 +76,7 @@ impl StoredF16 {
         Self(bits.to_le_bytes())
     }
 
-    /// Returns the bit pattern.
+    /// Returns the bit pattern of the number.
     pub(super) fn bits(self) -> u16 {
         u16::from_le_bytes(self.0)
     }

@@ -1,4 +1,4 @@
-//! Exact `f64` values of stored rows: the operands of products, for any summation order.
+//! Exact `f64` values of stored rows. Exact evaluation uses them as operands of products.
 
 use super::block::blocks;
 use super::grid_block::{GridBlock, ShiftedGridBlock};
@@ -16,7 +16,7 @@ use crate::weight::DType;
 pub struct ActivationRow {
     /// Exact values.
     pub(crate) values: Vec<f64>,
-    /// Change of each value if its code increases by one.
+    /// For each value, its change if its code increases by one.
     pub(crate) steps: Vec<f64>,
     /// Stored sums of blocks of 32 values, if the type has them; each was rounded separately.
     pub(crate) sums: Option<Vec<f64>>,
@@ -87,9 +87,9 @@ fn symmetric_codes<B: SymmetricBlock>(row: &[u8]) -> Vec<i8> {
     blocks::<B>(row).iter().flat_map(SymmetricBlock::codes).collect()
 }
 
-/// Returns a row of weights as products use it: codes times their scale, and the addend of each value (a minimum, or
-/// the codes' offset), which kernels may multiply with the activations in a separate sum. `None` for a type without
-/// addends.
+/// Returns a row of weights as products use it: codes times their scale, and the number that is added to each value
+/// (a minimum, or the codes' offset). Kernels may multiply that number with the activations in a separate sum.
+/// `None` for a type in which nothing is added.
 ///
 /// # Panics
 /// If the row is not a whole number of blocks.

@@ -88,26 +88,26 @@ pub(super) fn dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
     f32_leftovers(sum, leftovers::<StoredF32>(weights, activations))
 }
 
-/// Computes the dot product of F16; the remaining elements are added in `f64`.
+/// Computes the dot product of F16. Elements after the last whole step are added in `f64`.
 pub(super) fn dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
     let [a, b, c, d] = sums::<StoredF16>(weights, activations);
     let sum = in_neighbours(a.plus(c).plus(b.plus(d)));
     f64_leftovers(sum, leftovers::<StoredF16>(weights, activations))
 }
 
-/// Computes the dot product of BF16: as for F16, with another order of adding the registers.
+/// Computes the dot product of BF16 like that of F16, but adds the registers in another order.
 pub(super) fn dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
     let [a, b, c, d] = sums::<StoredBf16>(weights, activations);
     let sum = a.plus(c).plus(b.plus(d)).sum();
     f64_leftovers(sum, leftovers::<StoredBf16>(weights, activations))
 }
 
-/// Computes the dot product for several tokens, with one register of sums.
+/// Computes the dot product that is used for several tokens, with one register of sums.
 pub(super) fn batch_dot<E: StoredFloat>(weights: &[u8], activations: &[u8]) -> f32 {
     batch_dot_of::<E, E>(weights, activations)
 }
 
-/// Multiplies with activations of another type.
+/// Computes the dot product with activations of another type.
 pub(super) fn batch_dot_of<W: StoredFloat, A: StoredFloat>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (index, (w, a)) in blocks::<W>(weights).iter().zip(blocks::<A>(activations)).enumerate() {
@@ -117,7 +117,7 @@ pub(super) fn batch_dot_of<W: StoredFloat, A: StoredFloat>(weights: &[u8], activ
     lanes.sum()
 }
 
-/// Sums four registers over all whole steps of 32 elements.
+/// Sums products of whole steps of 32 elements in four registers.
 fn sums<E: StoredFloat>(weights: &[u8], activations: &[u8]) -> [LaneSums; 4] {
     let mut registers = [LaneSums::default(); 4];
     let (weights, _) = blocks::<E>(weights).as_chunks::<32>();
@@ -141,7 +141,7 @@ pub(super) fn leftovers<'r, E: StoredFloat + 'r>(
     weights.iter().zip(activations).map(|(w, a)| (w.widen(), a.widen()))
 }
 
-/// Adds all lanes, neighbours first.
+/// Adds all lanes, in neighbouring pairs first.
 fn in_neighbours(LaneSums([a, b, c, d, e, f, g, h]): LaneSums) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }

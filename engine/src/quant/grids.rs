@@ -1,4 +1,5 @@
-//! Grids of ggml's IQ1, IQ2 and IQ3 types: a code of a file is an index into a grid, and stands for 4 or 8 numbers.
+//! Grids of ggml's IQ1, IQ2 and IQ3 types. A code in a file is an index into a grid. Each grid entry contains 4 or
+//! 8 numbers.
 //!
 //! Written by `reference-scripts/make/make_grids.py` from gguf 0.19.0 (MIT license, Copyright (c) 2023-2026 The ggml
 //! authors). A grid has few levels, so a packed entry has the index of the level of each number, the first number in

@@ -1,4 +1,4 @@
-//! Scales of groups of activations: their types, powers of two, and scales that are stored in 8 bits.
+//! Scales of groups of activations: number types of scales, powers of two, and scales that are stored in 8 bits.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::nearest_whole;
 use crate::weight::DType;
 
-/// Type of the scales.
+/// Type of the scales of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScaleType {
@@ -16,14 +16,15 @@ pub enum ScaleType {
     F16,
     /// bfloat16.
     Bf16,
-    /// Powers of two. The largest value of a group, rounded to two bits, has the code type's largest exponent.
+    /// Powers of two. The exponent is chosen so that the group's largest value, rounded to two bits, gets the largest
+    /// exponent of the code type.
     #[serde(rename = "e8m0")]
     Power,
-    /// Powers of two. The largest value of a group has the code type's largest exponent, as in the specification of
-    /// OCP's microscaling formats. It may exceed the largest code.
+    /// Powers of two. The exponent is chosen so that the group's largest value gets the largest exponent of the code
+    /// type, as in OCP's specification of microscaling formats. The value may exceed the largest code.
     #[serde(rename = "e8m0_floor")]
     PowerBelow,
-    /// Powers of two: the smallest one by which no value exceeds the largest code.
+    /// Powers of two. The scale is the smallest one for which no value exceeds the largest code.
     #[serde(rename = "e8m0_ceil")]
     PowerAbove,
 }
@@ -54,7 +55,7 @@ impl ScaleType {
         }
     }
 
-    /// Rounds a value with more digits once; values of `F32` keep their digits.
+    /// Rounds an `f64` value once; for `F32` scales, the value keeps its digits.
     pub(super) fn round_wide(self, value: f64) -> f64 {
         match self {
             ScaleType::F16 => f16::from_f64(value).to_f64(),
@@ -89,12 +90,12 @@ pub(super) const LEAST_POWER: f32 = f32::from_bits(1 << 22);
 /// Smallest normal number of `f16`, 2⁻¹⁴.
 pub(super) const LEAST_F16: f32 = 1.0 / 16384.0;
 
-/// Scales of groups that are stored as 8-bit floats, after they are multiplied by a number of the matrix (NVFP4).
+/// Scales of groups that are multiplied by a number of the matrix and then stored as 8-bit floats (NVFP4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalScales {
     /// Number that scales are multiplied by before they are stored.
     pub global: f32,
-    /// False if the scales are not rounded to 8 bits, as a fault.
+    /// False if the scales are not rounded to 8 bits, which is a known fault.
     pub are_rounded: bool,
 }
 
@@ -105,13 +106,13 @@ impl LocalScales {
         if self.are_rounded { round_to_small_float(whole, 3, -6, LARGEST_E4M3) } else { whole }
     }
 
-    /// Returns the scale that is used: the stored one without the matrix's number.
+    /// Returns the scale that products use: the stored scale divided by the matrix's number.
     pub(super) fn used(&self, stored: f32) -> f32 {
         stored / self.global
     }
 
-    /// Returns all numbers that a stored scale can have from `least` to `most`, in ascending order. Some engines store the
-    /// smallest scale in place of 0.
+    /// Returns all numbers between `least` and `most` that a stored scale can have, in ascending order. Some engines
+    /// store the smallest positive scale in place of 0.
     pub(super) fn between(&self, least: f32, most: f32) -> Vec<f32> {
         let most = if least == 0.0 { most.max(LEAST_E4M3) } else { most };
         let next = |&scale: &f32| Some(scale + step_at(scale, 3, -6)).filter(|&next| next <= most);

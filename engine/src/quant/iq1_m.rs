@@ -1,5 +1,5 @@
-//! IQ1_M: each 8 values are an entry of a ternary grid of 2048, with a shift of ±1/8. Each 16 values have a 3-bit
-//! scale, and the block an `f16` scale whose bits are spread over the words of the scales.
+//! IQ1_M: each 8 values are an entry of a ternary grid of 2048 entries, shifted by ±1/8. Each 16 values have a
+//! 3-bit scale. The block has an `f16` scale, whose bits are spread over the words that store the 3-bit scales.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -13,9 +13,9 @@ use super::{grids, k_quants};
 pub(super) struct BlockIq1M {
     /// Lower 8 bits of each index.
     low: [[u8; 4]; 8],
-    /// Each 8 values have 4 bits: upper 3 bits of the index, and the shift's sign.
+    /// For each 8 values, 4 bits: the upper 3 bits of the index, and the sign of the shift.
     high: [[u8; 2]; 8],
-    /// Each 64 values: four scales of 3 bits, and 4 bits of the block's scale, the lowest first.
+    /// For each 64 values: four scales of 3 bits, and 4 bits of the block's scale, the lowest 4 bits in the first word.
     words: [[u8; 2]; 4],
 }
 

@@ -1,5 +1,5 @@
-//! IQ1_S: each 8 values are an entry of a ternary grid of 2048. Each 32 values have a 3-bit scale and a shift of ±1/8,
-//! and the block an `f16` scale.
+//! IQ1_S: each 8 values are an entry of a ternary grid of 2048 entries. Each 32 values have a 3-bit scale and a
+//! shift of ±1/8. The block has an `f16` scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -14,7 +14,7 @@ pub(super) struct BlockIq1S {
     scale: StoredF16,
     /// Lower 8 bits of each index.
     low: [[u8; 4]; 8],
-    /// Each 32 values: upper 3 bits of four indices, the scale in 3 bits, and the shift's sign.
+    /// For each 32 values: the upper 3 bits of four indices, the scale in 3 bits, and the sign of the shift.
     words: [[u8; 2]; 8],
 }
 

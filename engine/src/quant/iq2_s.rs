@@ -1,5 +1,5 @@
-//! IQ2_S: each 8 values are an entry of a grid of 1024, with signs in 8 bits. Each 16 values have a 4-bit scale, and
-//! the block an `f16` scale.
+//! IQ2_S: each 8 values are an entry of a grid of 1024 entries, with 8 sign bits. Each 16 values have a 4-bit
+//! scale. The block has an `f16` scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 

@@ -1,5 +1,5 @@
-//! IQ2_XS: each 8 values are an entry of a grid of 512, with signs in 7 bits. Each 16 values have a 4-bit scale, and
-//! the block an `f16` scale.
+//! IQ2_XS: each 8 values are an entry of a grid of 512 entries, with signs in 7 bits. Each 16 values have a 4-bit
+//! scale. The block has an `f16` scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -12,7 +12,7 @@ use super::{grids, k_quants};
 #[repr(C)]
 pub(super) struct BlockIq2Xs {
     scale: StoredF16,
-    /// Each 8 values: an index in the lower 9 bits, and the signs.
+    /// For each 8 values: an index in the lower 9 bits, and the signs in the upper 7.
     indices: [[[u8; 2]; 4]; 8],
     scales: [u8; 8],
 }

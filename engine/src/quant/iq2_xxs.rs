@@ -1,5 +1,5 @@
-//! IQ2_XXS: each 8 values are an entry of a grid of 256, with signs in 7 bits. Each 32 values have a 4-bit scale, and
-//! the block an `f16` scale.
+//! IQ2_XXS: each 8 values are an entry of a grid of 256 entries, with signs in 7 bits. Each 32 values have a 4-bit
+//! scale. The block has an `f16` scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -12,7 +12,7 @@ use super::{grids, k_quants};
 #[repr(C)]
 pub(super) struct BlockIq2Xxs {
     scale: StoredF16,
-    /// Each 32 values: four indices, and a word with the signs and, in the highest 4 bits, the scale.
+    /// For each 32 values: four indices, and a word with the signs and, in its highest 4 bits, the scale.
     rows: [[[u8; 4]; 2]; 8],
 }
 

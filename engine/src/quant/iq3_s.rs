@@ -1,5 +1,5 @@
-//! IQ3_S: each 4 values are an entry of a grid of 512. Each 8 values have signs in 8 bits, each 32 a 4-bit scale, and
-//! the block an `f16` scale.
+//! IQ3_S: each 4 values are an entry of a grid of 512 entries. Each 8 values have 8 sign bits, and each 32 values
+//! have a 4-bit scale. The block has an `f16` scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 

@@ -1,5 +1,5 @@
-//! IQ3_XXS: each 4 values are an entry of a grid of 256. Each 8 values have signs in 7 bits, each 32 a 4-bit scale, and
-//! the block an `f16` scale.
+//! IQ3_XXS: each 4 values are an entry of a grid of 256 entries. Each 8 values have signs in 7 bits, and each 32
+//! values have a 4-bit scale. The block has an `f16` scale.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -13,7 +13,7 @@ use super::{grids, k_quants};
 pub(super) struct BlockIq3Xxs {
     scale: StoredF16,
     indices: [[u8; 8]; 8],
-    /// Each 32 values: a word with the signs and, in the highest 4 bits, the scale.
+    /// For each 32 values: a word with the signs and, in its highest 4 bits, the scale.
     words: [[u8; 4]; 8],
 }
 

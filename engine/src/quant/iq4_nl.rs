@@ -41,18 +41,19 @@ impl SymmetricBlock for BlockIq4Nl {
     }
 }
 
-/// Quantises rows of a KV cache. Values that were decoded from a block get the scale and codes of that block again.
+/// Quantises rows of a KV cache. Values that were decoded from a block get exactly that block's scale and codes
+/// again.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     for (block, values) in blocks_mut::<BlockIq4Nl>(out).iter_mut().zip(row.as_chunks::<32>().0) {
         *block = decoded_block(values).unwrap_or_else(|| quantised(values));
     }
 }
 
-/// Blocks whose largest value is smaller become zeros (ggml's `GROUP_MAX_EPS`).
+/// Smallest largest value of a block; a block below it becomes zeros (ggml's `GROUP_MAX_EPS`).
 const LEAST: f32 = 1e-15;
 
-/// Quantises as ggml's portable code does: the first value with the largest absolute value gets the first code. Then the
-/// scale is refined by weighted least squares, and the codes stay.
+/// Quantises as ggml's portable code does. The first value with the largest absolute value gets the first code. The
+/// scale is then refined by weighted least squares, while the codes stay the same.
 fn quantised(values: &[f32; 32]) -> BlockIq4Nl {
     let most = largest(values);
     if !(most.abs() >= LEAST) {
@@ -75,7 +76,8 @@ fn largest(values: &[f32; 32]) -> f32 {
     values.iter().fold(0.0f32, |most, &value| if value.abs() > most.abs() { value } else { most })
 }
 
-/// Returns the index of the nearest value in the table; if two are equally near, that of the larger one.
+/// Returns the index of the nearest value in the table. If two are equally near, returns the index of the larger
+/// one.
 fn nearest(x: f32) -> u8 {
     let above = VALUES.iter().position(|&value| x < f32::from(value)).unwrap_or(VALUES.len());
     match above {

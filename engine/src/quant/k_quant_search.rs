@@ -1,9 +1,9 @@
-//! Rounding of weights to K-quants. The scale of each group is the one with the smallest weighted error among some
-//! candidates, as in ggml's quantisation without an importance matrix.
+//! Rounding of weights to K-quants. The scale of each group is the candidate with the smallest weighted error, as
+//! in ggml's quantisation without an importance matrix.
 
 use half::f16;
 
-/// Smallest absolute value for which a group of Q6_K has a scale.
+/// Smallest absolute value for which a group of Q6_K gets a scale.
 const TINY: f32 = 1e-15;
 
 /// Rounds a block to Q4_K: eight groups of 32 codes from 0 to 15, each with a 6-bit scale and minimum.
@@ -44,7 +44,7 @@ pub(super) fn round_to_q6_k(block: &mut [f32; 256]) {
     }
 }
 
-/// Unit of the 6-bit scales of a block.
+/// Unit in which the 6-bit scales of a block are stored.
 struct SixBitUnit {
     inverse: f32,
     unit: f32,
@@ -69,7 +69,7 @@ struct GroupFit {
 }
 
 impl GroupFit {
-    /// Fits 4-bit codes. Each value has the weight of its size plus the root mean square of the group.
+    /// Fits 4-bit codes. The weight of each value is its absolute value plus the root mean square of the group.
     fn with_minimum(values: &[f32; 32]) -> Self {
         let squares: f32 = values.iter().map(|x| x * x).sum();
         let typical = (squares / 32.0).sqrt();
@@ -104,7 +104,8 @@ impl GroupFit {
     }
 }
 
-/// Returns the scale and the offset with the smallest weighted error for these codes; the offset is never above 0.
+/// Returns the scale and the offset with the smallest weighted error for these codes. The offset is zero or
+/// negative.
 fn least_squares(values: &[f32; 32], weights: &[f32; 32], codes: &[f32; 32]) -> Option<(f32, f32)> {
     let (mut w, mut x, mut l, mut ll, mut xl) = (0.0f32, 0.0f32, 0.0f32, 0.0f32, 0.0f32);
     for ((&value, &weight), &code) in values.iter().zip(weights).zip(codes) {

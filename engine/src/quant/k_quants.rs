@@ -11,10 +11,10 @@ pub(super) trait KQuantBlock: QuantBlock {
     /// Offset that is subtracted from each code.
     const OFFSET: i8;
 
-    /// Factor of the scale, a power of two. Products of fewer than eight tokens apply it to the whole sum.
+    /// Factor of the scale, a power of two. Dot products for fewer than eight tokens apply it to the whole sum.
     const FACTOR: f32 = 1.0;
 
-    /// Returns the scale of the group scales, without the factor.
+    /// Returns the scale by which the group scales are multiplied, without [`Self::FACTOR`].
     fn scale(&self) -> f32;
 
     /// Returns the scale of each 16 codes.
@@ -57,8 +57,8 @@ pub(super) fn by_rows(row: impl Fn(usize) -> [i8; 32]) -> [i8; 256] {
     transmute!(std::array::from_fn::<_, 8, _>(row))
 }
 
-/// Computes the dot product of blocks without minima. The codes' offset is subtracted at once: the activations store
-/// the sums of each 16 values, and those of group pair l are subtracted from lane l.
+/// Computes the dot product of blocks without minima. The codes' offset is subtracted for whole groups: the
+/// activations store the sum of each 16 values, and the sums of group pair l are subtracted in lane l.
 pub(super) fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -71,7 +71,7 @@ pub(super) fn dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     lanes.sum() * B::FACTOR
 }
 
-/// Computes the dot product of Q2_K: the minima are added to the same lanes, before the codes.
+/// Computes the dot product of Q2_K. The minima are added to the same lanes as the codes, before them.
 pub(super) fn dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -81,7 +81,7 @@ pub(super) fn dot_with_mins<B: KQuantBlockWithMins>(weights: &[u8], activations:
     lanes.sum()
 }
 
-/// Computes the dot product of Q4_K: the minima have four separate lanes.
+/// Computes the dot product of Q4_K. The minima are summed in four separate lanes.
 pub(super) fn dot_with_mins_in_four<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let (mut lanes, mut min_lanes) = (LaneSums::default(), [0.0f32; 4]);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -95,7 +95,7 @@ pub(super) fn dot_with_mins_in_four<B: KQuantBlockWithMins>(weights: &[u8], acti
     lanes.sum() + sum4(min_lanes)
 }
 
-/// Computes the dot product of Q5_K: the minima have a single sum.
+/// Computes the dot product of Q5_K. The minima are added in a single sum.
 pub(super) fn dot_with_mins_in_one<B: KQuantBlockWithMins>(weights: &[u8], activations: &[u8]) -> f32 {
     let (mut lanes, mut mins) = (LaneSums::default(), 0.0f32);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations)) {
@@ -106,7 +106,7 @@ pub(super) fn dot_with_mins_in_one<B: KQuantBlockWithMins>(weights: &[u8], activ
     lanes.sum() + mins
 }
 
-/// Computes the dot product for eight tokens or more: each block is added to a single sum.
+/// Computes the dot product for eight tokens or more. Each block is added to a single sum.
 pub(super) fn batch_dot<B: KQuantBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::BlockQ8K>(activations));
     blocks.fold(0.0, |sum, (w, a)| (w.scale() * B::FACTOR * whole_sum(w, a)).mul_add(a.scale(), sum))
@@ -129,7 +129,7 @@ fn whole_sum<B: KQuantBlock>(weights: &B, activations: &q8_k::BlockQ8K) -> f32 {
     (sum - i32::from(B::OFFSET) * offset) as f32
 }
 
-/// Returns the sums of codes times activations times group scales: lane l has values 4l to 4l + 3 of each 32.
+/// Returns the sums of codes times activations times group scales. Lane l contains values 4l to 4l + 3 of each 32.
 fn weighted_sums(weights: &impl KQuantBlock, activations: &q8_k::BlockQ8K) -> [i32; 8] {
     weighted(&weights.codes(), weights.scales(), activations)
 }
@@ -141,7 +141,7 @@ pub(super) fn weighted(codes: &[i8; 256], scales: [i8; 16], activations: &q8_k::
     std::array::from_fn(|lane| (0..8).map(|row| quad(32 * row + 4 * lane)).sum())
 }
 
-/// Multiplies each group's factor by the sum of its activations, two groups to a lane.
+/// Multiplies each group's factor by the sum of its activations, and adds two groups in each lane.
 fn pair_sums(factors: [i8; 16], activations: &q8_k::BlockQ8K) -> [i32; 8] {
     let sums = activations.sums();
     let product = |group: usize| i32::from(factors[group]) * sums[group];

@@ -1,8 +1,8 @@
 //! Quantised types: decoding, ggml's quantisation of activations, and dot products.
 //!
-//! The arithmetic is that of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of each code,
-//! the rounding of activations, and the summation order of dot products (`ggml_vec_dot_*`). The portable code is the
-//! definition; `avx2`, `avx512` and `neon` give the same bits faster.
+//! The arithmetic is that of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of each
+//! code, the rounding of activations, and the summation order of dot products (`ggml_vec_dot_*`). The portable code
+//! defines the bits; `avx2`, `avx512` and `neon` give the same bits faster.
 //!
 //! A type is one row of the table `TRAITS`. The layouts are those of ggml's sources, one file each. The types of
 //! llama2.c are in [`llama2c`].
@@ -79,7 +79,7 @@ use crate::weight::{DType, Matrix};
 /// Dot product of a stored row with a quantised row of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
 
-/// Dot products of two stored rows with four quantised rows; same bits as [`Dot`].
+/// Dot products of two stored rows with four quantised rows, with the same bits as [`Dot`].
 pub(crate) type DotTile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
 
 /// Decodes a stored row.
@@ -88,10 +88,10 @@ pub(crate) type RowDecoder = fn(row: &[u8], out: &mut [f32]);
 /// Quantises a row of activations.
 pub(crate) type RowQuantiser = fn(row: &[f32], out: &mut [u8]);
 
-/// The sum of ternary codes times activations: a row of weights, and a token's codes.
+/// Returns the sum of ternary codes times activations, from a row of weights and a token's codes.
 pub(crate) type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
 
-/// Quantises activations for ternary weights, by the scale, into `codes`.
+/// Quantises activations for ternary weights with a given scale, and writes the codes to `codes`.
 pub(crate) type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
 
 /// Operations on weights of one type.
@@ -149,12 +149,12 @@ const TRAITS: &[TypeTraits] = traits! {
     MXFP4  Q8_0 decode_blocks::<mxfp4::BlockMxfp4>, q_symmetric_dot::dot_in_pairs::<mxfp4::BlockMxfp4>, unsound::<mxfp4::BlockMxfp4>;
 };
 
-/// Summation order for products of several tokens. Types without an entry use the order for a single token.
+/// Summation order for products of several tokens, if it differs from the order for a single token.
 struct Batch {
     dtype: DType,
     /// Minimum number of tokens.
     tokens: usize,
-    /// Required divisors of the matrix's rows and columns.
+    /// Numbers by which the matrix's rows and columns must be divisible.
     outputs: usize,
     columns: usize,
     dot: Dot,
@@ -204,7 +204,8 @@ pub const DECODABLE: &[DType] = &{
     types
 };
 
-/// Block types that a KV cache may have. Quantising the decoded values of a block again gives the same block.
+/// Block types that a KV cache may have. If the decoded values of a block are quantised again, the result is the
+/// same block.
 pub const CACHES: [DType; 6] =
     [DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0, DType::IQ4_NL];
 
@@ -229,7 +230,7 @@ fn never(_: &[u8]) -> Option<usize> {
 /// If the type is not in the table; types are checked when a model is loaded.
 fn traits(dtype: DType) -> &'static TypeTraits {
     let found = TRAITS.iter().find(|traits| traits.dtype == dtype);
-    found.unwrap_or_else(|| panic!("{dtype} is refused when a model is loaded"))
+    found.unwrap_or_else(|| panic!("no decoder for {dtype}; loading a model rejects this type"))
 }
 
 /// Decodes one row of `out.len()` elements.
@@ -237,7 +238,11 @@ fn traits(dtype: DType) -> &'static TypeTraits {
 /// # Panics
 /// If `dtype` is not [`DECODABLE`] or `bytes` is not a whole row; both are checked when a model is loaded.
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
+    assert_eq!(
+        Some(bytes.len()),
+        dtype.bytes_for(out.len()),
+        "the bytes and the values of a {dtype} row have different lengths"
+    );
     (traits(dtype).decode)(bytes, out);
 }
 
@@ -258,7 +263,7 @@ pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
     }
 }
 
-/// Decodes a row of blocks: the same operations with and without special instructions, so the same bits.
+/// Decodes a row of blocks. The operations, and so the bits, are the same with and without special instructions.
 fn decode_blocks<B: QuantBlock>(row: &[u8], out: &mut [f32]) {
     let decode: RowDecoder = simd::decoder::<B>().unwrap_or(block::decode_row::<B>);
     decode(row, out);
@@ -287,7 +292,11 @@ pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
 /// # Panics
 /// If `dtype` is neither a type of activations nor of [`CACHES`], or `out` is not the whole row.
 pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
-    assert_eq!(Some(out.len()), dtype.bytes_for(row.len()), "a row of {dtype} is whole");
+    assert_eq!(
+        Some(out.len()),
+        dtype.bytes_for(row.len()),
+        "the bytes and the values of a {dtype} row have different lengths"
+    );
     let quantise = fast_quantise(dtype).unwrap_or_else(|| plain_quantise(dtype));
     quantise(row, out);
 }
@@ -305,7 +314,7 @@ pub(crate) fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<
     })
 }
 
-/// Returns the portable quantisation behind [`quantise_row`]: the definition.
+/// Returns the portable quantisation that [`quantise_row`] must match bit for bit.
 ///
 /// # Panics
 /// If `dtype` is neither a type of activations nor of [`CACHES`].
@@ -322,11 +331,12 @@ pub fn plain_quantise(dtype: DType) -> RowQuantiser {
         DType::Q4_1 => q4_1::quantise,
         DType::Q5_1 => q5_1::quantise,
         DType::IQ4_NL => iq4_nl::quantise,
-        other => panic!("activations and caches are never {other}"),
+        other => panic!("{other} is not a type of activations or caches"),
     }
 }
 
-/// Returns quantisation in faster instructions; `None` if the machine lacks them, or the type gains nothing.
+/// Returns the quantisation with special instructions; `None` if the machine lacks them, or they are no faster for
+/// the type.
 pub fn fast_quantise(dtype: DType) -> Option<RowQuantiser> {
     simd::quantise(dtype)
 }
@@ -362,7 +372,7 @@ pub fn dot(weights: DType, order: DotOrder) -> Dot {
     fast_dot(weights, order).unwrap_or_else(|| plain_dot(weights, order))
 }
 
-/// Returns the dot product in plain code: the definition.
+/// Returns the portable dot product, which defines the bits.
 ///
 /// # Panics
 /// See [`dot`].
@@ -373,7 +383,7 @@ pub fn plain_dot(weights: DType, order: DotOrder) -> Dot {
     }
 }
 
-/// Returns the dot product in faster instructions; `None` if the machine lacks them.
+/// Returns the dot product with special instructions; `None` if the machine lacks them.
 pub fn fast_dot(weights: DType, order: DotOrder) -> Option<Dot> {
     match (order, batch(weights)) {
         (DotOrder::Batch, Some(_)) => simd::batch_dot(weights),
@@ -381,24 +391,24 @@ pub fn fast_dot(weights: DType, order: DotOrder) -> Option<Dot> {
     }
 }
 
-/// Returns the portable dot product of F16 weights with unrounded F32 activations, as in llamafile's `tinyBLAS` of 2024
-/// for several tokens: the definition.
+/// Returns the portable dot product of F16 weights with unrounded F32 activations, which defines the bits.
+/// llamafile's `tinyBLAS` of 2024 computes it for several tokens.
 pub fn plain_mixed_dot() -> Dot {
     floats::batch_dot_of::<floats::StoredF16, floats::StoredF32>
 }
 
-/// Returns the mixed dot product in faster instructions, for rows whose length is a multiple of 8; `None` if the
-/// machine lacks them.
+/// Returns the mixed dot product with special instructions, for rows whose length is a multiple of 8; `None` if the
+/// machine lacks the instructions.
 pub fn fast_mixed_dot() -> Option<Dot> {
     simd::mixed_dot()
 }
 
-/// Returns the fastest tile of eight dot products; `None` on other machines, and for types without a tile.
+/// Returns the fastest tile of eight dot products; `None` if this machine or the type has no tile.
 pub(crate) fn fast_tile(weights: DType, order: DotOrder) -> Option<DotTile> {
     tiles(weights, order).next()
 }
 
-/// Returns all tiles of this machine, the fastest first.
+/// Returns all tiles of this machine, fastest first.
 pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = DotTile> {
     let is_other_order = order == DotOrder::Row && batch(weights).is_some();
     simd::tiles(weights).filter(move |_| !is_other_order)

@@ -1,5 +1,5 @@
-//! MXFP4 (OCP Microscaling Formats 1.0): a power of two as the scale, and 32 numbers of 4 bits: sign, two exponent
-//! bits, one mantissa bit. As in ggml, the numbers are doubled to integers and the scale is halved.
+//! MXFP4 (OCP Microscaling Formats 1.0): a power of two as the scale, and 32 numbers of 4 bits (sign, two exponent
+//! bits, one mantissa bit). As in ggml, the numbers are doubled to integers, and the scale is halved.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -9,7 +9,7 @@ use super::q_symmetric::{self, SymmetricBlock};
 /// Value of each 4-bit number, doubled.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Exponent byte for NaN, which ggml reads as 2^128.
+/// Exponent byte that means NaN in the specification, and 2^128 in ggml.
 const NAN: u8 = 0xFF;
 
 /// A stored block: 32 values in 17 bytes.

@@ -1,6 +1,6 @@
-//! NVFP4 as ggml stores it: 64 numbers of 4 bits as in [MXFP4](super::mxfp4). Each 16 have a scale in 8 bits: a float
-//! with 4 exponent bits and 3 mantissa bits, whose sign is not used. As in ggml, the numbers are doubled and the scale
-//! is halved.
+//! NVFP4 as ggml stores it: 64 numbers of 4 bits as in [MXFP4](super::mxfp4). Each 16 numbers have an 8-bit scale:
+//! a float with 4 exponent bits and 3 mantissa bits, whose sign is not used. As in ggml, the numbers are doubled to
+//! integers, and the scale is halved.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -17,7 +17,7 @@ const NAN: u8 = 0x7F;
 #[repr(C)]
 pub(super) struct BlockNvfp4 {
     scales: [u8; 4],
-    /// Each 16 values: the first eight in the lower bits.
+    /// For each 16 values: the first eight values in the lower bits, the last eight in the upper bits.
     pub(super) nibbles: [[u8; 8]; 4],
 }
 
@@ -54,7 +54,7 @@ impl QuantBlock for BlockNvfp4 {
     }
 }
 
-/// Computes the dot product: four lanes for the first 16 of each 32 values, and four for the others.
+/// Computes the dot product in eight lanes: four for the first 16 of each 32 values, and four for the last 16.
 pub(super) fn dot(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = LaneSums::default();
     for (w, a) in pairs::<2, BlockNvfp4>(weights, activations) {

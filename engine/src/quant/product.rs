@@ -3,7 +3,7 @@
 use super::{Dot, DotOrder, DotTile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
 use crate::weight::DType;
 
-/// Dot products of a matrix product: eight at a time if this machine has a tile for the type.
+/// Dot products of a matrix product. Eight are computed at a time if this machine has a tile for the type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     dot: Dot,
@@ -47,7 +47,7 @@ impl Product {
     }
 }
 
-/// Multiplies the rows of activations that fill whole tiles; returns their number.
+/// Multiplies the rows of activations that fill whole tiles. Returns the number of these rows.
 fn fill_tiles(tile: DotTile, rows: [&[u8]; 2], activations: &[Vec<u8>], columns: &mut [f32]) -> usize {
     let (fours, _) = activations.as_chunks::<4>();
     let (first, second) = columns.split_at_mut(activations.len());

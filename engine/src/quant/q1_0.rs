@@ -10,7 +10,7 @@ use super::wide_block::{self, WideBlock};
 #[repr(C)]
 pub(super) struct BlockQ1_0 {
     pub(super) scale: StoredF16,
-    /// The first value in the lowest bit; a set bit means 1.
+    /// One bit per value, the first value in the lowest bit. A set bit means 1, a clear bit −1.
     pub(super) bits: [[u8; 4]; 4],
 }
 

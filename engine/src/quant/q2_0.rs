@@ -10,7 +10,7 @@ use super::wide_block::{self, WideBlock};
 #[repr(C)]
 pub(super) struct BlockQ2_0 {
     scale: StoredF16,
-    /// Four codes in a byte, plus 1, the first in the lowest bits.
+    /// Four codes per byte, each increased by 1, the first in the lowest bits.
     fours: [[u8; 8]; 2],
 }
 

@@ -55,7 +55,8 @@ impl KQuantBlockWithMins for BlockQ2K {
     }
 }
 
-/// Unpacks 2-bit codes: 32 bytes have values 0 to 31 in their lowest bits, 32 to 63 in the next, and so on to 127.
+/// Unpacks 2-bit codes. 32 bytes contain 128 values: values 0 to 31 in their lowest two bits, 32 to 63 in the next
+/// two bits, and so on.
 pub(super) fn two_bits(bytes: &[u8; 64]) -> [i8; 256] {
     by_rows(|row| part::<32, _>(bytes, row / 4).map(|byte| (byte >> (2 * (row % 4)) & 3) as i8))
 }

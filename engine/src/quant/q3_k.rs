@@ -39,8 +39,8 @@ impl KQuantBlock for BlockQ3K {
         self.scale.to_f32()
     }
 
-    /// Unpacks the scales. The lower four bits come first: scales 0 to 7 in the low half of each byte, 8 to 15 in the
-    /// high half. The upper two bits follow, those of scales 0 to 3 lowest.
+    /// Unpacks the scales. The first bytes contain the lower four bits: scales 0 to 7 in the low half of each byte, 8
+    /// to 15 in the high half. The next bytes contain the upper two bits, those of scales 0 to 3 in the lowest bits.
     fn scales(&self) -> [i8; 16] {
         from_fn(|group| {
             let low = self.scales[group % 8] >> (4 * (group / 8)) & 0x0F;

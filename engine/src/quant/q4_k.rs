@@ -54,9 +54,9 @@ impl KQuantBlockWithMins for BlockQ4K {
     }
 }
 
-/// Unpacks the 6-bit scales and minima of the eight groups. The first eight bytes have those of the first four groups
-/// in their lower 6 bits. For the other groups, the last four bytes have the lower four bits, and the first eight bytes
-/// the upper two.
+/// Unpacks the 6-bit scales and minima of the eight groups. The lower 6 bits of the first eight bytes belong to the
+/// first four groups. For the other groups, the last four bytes contain the lower four bits, and the first eight
+/// bytes the upper two.
 pub(super) fn unpack(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let first = |at: usize| bytes[at] & 0x3F;
     let upper = |at: usize| bytes[at] >> 6 << 4;
@@ -71,12 +71,13 @@ pub(super) fn unpack(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (std::array::from_fn(scale), std::array::from_fn(min))
 }
 
-/// Repeats the value of each 32 elements for each 16.
+/// Returns one value for each 16 elements, from one value for each 32.
 pub(super) fn twice(groups: [u8; 8]) -> [i8; 16] {
     std::array::from_fn(|group| groups[group / 2] as i8)
 }
 
-/// Unpacks 4-bit codes: 32 bytes have 32 values in their low 4 bits and the next 32 in their high 4 bits.
+/// Unpacks 4-bit codes. 32 bytes contain 32 values in their low 4 bits, and the next 32 values in their high 4
+/// bits.
 pub(super) fn nibbles(bytes: &[u8; 128]) -> [i8; 256] {
     by_rows(|row| part::<32, _>(bytes, row / 2).map(|byte| (byte >> (4 * (row % 2)) & 0x0F) as i8))
 }

@@ -1,4 +1,4 @@
-//! Q5_0: an `f16` scale and 32 codes of 5 bits, −16 to 15: the highest bits of all codes come first.
+//! Q5_0: an `f16` scale and 32 codes of 5 bits, −16 to 15. The highest bits of all codes are stored first.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -12,8 +12,8 @@ use super::q2_k::two_bits;
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct BlockQ6K {
-    /// Lower four bits: 64 bytes for each half of the values, the first 64 values in the low 4 bits, the last 64 in the
-    /// high.
+    /// Lower four bits of the codes: 64 bytes for each half of the values, with the first 64 values in the low 4 bits
+    /// and the last 64 in the high 4 bits.
     pub(super) low: [u8; 128],
     /// Upper two bits, in the layout of 2-bit codes ([`crate::quant::q2_k::two_bits`]).
     pub(super) high: [u8; 64],

@@ -40,8 +40,8 @@ impl SymmetricBlock for BlockQ8_0 {
 
 /// Quantises a row of activations as ggml's x86 kernels do.
 ///
-/// The codes come from the unrounded maximum, `round_half_even(x · (127 / max))`, while the scale is `max / 127`
-/// rounded to `f16`. (ggml's portable code, which writes files, divides and rounds differently.)
+/// The codes are computed from the unrounded maximum, `round_half_even(x · (127 / max))`, while the scale is
+/// `max / 127` rounded to `f16`. (ggml's portable code, which writes files, divides and rounds differently.)
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<32>();
     for (block, values) in blocks_mut::<BlockQ8_0>(out).iter_mut().zip(values) {

@@ -26,8 +26,8 @@ impl BlockQ8_1 {
     }
 }
 
-/// Quantises a row of activations as ggml's x86 kernels do. Codes and scale are those of Q8_0; the sum is the unrounded
-/// scale times the sum of the codes.
+/// Quantises a row of activations as ggml's x86 kernels do. Codes and scale are those of Q8_0. The sum is the
+/// unrounded scale times the sum of the codes.
 pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
     let (values, _) = row.as_chunks::<32>();
     for (block, values) in blocks_mut::<BlockQ8_1>(out).iter_mut().zip(values) {

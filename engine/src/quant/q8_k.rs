@@ -65,8 +65,8 @@ fn largest(values: &[f32; 256]) -> f32 {
     lanes.into_iter().fold(0.0, f32::max)
 }
 
-/// Rounds to the nearest integer, ties to even: in this range, adding 1.5 · 2²³ leaves the integer in the lowest bits
-/// of an `f32`. Infinity and NaN give 0 in the lowest eight bits.
+/// Rounds to the nearest integer, ties to even. In this range, adding 1.5 · 2²³ puts the integer into the lowest
+/// bits of an `f32`. For infinity and NaN, the lowest eight bits are 0.
 fn nearest_int(value: f32) -> i32 {
     let bits = (value + 12_582_912.0).to_bits();
     (bits & 0x007F_FFFF).cast_signed() - 0x0040_0000

@@ -25,8 +25,8 @@ pub(super) fn decode(block: &impl AsymmetricBlock, out: &mut [f32]) {
     }
 }
 
-/// Quantises values as ggml's portable code does: the smallest value becomes 0, the largest `levels`. Returns the scale,
-/// the minimum and the codes.
+/// Quantises values as ggml's portable code does: the smallest value gets code 0, and the largest gets code
+/// `levels`. Returns the scale, the minimum and the codes.
 pub(super) fn quantised(values: &[f32; 32], levels: u8) -> (StoredF16, StoredF16, [u8; 32]) {
     let bounds = values.iter().fold((f32::MAX, -f32::MAX), |(min, max), &value| {
         (if value < min { value } else { min }, if value > max { value } else { max })
@@ -37,7 +37,8 @@ pub(super) fn quantised(values: &[f32; 32], levels: u8) -> (StoredF16, StoredF16
     (StoredF16::new(step), StoredF16::new(min), values.map(code))
 }
 
-/// Computes the dot product. The minima are multiplied with the activations' sum, which Q8_1 stores, in a separate sum.
+/// Computes the dot product. The minima are multiplied by the sum of the activations, which Q8_1 stores, and added
+/// in a separate sum.
 pub(super) fn dot<B: AsymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let (mut lanes, mut mins) = (LaneSums::default(), 0.0f32);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_1::BlockQ8_1>(activations)) {

@@ -20,8 +20,8 @@ pub(super) fn decode(block: &impl SymmetricBlock, out: &mut [f32]) {
     }
 }
 
-/// Quantises values as ggml's portable code does: the first value with the largest absolute value becomes −`levels`.
-/// Returns the scale, and the codes plus `levels`.
+/// Quantises values as ggml's portable code does: the first value with the largest absolute value gets code
+/// −`levels`. Returns the scale, and the codes plus `levels`.
 pub(super) fn quantised(values: &[f32; 32], levels: u8) -> (StoredF16, [u8; 32]) {
     let most = values.iter().fold((0.0f32, 0.0f32), |(size, most), &value| match size < value.abs() {
         true => (value.abs(), value),

@@ -14,8 +14,8 @@ pub(super) fn dot<B: SymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 
     lanes.sum()
 }
 
-/// Computes the dot product with two registers of sums, for blocks with an even and an odd index. A last block without
-/// a partner is added at the end.
+/// Computes the dot product with two registers of sums: one for blocks with an even index, one for blocks with an
+/// odd index. If the number of blocks is odd, the last block is added at the end.
 pub(super) fn dot_in_pairs<B: SymmetricBlock>(weights: &[u8], activations: &[u8]) -> f32 {
     let (weights, last) = blocks::<B>(weights).as_chunks::<2>();
     let (activations, last_activations) = blocks::<q8_0::BlockQ8_0>(activations).as_chunks::<2>();

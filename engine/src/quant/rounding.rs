@@ -1,6 +1,7 @@
 //! Maxima and rounding as x86 instructions compute them, including NaN and infinity.
 
-/// Returns the largest absolute value of 32 values, in the registers' order of comparison, which matters for NaN.
+/// Returns the largest absolute value of 32 values. Compares them in the same order as the AVX2 code, which matters
+/// for NaN.
 pub(super) fn largest(values: &[f32; 32]) -> f32 {
     let (registers, _) = values.as_chunks::<8>();
     let mut lanes = registers[0].map(f32::abs);
@@ -12,13 +13,13 @@ pub(super) fn largest(values: &[f32; 32]) -> f32 {
     max(max(a, c), max(b, d))
 }
 
-/// Computes `maxps`: the second operand if either is NaN.
+/// Computes the maximum like the instruction `maxps`, which returns the second operand if either is NaN.
 fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Returns the nearest whole number, ties to even, as `f64::round_ties_even` does. On x86-64 without SSE4.1, that is a call
-/// of libm for each value.
+/// Returns the nearest whole number, ties to even, like `f64::round_ties_even`, which calls libm for each value on
+/// x86-64 without SSE4.1.
 #[inline]
 pub(crate) fn nearest_whole(value: f64) -> f64 {
     // 2⁵²: larger numbers have no fraction, and a sum from here to 2⁵³ is rounded to a whole number.
@@ -27,13 +28,14 @@ pub(crate) fn nearest_whole(value: f64) -> f64 {
     if size < WHOLE { ((size + WHOLE) - WHOLE).copysign(value) } else { value }
 }
 
-/// Computes `cvtps2dq`: the nearest integer, ties to even; the smallest integer for values outside of 32 bits.
+/// Converts like the instruction `cvtps2dq`: to the nearest integer, ties to even; values outside of 32 bits give
+/// the smallest integer.
 pub(super) fn to_int32(value: f32) -> i32 {
     let rounded = nearest_whole(value.into()) as f32;
     if rounded.abs() < 2_147_483_648.0 { rounded as i32 } else { i32::MIN }
 }
 
-/// Computes `packs`: clamps to −128 to 127.
+/// Clamps to −128 to 127, like the `packs` instructions.
 pub(super) fn to_int8(value: i32) -> i8 {
     value.clamp(i8::MIN.into(), i8::MAX.into()) as i8
 }

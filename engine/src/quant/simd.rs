@@ -1,5 +1,5 @@
-//! Fast functions of this machine's architecture. Another instruction set needs a folder like `avx2`, and a line in
-//! each of these functions.
+//! Selects the fast functions for this machine's architecture. To support another instruction set, add a folder
+//! like `avx2`, and a line in each of these functions.
 
 use super::block::QuantBlock;
 #[cfg(target_arch = "aarch64")]
@@ -9,8 +9,8 @@ use super::{Dot, DotTile, RowDecoder, RowQuantiser};
 use super::{avx2, avx512};
 use crate::weight::DType;
 
-/// Returns the decoder of rows that the compiler makes for more instructions than every machine has. On aarch64, every
-/// machine has the vector instructions.
+/// Returns the decoder of rows that is compiled for more instructions than the baseline, if there is one. On
+/// aarch64, the baseline has the vector instructions.
 pub(super) fn decoder<B: QuantBlock>() -> Option<RowDecoder> {
     #[cfg(target_arch = "x86_64")]
     return avx2::decoder::<B>();

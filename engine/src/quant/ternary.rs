@@ -6,9 +6,9 @@
 //! format. Matrices of TL1 and TL2 files ([`DType::TL`]) and of transformers are converted when a model is loaded;
 //! their last block is padded with zeros.
 //!
-//! The kernels of bitnet.cpp multiply codes with activations and subtract the sum of the activations at the end. The
-//! kernels for I2_S on x86 use sixteen 16-bit sums over up to 32 blocks, which can overflow and wrap in rows of more
-//! than 2048 weights. The table kernels add exactly.
+//! The kernels of bitnet.cpp multiply codes by activations, and subtract the sum of the activations at the end. The
+//! kernels for I2_S on x86 use sixteen 16-bit sums over up to 32 blocks, which can overflow and wrap in rows of
+//! more than 2048 weights. The table kernels (TL1 and TL2) add without overflow.
 
 use std::ops::Range;
 
@@ -23,9 +23,9 @@ pub const BLOCK: usize = 128;
 /// Number of bytes in a block.
 pub const BLOCK_BYTES: usize = 32;
 
-/// Number of blocks that I2_S's 16-bit sums cover: with all codes 2 and activations of 127, they overflow.
+/// Number of blocks that I2_S adds in 16-bit sums. With codes of 2 and activations of 127, these sums overflow.
 pub(super) const WRAPPING: usize = 32;
-/// Number of blocks that 16-bit sums can cover without overflow, for activations from −127 to 127.
+/// Number of blocks that 16-bit sums can add without overflow, for activations from −127 to 127.
 #[cfg(target_arch = "x86_64")]
 pub(super) const EXACT: usize = 16;
 
@@ -34,7 +34,7 @@ pub(super) const EXACT: usize = 16;
 pub struct Activations {
     /// Codes `round(x · scale)`, padded with zeros to whole blocks.
     pub codes: Vec<i8>,
-    /// Factor of the values: 127 divided by the largest.
+    /// Factor by which activations are multiplied: 127 divided by the largest absolute value.
     pub scale: f32,
     /// Sum of the codes.
     pub(crate) sum: i32,
@@ -47,7 +47,7 @@ pub fn is_ternary(dtype: DType) -> bool {
 
 /// Quantises a token's activations to 8 bits, for weights of a type.
 ///
-/// For I2_S the largest value is at least 1e-5; the table kernels have no lower limit.
+/// For I2_S, the largest value is raised to at least 1e-5. The table kernels (TL1 and TL2) have no such limit.
 pub fn quantise(weights: DType, row: &[f32]) -> Activations {
     let largest = row.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let scale = match weights {
@@ -63,12 +63,12 @@ pub fn quantise(weights: DType, row: &[f32]) -> Activations {
     Activations { codes, scale, sum }
 }
 
-/// Computes `round_half_even(x · scale)`, clamped to 8 bits: the definition.
+/// Computes `round_half_even(x · scale)`, clamped to 8 bits. This portable code defines the bits.
 pub fn plain_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     codes.iter_mut().zip(row).for_each(|(code, &value)| *code = to_int8(to_int32(value * scale)));
 }
 
-/// Returns the product in faster instructions; `None` if the machine lacks them.
+/// Returns the quantisation with special instructions; `None` if the machine lacks them.
 pub fn fast_codes() -> Option<TernaryCodes> {
     #[cfg(target_arch = "x86_64")]
     return avx2::ternary_codes();
@@ -102,13 +102,13 @@ pub fn encode_row(weights: impl IntoIterator<Item = i8>, out: &mut [u8]) {
     }
 }
 
-/// Returns the offset of the first byte with an invalid code. bitnet.cpp decodes such a code as 0, but its matrix products
-/// use it as 2.
+/// Returns the offset of the first byte with an invalid code. bitnet.cpp decodes such a code as 0, but its matrix
+/// products use it as 2.
 pub fn first_bad_code(rows: &[u8]) -> Option<usize> {
     rows.iter().position(|byte| byte & (byte >> 1) & 0b01_01_01_01 != 0)
 }
 
-/// Multiplies rows of a matrix with all tokens; writes one column for each row, concatenated.
+/// Multiplies rows of a matrix by all tokens. Writes one column per row, concatenated.
 ///
 /// # Panics
 /// If the matrix is not ternary, or the tokens were quantised for rows of another length.
@@ -135,7 +135,7 @@ pub(crate) fn sum(weights: DType) -> TernarySum {
     fast_sum(weights).unwrap_or_else(|| plain_sum(weights))
 }
 
-/// Returns the sum in faster instructions; `None` if the machine lacks them.
+/// Returns the sum with special instructions; `None` if the machine lacks them.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn fast_sum(weights: DType) -> Option<TernarySum> {
     #[cfg(target_arch = "x86_64")]
@@ -144,7 +144,7 @@ pub fn fast_sum(weights: DType) -> Option<TernarySum> {
     return None;
 }
 
-/// Returns the sum in plain code: the definition.
+/// Returns the portable sum, which defines the bits.
 ///
 /// # Panics
 /// If the type is not ternary.
@@ -161,7 +161,7 @@ fn wrapping_sum(weights: &[u8], activations: &[i8]) -> i32 {
     groups.map(|(weights, activations)| lanes(weights, activations).map(i32::from).iter().sum::<i32>()).sum()
 }
 
-/// Returns sixteen sums modulo 2¹⁶, each over two neighbouring bytes of every block.
+/// Returns sixteen sums modulo 2¹⁶. Each sum covers two neighbouring bytes of every block.
 fn lanes(weights: &[u8], activations: &[i8]) -> [i16; 16] {
     let mut lanes = [0i16; 16];
     for (block, activations) in weights.chunks(BLOCK_BYTES).zip(activations.chunks(BLOCK)) {

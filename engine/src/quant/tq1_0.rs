@@ -13,13 +13,13 @@ use super::k_quants::{self, KQuantBlock, by_rows};
 pub(super) struct BlockTq1_0 {
     /// Five codes in a byte: values 0 to 159 in the first 32 bytes, 160 to 239 in the next 16.
     pub(super) fives: [u8; 48],
-    /// Four codes in a byte: the last 16 values.
+    /// Four codes in a byte, for the last 16 values.
     pub(super) fours: [u8; 4],
     pub(super) scale: StoredF16,
 }
 
 impl BlockTq1_0 {
-    /// Returns the codes of the 32 values from 32 · `row` on.
+    /// Returns the codes of 32 values, starting at value 32 · `row`.
     pub(super) fn row(&self, row: usize) -> [i8; 32] {
         let (first, second) = (part::<32, _>(&self.fives, 0), part::<16, _>(&self.fives, 2));
         match row {
@@ -62,7 +62,7 @@ impl KQuantBlock for BlockTq1_0 {
     }
 }
 
-/// Returns digit `place` after the point of byte / 256 in base 3.
+/// Returns digit number `place` after the point of byte / 256, written in base 3.
 fn digit(byte: u8, place: usize) -> i8 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     let rest = byte.wrapping_mul(POWERS[place]);

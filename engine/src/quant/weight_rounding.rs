@@ -1,4 +1,4 @@
-//! Rounding of weights to the values that a quantised file has.
+//! Rounding of weights to values that a quantised file can represent.
 
 use half::{bf16, f16};
 
@@ -9,20 +9,22 @@ use crate::weight::DType;
 /// A way to round weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WeightRounding {
-    /// Each weight by itself, to a float type.
+    /// Rounds each weight separately to a float type.
     Float(DType),
-    /// Each weight divided by a scale, so that the largest of the matrix becomes the largest number of the codes.
+    /// Divides each weight by a scale of the matrix, so that the largest weight of the matrix becomes the largest code,
+    /// and rounds.
     Tensor(CodeType),
-    /// Each weight divided by a scale of its row, so that the largest of the row becomes the largest number of the codes.
+    /// Divides each weight by a scale of its row, so that the largest weight of the row becomes the largest code, and
+    /// rounds.
     Row(CodeType),
-    /// Blocks of a ggml type.
+    /// Rounds blocks of weights to a ggml type.
     Blocks(DType),
 }
 
-/// Numbers that weights are rounded to after they are divided by a scale.
+/// Numbers to which weights are rounded after they are divided by a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CodeType {
-    /// −127 to 127.
+    /// Codes from −127 to 127.
     Int8,
     /// 8-bit floats with 3 bits of mantissa.
     E4m3,
@@ -102,7 +104,7 @@ fn round_to_blocks(dtype: DType, row: &mut [f32]) {
     }
 }
 
-/// Rounds as ggml's portable code does: it multiplies by the inverse of the unrounded scale, and rounds halves away
+/// Rounds as ggml's portable code does: multiplies by the inverse of the unrounded scale, and rounds halves away
 /// from zero.
 fn round_to_q8_0(values: &mut [f32; 32]) {
     let scale = largest_of(values) / 127.0;

@@ -1,4 +1,4 @@
-//! Blocks of `PARTS` times 32 signed codes, each 32 for one block of activations in Q8_0.
+//! Blocks of `PARTS` times 32 signed codes. Each 32 codes are multiplied with one block of Q8_0 activations.
 
 use super::block::{QuantBlock, blocks};
 use super::lanes::{LaneSums, dot4};
@@ -21,7 +21,7 @@ pub(super) fn decode<const PARTS: usize>(block: &impl WideBlock<PARTS>, out: &mu
     }
 }
 
-/// Returns the blocks of a row of weights, each with its blocks of activations.
+/// Returns the blocks of a row of weights, each with the blocks of activations it is multiplied with.
 pub(super) fn pairs<'a, const PARTS: usize, B: QuantBlock + 'a>(
     weights: &'a [u8],
     activations: &'a [u8],
@@ -29,7 +29,7 @@ pub(super) fn pairs<'a, const PARTS: usize, B: QuantBlock + 'a>(
     blocks::<B>(weights).iter().zip(blocks::<BlockQ8_0>(activations).as_chunks().0)
 }
 
-/// Computes the dot product of Q1_0: each block is summed in its own lanes, and added with the scale.
+/// Computes the dot product of Q1_0. Each block is summed in its own lanes, which are added with the block's scale.
 pub(super) fn dot_in_lanes<const PARTS: usize, B: WideBlock<PARTS>>(
     weights: &[u8],
     activations: &[u8],
@@ -47,7 +47,7 @@ pub(super) fn dot_in_lanes<const PARTS: usize, B: WideBlock<PARTS>>(
     lanes.sum()
 }
 
-/// Computes the dot product of Q2_0: the same with a single lane.
+/// Computes the dot product of Q2_0 like that of Q1_0, but with a single lane.
 pub(super) fn dot_in_one<const PARTS: usize, B: WideBlock<PARTS>>(weights: &[u8], activations: &[u8]) -> f32 {
     pairs::<PARTS, B>(weights, activations).fold(0.0, |sum, (w, a)| {
         let of_block = a.iter().enumerate().fold(0.0f32, |sum, (part, a)| {

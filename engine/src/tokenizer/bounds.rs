@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::tokenizer::refuse;
 
-/// Largest allowed growth of a text by the rules. Real rules make a text three times as long; NFKC can turn one
-/// character into 33 bytes.
+/// Largest accepted ratio by which the rules may lengthen a text. Real rules make a text up to three times as long;
+/// NFKC can turn one character into 33 bytes.
 const MOST: f64 = 1024.0;
 
-/// Checks that a tokenizer's rules make no text too much longer.
+/// Checks that a tokenizer's rules cannot lengthen a text too much.
 ///
 /// # Errors
 /// If the growth exceeds the limit, or the length stated in a table of characters is wrong.
@@ -27,8 +27,8 @@ pub(super) fn check(tokenizer: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Returns the largest growth of a text by a rule and its inner rules. Its fields decide, not its type, because the
-/// library also reads rules of unknown type that way.
+/// Returns the largest ratio by which a rule and its inner rules can lengthen a text. The fields of a rule decide,
+/// not its type, because the library also reads rules of unknown types by their fields.
 fn growth(rule: &Value) -> Result<f64> {
     let fields = match rule {
         Value::Null => return Ok(1.0),
@@ -42,8 +42,9 @@ fn growth(rule: &Value) -> Result<f64> {
     inner.map(growth).try_fold(own, |product, one| one.map(|one| product * one))
 }
 
-/// Returns the growth by `Replace`: the ratio of the replacement's length to the pattern's. A pattern that may match
-/// the empty string inserts the replacement between any two characters. `Split` also has a pattern, but no replacement.
+/// Returns the ratio by which `Replace` can lengthen a text: the replacement's length over the pattern's. A pattern
+/// that may match the empty string inserts the replacement between any two characters. `Split` also has a pattern,
+/// but no replacement.
 fn replaced(rule: &Value) -> f64 {
     let content = rule["content"].as_str().map_or(0, str::len) as f64;
     match rule["pattern"]["String"].as_str() {
@@ -52,8 +53,8 @@ fn replaced(rule: &Value) -> f64 {
     }
 }
 
-/// Returns the length of the longest text in a table of characters, which may replace one byte. The table begins with
-/// the length of its index.
+/// Returns the length of the longest text in a table of characters. Such a text may replace a single byte. The
+/// table begins with the length of its index.
 fn longest(charsmap: &Value) -> Result<f64> {
     let broken = || refuse("its precompiled_charsmap is damaged; get the file again");
     let bytes = STANDARD.decode(charsmap.as_str().unwrap_or_default()).map_err(|_| broken())?;

@@ -1,9 +1,10 @@
 //! Byte-level BPE as llama.cpp runs it for GGUF files whose `tokenizer.ggml.model` is "gpt2".
 //!
-//! The pieces are written in GPT-2's alphabet, with one printable character per byte. A text is split at special
-//! tokens, then into words by the pattern of the file's pre-tokenizer (`tokenizer.ggml.pre`); within words, pairs are
-//! merged in the order of the list. If the names of special tokens overlap, llama.cpp searches the whole text for the
-//! longest first; this module takes the leftmost, then the longest. Like llama.cpp, it normalises nothing.
+//! Pieces are written in GPT-2's alphabet, with one printable character per byte. A text is split at special
+//! tokens, then into words by the pattern of the file's pre-tokenizer (`tokenizer.ggml.pre`). Within words, pairs
+//! are merged in the order of the list. If the names of special tokens overlap, llama.cpp searches the whole text
+//! for the longest name first; this module takes the leftmost name, then the longest. Like llama.cpp, it does not
+//! normalise text.
 
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -20,10 +21,10 @@ use crate::tokenizer::refuse;
 pub(super) struct PreTokenizer {
     /// Names of the pre-tokenizer in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
-    /// Patterns: the first splits a text into matches and the text between them, the next splits the results, and so
-    /// on.
+    /// Patterns. The first one splits a text into matches and the text between them, the next one splits the results,
+    /// and so on.
     patterns: &'static [&'static str],
-    /// True if a word that is a piece is used without merges.
+    /// True if a word that is itself a piece is used without applying merges.
     ignore_merges: bool,
     /// True if texts begin with BOS by default.
     pub(crate) add_bos: bool,
@@ -43,21 +44,22 @@ impl PreTokenizer {
     }
 }
 
-/// English contractions, in either case.
+/// Pattern of English contractions, in either case.
 macro_rules! contractions {
     () => {
         r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
     };
 }
 
-/// Newlines with preceding spaces; spaces except the last one before a word; other spaces.
+/// Pattern of whitespace: newlines with the spaces before them; spaces except the last one before a word; other
+/// spaces.
 macro_rules! spaces {
     () => {
         r"\s*[\r\n]+|\s+(?!\S)|\s+"
     };
 }
 
-/// Words with capital letters before small letters, with an optional preceding character.
+/// Pattern of words with capital letters before small letters, with an optional preceding character.
 macro_rules! cased {
     ($letters:literal, $after:literal) => {
         concat!(
@@ -106,11 +108,11 @@ const GRANITE_EMBEDDING: &str = concat!(
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|",
     spaces!()
 );
-/// Chinese and Japanese characters.
+/// Pattern of Chinese and Japanese characters.
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
-/// Groups digits by threes from the end of a number, so that the first group may be incomplete.
+/// Pattern that groups digits by threes from the end of a number, so that the first group may be shorter.
 const DIGITS_IN_THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
-/// Scripts without spaces between words, and Hangul, in the ranges of llama.cpp.
+/// Pattern of scripts without spaces between words, and of Hangul, in the ranges of llama.cpp.
 const ASIAN: &str = "[一-鿿㐀-䶿豈-﫿\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
 const DEEPSEEK3: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"##,
@@ -241,7 +243,8 @@ impl PreTokenizer {
         names.join(", ")
     }
 
-    /// Returns the library's rule. With `has_prefix`, every word without a leading space gets one.
+    /// Returns the `tokenizers` library's version of the rule. With `has_prefix`, a space is added before every word
+    /// that has none.
     fn pre_tokenizer(&self, has_prefix: bool) -> Result<PreTokenizerWrapper> {
         let cut = |pattern: &&str| {
             let pattern = SplitPattern::Regex((*pattern).to_owned());
@@ -309,7 +312,7 @@ fn ids(pieces: &[&str]) -> Result<Vocab> {
     Ok(ids)
 }
 
-/// Returns the two pieces of each merge, separated at the first space that is not the first character.
+/// Returns the two pieces of each merge. They are separated by the first space that is not the first character.
 fn pairs(merges: &[&str]) -> Result<Merges> {
     let pair = |merge: &&str| {
         let space = merge.bytes().skip(1).position(|byte| byte == b' ').map(|after_first| after_first + 1)?;

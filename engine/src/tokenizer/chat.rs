@@ -18,7 +18,7 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Reads the chat settings of a Hugging Face directory: `chat_template.jinja`, else the template in
+    /// Reads the chat settings of a Hugging Face directory: `chat_template.jinja`, or otherwise the template in
     /// `tokenizer_config.json`. Of several templates, the one named "default" is used.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Chat {
     }
 }
 
-/// Returns the template, which may be in a list of named templates.
+/// Returns the template from a value, which may be a list of named templates.
 fn within(value: &Value) -> Option<&str> {
     let named = |entry: &&Value| entry["name"] == "default";
     value.as_str().or_else(|| value.as_array()?.iter().find(named)?["template"].as_str())

@@ -17,16 +17,16 @@ pub enum TokenizerFiles {
     SentencePiece {
         /// SentencePiece model.
         model: FileBytes,
-        /// Files beside it.
+        /// Settings files in the same folder.
         settings: SettingsFiles,
     },
-    /// Pieces and merges of byte-level BPE, in the format of GPT-2's release, also of Qwen 2.
+    /// Pieces and merges of byte-level BPE, in the format of GPT-2's release, which Qwen 2 uses too.
     Gpt2 {
         /// `vocab.json` or `encoder.json`.
         pieces: FileBytes,
         /// `merges.txt` or `vocab.bpe`.
         merges: FileBytes,
-        /// Files beside them.
+        /// Settings files in the same folder.
         settings: SettingsFiles,
     },
     /// llama2.c's `tokenizer.bin`.
@@ -37,7 +37,8 @@ pub enum TokenizerFiles {
 const GPT2: [(&str, &str); 2] = [("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")];
 
 impl TokenizerFiles {
-    /// Finds the tokenizer in a folder: of several, the first in the order of [`TokenizerFiles`], as in transformers.
+    /// Finds the tokenizer in a folder. If there are several, takes the first in the order of [`TokenizerFiles`], as
+    /// transformers does.
     ///
     /// # Errors
     /// If a file cannot be opened.
@@ -58,7 +59,7 @@ impl TokenizerFiles {
         Ok(open("tokenizer.bin")?.map(Self::Llama2c))
     }
 
-    /// Returns false for a `tokenizer.model` of Llama 3, which has the ranks of tiktoken as text.
+    /// Returns false for a `tokenizer.model` of Llama 3, which contains the ranks of tiktoken as text.
     pub(crate) fn is_known(&self) -> bool {
         match self {
             Self::SentencePiece { model, .. } => model.data.first(1) == [0x0A],

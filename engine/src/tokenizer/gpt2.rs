@@ -1,5 +1,5 @@
 //! GPT-2's own two files: the ids of the pieces (JSON), and the merges, one per line. tiktoken creates its encoding
-//! "gpt2" from them. Qwen 2 has the same files with another pattern of words and with NFC.
+//! "gpt2" from them. Qwen 2 has the same files, but uses another word pattern and NFC.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,8 @@ pub fn read(pieces: &FileBytes, merges: &FileBytes, files: &SettingsFiles) -> Re
     let types = pieces.iter().map(|&piece| if piece == END_OF_TEXT { CONTROL } else { NORMAL }).collect();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let vocabulary = BpeVocabulary { pieces, types, merges: lines.collect() };
-    let words = PreTokenizer::of(if is_qwen { "qwen2" } else { "gpt-2" }).expect("both are in the table");
+    let words = PreTokenizer::of(if is_qwen { "qwen2" } else { "gpt-2" })
+        .expect("the table of pre-tokenizers has qwen2 and gpt-2");
     let has_prefix = settings.flag("add_prefix_space") == Some(true);
     let mut inner = byte_level::build(&vocabulary, words, has_prefix)?;
     match is_qwen {

@@ -1,9 +1,9 @@
 //! Tokenizers of Hugging Face directories: `tokenizer.json`, read by the `tokenizers` library, and the settings beside
 //! it.
 //!
-//! Like in transformers 5, `tokenizer.json` alone states which special tokens are put around texts: `add_bos_token` and
-//! `add_eos_token` of `tokenizer_config.json` are ignored. Truncation and padding of `tokenizer.json` are ignored, which
-//! is transformers' default.
+//! As in transformers 5, only `tokenizer.json` decides which special tokens are added around texts: `add_bos_token`
+//! and `add_eos_token` of `tokenizer_config.json` are ignored. Truncation and padding in `tokenizer.json` are
+//! ignored too, which is transformers' default.
 
 use std::fmt::Display;
 
@@ -20,7 +20,7 @@ use crate::tokenizer::{Tokenizer, bounds, llama_class, refuse};
 pub struct HuggingFaceFiles {
     /// `tokenizer.json`.
     pub tokenizer: FileBytes,
-    /// Files beside it.
+    /// Settings files in the same folder.
     pub settings: SettingsFiles,
 }
 
@@ -56,8 +56,8 @@ fn is_bpe_of_characters(json: &Value) -> bool {
     is_bpe && !has(&json["pre_tokenizer"], "pretokenizers") && !has(&json["decoder"], "decoders")
 }
 
-/// Sets `add_prefix_space` of the byte-level rule, also in a list of pre-tokenizers. If true, a space is added before a
-/// text.
+/// Sets `add_prefix_space` of the byte-level rule, even inside a list of pre-tokenizers. If true, a space is added
+/// before a text.
 fn set_prefix(rule: &mut Value, has_prefix: bool) {
     if let Some(rule) = rule.as_object_mut().filter(|rule| rule.get("type") == Some(&"ByteLevel".into())) {
         rule.insert("add_prefix_space".to_owned(), has_prefix.into());

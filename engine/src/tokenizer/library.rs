@@ -15,11 +15,11 @@ use crate::tokenizer::{SpecialTokens, Tokenizer, refuse};
 /// the library's tokenizer does not add.
 pub(super) struct Library {
     inner: tokenizers::Tokenizer,
-    /// Tokenizer that reads names of special tokens as text. Created on first use.
+    /// Tokenizer that treats names of special tokens as ordinary text. Created on first use.
     unparsed: OnceLock<tokenizers::Tokenizer>,
     before: Option<u32>,
     after: Option<u32>,
-    /// File named in errors, if the library read it: some contradictions only show up in use.
+    /// File that errors name, if the library read it. Some contradictions in a file appear only in use.
     file: Option<PathBuf>,
 }
 
@@ -68,8 +68,8 @@ impl Tokenizer for Library {
         self.inner.id_to_token(id)
     }
 
-    /// Decodes ids to bytes. The library returns text, in which an incomplete character is already U+FFFD. The original
-    /// bytes are used if they are known: for byte-level pieces, and for byte pieces at the end.
+    /// Decodes ids to bytes. The library returns text, in which an incomplete character has already become U+FFFD. For
+    /// byte-level pieces, and for byte pieces at the end, the original bytes are known and used.
     fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
         let unknown = |&(_, &id): &(usize, &u32)| self.inner.id_to_token(id).is_none();
         if let Some((position, &id)) = ids.iter().enumerate().find(unknown) {
@@ -105,7 +105,8 @@ impl Library {
     }
 }
 
-/// Returns the bytes of a piece in GPT-2's alphabet. A piece with other characters is its own text, as in the library.
+/// Returns the bytes of a piece in GPT-2's alphabet. A piece with other characters stands for its own text, as in
+/// the library.
 fn bytes_of(piece: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = piece.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| piece.as_bytes().to_vec())
@@ -122,8 +123,8 @@ fn byte_of(character: char) -> Option<u8> {
     }
 }
 
-/// Calls the library and returns its result. The library panics for some contradictory vocabularies, for example if a
-/// template names a token without an id; a panic becomes an error. No state is used after a panic.
+/// Calls the library and turns a panic into an error. The library panics for some contradictory vocabularies, for
+/// example if a template names a token without an id. No state is used after a panic.
 pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     match library_panic::caught(call) {
         Some(result) => result.map_err(|problem| refuse(problem.to_string())),
@@ -131,8 +132,8 @@ pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Resu
     }
 }
 
-/// Checks that a merge forms a piece of the vocabulary, since the library panics for some merges that do not. `prefix`
-/// is the prefix of pieces inside words, which a merge drops from its right piece.
+/// Checks that a merge forms a piece of the vocabulary, since the library panics for some merges that do not.
+/// `prefix` is the prefix of pieces inside words; it is removed from the right piece of a merge.
 pub(super) fn check_merge(
     (left, right): (&str, &str),
     prefix: &str,

@@ -5,7 +5,7 @@
 //! BOS and EOS; the next 256 are the bytes, written `<0x0A>`.
 //!
 //! Differences between `run.c` and sentencepiece, whose model the file was exported from:
-//! - A non-empty text begins with the piece of a space, whatever the model was trained with.
+//! - A non-empty text begins with the piece of a space, regardless of the model's training.
 //! - Both treat names of special pieces as text, so nothing is parsed here either.
 //! - Merging begins with the pieces' texts, including those of byte pieces, and may form any piece of the vocabulary.
 //! - `run.c` reads C strings, so it ignores everything after a NUL.
@@ -24,7 +24,7 @@ const EOS: u32 = 2;
 const FIRST_BYTE: u32 = 3;
 /// Score that a pair must exceed to be merged in `run.c`.
 const LOWEST: f32 = -1e10;
-/// Number of bytes of a piece before its text.
+/// Number of bytes that precede a piece's text.
 const HEAD: usize = 8;
 
 /// A checked vocabulary.
@@ -36,7 +36,7 @@ pub struct Llama2cTokenizer {
 }
 
 impl Llama2cTokenizer {
-    /// Reads `tokenizer.bin`: `vocab_size` pieces, or all pieces of the file if it is `None`.
+    /// Reads `tokenizer.bin`: `vocab_size` pieces, or all pieces of the file if `vocab_size` is `None`.
     ///
     /// # Errors
     /// If the file ends early, or contains data that `run.c` could not use.
@@ -61,7 +61,7 @@ impl Llama2cTokenizer {
         score.filter(|&score| score > LOWEST)
     }
 
-    /// Returns the pieces that merging begins with: the space, then the piece of each character, or the pieces of its
+    /// Returns the pieces from which merging starts: the space, then the piece of each character, or the pieces of its
     /// bytes.
     fn symbols(&self, text: &str) -> Result<Vec<&str>> {
         let mut symbols = vec![" "];
@@ -167,7 +167,8 @@ fn piece(cursor: &mut Cursor, id: usize, longest: u32) -> Result<(String, f32)> 
     Ok((text.to_owned(), score + 0.0))
 }
 
-/// Returns the ids of the pieces. Duplicate texts are an error, since it depends on `run.c`'s sort which one it finds.
+/// Returns the ids of the pieces. Duplicate texts are an error, since `run.c`'s sort determines which of them it
+/// finds.
 fn ids(pieces: &[String]) -> Result<HashMap<String, u32>> {
     let mut ids = HashMap::with_capacity(pieces.len());
     for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.is_empty()) {

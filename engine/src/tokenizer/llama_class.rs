@@ -1,5 +1,5 @@
-//! Rules of transformers' class `LlamaTokenizer`, which replace the ones that `tokenizer.json` or `tokenizer.model`
-//! state: how spaces are written, and where a text gets a space before it.
+//! Rules of transformers' class `LlamaTokenizer`, which replace the rules in `tokenizer.json` or `tokenizer.model`:
+//! how spaces are written, and where a space is added before a text.
 
 use std::collections::HashMap;
 
@@ -36,8 +36,8 @@ pub(super) fn apply(tokenizer: &mut Value, settings: &TokenizerSettings) {
     }
 }
 
-/// Returns the `tokenizer.json` that transformers makes of the pieces of a SentencePiece model, with their types. Merges
-/// follow from the pieces: the pairs of pieces that form a piece, in the order of ids.
+/// Returns the `tokenizer.json` that transformers makes of the pieces of a SentencePiece model, with their types.
+/// Merges are derived from the pieces: all pairs of pieces that form a piece, in the order of ids.
 ///
 /// # Errors
 /// If a piece occurs twice.

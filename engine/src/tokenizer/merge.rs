@@ -33,7 +33,7 @@ pub(crate) fn merge_from<'t>(
     alive.map(|symbol| &text[symbol.span]).collect()
 }
 
-/// A part of the text with links to its neighbours; empty after it was merged into its left neighbour.
+/// A part of the text with links to its neighbours. Empty after it was merged into its left neighbour.
 struct Symbol {
     span: Range<usize>,
     previous: Option<usize>,
@@ -57,7 +57,7 @@ struct SymbolPair {
     score: f32,
     left: usize,
     right: usize,
-    /// Combined length in bytes when the pair was proposed.
+    /// Combined length in bytes at the time when the pair was found.
     length: usize,
 }
 
@@ -78,7 +78,7 @@ impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> MergeState<'t, S> {
         }
     }
 
-    /// Returns true if both pieces are unchanged since the pair was proposed.
+    /// Returns true if both symbols are unchanged since the pair was found.
     fn is_current(&self, pair: &SymbolPair) -> bool {
         let (left, right) = (&self.symbols[pair.left].span, &self.symbols[pair.right].span);
         !left.is_empty() && !right.is_empty() && left.len() + right.len() == pair.length

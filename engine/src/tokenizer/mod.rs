@@ -42,7 +42,7 @@ pub struct SpecialTokens {
 
 /// Converts text to token ids and back, as in the model's training.
 pub trait Tokenizer: Send + Sync {
-    /// Returns the number of ids.
+    /// Returns the number of token ids.
     fn vocab_size(&self) -> usize;
 
     /// Returns the ids of `text`.

@@ -40,7 +40,7 @@ pub struct PieceVocabulary {
     pub types: Vec<i32>,
 }
 
-/// Engine whose rules apply where the two engines differ.
+/// Rules to use where llama.cpp and the sentencepiece library differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenizerRules {
     /// Rules of llama.cpp.
@@ -49,7 +49,7 @@ pub enum TokenizerRules {
     SentencePiece,
 }
 
-/// Special ids and how they are used. The defaults are those of llama.cpp.
+/// Special ids and rules for adding them. The defaults are those of llama.cpp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentencePieceSettings {
     /// Id that begins a text.
@@ -64,7 +64,7 @@ pub struct SentencePieceSettings {
     pub add_eos: bool,
     /// True if a space is added before a text, so that its first word is encoded like any other word.
     pub add_space_prefix: bool,
-    /// Engine whose rules apply.
+    /// Rules to use where llama.cpp and the sentencepiece library differ.
     pub rules: TokenizerRules,
 }
 
@@ -82,7 +82,8 @@ impl Default for SentencePieceSettings {
     }
 }
 
-/// A checked SentencePiece vocabulary. Encoding cannot fail: every byte has a piece, or there is an unknown id.
+/// A checked SentencePiece vocabulary. Encoding cannot fail: either every byte has a piece, or there is an id for
+/// unknown text.
 #[derive(Debug)]
 pub struct SentencePiece {
     pieces: Vec<VocabularyPiece>,

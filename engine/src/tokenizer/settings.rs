@@ -22,7 +22,7 @@ const EXTRA: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 /// Keys of special tokens, in the order in which transformers adds them.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// Architectures whose tokenizers transformers reads without a class of their own, whatever the files say.
+/// Architectures whose tokenizers transformers reads without a class of their own, regardless of the files.
 const CLASSLESS: [&str; 5] = ["mistral", "mixtral", "olmo2", "granite", "phi3"];
 
 /// Files beside a tokenizer.

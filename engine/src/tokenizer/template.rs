@@ -78,7 +78,7 @@ impl ChatTemplate {
         };
         let tokens = Value::from(Serde(&self.tokens));
         let told_more = Value::from(Serde(&conversation.told));
-        let template = self.environment.get_template(NAME).expect("the template was added");
+        let template = self.environment.get_template(NAME).expect("new() added the template");
         let mut text = BoundedText::default();
         let rendered = template.render_captured_to(context! { ..told_more, ..given, ..tokens }, &mut text);
         let refuse = |problem| Refused::Usage(format!("the chat template rejects the messages: {problem}"));

@@ -37,7 +37,7 @@ pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
         DType::U32 => widen(bytes, out, |bits| u32::from_le_bytes(bits).into()),
         DType::I64 => widen(bytes, out, |bits| i64::from_le_bytes(bits) as f64),
         DType::U64 => widen(bytes, out, |bits| u64::from_le_bytes(bits) as f64),
-        _ => unreachable!("a view is of plain numbers"),
+        _ => unreachable!("a view contains plain numbers, no quantised blocks"),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn decode_short(dtype: DType, bytes: &[u8], out: &mut [f32]) {
             },
             _ => widen(bytes, out, half),
         },
-        _ => unreachable!("a type no longer than f32"),
+        _ => unreachable!("only types up to the length of f32 get here"),
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn half(bits: [u8; 2]) -> f32 {
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
-/// Converts eight `f16` at once; same results as [`half`].
+/// Converts eight `f16` at once, with the same results as [`half`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "f16c")]

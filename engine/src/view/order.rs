@@ -48,7 +48,7 @@ impl<'a> View<'a> {
 
     fn permuted_alone(mut self, order: &[usize]) -> Self {
         let [part] = self.parts.as_mut_slice() else {
-            unreachable!("axes are ordered before anything is joined")
+            unreachable!("axes are permuted before views are joined")
         };
         self.shape = order.iter().map(|&axis| self.shape[axis]).collect();
         part.strides = order.iter().map(|&axis| part.strides[axis]).collect();
@@ -136,7 +136,7 @@ impl<'a> View<'a> {
             part.order = Some(indices.iter().map(at).collect());
             part.columns = indices.len();
         }
-        *self.shape.last_mut().expect("columns are of an axis") = indices.len();
+        *self.shape.last_mut().expect("a view with columns has at least one axis") = indices.len();
         self.settled()
     }
 
@@ -242,7 +242,7 @@ impl<'a> View<'a> {
         all.settled()
     }
 
-    /// Determines which parts have the order of their stored array.
+    /// Determines which parts have the same order as their stored array.
     fn settled(mut self) -> Self {
         let is_alone = self.parts.len() == 1;
         for part in &mut self.parts {

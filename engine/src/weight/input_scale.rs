@@ -49,7 +49,7 @@ impl InputCodes {
     }
 }
 
-/// Codes of a matrix's activations, and what determines their scales, as the file states them.
+/// Codes of a matrix's activations, and what the file states about their scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputScale {
     /// Format of the codes.
@@ -58,12 +58,12 @@ pub struct InputScale {
     /// multiplied by before they are stored. `Int8Groups` and `Float8Groups`: number of values in a group, 0 for all
     /// values of a token. `Mxfp4` and `Mxfp8`: 1.
     pub number: f32,
-    /// Code of zero.
+    /// Zero point: the code that stands for zero.
     pub zero: f32,
 }
 
 impl InputScale {
-    /// Returns the name under which a decoded checkpoint has the step and the zero point of a module's activations.
+    /// Returns the name under which a decoded checkpoint stores the step and the zero point of a module's activations.
     pub(crate) fn tensor(module: &str, codes: InputCodes) -> String {
         format!("{module}.input_scale.{}", codes.name())
     }

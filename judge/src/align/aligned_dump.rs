@@ -22,7 +22,7 @@ pub struct AlignedDump<'d> {
     pub(crate) dump: &'d Dump,
     /// The tokens that the dump's engine chose.
     pub(crate) choices: GreedyChoices,
-    /// True if the choices are known only from the tokens that were read. They then serve as the tap
+    /// True if the chosen tokens are inferred from the tokens that the engine read next. They then serve as the tap
     /// `argmax`.
     pub(crate) tells_by_reading: bool,
     /// Order of the heads, stated in the manifest or shown by the values.
@@ -57,7 +57,7 @@ impl<'d> AlignedDump<'d> {
         })
     }
 
-    /// Assumes that values were rounded to a smaller type when they were stored.
+    /// Sets the smaller type to which values were presumably rounded when they were stored.
     pub(crate) fn presumed(self, stored: DType) -> Self {
         Self { presumed: Some(stored), ..self }
     }
@@ -143,8 +143,8 @@ impl<'d> AlignedDump<'d> {
         self.pairing.get()
     }
 
-    /// Checks the order of heads against the values of a site, until some site has shown it. `rel_l2` returns
-    /// the relative error of the values as read. Later sites are read in the order shown.
+    /// Finds the RoPE pairing from the values of a site, unless an earlier site has shown it. `rel_l2` returns the
+    /// relative error of the dump's values under the current pairing. Later sites are read with the pairing found.
     ///
     /// # Errors
     /// If `rel_l2` returns one.
@@ -232,7 +232,8 @@ impl<'d> AlignedDump<'d> {
         ))
     }
 
-    /// Returns the choice at the end of a pass if it serves as the tap `argmax`.
+    /// Returns the inferred choice at the end of a pass. `None` if the site is not `argmax`, or choices are not
+    /// inferred from the tokens read.
     fn told(&self, site: Site) -> Option<u32> {
         let is_choice = self.tells_by_reading && site.point == Point::Argmax;
         let pass = self.passes().get(site.pass.filter(|_| is_choice)?)?;
@@ -240,7 +241,7 @@ impl<'d> AlignedDump<'d> {
     }
 }
 
-/// The rows of a pass that a dump records.
+/// The rows of one pass that the dump contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRows {
     pub(crate) rows: usize,

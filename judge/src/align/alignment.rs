@@ -28,7 +28,7 @@ pub(crate) fn unaligned(point: Point) -> String {
 }
 
 impl Heads {
-    /// Keeps the dump's own order.
+    /// Heads keep the order of the dump.
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
 }
 

@@ -58,7 +58,7 @@ impl<'b> Deadline<'b> {
         Self { budget, began: Instant::now(), site: Cell::new(None), layers }
     }
 
-    /// Sets the site whose cause is searched next.
+    /// Sets the site whose cause is searched next, for the progress line.
     pub(crate) fn reached(&self, site: Site) {
         self.site.set(Some(site));
     }

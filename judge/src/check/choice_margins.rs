@@ -15,16 +15,16 @@ use crate::view::View;
 /// that a model computes from them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Preference {
-    /// Largest margin over the dump's experts. 0 if both sides chose the same experts.
+    /// Largest margin to an expert that the dump chose. 0 if both sides chose the same experts.
     pub(crate) margin: f64,
-    /// Smallest margin over an expert that our engine did not choose.
+    /// Smallest margin to an expert that our engine did not choose.
     pub closest: f64,
-    /// Largest change of the two scores' difference that rounding can cause, for `margin` and for `closest`.
-    /// `None` if not evaluated.
+    /// Largest change that rounding can cause in the difference of two scores, for `margin` and for `closest`. `None`
+    /// if not evaluated.
     pub(crate) parted: Option<[f64; 2]>,
 }
 
-/// A layer and a pass.
+/// Layer and pass of a router.
 type RouterSite = (Option<usize>, Option<usize>);
 
 /// The scores of a run by which experts are chosen, by layer and pass: router logits, or the model's scores.
@@ -35,7 +35,7 @@ pub(crate) struct Routers {
 }
 
 impl Routers {
-    /// Makes routers of a model with these groups of experts.
+    /// Makes an empty store of scores for a model with these groups of experts.
     pub(crate) fn of(groups: Option<ExpertGroups>) -> Self {
         Self { groups, ..Self::default() }
     }
@@ -101,7 +101,7 @@ impl Routers {
     }
 }
 
-/// The difference of two scores, and the change of it that rounding can cause.
+/// The difference of two scores, and the largest change of the difference that rounding can cause.
 #[derive(Clone, Copy)]
 struct ScoreGap {
     wide: f64,
@@ -156,8 +156,8 @@ impl GroupScores {
         Self { size, used: groups.used, scores, is_chosen: groups.chosen(&values) }
     }
 
-    /// Returns the gap between the chosen group with the smallest score and another group: that of an expert, or the
-    /// one with the largest score.
+    /// Returns the smallest gap between a chosen group and another group: the group of the expert `other`, or any group
+    /// that was not chosen.
     fn gap(&self, other: Option<usize>) -> ScoreGap {
         let gaps = |other: usize| {
             let chosen = self.scores.iter().zip(&self.is_chosen).filter(|(_, is_chosen)| **is_chosen);
@@ -174,7 +174,7 @@ impl GroupScores {
         }
     }
 
-    /// Returns the largest gap between another group and a group of `these`.
+    /// Returns the largest gap between a group outside `these` and a group of `these`.
     fn widest(&self, these: &[usize]) -> ScoreGap {
         let others = (0..self.scores.len()).filter(|group| !these.contains(group));
         others

@@ -49,9 +49,9 @@ impl InputPrecision {
         }
     }
 
-    /// Returns the values with which a run continues. Visible entries come from the dump, within the precision
-    /// of its storage as near to our engine's as possible. Hidden entries come from our engine, since the
-    /// dump may contain anything there.
+    /// Returns the values with which a run continues. A visible entry is the dump's value. If the dump stores it
+    /// rounded, the entry is the value nearest to our engine's that rounds to it. Hidden entries come from our engine,
+    /// since the dump may contain anything there.
     pub fn nearest(
         self,
         own: &View,
@@ -109,9 +109,8 @@ pub enum ContinuationValues {
 }
 
 impl ContinuationValues {
-    /// Returns true if the dump's value replaces the engine's. Other token taps are never replaced, since no
-    /// operation reads them. Expert choices always come from the dump, since errors after a different choice
-    /// mean nothing.
+    /// Returns true if the dump's value replaces the engine's. Expert choices always come from the dump, since errors
+    /// after a different choice mean nothing. Token choices never do, since no operation reads them.
     pub(crate) fn replaces(self, point: Point) -> bool {
         match self {
             _ if point == Point::Experts => true,

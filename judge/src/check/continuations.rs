@@ -5,8 +5,8 @@ use crate::check::site_check::ArrayComparison;
 use crate::measure::measure_tokens;
 use crate::view::View;
 
-/// The choices of two dumps after the prompt. If the dumps read different tokens later, only the choices
-/// before that.
+/// The tokens that two dumps chose after the prompt. If the dumps later read different tokens, only the choices
+/// before that point.
 pub(crate) struct Continuations([Vec<u32>; 2]);
 
 impl Continuations {
@@ -21,7 +21,7 @@ impl Continuations {
         }))
     }
 
-    /// Compares the continuations up to the shorter one.
+    /// Compares the continuations up to the end of the shorter one.
     pub(crate) fn compare(&self) -> ArrayComparison {
         let [one, other] = &self.0;
         let both = one.len().min(other.len());

@@ -228,7 +228,7 @@ impl<'d> LiveComparison<'d> {
     /// type.
     fn sketched(&self, site: Site, own: &Tensor) -> Result<ArrayComparison> {
         let (own, held) = (View::from(own), self.held);
-        let row = held.dump.row(site).expect("the dump has a sketch there");
+        let row = held.dump.row(site).expect("the dump has a sketch of this site");
         if own.shape() != row.shape {
             return Err(self.other_model(site, &row.shape, &own));
         }
@@ -248,7 +248,7 @@ impl<'d> LiveComparison<'d> {
                 None => own,
             },
         };
-        let dumped = held.dump.sketch(site)?.expect("the dump has a sketch there");
+        let dumped = held.dump.sketch(site)?.expect("the dump has a sketch of this site");
         let ours = sketch_of(site.point, &own, held.stored(site));
         let (candidate, reference) = self.sides(ours, dumped);
         Ok(ArrayComparison::Measured(measure_sketches(&candidate, &reference, own.len())))
@@ -309,7 +309,7 @@ impl<'d> LiveComparison<'d> {
         let filled = match self.held.dump.held_rows(site) {
             None => Some(dumped.clone()),
             Some(rows) => {
-                let along = axis(site.point, TapAxis::Token).expect("rows belong to a token axis");
+                let along = axis(site.point, TapAxis::Token).expect("a tap with rows has a token axis");
                 let theirs = own.clone().taken(along, rows);
                 let part = self.latest_of(site, &theirs, &dumped)?;
                 part.map(|_| among(own, &with_latest(&theirs, site.point, &dumped), along, rows))

@@ -75,7 +75,8 @@ impl RoundingEvaluation {
         }
     }
 
-    /// Makes the alternative that starts with `choice` the found deviation, in place of the one that all layers share.
+    /// Swaps the found deviation for the alternative that starts with `choice`, if the found one is a choice that all
+    /// layers of an engine share. Does nothing if `choice` was found already.
     pub(crate) fn prefer(&mut self, choice: &str) {
         let is_named = |told: &String| told.starts_with(choice);
         let is_shared = |told: &String| Profile::OF_ALL_LAYERS.iter().any(|shared| told.starts_with(shared));

@@ -69,7 +69,7 @@ fn profile_of(numerics: &dyn Numerics, held: &AlignedDump) -> Result<Profile> {
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
-/// Result of a search for a statement in a manifest: found (`Yes`) or not (`No`).
+/// Tells whether the dump's manifest states a property: `Yes` or not (`No`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestStatement {
     Yes,
@@ -233,7 +233,7 @@ impl<'r> RunContext<'r> {
         RunContext { held, ..self.again(self.unit.clone()) }
     }
 
-    /// Returns the same context for another unit.
+    /// Returns a context with the same settings for another unit of the plan.
     pub(crate) fn of_unit(&self, unit: &Unit) -> RunContext<'r> {
         self.again(unit.clone())
     }

@@ -1,4 +1,4 @@
-//! The runs of a mode: from the tokens on, restarted at every recorded value, or restarted at every layer.
+//! The runs of a mode: from the token ids, restarted at every recorded value, or restarted at every layer.
 
 use crate::tap::Tap;
 use std::collections::HashMap;
@@ -34,17 +34,17 @@ pub(crate) type RankMargins = RunPair<HashMap<usize, f64>>;
 #[derive(Default)]
 pub(crate) struct RunResults {
     pub(crate) visited: Vec<Site>,
-    /// Records of the run from the tokens on.
+    /// Records of the run that starts from the token ids.
     pub(crate) accumulated: HashMap<Site, SiteCheck>,
-    /// Records of the run that continues with recorded values.
+    /// Records of the run in which each operation starts from the dump's recorded values.
     pub(crate) local: HashMap<Site, SiteCheck>,
     /// Operations of the dump's engine that rounding does not explain, in data-flow order.
     pub(crate) unexplained: Vec<UnexplainedOperation>,
-    /// Tokens that the run from the tokens on chose, from the end of the prompt.
+    /// Tokens that the run from the token ids chose, starting at the end of the prompt.
     pub(crate) choices: Vec<GreedyToken>,
     /// Margins by which our logits prefer our choice to the dump's, by pass.
     pub(crate) margins: HashMap<usize, f64>,
-    /// Tokens read within a pass for which our logits prefer another token.
+    /// Tokens read within one pass, e.g. draft tokens, at which our logits prefer another token.
     pub(crate) read_on: Vec<DraftToken>,
     /// Margins by which our logits prefer top tokens that the dump does not list, for both runs.
     pub(crate) rank_margins: RankMargins,

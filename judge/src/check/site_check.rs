@@ -34,8 +34,8 @@ pub struct SiteCheck {
     pub(crate) explained: Option<RoundingEvaluation>,
     /// The errors that a uniform distribution would have instead of the candidate's.
     pub(crate) uniform: Option<UniformErrors>,
-    /// The margin of a choice: by which our logits prefer our token to the dump's (`argmax`), or tokens that
-    /// one side does not list to listed ones (`top_ids`).
+    /// For a choice, the margin by which our logits prefer our token to the dump's (`argmax`), or a token that one side
+    /// does not list to a listed one (`top_ids`).
     pub(crate) margin: Option<f64>,
     /// The preference of the router for its choice of experts.
     pub(crate) preference: Option<Preference>,
@@ -173,8 +173,8 @@ impl<'v> ValuePair<'v> {
     }
 }
 
-/// Returns the relative error between two arrays, 0 if their shapes differ. Shows whether both sides have the
-/// same order of heads.
+/// Returns the relative error between two arrays, or 0 if their shapes differ. Used to find out whether both sides
+/// have the same order of heads.
 pub(crate) fn distance(one: View, other: View) -> f64 {
     match one.shape() == other.shape() {
         true => measure(one, other, ValuePrecision::F32, |_| ColumnSelection::All).errors.rel_l2,

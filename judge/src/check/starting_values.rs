@@ -132,8 +132,8 @@ impl<'d> StartingValueFinder<'d> {
         lacking.into_iter().filter_map(covered).collect()
     }
 
-    /// Returns the recorded taps computed from a site without a value, which judge it. `None` if a following
-    /// value is not judged, or starts more than a layer earlier.
+    /// Returns the recorded taps that are computed from a site without a value, and so judge it. `None` if one of them
+    /// is not judged, or starts more than a layer earlier.
     fn judges(
         &self,
         site: Site,

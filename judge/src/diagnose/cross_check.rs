@@ -228,7 +228,7 @@ fn evidence(judge: UnitRows, context: &RunContext, runs: RunResults) -> Result<E
     Ok(Evidence { integers, ..found })
 }
 
-/// Makes the outcome of a comparison that is not split into units.
+/// Makes the outcome of a comparison that runs as one unit.
 pub(super) fn finish(
     judge: UnitRows,
     subject: ComparisonSubject,

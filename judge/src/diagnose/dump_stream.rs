@@ -51,22 +51,22 @@ struct StreamFacts {
     basis: Basis,
     /// Taps that any message records.
     points: BTreeSet<Point>,
-    /// Recorded taps, and taps derived from tokens.
+    /// Taps that the messages record, and taps that can be computed from the tokens.
     known: BTreeSet<Point>,
 }
 
 /// The results of a unit.
 struct UnitResults {
     evidence: Evidence,
-    /// Sites that the model computes and whose tap the message does not record. They count as missing if
-    /// another message records the tap.
+    /// Sites that the model computes and whose taps this message does not record. They count as missing if another
+    /// message records the tap.
     unheld: Vec<Site>,
 }
 
 /// The result of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageResult {
-    /// The parts of the model in the message, e.g. "layer 3".
+    /// The parts of the model in this message, e.g. "layer 3".
     pub of: String,
     /// True if a comparison fails or is inconclusive, or data is missing.
     pub is_suspect: bool,
@@ -264,7 +264,8 @@ impl<'s> DumpStream<'s> {
         for examined in self.found {
             let evidence = examined.completed(&points, &known);
             let number = units.iter().position(|unit| *unit == evidence.unit);
-            found.push((number.expect("the units of all portions are among those of the whole"), evidence));
+            found
+                .push((number.expect("the plan of the whole stream has the unit of each message"), evidence));
         }
         check_supposed(self.rules, made, found.len() == units.len())?;
         let is_there = |number: usize| found.iter().any(|(there, _)| *there == number);

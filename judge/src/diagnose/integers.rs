@@ -10,8 +10,8 @@ use crate::verdict::SiteResult;
 const LOOKED_AT: usize = 64;
 const FIRST: usize = 6;
 
-/// Returns the codes of activations of the dump's engine, if it explains most products that float
-/// arithmetic does not.
+/// Returns the type of activation codes of the dump's engine, if quantised activations explain most of the products
+/// that float arithmetic does not.
 pub(super) fn integers_of(
     context: &RunContext,
     runs: &RunResults,

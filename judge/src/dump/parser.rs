@@ -37,7 +37,8 @@ impl Manifest {
         Ok(manifests)
     }
 
-    /// Allows one log-probability less than tokens, since the token after the last one is unknown.
+    /// For log-probabilities of next tokens, allows one value fewer than tokens: the token after the last one is
+    /// unknown.
     fn leave_out_last_successors(&mut self) {
         for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };

@@ -36,7 +36,7 @@ pub struct Dump {
     pub expected_tokens: Option<Vec<u32>>,
     container: Container,
     rows: HashMap<Site, usize>,
-    /// Row of the continuation, if it is only in the manifest.
+    /// Manifest row of the greedy continuation, if no array records it.
     listed: Option<TensorRow>,
     /// True if the dump's file is on another machine.
     is_elsewhere: bool,
@@ -106,7 +106,7 @@ impl Dump {
                 );
                 Err(Error::dump(&dump.path, problem))
             }
-            None => unreachable!("a manifest is about one sequence at least"),
+            None => unreachable!("a manifest describes at least one sequence"),
         }
     }
 
@@ -241,7 +241,7 @@ impl Dump {
         let Some((pass, row)) = pass.filter(|pass| pass.tokens.len() > 1).zip(self.row(site)) else {
             return false;
         };
-        let axes = row.axes().expect("opening checked them");
+        let axes = row.axes().expect("opening the dump checked the axes");
         axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == TapAxis::Key && keys < pass.end())
     }
 
@@ -264,7 +264,7 @@ impl Dump {
 
     /// Returns the axes of a site's values, if recorded.
     pub fn axes(&self, site: Site) -> Option<Vec<TapAxis>> {
-        self.row(site).map(|row| row.axes().expect("opening checked them"))
+        self.row(site).map(|row| row.axes().expect("opening the dump checked the axes"))
     }
 
     /// Returns the values of a site as `f64`. `None` if not recorded.
@@ -334,8 +334,8 @@ impl Dump {
         };
         let refuse = |problem: String| Error::dump(&self.path, format!("{file}: {problem}"));
         let StoredTensor { dtype, shape: own, data } =
-            self.read_row(&row.of_scale().expect("it has a file"))?;
-        let scales = View::stored(&own, dtype, data).expect("a reader has checked it");
+            self.read_row(&row.of_scale().expect("the scale is stored in a file"))?;
+        let scales = View::stored(&own, dtype, data).expect("reading the row checked the shape");
         scales.to_vec().into_iter().try_for_each(check_scale).map_err(refuse)?;
         let misfit = || {
             refuse(format!(
@@ -364,7 +364,7 @@ impl Dump {
         let whole = View::stored(&of.shape, stored.dtype, stored.data).ok_or_else(no_ids)?;
         let ranges = of.ranges().map_err(place)?;
         let cut = ranges.into_iter().enumerate().fold(whole, |view, (axis, range)| view.slice(axis, range));
-        let counts = together(cut.shape(), shape).expect("opening checked it");
+        let counts = together(cut.shape(), shape).expect("opening the dump checked the shape");
         Ok(counts.iter().enumerate().rev().fold(cut, |cut, (axis, &count)| {
             let first: usize = counts[..axis].iter().sum();
             (first..first + count - 1).rev().fold(cut, View::merged)
@@ -378,12 +378,12 @@ impl Dump {
         let stored = match &self.container {
             Container::Directory(directory) => directory.read(row, bits)?,
             Container::Npz(archive) => {
-                let elements = row.size().expect("opening checked it");
+                let elements = row.size().expect("opening the dump checked the shape");
                 let data = archive.read_array(&row.file, elements).map_err(place)?.into();
                 npy::read(&FileBytes { path: self.path.join(&row.file), data }, bits)?
             }
             Container::Safetensors(file) => {
-                file.get(key(&row.file)).expect("opening checked that it is there").clone()
+                file.get(key(&row.file)).expect("opening the dump checked that the array exists").clone()
             }
         };
         if !row.is_of(stored.dtype) {

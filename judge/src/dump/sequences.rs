@@ -507,8 +507,8 @@ fn latest(slots: Vec<SequencePosition>, keys: usize) -> Result<Vec<SequencePosit
     Ok(slots.into_iter().filter(|place| place.is_some_and(is_kept)).collect())
 }
 
-/// Finds the limit per sequence so that all sequences together have `all` keys. Shorter sequences keep all
-/// their keys.
+/// Returns the number of keys per sequence that gives `all` keys in total. Shorter sequences keep all their keys.
+/// `None` if no number does.
 fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
     lengths.sort_unstable();
     let mut left = all;

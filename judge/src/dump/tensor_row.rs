@@ -66,7 +66,7 @@ pub struct TensorRow {
     /// Decimal step of log-probabilities that were rounded to decimals (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// True if multiples of the step have a different offset in each row. False if they start at zero.
+    /// True if the values of a row are multiples of the step plus an offset of the row. False if the offset is zero.
     #[serde(skip)]
     pub(super) is_shifted: bool,
     /// The sequence's part of the array, in a dump of several sequences.
@@ -85,7 +85,7 @@ pub enum ElementScale {
     File(String),
 }
 
-/// A rectangular part of a stored array.
+/// The part of a stored array that contains a tap's values: a range along each axis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayPart {
     /// The shape in which the stored array is indexed. It must have as many elements as the stored array.

@@ -253,7 +253,7 @@ fn write_npy(path: &Path, RecordedArray { shape, elements }: &RecordedArray) -> 
         Elements::Singles(values) => (DType::F32, values.as_bytes()),
         Elements::Doubles(values) => (DType::F64, values.as_bytes()),
     };
-    let header = npy::header(dtype, shape).expect("NumPy has these types");
+    let header = npy::header(dtype, shape).expect("NumPy has all types of the writer");
     let write = || {
         let mut file = File::create(path)?;
         file.write_all(&header)?;

@@ -42,7 +42,7 @@ impl<'c> EvaluatorConnection<'c> {
         sent.map_err(Error::io("write to", Path::new(OUTPUT)))
     }
 
-    /// Reads the next message of an answer; `None` at its end.
+    /// Reads the next message of an answer; `None` at the answer's end.
     ///
     /// # Errors
     /// If the worker ends early, sends something else, or reports an error.

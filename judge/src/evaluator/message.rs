@@ -75,15 +75,15 @@ pub(crate) enum EvaluatorAnswer {
         done: usize,
         /// All steps.
         total: usize,
-        /// The current step.
+        /// Text about the current step, for the progress display.
         #[serde(default)]
         what: String,
     },
     /// A cause of a wrong module.
     Cause(FoundCause),
-    /// Facts about the wrong values that no cause explains.
+    /// Facts about wrong values for which no cause was found.
     Facts {
-        /// The facts, a part of a sentence.
+        /// The facts, as a part of a sentence.
         text: String,
     },
     /// The request failed. The last message of an answer.
@@ -174,7 +174,7 @@ pub(crate) struct ExactOutput {
     pub(crate) value: ValueName,
     #[serde(default)]
     pub(crate) kind: OutputKind,
-    /// True if the values depend on a choice that rounding can decide either way, such as the experts of a token.
+    /// True if the values depend on a choice that rounding can change, such as the experts of a token.
     #[serde(default, rename = "tie")]
     pub(crate) is_tie: bool,
     /// Path of the module that makes the choice.
@@ -196,7 +196,7 @@ pub(crate) enum OutputKind {
 /// A change of the model that explains a wrong module.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct FoundCause {
-    /// Description, a part of a sentence.
+    /// Description of the cause, as a part of a sentence.
     pub(crate) what: String,
     /// Key of the configuration.
     #[serde(default)]

@@ -25,7 +25,7 @@ use crate::verdict::{
 use crate::view::View;
 use crate::weight::DType;
 
-/// Number of runs with rounding noise. The spread over a row's values makes four runs enough.
+/// Number of runs with rounding noise. Four are enough, because the spread is taken over all values of a row.
 const RUNS: u32 = 4;
 
 /// The rules of a check by modules.
@@ -98,7 +98,7 @@ fn computed_type(dump: &Dump) -> Result<DType> {
     })
 }
 
-/// The results so far.
+/// Collects the results of the modules while the worker sends them.
 struct ModuleCheck<'d> {
     dump: &'d Dump,
     rules: ModuleRules<'d>,
@@ -186,7 +186,7 @@ impl<'d> ModuleCheck<'d> {
         Ok(())
     }
 
-    /// Returns the reason for values that follow from a choice that the dump does not show.
+    /// Returns the reason for doubt about values that depend on a choice which the dump does not record.
     fn unrecorded_choice(&self, output: &ExactOutput) -> String {
         let maker = output.choice.as_ref();
         let is_recorded = |maker: &&String| {
@@ -299,14 +299,15 @@ impl WorkerFacts {
     }
 }
 
-/// Reason for indices that differ, some of them perhaps without a fault.
+/// Reason for doubt about indices that differ, possibly without a fault.
 const TIE: &str = "rounding can decide some of these choices, so wrong ones among them would not show";
 
-/// Reason for values that would pass whatever they were.
+/// Reason for doubt about values that would pass regardless of their content.
 const BLIND: &str = "the error bounds are as large as the values, so any values would pass; record more modules before this \
                      one";
 
-/// Returns true if a value has no bound, or all zeros would pass in place of most rows. `width` is the length of a row.
+/// Returns true if a value has no bound, or if zeros would pass in place of most rows. `width` is the length of a
+/// row.
 fn is_blind(exacts: &[ExactValue], width: usize) -> bool {
     let is_unbounded = |exact: &ExactValue| !(exact.radius.is_finite() && exact.sigma >= 0.0);
     let is_blind_row = |row: &&[ExactValue]| {
@@ -318,10 +319,10 @@ fn is_blind(exacts: &[ExactValue], width: usize) -> bool {
     2 * blind > count || exacts.iter().any(is_unbounded)
 }
 
-/// Returns the largest RMS of the errors of a correct engine, in units of their expected standard deviation, for an
-/// array of `rows` rows. [`K`] is the average over mantissas, and 1/√3 the value for the least favourable one. An engine
-/// may round twice where torch rounds once, which gives √2. The errors of a row may depend on each other, so only rows
-/// count as samples: the RMS of n independent values has a standard deviation of 1/√(2n).
+/// Returns the largest RMS of a correct engine's errors, in units of their expected standard deviation, for an
+/// array of `rows` rows. [`K`] is an average over mantissas; the least favourable mantissa has 1/√3. An engine may
+/// round twice where torch rounds once, which adds a factor √2. The errors in a row may depend on each other, so
+/// only rows count as samples. The RMS of n independent values has a standard deviation of 1/√(2n).
 fn largest_rms(rows: usize) -> f64 {
     let of_roundings = (2.0f64 / 3.0).sqrt() / K;
     of_roundings * (1.0 + LAMBDA / (2.0 * rows.max(1) as f64).sqrt())
@@ -334,8 +335,8 @@ struct ModuleEvaluation {
     doubt: Option<String>,
 }
 
-/// Holds recorded values against the exact ones. `stored` is the type that storing rounded them to, if shorter than the
-/// engine's.
+/// Compares recorded values with the exact ones. `stored` is the type that they were rounded to when stored, if
+/// shorter than the engine's.
 fn evaluation(
     row: &TensorRow,
     stored: Option<DType>,
@@ -378,8 +379,8 @@ fn evaluation(
     ModuleEvaluation { evaluation, doubt }
 }
 
-/// Asks the worker for the cause of a wrong value, seen at these sites. Also returns the facts about the value if it
-/// has no cause.
+/// Asks the worker for the cause of a wrong value, which was found at these sites. If there is no cause, also
+/// returns facts about the value.
 fn causes(
     connection: &mut EvaluatorConnection,
     dump: &Dump,

@@ -1,5 +1,5 @@
-//! Coverage of a dump of module outputs: recorded arrays that cannot be judged, and layers that lack a module which the
-//! dump records in other layers.
+//! Coverage of a dump of module outputs: recorded arrays that cannot be judged, and layers without a module that
+//! the dump records in other layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::weight::DType;
 pub(super) const NOT_EVALUATED: &str =
     "the evaluator sent no values for it, which is a fault of the evaluator; please report it";
 
-/// Returns the sites that a dump lacks although it records the same module or tap in like layers of the pass.
+/// Returns the sites that a dump lacks although it records the same module or tap in similar layers of the pass.
 pub(super) fn absent(
     modules: &[ModuleFacts],
     recorded: &[Site],
@@ -53,7 +53,8 @@ impl Layers {
         Ok(Self(layers))
     }
 
-    /// Returns the layers that have a recorded module; for a tap, those with the same modules as its layer.
+    /// Returns the layers in which a module was recorded. For a tap, returns the layers with the same modules as its
+    /// layer.
     fn with(&self, site: Site) -> impl Iterator<Item = usize> {
         let own = site.layer.and_then(|layer| self.0.get(&layer));
         let has = move |modules: &BTreeSet<Point>| match site.point {
@@ -85,7 +86,7 @@ pub(super) fn gaps(dump: &Dump, computed: DType, recorded: &[Site]) -> Result<Ve
     Ok(gaps)
 }
 
-/// Returns the first token that was read although the recorded logits before it prefer another one.
+/// Returns the first read token that differs from the one preferred by the recorded logits before it.
 fn other_choice(dump: &Dump) -> Result<Option<String>> {
     let manifest = &dump.manifest;
     if manifest.input.decode == DecodeMode::Forced {

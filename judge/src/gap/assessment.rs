@@ -22,9 +22,9 @@ use super::value_counts::ValueCounts;
 use crate::error::Result;
 use crate::verdict::Verdict;
 
-/// Fewest informative tokens that pass.
+/// Minimum number of informative tokens for a pass.
 const LEAST_INFORMATIVE: usize = 100;
-/// Number of sequences listed as the worst ones.
+/// Number of sequences in the list of the worst ones.
 const WORST: usize = 5;
 
 /// Facts about the two sides that their files need not state.
@@ -32,11 +32,11 @@ const WORST: usize = 5;
 pub struct GapOptions {
     /// Types of the arithmetic of rollout and trainer.
     pub dtypes: [Option<String>; 2],
-    /// Ratios farther than this from 1 are clipped.
+    /// Importance ratios that differ from 1 by more than this are clipped.
     pub clip: f64,
     /// True if both sides are columns of one file.
     pub is_one_file: bool,
-    /// True if the points of the HTML page are gathered.
+    /// True if points for the figures of the HTML page are collected.
     pub has_figure: bool,
 }
 
@@ -48,37 +48,37 @@ pub struct GapAssessment {
     pub verdict: Verdict,
     /// One sentence about the whole difference.
     pub sentence: String,
-    /// Findings, the cause first.
+    /// Findings, the one that names the cause first.
     pub findings: Vec<GapFinding>,
     /// Types of the arithmetic, as given or stated in the files.
     pub dtypes: [Option<String>; 2],
     /// Number of sequences that were compared.
     pub sequences: usize,
-    /// Sequences without a partner.
+    /// Numbers of sequences that have no partner, or one at another index.
     pub join: JoinCounts,
     /// Counts of tokens and of invalid values.
     pub values: ValueCounts,
-    /// Tokens in which logit errors are visible: other tokens have some probability.
+    /// Number of tokens in which logit errors are visible, because other tokens have some probability.
     pub(crate) informative: usize,
-    /// Tokens beyond the memory limit, left out of scale and patterns.
+    /// Number of tokens above the memory limit, which the tests of scale and patterns skip.
     pub(crate) not_tested: usize,
     /// Root mean square difference of the log-odds.
     pub scale: f64,
-    /// Root mean square difference of the log-odds in the middle sequence.
+    /// Root mean square difference of the log-odds in the median sequence.
     pub(crate) typical_scale: f64,
-    /// Largest scale that rounding gives in these types.
+    /// Largest scale of differences that rounding causes in these types.
     pub(crate) rounding_scale: Option<f64>,
     /// Share of the squared differences that rounding explains.
     pub explained: f64,
-    /// Effect on training.
+    /// Effect of the differences on training.
     pub training: Option<TrainingEffect>,
     /// Agreement of the experts, if both sides have routing replay data.
     pub experts: Option<RouteEffect>,
-    /// Comparison with our engine that uses the side's own experts.
+    /// Comparison with our engine while it computes with the side's own experts.
     pub replay: Option<RouteReplay>,
     /// Scales by probability and position.
     pub(crate) classes: Vec<TokenClass>,
-    /// Sequences with the largest scales: index, scale.
+    /// Sequences with the largest scales, as (index, scale).
     pub(crate) worst_sequences: Vec<(usize, f64)>,
     /// Points and tokens for the HTML page, if they were asked for.
     #[serde(skip)]
@@ -101,7 +101,7 @@ pub fn assess(mut join: SequenceJoin, options: &GapOptions) -> Result<GapAssessm
     Ok(tally.assessment(join.counts()))
 }
 
-/// Everything that is gathered while the pairs are read.
+/// Everything that is collected while the pairs of sequences are read.
 pub struct PairTally {
     sample: TokenSample,
     values: ValueCounts,
@@ -111,7 +111,7 @@ pub struct PairTally {
     /// True for the sides whose type the command line states, for all sequences.
     has_given_dtype: [bool; 2],
     has_mixed_dtypes: bool,
-    /// Number of sequences whose sides state different lengths of the prompt.
+    /// Number of sequences for which the two sides state different prompt lengths.
     other_prompt: usize,
     is_one_file: bool,
     has_figure: bool,
@@ -156,7 +156,7 @@ impl PairTally {
         self.other_prompt += usize::from(pair.has_other_prompt);
     }
 
-    /// Judges the pairs.
+    /// Makes the verdict on all pairs of sequences that were added.
     pub fn assessment(self, join: JoinCounts) -> GapAssessment {
         let scale = self.scale();
         let grids = [
@@ -202,8 +202,8 @@ impl PairTally {
         found
     }
 
-    /// Judges the tokens without known flips of experts alone. If flips can cause the first finding, returns the faults
-    /// that remain, or `flipped-experts` if none remain; otherwise returns the findings unchanged.
+    /// Judges only the tokens without known flips of experts. If flips can cause the first finding, returns the faults
+    /// that remain, or `flipped-experts` if none remains. Otherwise returns the findings unchanged.
     fn without_flips(
         &self,
         findings: Vec<GapFinding>,
@@ -291,7 +291,7 @@ impl PairTally {
         found
     }
 
-    /// Returns findings about data that is missing.
+    /// Returns findings about missing data.
     fn doubts(&self, join: JoinCounts, informative: usize) -> Vec<GapFinding> {
         let mut found = Vec::new();
         let alone = join.only_rollout + join.only_trainer;
@@ -331,7 +331,7 @@ impl PairTally {
         found
     }
 
-    /// Returns the reason why tokens were not compared, or perhaps not as they should be.
+    /// Returns the reason why some tokens were not compared, or may have been compared wrongly.
     fn lost_coverage(&self) -> Option<String> {
         let [rollout, trainer] = self.values.only;
         match () {
@@ -364,9 +364,9 @@ impl PairTally {
 }
 
 impl GapAssessment {
-    /// Joins two assessments: one with our engine's choices of experts, one with the side's own choices. If other
-    /// experts, as few as rounding flips, explain most of the gap, a fail becomes inconclusive, not a pass: a wrong router
-    /// also flips experts.
+    /// Joins two assessments: one with our engine's choices of experts, and one with the side's own choices. If other
+    /// experts explain most of the gap, and are as few as rounding flips, a fail becomes inconclusive. It does not
+    /// become a pass, because a wrong router also flips experts.
     #[must_use]
     pub fn with_replay(self, replayed: Self, replay: RouteReplay) -> Self {
         let replay = replay.with_scales(self.scale, replayed.scale);

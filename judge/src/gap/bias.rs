@@ -1,4 +1,4 @@
-//! One side's log-probabilities are larger on average.
+//! Finds a side whose log-probabilities are larger on average.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use super::finding::GapFinding;
 use super::pair_view::PairView;
 use super::token_sample::ScoredToken;
 
-/// Largest mean difference of unbiased runs, relative to the root mean square difference.
+/// Largest mean difference of runs without a bias, relative to the root mean square difference.
 const BIAS: f64 = 0.25;
-/// A bias is a mean difference that exceeds the largest one of unbiased runs by more than this many standard errors,
-/// which are computed over sequences.
+/// Number of standard errors, computed over sequences, by which a mean difference must exceed that of runs without
+/// a bias to count as a bias.
 const SIGMAS: f64 = 5.0;
 
-/// Finds a mean difference that rounding cannot cause: rounding shifts the mean only by the KL divergence of the
+/// Finds a mean difference that rounding cannot cause. Rounding shifts the mean only by the KL divergence of the
 /// tokens.
 pub(super) fn bias(pair: &PairView) -> Option<GapFinding> {
     let deltas = |range: Range<usize>| pair.sample.tokens[range].iter().map(ScoredToken::delta);

@@ -16,7 +16,7 @@ pub(super) struct ChangePoint {
 
 impl ChangePoint {
     /// Finds the most likely step of the root mean square. Each group is a sum of squares and the number of its terms.
-    /// A step has at least `least` values before and after it; `None` if there is no such index.
+    /// There must be at least `least` values before and after the step; `None` if no index satisfies this.
     pub(super) fn of(groups: &[(f64, usize)], least: usize) -> Option<Self> {
         let (all, count) =
             groups.iter().fold((0.0, 0), |(sum, count), group| (sum + group.0, count + group.1));

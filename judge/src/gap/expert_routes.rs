@@ -78,7 +78,7 @@ impl ExpertRoutes {
         self.experts.len() / self.width()
     }
 
-    /// Returns the number of layers with experts, and of experts that each token chooses.
+    /// Returns the number of layers with experts, and the number of experts that each token chooses.
     pub fn shape(&self) -> [usize; 2] {
         [self.layers, self.used]
     }
@@ -99,7 +99,7 @@ impl ExpertRoutes {
         Ok(())
     }
 
-    /// Cuts right padding.
+    /// Removes the padding after the last token.
     pub(super) fn truncate(&mut self, tokens: usize) {
         self.experts.truncate(tokens.saturating_mul(self.width()));
     }

@@ -26,14 +26,14 @@ impl PolicySide {
         }
     }
 
-    /// Returns true unless a field's name says that it belongs to the other side.
+    /// Returns true unless a field's name shows that the field belongs to the other side.
     pub(crate) fn owns(self, name: &str) -> bool {
         name.strip_prefix(self.other().name()).is_none_or(|rest| !rest.starts_with('_'))
     }
 
-    /// Returns the names of this side's log-probabilities, the most specific ones first.
+    /// Returns the names of this side's log-probabilities, most specific first.
     ///
-    /// TRL 1.16.0, verl 0.9.1, OpenRLHF 0.11.2, NeMo-RL and slime of 2026.
+    /// Names are those of TRL 1.16.0, verl 0.9.1, OpenRLHF 0.11.2, NeMo-RL and slime of 2026.
     pub(crate) fn logprobs(self) -> &'static [&'static str] {
         match self {
             Self::Rollout => &[
@@ -71,17 +71,17 @@ pub enum SequenceField {
     CompletionLength,
     /// Number of tokens without padding.
     Length,
-    /// Ones at the tokens that are scored.
+    /// Mask with ones at the tokens that are scored.
     Mask,
-    /// Divisor of the logits.
+    /// Temperature: divisor of the logits.
     Temperature,
-    /// Training step of the weights.
+    /// Version: training step of the weights.
     Version,
     /// Type of the side's arithmetic.
     Dtype,
     /// Experts that the side chose for each token and layer.
     Routes,
-    /// Experts for the prompt, if `Routes` has those of the completion.
+    /// Experts for the prompt, if `Routes` contains only those for the completion.
     PromptRoutes,
 }
 
@@ -122,7 +122,7 @@ impl SequenceField {
         }
     }
 
-    /// Returns the number of nested lists.
+    /// Returns the nesting depth of lists in the field.
     pub(crate) fn depth(self) -> u8 {
         match self {
             Self::Tokens | Self::Prompt | Self::Completion | Self::Mask => 1,

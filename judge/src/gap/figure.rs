@@ -19,7 +19,7 @@ pub struct GapFigure {
     points: Vec<[f64; 4]>,
     /// Index and scale of evenly spaced sequences.
     sequences: Vec<(usize, f64)>,
-    /// Tokens with the largest differences in units of rounding.
+    /// Tokens with the largest differences, in units of rounding.
     pub worst: Vec<FarToken>,
 }
 

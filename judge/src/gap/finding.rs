@@ -7,19 +7,19 @@ use crate::verdict::Verdict;
 /// A finding about a pair of files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GapFinding {
-    /// Name of the cause or of the structure.
+    /// Name of the cause, or of the structure of the differences.
     pub cause: &'static str,
     /// One sentence with the numbers.
     pub(crate) text: String,
     /// Further values by name, such as the temperature.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub values: serde_json::Map<String, serde_json::Value>,
-    /// Indices of the affected sequences, if not all are.
+    /// Indices of the affected sequences. Empty if all are affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sequences: Vec<usize>,
-    /// Share of the squared differences at the finding's place.
+    /// Share of the squared differences that belongs to the tokens of the finding.
     pub(crate) share: f64,
-    /// Fail, or inconclusive if a correct engine can cause it.
+    /// Fail, or inconclusive if a correct engine may also cause the finding.
     #[serde(serialize_with = "verdict_name")]
     pub(crate) verdict: Verdict,
 }
@@ -35,7 +35,7 @@ impl GapFinding {
         Self { cause, text, values, sequences: Vec::new(), share: 1.0, verdict: Verdict::Fail }
     }
 
-    /// Creates a finding that decides nothing.
+    /// Creates a finding that makes the verdict inconclusive.
     pub(super) fn doubt(cause: &'static str, text: String) -> Self {
         Self { verdict: Verdict::Inconclusive, ..Self::fault(cause, text) }
     }
@@ -45,18 +45,19 @@ impl GapFinding {
         self
     }
 
-    /// Multiplies the finding's share by `part`, the share of all squared differences at the tokens that were judged.
+    /// Multiplies the finding's share by `part`, the share of all squared differences that belongs to the judged
+    /// tokens.
     pub(super) fn within(self, part: f64) -> Self {
         Self { share: self.share * part, ..self }
     }
 
-    /// Sets the place.
+    /// Sets the sequences and the share of squared differences.
     pub(super) fn at(self, sequences: Vec<usize>, share: f64) -> Self {
         Self { sequences, share, ..self }
     }
 }
 
-/// Lists indices for a message, at most six.
+/// Lists at most six indices for a message.
 pub(super) fn listed(indices: &[usize]) -> String {
     let shown = indices.iter().take(6).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if indices.len() > 6 { format!("{shown}, …") } else { shown }

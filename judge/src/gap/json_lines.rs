@@ -25,12 +25,12 @@ pub(super) struct JsonLines {
     number: usize,
 }
 
-/// Names of a side's fields; those of its log-probabilities with the best one first.
+/// Names of a side's fields. The names of its log-probabilities are sorted, best first.
 #[derive(Clone, Debug)]
 pub(super) struct SideNames {
     side: PolicySide,
     logprobs: Vec<String>,
-    /// True if the file has the other side, too.
+    /// True if the file also contains the other side.
     has_both_sides: bool,
 }
 
@@ -48,8 +48,8 @@ impl SideNames {
         self.logprobs.iter().position(|known| known == name)
     }
 
-    /// Returns the field with a name, if it is this side's. In a file of both sides, experts without a side's name are the
-    /// rollout's.
+    /// Returns the field with a name, if it is this side's. In a file with both sides, experts whose name mentions no
+    /// side belong to the rollout.
     pub(super) fn field(&self, name: &str) -> Option<SequenceField> {
         let is_of_rollout =
             |field: &SequenceField| field.depth() == 3 && self.has_both_sides && !self.is_own(name);
@@ -57,7 +57,7 @@ impl SideNames {
         SequenceField::named(name).filter(|field| self.side.owns(name) && !is_others(field))
     }
 
-    /// Returns true if a field's name says that it is this side's alone. Such a field is better than one without a side.
+    /// Returns true if a field's name mentions this side. Such a field is preferred to one that mentions no side.
     pub(super) fn is_own(&self, name: &str) -> bool {
         !self.side.other().owns(name)
     }

@@ -1,7 +1,7 @@
 //! The error model: how far rounding moves a log-probability.
 //!
 //! A softmax gives log p = z - lse(z). Rounding moves each logit by noise of standard deviation s. The log-odds
-//! log(p / (1 - p)) = z - lse(logits of the other tokens) then move by noise between s and sqrt(2)·s, whatever p is.
+//! log(p / (1 - p)) = z - lse(logits of the other tokens) then move by noise between s and sqrt(2)·s, for every p.
 //! The last operations add errors that do not shrink with 1 - p: the rounding of z and lse, and of the stored
 //! number. Their size in log-odds is divided by 1 - p.
 
@@ -22,16 +22,16 @@ pub(crate) struct StorageError {
     pub(crate) relative: f64,
 }
 
-/// Scales differences so that rounding gives them one standard deviation.
+/// Scales differences so that rounding gives them a standard deviation of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogprobError {
-    /// Standard deviation of the log-odds that is compared with the storage error.
+    /// Standard deviation of the log-odds, to compare with the storage error.
     scale: f64,
     storage: StorageError,
 }
 
 impl LogprobError {
-    /// Creates the model of a type. Without a type, the scale of the differences themselves is used.
+    /// Creates the model for a type. Without a type, uses the scale of the differences themselves.
     pub(super) fn new(sample: &TokenSample, scale: Option<LogOddsScale>, storage: StorageError) -> Self {
         let own = || {
             median(
@@ -46,12 +46,12 @@ impl LogprobError {
         Self { scale, storage }
     }
 
-    /// Returns the difference of the log-odds, less where storage errors dominate.
+    /// Returns the difference of the log-odds, reduced where storage errors dominate.
     pub(crate) fn scaled(&self, token: &ScoredToken) -> f64 {
         log_odds(token, self.storage.absolute) * self.share(token)
     }
 
-    /// Returns true if logit errors are visible in a token: its storage error is smaller.
+    /// Returns true if logit errors are visible in a token, because its storage error is smaller.
     pub(crate) fn is_informative(&self, token: &ScoredToken) -> bool {
         self.share(token) > std::f64::consts::FRAC_1_SQRT_2
     }
@@ -71,13 +71,13 @@ impl LogprobError {
     }
 }
 
-/// Returns the difference of the log-odds, rollout - trainer. `least` is the smallest visible probability of all
-/// other tokens.
+/// Returns the difference of the log-odds, rollout - trainer. `least` is the smallest probability of all other
+/// tokens that the types can represent.
 pub(crate) fn log_odds(token: &ScoredToken, least: f64) -> f64 {
     log_odds_of(token.rollout, least) - log_odds_of(token.trainer, least)
 }
 
-/// Returns log(p / (1 - p)), with 1 - p of at least `least`.
+/// Returns log(p / (1 - p)), where 1 - p is at least `least`.
 pub(crate) fn log_odds_of(logprob: f32, least: f64) -> f64 {
     let logprob = f64::from(logprob).min(0.0);
     logprob - (-logprob.exp_m1()).max(least.max(LEAST_REST)).ln()
@@ -105,7 +105,7 @@ impl StorageError {
     /// Error of f32 log-probabilities.
     pub const F32: Self = Self { absolute: F32_ERROR, relative: 1.2e-7 };
 
-    /// Returns both errors together.
+    /// Returns the storage error of two independent roundings.
     pub(crate) fn with(self, other: Self) -> Self {
         Self { absolute: self.absolute.hypot(other.absolute), relative: self.relative.hypot(other.relative) }
     }

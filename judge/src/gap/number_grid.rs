@@ -4,9 +4,9 @@ use super::finding::GapFinding;
 use super::logprob_error::StorageError;
 use super::rounding_scales::LogOddsScale;
 
-/// Number of values that are looked at.
+/// Maximum number of values that are examined.
 const MOST: usize = 200_000;
-/// Fewest different values that prove a grid.
+/// Minimum number of different values that prove a grid.
 const LEAST: usize = 16;
 
 /// The set of numbers that a side's log-probabilities are rounded to.
@@ -14,14 +14,14 @@ const LEAST: usize = 16;
 pub(crate) enum NumberGrid {
     /// Multiples of a power of ten.
     Decimals(u32),
-    /// Numbers of bf16; the smallest one that is not 0.
+    /// The numbers of bf16, with the smallest nonzero value.
     Bf16(f64),
-    /// Numbers of f16; the smallest one that is not 0.
+    /// The numbers of f16, with the smallest nonzero value.
     F16(f64),
 }
 
 impl NumberGrid {
-    /// Returns the coarsest grid on which all values are. `None` if they have the digits of f32.
+    /// Returns the coarsest grid that contains all values. `None` if the values have the precision of f32.
     pub(crate) fn of(values: impl Iterator<Item = f32>) -> Option<Self> {
         let mut values: Vec<f32> = values.filter(|value| *value != 0.0).take(MOST).collect();
         values.sort_by(f32::total_cmp);
@@ -52,7 +52,7 @@ impl NumberGrid {
         }
     }
 
-    /// Describes the grid.
+    /// Returns the name of the grid for messages.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Decimals(1) => "1 decimal".to_owned(),
@@ -63,8 +63,8 @@ impl NumberGrid {
     }
 }
 
-/// Returns the absolute error of a difference z - lse in a short type: its smallest result is one step of
-/// the smaller operand.
+/// Returns the absolute error of a difference z - lse that is computed in a short type. Its smallest possible
+/// nonzero result is one step of the smaller operand.
 fn absolute(least: f64) -> f64 {
     if least > 1e-4 { 2.0 * least } else { 0.0 }
 }
@@ -75,7 +75,7 @@ fn has_decimals(value: f32, digits: u32) -> bool {
     (scaled - scaled.round()).abs() <= scaled.abs() * 1e-7
 }
 
-/// Finds values of a shorter type than the stated one, or with few decimals.
+/// Finds values of a shorter type than stated, or with few decimals.
 pub(super) fn coarse(dtypes: &[Option<String>; 2], grids: [Option<NumberGrid>; 2]) -> Option<GapFinding> {
     for (side, grid) in grids.into_iter().enumerate() {
         let name = ["rollout", "trainer"][side];

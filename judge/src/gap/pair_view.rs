@@ -6,15 +6,15 @@ use super::logprob_error::{LogprobError, median};
 use super::rounding_scales::LogOddsScale;
 use super::token_sample::{SampleSequence, ScoredToken, TokenSample};
 
-/// A sample of tokens, their scaled differences, and the size of rounding.
+/// A sample of tokens with their scaled differences, and the expected size of rounding.
 pub(super) struct PairView<'s> {
     pub(crate) sample: &'s TokenSample,
     pub(crate) error: LogprobError,
-    /// Size of rounding in the stated types.
+    /// Scale of rounding differences for the types that the files state.
     pub(crate) scale: Option<LogOddsScale>,
     /// Scaled difference of each token.
     pub(crate) scaled: Vec<f64>,
-    /// Root mean square of the scaled differences of the middle sequence.
+    /// Root mean square of the scaled differences in the median sequence.
     pub(crate) typical: f64,
 }
 
@@ -42,19 +42,19 @@ impl<'s> PairView<'s> {
         rms(&self.scaled)
     }
 
-    /// Returns true if a difference is within a few standard deviations of the largest rounding.
+    /// Returns true if a difference is within a few standard deviations of the largest rounding scale.
     pub(super) fn is_rounding(&self, token: &ScoredToken) -> bool {
         token.delta().abs() <= 6.0 * self.error.sigma(token, self.limit())
     }
 
-    /// Returns the largest mean difference that the rounding of one step, the same for all tokens, can give.
+    /// Returns the largest mean difference that can result if all tokens have the same rounding error of one step.
     pub(super) fn largest_bias(&self) -> f64 {
         let sigma = |token: &ScoredToken| self.error.sigma(token, self.limit()).powi(2);
         let square: f64 = self.sample.tokens.iter().map(sigma).sum();
         0.5 * (square / self.sample.tokens.len().max(1) as f64).sqrt()
     }
 
-    /// Returns the share of the squared differences in some tokens.
+    /// Returns the share of the squared differences that belongs to some tokens.
     pub(super) fn share(&self, is_there: impl Fn(usize) -> bool) -> f64 {
         let square = |index: usize| self.sample.tokens[index].delta().powi(2);
         let all: f64 = (0..self.sample.tokens.len()).map(square).sum();
@@ -62,7 +62,7 @@ impl<'s> PairView<'s> {
         if all > 0.0 { there / all } else { 0.0 }
     }
 
-    /// Returns the share of the squared differences in ranges of tokens.
+    /// Returns the share of the squared differences that belongs to ranges of tokens.
     pub(super) fn share_of(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> f64 {
         let mut is_there = vec![false; self.sample.tokens.len()];
         ranges.into_iter().for_each(|range| is_there[range].fill(true));

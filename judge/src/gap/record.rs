@@ -5,13 +5,13 @@ use super::expert_routes::ExpertRoutes;
 /// A sequence of tokens with one side's log-probabilities.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceRecord {
-    /// Token ids; empty if the file has none.
+    /// Token ids. Empty if the file has none.
     pub(crate) tokens: Vec<u32>,
-    /// Log-probability of each token. NaN marks a token that is not scored.
+    /// Log-probability of each token. NaN for a token that is not scored.
     pub(crate) logprobs: Vec<f64>,
     /// Number of tokens of the prompt, if stated.
     pub(crate) prompt_length: Option<usize>,
-    /// Stated divisor of the logits.
+    /// Temperature that the file states: the divisor of the logits.
     pub(crate) temperature: Option<f64>,
     /// Stated training step of the weights.
     pub(crate) version: Option<i64>,
@@ -29,7 +29,7 @@ pub(super) struct StatedSequence {
     pub(crate) tokens: Option<Vec<u32>>,
     pub(crate) prompt: Option<Vec<u32>>,
     pub(crate) completion: Option<Vec<u32>>,
-    /// `None` is a token that is not scored.
+    /// Log-probabilities. `None` for a token that is not scored.
     pub(crate) logprobs: Vec<Option<f64>>,
     pub(crate) mask: Option<Vec<bool>>,
     pub(crate) prompt_length: Option<usize>,
@@ -38,15 +38,15 @@ pub(super) struct StatedSequence {
     pub(crate) version: Option<i64>,
     pub(crate) dtype: Option<String>,
     pub(crate) routes: Option<ExpertRoutes>,
-    /// Experts for the prompt, if `routes` has those of the completion.
+    /// Experts for the prompt, if `routes` contains only those for the completion.
     pub(crate) prompt_routes: Option<ExpertRoutes>,
 }
 
-/// The problem with a field of a sequence: its name, and the value with the expected one.
+/// The problem with a field of a sequence: the field's name, and the value with the expected one.
 #[derive(Debug)]
 pub(super) struct FieldProblem(pub &'static str, pub String);
 
-/// Returns the token id of a stored number; `u32::MAX` for negative ids, with which some libraries pad.
+/// Returns the token id for a stored number. Negative ids, with which some libraries pad, become `u32::MAX`.
 pub(super) fn token_id(value: f64) -> Option<u32> {
     match value as u32 {
         id if f64::from(id) == value => Some(id),
@@ -142,7 +142,7 @@ impl StatedSequence {
     }
 }
 
-/// Returns the position of the first log-probability: that of the first token, the second one, or the first one
+/// Returns the position of the first log-probability: that of the first token, the second token, or the first token
 /// of the completion.
 fn start(length: usize, logprobs: usize, prompt: Option<usize>) -> Result<usize, FieldProblem> {
     match (length.checked_sub(logprobs), prompt) {

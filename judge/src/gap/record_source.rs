@@ -1,4 +1,4 @@
-//! The sequences of one side, whatever the form of its file.
+//! The sequences of one side, read from a file in any supported form.
 
 use std::fs::File;
 use std::io::Read;

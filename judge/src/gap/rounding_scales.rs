@@ -1,18 +1,18 @@
-//! Sizes of rounding, measured with real pairs of each type.
+//! Expected size of rounding differences for each type, measured with real pairs of engines.
 
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-/// Pairs whose scale is up to this many times the largest measured one are explained by rounding.
+/// Factor on the largest measured scale up to which rounding explains the differences of a pair.
 const MARGIN: f64 = 1.25;
-/// Pairs whose scale is this many times the largest measured one are not explained by rounding.
+/// Factor on the largest measured scale from which rounding does not explain the differences of a pair.
 const EXCESS: f64 = 10.0;
 
-/// Size of rounding in a type, in log-odds.
+/// Expected size of rounding differences in a type, in log-odds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogOddsScale {
-    /// The largest scale that rounding is known to give, with a margin.
+    /// The largest scale that rounding is known to cause, with a margin.
     pub(crate) largest: f64,
     /// The scale above which rounding cannot explain the differences.
     pub(crate) excess: f64,
@@ -47,7 +47,7 @@ impl LogOddsScale {
         if one.largest >= other.largest { one } else { other }
     }
 
-    /// Returns the name of the finest type whose rounding gives a scale.
+    /// Returns the name of the finest type whose rounding can cause this scale.
     pub fn nearest(scale: f64) -> Option<String> {
         let mut fitting: Vec<_> =
             TABLE.dtype.iter().filter(|known| scale <= MARGIN * known.largest).collect();
@@ -55,11 +55,12 @@ impl LogOddsScale {
         fitting.first().map(|known| known.name.clone())
     }
 
-    /// Lists the types.
+    /// Returns the names of the types, separated by commas.
     pub fn names() -> String {
         TABLE.dtype.iter().map(|scale| scale.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 
-static TABLE: LazyLock<ScaleTable> =
-    LazyLock::new(|| toml::from_str(include_str!("rounding_scales.toml")).expect("the table ships"));
+static TABLE: LazyLock<ScaleTable> = LazyLock::new(|| {
+    toml::from_str(include_str!("rounding_scales.toml")).expect("a test parses the shipped table")
+});

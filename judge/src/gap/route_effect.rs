@@ -1,4 +1,4 @@
-//! The part of the differences at tokens whose experts differ.
+//! Effect of differing experts: the part of the differences at tokens whose experts differ.
 
 use serde::Serialize;
 
@@ -6,17 +6,18 @@ use super::finding::{GapFinding, counted};
 use super::pair_view::PairView;
 use super::token_route::{RouteAgreement, TokenRoute};
 
-/// Minimum share of the squared differences that other experts must account for to count as the reason.
+/// A different choice of experts is named as the reason if it explains at least this share of the squared differences.
 pub(super) const MOST_OF_GAP: f64 = 0.5;
-/// Largest share of choices that rounding flips. Between bf16 and f32, 2.1 and 3.5 % were measured; a wrong router flipped
-/// 86 % (`make_routes.py`).
+/// Largest share of choices that rounding may flip. Between bf16 and f32, 2.1 and 3.5 % were measured; a wrong
+/// router flipped 86 % (`make_routes.py`).
 pub(super) const MOST_FLIPPED: f64 = 0.2;
-/// Largest share of a sequence's choices that rounding flips: at most 19 % were measured, and at least 74 % with a wrong router.
+/// Largest share of a sequence's choices that rounding may flip. At most 19 % were measured, and at least 74 % with
+/// a wrong router.
 const MOST_OF_SEQUENCE: f64 = 0.5;
-/// Fewest choices of a sequence whose share of flips is judged.
+/// Minimum number of choices in a sequence whose share of flips is judged.
 const LEAST_CHOICES: usize = 16;
-/// Minimum number of sequences that contain tokens with the same experts. With fewer, a finding that other experts
-/// cannot cause is not excused. The tests for patterns need the same number.
+/// Minimum number of sequences with tokens whose experts are the same on both sides. With fewer such sequences, a
+/// finding that other experts cannot cause is still reported. The tests for patterns need the same number.
 const LEAST_SEQUENCES: usize = 8;
 /// Findings that other experts can cause in a correct engine.
 const CAUSED: [&str; 8] = [
@@ -35,29 +36,29 @@ const CAUSED: [&str; 8] = [
 pub(super) struct RouteCounts {
     choices: usize,
     other_choices: usize,
-    /// Number of sequences in which more choices differ than rounding flips.
+    /// Number of sequences in which more choices differ than rounding may flip.
     other_sequences: usize,
     pub(super) has_other_shape: bool,
 }
 
-/// Agreement of the experts, and its part of the differences.
+/// Agreement of the experts, and their effect on the differences.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteEffect {
-    /// Choices, one for each token and layer, that both sides have.
+    /// Number of choices that both sides have, one for each token and layer.
     pub(crate) choices: usize,
-    /// Choices of other experts.
+    /// Number of choices in which the sides chose different experts.
     pub(crate) other_choices: usize,
-    /// Sequences in which more choices differ than rounding flips.
+    /// Number of sequences in which more choices differ than rounding may flip.
     pub(crate) other_sequences: usize,
-    /// Compared tokens with other experts in at least one layer.
+    /// Number of compared tokens with different experts in at least one layer.
     pub other_tokens: usize,
     /// Share of the squared differences at `other_tokens`.
     pub other_share: f64,
-    /// Tokens with the same or unknown experts, after a token with others.
+    /// Number of tokens with the same or unknown experts that follow a token with different experts.
     pub(crate) later_tokens: usize,
     /// Share of the squared differences at `later_tokens`.
     pub(crate) later_share: f64,
-    /// Tokens whose experts, and the experts of all earlier tokens, are the same on both sides.
+    /// Number of tokens whose own experts, and those of all earlier tokens, are the same on both sides.
     pub(crate) same_tokens: usize,
     /// Root mean square difference of the log-odds of `same_tokens`.
     pub same_scale: f64,
@@ -119,8 +120,8 @@ impl RouteEffect {
         CAUSED.contains(&cause)
     }
 
-    /// Returns true if other experts can cause a finding that tokens with the same experts do not have.
-    /// `proven_in` is the number of sequences with such tokens, if enough of these tokens differ by rounding alone.
+    /// Returns true if other experts can cause a finding, because it does not occur at tokens with the same experts.
+    /// `proven_in` is the number of sequences with such tokens, if enough of these tokens differ only by rounding.
     pub(super) fn can_cause(&self, cause: &str, proven_in: Option<usize>) -> bool {
         let is_rare =
             self.other_choices as f64 <= MOST_FLIPPED * self.choices as f64 && self.other_sequences == 0;
@@ -130,8 +131,8 @@ impl RouteEffect {
         is_rare && holds_gap && (is_proven || Self::is_caused(cause))
     }
 
-    /// Returns the finding that the differences are at tokens with other experts. `is_proven` is true if enough tokens with
-    /// the same experts differ by rounding alone.
+    /// Returns the finding that the differences are at tokens with other experts. `is_proven` is true if enough tokens
+    /// with the same experts differ only by rounding.
     pub(super) fn finding(&self, is_proven: bool) -> GapFinding {
         let others = match is_proven {
             true => {

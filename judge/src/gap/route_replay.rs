@@ -1,18 +1,18 @@
-//! A side against our engine, which computes with the side's choices of experts.
+//! Comparison of a side with our engine, which computes with the side's choices of experts.
 
 use serde::Serialize;
 
 use super::finding::GapFinding;
 use super::route_effect::{MOST_FLIPPED, MOST_OF_GAP};
 
-/// A side's choices of experts against those of our engine, each from the same hidden states.
+/// Comparison of a side's choices of experts with those of our engine, both made from the same hidden states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RouteReplay {
     /// Choices, one for each token and layer.
     pub choices: usize,
     /// Choices that differ from those of our engine.
     pub other_choices: usize,
-    /// Largest difference between the score of our engine's expert and that of the side's expert in its place.
+    /// Largest difference in score between the expert that our engine chose and the one that the side chose instead.
     pub largest_gap: f64,
     /// Root mean square difference of the log-odds with the side's experts.
     pub scale: f64,
@@ -28,24 +28,24 @@ impl RouteReplay {
         self.largest_gap = self.largest_gap.max(other.largest_gap);
     }
 
-    /// Sets the effect of the side's experts.
+    /// Sets the scales of the differences with and without the side's experts.
     pub(super) fn with_scales(self, own: f64, replayed: f64) -> Self {
         let explained = 1.0 - (replayed / own.max(f64::MIN_POSITIVE)).powi(2);
         Self { scale: replayed, explained: explained.max(0.0), ..self }
     }
 
-    /// Returns true if other experts, as few as rounding flips, explain most of the gap.
+    /// Returns true if other experts explain most of the gap, and are as few as rounding may flip.
     pub(super) fn is_excuse(&self) -> bool {
         let is_rare = self.other_choices as f64 <= MOST_FLIPPED * self.choices as f64;
         self.other_choices > 0 && is_rare && self.explained >= MOST_OF_GAP
     }
 
-    /// Returns the finding that a side computes as the model does with other experts.
+    /// Returns the finding that a side computes correctly, but with other experts than the model chooses.
     pub(super) fn finding(&self) -> GapFinding {
         GapFinding::doubt("flipped-experts", self.sentence()).at(Vec::new(), self.explained)
     }
 
-    /// Returns the finding that a side's log-probabilities are not those of its experts.
+    /// Returns the finding that a side's log-probabilities do not follow from its stated experts.
     pub(super) fn contradiction(&self) -> GapFinding {
         let text = format!(
             "the side's log-probabilities fail against the model only with the side's routed_experts ({}): these \

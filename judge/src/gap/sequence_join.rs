@@ -1,4 +1,4 @@
-//! Pairs of sequences: the two sides read in step, matched by their tokens.
+//! Pairs of sequences. The files of the two sides are read in parallel, and sequences are matched by their tokens.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +9,8 @@ use super::record::SequenceRecord;
 use super::record_source::RecordSource;
 use crate::error::{Error, Result};
 
-/// Maximum number of tokens that wait for their partner. Eight experts of a token count as one more.
+/// Maximum number of tokens in sequences that wait for their partner. Eight experts of a token count as one more
+/// token.
 const MOST_WAITING: usize = 64_000_000;
 
 /// A sequence with the log-probabilities of both sides.
@@ -37,7 +38,7 @@ pub struct SequencePair {
     pub has_other_prompt: bool,
 }
 
-/// Sequences that have no partner, and those found at another index.
+/// Numbers of sequences without a partner, and with a partner at another index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JoinCounts {
     /// Sequences of the rollout without a partner.
@@ -48,7 +49,7 @@ pub struct JoinCounts {
     pub at_other_index: usize,
 }
 
-/// Reads two files in step. A sequence waits until the other file has one with the same tokens.
+/// Reads two files in parallel. A sequence waits until the other file has one with the same tokens.
 pub struct SequenceJoin {
     sources: [RecordSource; 2],
     waiting: [HashMap<u64, VecDeque<(usize, SequenceRecord)>>; 2],
@@ -126,7 +127,7 @@ impl SequenceJoin {
         Ok(())
     }
 
-    /// Looks for the partner of a sequence, or lets it wait.
+    /// Looks for the partner of a sequence. If there is none yet, the sequence waits.
     fn meet(&mut self, side: usize, index: usize, record: SequenceRecord) {
         let key = key(&record.tokens);
         let other = self.waiting[1 - side].get_mut(&key);
@@ -148,7 +149,7 @@ impl SequenceJoin {
     }
 }
 
-/// Returns the number of tokens, with the memory of their experts.
+/// Returns the number of tokens, including the memory of their experts.
 fn waiting_size(record: &SequenceRecord) -> usize {
     record.logprobs.len() + record.routes.as_ref().map_or(0, |routes| routes.len() / 8)
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{Arrays, EscapedText};
 use crate::view::View;
 
-/// Reader of a batch of tensors, one sequence in a row.
+/// Reader of a batch of tensors, with one sequence per row.
 pub(super) struct TensorBatch {
     path: PathBuf,
     logprobs: View<'static>,
@@ -198,7 +198,7 @@ impl TensorBatch {
 }
 
 impl StatedSequence {
-    /// Cuts right padding.
+    /// Shortens a sequence to `length` tokens, which removes right padding.
     fn cut(&mut self, length: usize) -> Result<(), String> {
         let tokens = self.tokens.as_ref().map_or(self.logprobs.len(), Vec::len);
         let Some(padding) = tokens.checked_sub(length) else {

@@ -5,30 +5,31 @@ use super::sequence_join::SequencePair;
 /// Agreement of both sides' experts at a token. Its log-probability is computed from the token before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TokenRoute {
-    /// A side has no data for this token or an earlier one, and no earlier token has experts that are known to differ.
+    /// A side has no data for this token or an earlier one, and no earlier token has known different experts.
     #[default]
     Unknown,
-    /// All experts are the same, here and before.
+    /// All experts are the same, at this token and all earlier ones.
     Same,
-    /// Experts of an earlier token differ, and so do its keys and values. The token's own experts are the same or unknown.
+    /// Experts of an earlier token differ, so its keys and values differ too. The token's own experts are the same or
+    /// unknown.
     Later,
     /// Experts differ in at least one layer.
     Other,
 }
 
 impl TokenRoute {
-    /// Returns true if no known flip of experts can change the token: the experts are the same, or unknown.
+    /// Returns true if no known flip of experts affects the token: its experts are the same, or unknown.
     pub(super) fn is_unflipped(self) -> bool {
         matches!(self, Self::Same | Self::Unknown)
     }
 }
 
-/// Agreement of a pair of sequences.
+/// Agreement of the experts that the two sides chose in a pair of sequences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RouteAgreement {
     /// Agreement at each token; empty if a side has no data.
     pub(super) tokens: Vec<TokenRoute>,
-    /// Choices, one for each token and layer, that both sides have, and those that differ.
+    /// Two numbers, counted over tokens and layers: choices that both sides have, and choices that differ.
     pub(super) choices: usize,
     pub(super) other_choices: usize,
     /// True if the sides have different numbers of layers or experts.

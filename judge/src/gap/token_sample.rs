@@ -1,13 +1,13 @@
-//! The compared tokens in memory, for tests that look at all of them at once.
+//! The compared tokens in memory, for tests that need all of them at once.
 
 use std::ops::Range;
 
 use super::sequence_join::SequencePair;
 use super::token_route::{RouteAgreement, TokenRoute};
 
-/// Maximum number of tokens in memory: 136 MB with their routes. As many again are copied if experts differ.
+/// Maximum number of tokens in memory: 136 MB with their routes. The same amount is needed again if experts differ.
 const MOST_TOKENS: usize = 8_000_000;
-/// Maximum number of sequences whose place is kept.
+/// Maximum number of sequences whose token range is stored.
 const MOST_SEQUENCES: usize = 1_000_000;
 
 /// A compared token.
@@ -56,12 +56,12 @@ pub(crate) struct TokenSample {
     pub(super) routes: Vec<TokenRoute>,
     /// Sequences with at least one token that both sides score.
     pub(crate) sequences: Vec<SampleSequence>,
-    /// Number of tokens that did not fit.
+    /// Number of tokens above the memory limit.
     pub(crate) left_out: usize,
 }
 
 impl TokenSample {
-    /// Adds the tokens of a pair from its first completion token on.
+    /// Adds the tokens of a pair, starting with the first completion token.
     pub(super) fn add(&mut self, pair: &SequencePair, agreement: &RouteAgreement) {
         let from = self.tokens.len();
         let first = pair.prompt_length.unwrap_or(0);
@@ -94,7 +94,7 @@ impl TokenSample {
         }
     }
 
-    /// Returns the tokens with such routes.
+    /// Returns only the tokens with these kinds of routes.
     pub(super) fn with_routes(&self, are_such: impl Fn(TokenRoute) -> bool) -> Self {
         let mut found = Self { left_out: self.left_out, ..Self::default() };
         for sequence in &self.sequences {

@@ -19,11 +19,11 @@ pub(super) struct RatioSums {
 /// The effect of the differences on training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TrainingEffect {
-    /// Ratios farther than this from 1 are clipped.
+    /// Importance ratios that differ from 1 by more than this are clipped.
     pub(crate) clip: f64,
     /// Share of the tokens whose ratio is clipped.
     pub(crate) clip_fraction: f64,
-    /// Mean ratio; 1 if the tokens were sampled from the rollout's probabilities.
+    /// Mean ratio. It is 1 if the tokens were sampled from the rollout's probabilities.
     pub(crate) mean_ratio: f64,
     /// Effective sample size of the ratios, as a share of the tokens.
     pub(crate) effective_sample_size: f64,

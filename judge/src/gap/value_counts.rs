@@ -4,7 +4,7 @@ use super::field_names::PolicySide;
 use super::finding::{GapFinding, counted};
 use super::sequence_join::SequencePair;
 
-/// Largest log-probability that rounding gives, in any type.
+/// Largest log-probability that rounding can cause, in any type.
 const LARGEST: f64 = 0.02;
 
 /// Counts over all tokens of both sides.
@@ -12,19 +12,19 @@ const LARGEST: f64 = 0.02;
 pub struct ValueCounts {
     /// Tokens that both sides score.
     pub compared: usize,
-    /// Tokens before the prompt's end that both sides score, which are not compared.
+    /// Number of tokens of the prompt that both sides score. They are not compared.
     pub(crate) prompt: usize,
-    /// Tokens that only one side scores: the rollout, the trainer.
+    /// Numbers of tokens that only one side scores: the rollout, the trainer.
     pub(crate) only: [usize; 2],
-    /// Scored tokens that are NaN.
+    /// Numbers of scored tokens that are NaN, for each side.
     pub(crate) nan: [usize; 2],
-    /// Scored tokens with an infinite value.
+    /// Numbers of scored tokens with an infinite value, for each side.
     pub(crate) infinite: [usize; 2],
-    /// Scored tokens above 0.
+    /// Numbers of scored tokens above 0, for each side.
     pub(crate) positive: [usize; 2],
-    /// Scored tokens that are exactly 0.
+    /// Numbers of scored tokens that are exactly 0, for each side.
     pub(crate) zero: [usize; 2],
-    /// Tokens whose two values are identical.
+    /// Number of tokens whose two values are identical.
     pub(crate) identical: usize,
     #[serde(skip)]
     range: [Option<(f64, f64)>; 2],

@@ -47,8 +47,8 @@ impl ArrayLayout {
         self.axes.iter().map(|axis| axis.length).product()
     }
 
-    /// Returns the offsets of a value in the array and in the tap, with its token and key counted from the
-    /// layout's first.
+    /// Returns the offsets of a value in the array and in the tap. Its token and key are counted from the first ones of
+    /// the layout.
     pub(crate) fn at(&self, flat: usize) -> ValueIndices {
         let mut at = ValueIndices { theirs: self.theirs, ours: self.ours, token: 0, key: None };
         let mut rest = flat;
@@ -66,8 +66,8 @@ impl ArrayLayout {
         at
     }
 
-    /// Returns the three groups of a value: its row (token, or key in a cache), its position within the row,
-    /// and its vector along the tap's last axis.
+    /// Returns the three groups that a value belongs to: its row (token, or key in a cache), its position within the
+    /// row, and its vector along the tap's last axis.
     pub(crate) fn groups(&self, at: ValueIndices) -> [usize; 3] {
         let along = |axis: TapAxis| self.axes.iter().find(|one| one.axis == axis).map(|one| one.ours);
         let (row, stride) = match (along(TapAxis::Token), along(TapAxis::Key)) {
@@ -99,7 +99,7 @@ impl ArrayLayout {
     }
 }
 
-/// Indices of one value: its offsets in the array and in the tap, its token and its key.
+/// Indices of one value: its offsets in the array and in the tap, its token, and its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueIndices {
     pub(crate) theirs: usize,
@@ -108,8 +108,8 @@ pub(super) struct ValueIndices {
     pub(crate) key: Option<usize>,
 }
 
-/// Axes of a tap without those of length 1, the offset of the first value, and first row and row count if
-/// only some rows are used.
+/// Axes of a tap except those of length 1, the offset of the first value, and the first row and row count if only
+/// some rows are used.
 type TapAtoms = (Vec<AxisAtom>, usize, Option<(usize, usize)>);
 
 /// An axis of a tap that is not yet assigned to an axis of the array.

@@ -14,15 +14,15 @@ use crate::identify::sizes::AxisSizes;
 const MARGIN: f64 = 2.0;
 /// Largest accepted distance (relative L2 error) between an array and a site.
 const FAR: f64 = 0.5;
-/// Minimum number of values of an array that is accepted without being near a site. Noise of that many values
-/// has a distance below [`FAR`] with a probability of 1e-10, and a search makes millions of trials.
+/// Minimum number of values for an array that is accepted although no other site is near. Noise with this many
+/// values has a distance below [`FAR`] with a probability of 1e-10, and a search makes millions of trials.
 const FEWEST: usize = 32;
 /// Required ratio to the distance of the second-best site, if the error is larger than rounding to bf16.
 const CLEAR: f64 = 8.0;
 /// Errors below this limit count as equal: one unit in the last place of f32.
 const NOTHING: f64 = f32::EPSILON as f64;
 
-/// The assignment of arrays to taps.
+/// The search state that assigns arrays to taps.
 #[derive(Default)]
 pub(super) struct Assignment {
     /// Possible sites of each array, most likely first.
@@ -42,13 +42,13 @@ impl Assignment {
         Self { found, own, supposed: HashSet::new() }
     }
 
-    /// Returns the number of arrays that only rounding separates from a site.
+    /// Returns the number of arrays whose difference from a site is explained by rounding.
     pub(crate) fn count(&self) -> usize {
         self.own.iter().filter(|own| own.first().is_some_and(SiteMatch::is_honest)).count()
     }
 
-    /// Returns the assumptions for the next run: each site that no array matches within rounding, with the
-    /// array that is nearest to it.
+    /// Returns the assumptions for the next run: each site without an array that matches within rounding, and the array
+    /// nearest to the site.
     pub(crate) fn presumed(&self) -> HashMap<Site, (usize, SiteMatch)> {
         let one = |(index, own): (usize, &Vec<SiteMatch>)| match own.as_slice() {
             [one] if !one.is_honest() => Some((one.site, (index, one.clone()))),
@@ -77,8 +77,7 @@ impl Assignment {
         (0..self.own.len()).map(|index| self.is_open(index)).collect()
     }
 
-    /// Accepts an assumed array if the run with this assumption made other arrays match. Returns true if
-    /// accepted.
+    /// Accepts an assumed assignment of an array if it made other arrays match in a run. Returns true if accepted.
     pub(crate) fn takes(
         &mut self,
         arrays: &[FileArray],
@@ -176,7 +175,7 @@ impl Assignment {
         self.own.iter().enumerate().filter(|one| is_there(*one)).count()
     }
 
-    /// Returns true if the array at a site was assumed. A site with equal values is then also possible.
+    /// Returns true if the assignment of a site was assumed. Then another site with equal values is possible too.
     fn is_supposed(&self, site: Site) -> bool {
         let is_far = |index: usize, one: &SiteMatch| self.supposed.contains(&index) || !one.is_honest();
         let mut own = self.own.iter().enumerate();

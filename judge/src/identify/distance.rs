@@ -4,7 +4,7 @@ use crate::checkpoint::Point;
 use crate::identify::array_layout::{ArrayLayout, ValueIndices};
 use crate::identify::residual::Residual;
 
-/// Number of sampled values that decide if all values are compared.
+/// Number of sampled values, from which it is decided whether all values are compared.
 const SAMPLED: usize = 256;
 /// Relative residual above which two arrays count as unrelated, even with the best scale.
 const HOPELESS: f64 = 0.8;
@@ -16,8 +16,8 @@ const NO_SCALE: f64 = 0.02;
 /// Largest relative error of two roundings to bf16, the smallest type of stored activations: one rounding of
 /// the value, one of its inputs.
 pub(super) const ROUNDED: f64 = 1.0 / 256.0;
-/// Largest relative error of a correct engine. The shipped dumps, f16 and Q8_0 included, are within 0.003;
-/// 4-bit arithmetic has larger errors.
+/// Largest relative error of a correct engine. The shipped dumps, including f16 and Q8_0, are within 0.003; 4-bit
+/// arithmetic has larger errors.
 pub(super) const HONEST: f64 = 0.05;
 
 /// The distance between an array and a tap.
@@ -33,8 +33,8 @@ pub(super) struct TapDistance {
 }
 
 impl TapDistance {
-    /// Returns true if rounding explains the error: it is tiny, or it is as small as coarse arithmetic makes
-    /// it and has no pattern.
+    /// Returns true if rounding explains the error: it is tiny, or it has no pattern and is no larger than that of
+    /// coarse arithmetic.
     pub(crate) fn is_honest(&self) -> bool {
         self.rel_l2 <= ROUNDED || self.rel_l2 < HONEST && self.is_noise
     }
@@ -66,7 +66,8 @@ impl ProductSums {
         self.count += 1;
     }
 
-    /// Returns the distance without a scale if that is good enough, otherwise with the scale that fits best.
+    /// Returns the distance without a scale if it is small enough, otherwise the distance with the scale that fits
+    /// best.
     fn nearness(&self) -> Option<TapDistance> {
         let scale = self.both / self.ours;
         let is_something = self.theirs > 0.0 && self.ours > 0.0 && scale > 0.0;

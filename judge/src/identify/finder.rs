@@ -45,7 +45,7 @@ pub(super) struct Finder<'f> {
     pub(crate) presumed: &'f HashMap<Site, (usize, SiteMatch)>,
     /// True for each array that is not yet assigned to a tap.
     pub(crate) open: Vec<bool>,
-    /// Possible sites of each array.
+    /// Sites of our run that match each array.
     pub(crate) found: Vec<Vec<SiteMatch>>,
     /// All sites with their shapes.
     pub(crate) seen: Vec<(Site, Vec<usize>)>,
@@ -79,7 +79,7 @@ impl Finder<'_> {
 }
 
 impl Finder<'_> {
-    /// Raises the distance of a match to that of the operation's input, if the same array also matches the
+    /// If the array also matches the input of the site's operation, raises the distance of a match to that of the
     /// input. Examples are a cache, or RoPE in a model without RoPE. The second match is no further evidence.
     fn since_copied(&self, index: usize, site: Site, near: TapDistance) -> TapDistance {
         let is_input = |known: &SiteMatch| {

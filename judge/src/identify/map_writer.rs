@@ -139,7 +139,7 @@ fn kept(
     kept
 }
 
-/// The context of written rules.
+/// Facts about the run that all rules of a map need.
 struct RuleContext {
     passes: Vec<(usize, usize)>,
     tokens: usize,
@@ -272,7 +272,7 @@ fn grouped(identified: &[IdentifiedArray], ruled: &[ArrayRules]) -> Vec<RuleDefi
     grouped
 }
 
-/// Replaces the number in the name that is the layer by `{layer}`; `None` if no number is.
+/// Replaces the layer number in the name by `{layer}`; `None` if the name does not contain it.
 fn generalised(name: &str, rules: &[RuleDefinition]) -> Option<Vec<RuleDefinition>> {
     let layer = rules.first()?.layer.filter(|layer| rules.iter().all(|rule| rule.layer == Some(*layer)))?;
     let numbers = numbers_in(name);
@@ -307,7 +307,7 @@ fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
     numbers
 }
 
-/// Returns true if the pattern matches several arrays, and only arrays with the given names.
+/// Returns true if the pattern matches several of the given names, and no other array.
 fn is_of_these_alone(pattern: &Names, identified: &[IdentifiedArray], names: &[&str]) -> bool {
     let Names::One(written) = pattern else { return false };
     let Ok(pattern) = NamePattern::new(written) else { return false };

@@ -45,7 +45,7 @@ pub struct IdentifiedArray {
     pub places: Vec<ArraySite>,
     /// The nearest site, if no site is near enough.
     pub nearest: Option<ArraySite>,
-    /// Explanation of the result, if the values alone do not show it.
+    /// Explanation of the result, if the values alone are not enough to see it.
     pub because: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct ArraySite {
     pub of: Option<(ArrayPart, Vec<TapAxis>)>,
     /// RoPE pairing of the array, if it differs from the model's.
     pub pairing: Option<RopePairing>,
-    /// Scale from our values to the array's.
+    /// Factor by which our values are multiplied to match the array.
     pub scale: f64,
     /// Relative L2 error. Each operation starts from the file's own values where they were found.
     pub rel_l2: f64,
@@ -142,7 +142,7 @@ fn identified(
             values if values.iter().any(|value| value.is_nan()) => Some("contains NaN"),
             values if values.iter().all(|value| *value == 0.0) => Some("all zeros"),
             _ if settled.was_supposed(index) => Some(
-                "identified from later values: operations after this tap are correct if the array is this tap",
+                "identified from later values: if the array is this tap, the operations after the tap are correct",
             ),
             _ => None,
         };

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Minimum share of the error, relative to fitted noise, that must remain after fitting a pattern for the
-/// error to count as noise.
+/// Minimum share of the error, relative to fitted noise, that must remain after a pattern is fitted for the error
+/// to count as noise.
 const LEFT: f64 = 0.5;
 
 /// Error sums of the values in one row, one channel or one vector.
@@ -38,15 +38,15 @@ impl Residual {
         }
     }
 
-    /// Returns true if no factor and no offset per row, channel or vector explains half of the error. Returns
-    /// false if there are too few values to decide.
+    /// Returns true if no factor and no offset per row, channel or vector explains half of the error. Returns false if
+    /// there are too few values to decide.
     pub(crate) fn is_noise(&self) -> bool {
         let factor = |group: &ResidualGroup| (group.error_ours, group.ours);
         let offset = |group: &ResidualGroup| (group.error, group.count);
         self.groups.iter().all(|groups| self.is_left_by(groups, factor) && self.is_left_by(groups, offset))
     }
 
-    /// Returns true if fitting one number per group explains the error no better than it explains noise.
+    /// Returns true if fitting one number per group explains the error no better than it would explain noise.
     fn is_left_by(
         &self,
         groups: &HashMap<usize, ResidualGroup>,

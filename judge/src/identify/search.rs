@@ -20,7 +20,7 @@ const MOST_TRIALS: usize = 400;
 /// Maximum number of guesses to confirm by later values, one run each.
 const MOST_GUESSES: usize = 64;
 
-/// The data for a search.
+/// The arrays of the file and the settings of a search for their taps.
 pub(super) struct Search<'s> {
     pub(crate) numbers: &'s [FileArray],
     pub(crate) model: &'s dyn Model,
@@ -72,7 +72,7 @@ impl Search<'_> {
         Ok(settled)
     }
 
-    /// Confirms each guess whose removal makes fewer other arrays match.
+    /// Confirms each guess without which fewer other arrays match.
     fn confirm(&self, settled: &mut Assignment) -> Result<()> {
         let sizes = AxisSizes::of(&self.model.dimensions());
         let guesses = settled.guesses(&sizes);
@@ -138,7 +138,7 @@ impl Search<'_> {
     }
 }
 
-/// Returns a guess without its scale, if no engine would use such a scale.
+/// Returns a guess without its scale, if the scale is not one that an engine would use.
 fn as_read(one: &SiteMatch, sizes: &AxisSizes) -> SiteMatch {
     let scale = if sizes.is_meant(one.near.scale) { one.near.scale } else { 1.0 };
     SiteMatch { near: TapDistance { scale, ..one.near }, ..one.clone() }

@@ -22,8 +22,8 @@ impl AxisSizes {
         Self { heads, kv_heads: dimensions.kv_heads(), head_dim, pairing, roots }
     }
 
-    /// Returns true if an engine may apply this factor before or after it saves a value: the square root of a
-    /// model size, or a power of two. Dividing by any other factor in a map would hide a fault.
+    /// Returns true if an engine may apply this factor before or after it saves a value: the square root of a model
+    /// size, or a power of two. Dividing by any other factor in a map would hide a fault.
     pub(crate) fn is_meant(&self, scale: f64) -> bool {
         const WITHIN: f64 = 5e-3;
         let is_near = |known: f64| (scale / known - 1.0).abs() < WITHIN;

@@ -13,7 +13,7 @@ pub const LEAST: usize = 100;
 #[derive(Clone, Debug, Default)]
 pub struct TokenDivergences {
     chunks: Vec<Vec<PredictionDifference>>,
-    /// Number of base tokens for which Q has no prediction.
+    /// Number of base tokens for which the other side has no prediction.
     pub left_out: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct KldFigures {
     pub(crate) ppl: Estimate,
     /// Perplexity of the base.
     pub(crate) ppl_base: Estimate,
-    /// Correlation of the -log p of both sides.
+    /// Correlation between the -log p of both sides.
     pub(crate) correlation: f64,
     /// ln(PPL(other)/PPL(base)).
     pub(crate) ln_ratio: Estimate,
@@ -67,7 +67,7 @@ pub struct KldFigures {
 const KLD_PERCENTS: [f64; 10] = [100.0, 99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1, 0.0];
 const P_DIFF_PERCENTS: [f64; 12] = [100.0, 99.9, 99.0, 95.0, 90.0, 75.0, 25.0, 10.0, 5.0, 1.0, 0.1, 0.0];
 
-/// Sums over all tokens of a quantity and of its square, and the quantity's sum per chunk.
+/// Sums over all tokens of a quantity and of its square, and the sum of the quantity per chunk.
 struct Moments {
     count: usize,
     sum: f64,
@@ -77,7 +77,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// `squared` computes the square as llama-perplexity does, mostly in `f32`.
+    /// Computes the sums of a quantity. `squared` computes its square as llama-perplexity does, mostly in `f32`.
     fn of(
         tally: &TokenDivergences,
         value: impl Fn(&PredictionDifference) -> f64,

@@ -1,9 +1,9 @@
 //! 95 % confidence intervals of means over tokens, by chunk.
 //!
-//! Tokens of one chunk are not independent: an error in the attention context affects all later tokens.
-//! Chunks are independent, because each starts from an empty cache. So the variance of a mean is estimated
-//! from the chunk sums (a ratio estimator if the chunks have different sizes), with Student's t for few
-//! chunks.
+//! Tokens of one chunk are not independent: an error in the attention context affects all later tokens. Chunks are
+//! independent, because each starts from an empty cache. Therefore the variance of a mean is estimated from the
+//! sums of chunks (with a ratio estimator if the chunks have different sizes). With few chunks, Student's t is
+//! used.
 
 /// Returns the interval of a mean over tokens from the sums of chunks; `None` for fewer than two chunks.
 pub(super) fn interval(sums: &[f64], counts: &[usize]) -> Option<[f64; 2]> {

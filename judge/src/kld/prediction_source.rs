@@ -13,7 +13,7 @@ use crate::measure::{Prediction, PredictionDifference};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Predictions for chunks of tokens.
+/// Source of predictions for chunks of tokens.
 pub trait PredictionSource {
     /// Returns the name of the source for messages.
     fn name(&self) -> String;
@@ -95,7 +95,7 @@ struct LogitsSite {
 }
 
 impl DumpPredictions {
-    /// Takes the sequences of one dump, or of several dumps.
+    /// Creates a source from the sequences of one dump, or of several dumps.
     ///
     /// # Errors
     /// If a sequence has no logits with a known next token.

@@ -37,7 +37,7 @@ impl Perplexity {
         self.count += 1;
     }
 
-    /// Returns the number of tokens added.
+    /// Returns the number of tokens that were added.
     pub fn count(&self) -> usize {
         self.count
     }

@@ -18,7 +18,7 @@ use crate::map::{NameMap, processed_weights, stream};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
-/// Facts that reading with a map needs besides the file and the map.
+/// Facts needed to read a file with a map, besides the file and the map.
 #[derive(Clone, Debug, Default)]
 pub struct MapContext {
     /// Input tokens; `None` if unknown.
@@ -44,15 +44,15 @@ pub struct MapContext {
 pub struct MappedDump {
     /// Dump that the map makes of the file.
     pub dump: Dump,
-    /// Number of arrays with a site.
+    /// Number of arrays that were assigned to a site.
     pub placed: usize,
-    /// Number of arrays that should have a site: all except those that the map knows to have no tap.
+    /// Number of arrays that should be assigned to a site: all except those that the map lists as having no tap.
     asked: usize,
     /// Notes for the report on how the file was read.
     pub notes: Vec<String>,
-    /// Arrays without a site that are not ignored.
+    /// Arrays that were not assigned to a site and are not ignored.
     pub unplaced: Vec<String>,
-    /// First array whose shape does not match the tap of its name, with the problem.
+    /// First array whose shape does not fit the tap of its name, with the problem.
     pub(super) misfit: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl MappedDump {
         places(self) == places(other)
     }
 
-    /// Returns true if half of the arrays have a site.
+    /// Returns true if at least half of the arrays were assigned to a site.
     pub(super) fn is_half(&self) -> bool {
         self.placed > 0 && 2 * self.placed >= self.asked
     }
@@ -321,7 +321,7 @@ fn are_equal(one: &MappedRow, other: &MappedRow) -> bool {
         && one.stored.data[..] == other.stored.data[..]
 }
 
-/// Returns the lengths and ranges by which the array is cut into parts; `None` if it is not cut. Axes of
+/// Returns the lengths and ranges by which the array is cut into parts; `None` if the array is used whole. Axes of
 /// length 1 are ignored.
 fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     let of = row.of.as_ref()?;
@@ -330,8 +330,8 @@ fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     ranges.iter().any(|(length, range)| range.len() != *length).then_some(ranges)
 }
 
-/// Returns the computed type of the run, if the arrays show it: a 16-bit type that all arrays are stored in,
-/// or that represents all values exactly.
+/// Returns the computed type of the run, if the arrays show it: a 16-bit type in which all arrays are stored, or
+/// that represents all values exactly.
 fn computed_in(placed: &[MappedRow]) -> Option<DType> {
     /// Taps that are often f32 in runs of a smaller type: softmax and logits.
     const OFTEN_WIDER: &[Point] =
@@ -361,7 +361,7 @@ fn computed_in(placed: &[MappedRow]) -> Option<DType> {
     (!is_cast).then_some(DType::F32)
 }
 
-/// Returns true if the low `low` bytes of the first four-byte values are zero.
+/// Returns true if the lowest `low` bytes of the first four-byte values are zero.
 fn has_zeros(bytes: &[u8], low: usize) -> bool {
     const LOOKED_AT: usize = 4096;
     bytes.as_chunks::<4>().0.iter().take(LOOKED_AT).all(|value| value[..low].iter().all(|&byte| byte == 0))

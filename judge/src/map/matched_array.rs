@@ -12,7 +12,7 @@ pub(super) struct MatchedArray<'m> {
     pub(super) name: String,
     pub(super) stored: StoredTensor,
     pub(super) rule: &'m MapRule,
-    /// The taps of the array: those of the rule, or the one of an entry of the residual stream.
+    /// The taps of the array: those of the rule, or the one tap of an entry of the residual stream.
     pub(super) taps: Vec<Point>,
     pub(super) form: Option<FusedForm>,
     /// Index of the array in the file.

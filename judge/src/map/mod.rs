@@ -68,16 +68,16 @@ pub struct MapDefinition {
     /// Number of values per head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
-    /// Prefix and suffix that every pattern gets.
+    /// Prefix and suffix that are added to every pattern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<[String; 2]>,
     /// Name patterns of arrays that are not a tap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<String>,
-    /// Name patterns that show the architecture; the first one that matches an array applies.
+    /// Name patterns that reveal the architecture. The first one that matches an array is used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_by: Vec<ArchitecturePattern>,
-    /// Changes of names before the rules; the first pattern that matches a name applies.
+    /// Renamings that are applied before the rules. The first pattern that matches a name is used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rename: Vec<RenameDefinition>,
     /// Settings, as in a dump's `producer.settings`.
@@ -86,7 +86,7 @@ pub struct MapDefinition {
     /// Rounding profile, as in a dump's `producer.rounding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Rules; the first rule that matches a name applies.
+    /// Rules. The first rule that matches a name is used.
     #[serde(default, rename = "rule")]
     pub rules: Vec<RuleDefinition>,
 }
@@ -101,7 +101,7 @@ pub enum TokensDefinition {
     Array(String),
 }
 
-/// An array name that shows the architecture.
+/// An array name that reveals the architecture.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArchitecturePattern {
@@ -111,7 +111,7 @@ pub struct ArchitecturePattern {
     pub(crate) architecture: String,
 }
 
-/// Names of a tool, and the names that the rules and `ignore` use for them.
+/// Renaming of a tool's array names to the names that the rules and `ignore` use.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RenameDefinition {
@@ -160,13 +160,14 @@ impl NameMap {
 
     /// Returns the shipped maps.
     pub fn shipped() -> impl Iterator<Item = Self> {
-        let read =
-            |(name, text): &(&str, &str)| Self::of_text(name, text).expect("a test reads each").shipping();
+        let read = |(name, text): &(&str, &str)| {
+            Self::of_text(name, text).expect("a test parses each shipped map").shipping()
+        };
         SHIPPED.iter().map(read)
     }
 
-    /// Returns true if the array's module is not a tap: it matches `ignore`, or (for a shipped map) only a
-    /// rule for other architectures matches it.
+    /// Returns true if the array's module is known to have no tap: the array matches `ignore`, or (for a shipped map)
+    /// only a rule for other architectures.
     fn is_no_tap(&self, name: &str) -> bool {
         let renamed = self.renamed(name).name;
         self.is_ignored(name) || self.is_shipped && self.rules.iter().any(|rule| rule.names(&renamed))
@@ -233,7 +234,7 @@ impl NameMap {
         Ok(Self { name, is_shipped: false, sizes, rules, renames, ignored, known_by, tokens, written })
     }
 
-    /// Returns the architecture of a model with these array names, if the map shows it.
+    /// Returns the architecture that the map derives from these array names. `None` if the map has no pattern for them.
     fn architecture(&self, arrays: &Arrays) -> Option<String> {
         let names: Vec<String> = arrays.tensors.iter().map(|(name, _)| self.renamed(name).name).collect();
         let is_there = |pattern: &NamePattern| names.iter().any(|name| pattern.of(name).is_some());
@@ -261,7 +262,7 @@ pub fn by_shipped(arrays: &Arrays, known: &MapContext) -> Result<MappedDump> {
     })
 }
 
-/// Reads arrays with the given map that matches most of them; each file may have its own.
+/// Reads arrays with that one of the given maps which matches most of them. Each file may have a different map.
 ///
 /// # Errors
 /// The errors of [`by_shipped`].
@@ -346,7 +347,7 @@ fn by_best(
     }
 }
 
-/// Largest accepted number of heads and head size; their products cannot overflow.
+/// Largest accepted number of heads and head size, so that their products cannot overflow.
 const LARGEST: usize = 1 << 16;
 
 fn is_size(size: usize) -> bool {

@@ -24,7 +24,7 @@ impl NameMap {
         )
     }
 
-    /// Returns notes on arrays without a tap.
+    /// Returns notes on arrays that were not assigned to a tap.
     pub(super) fn left(
         &self,
         arrays: &Arrays,

@@ -46,8 +46,8 @@ pub(super) fn passes(matched: &[MatchedArray], tokens: &MapTokens) -> std::resul
     Ok(lengths.into_iter().map(pass).collect())
 }
 
-/// Returns the number of tokens of a pass and the name of the array that shows it: an array with one row per
-/// token. Logits are a fallback, since many engines compute only the last row.
+/// Returns the number of tokens of a pass, and the name of the array that shows it: an array with one row per
+/// token. Logits are used only if there is no other array, since many engines compute only their last row.
 fn rows_of<'m>(matched: &'m [MatchedArray], pass: usize) -> Option<(usize, &'m str)> {
     let of = |one: &'m MatchedArray, is_row: fn(Point) -> bool| {
         let is_plain = matches!(one.taps[..], [point] if is_row(point)) && one.problem.is_none();

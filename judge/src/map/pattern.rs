@@ -94,14 +94,14 @@ impl NamePattern {
     }
 }
 
-/// A change of names before the rules: names that a tool makes of the paths of modules, and those paths.
+/// A renaming before the rules, from names that a tool makes of module paths to the module paths.
 #[derive(Clone, Debug)]
 pub(super) struct RenamePattern {
     from: NamePattern,
     to: String,
 }
 
-/// A name as the rules see it.
+/// An array name in the form that the rules match.
 pub(super) struct RenamedArray {
     pub(crate) name: String,
     /// Pass number in the original name, if its pattern has `{pass}`.

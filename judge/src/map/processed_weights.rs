@@ -1,4 +1,4 @@
-//! Caches of TransformerLens whose weights were processed: their hooks have other values than the model's.
+//! Caches of TransformerLens whose weights were processed: their hooks record other values than the model's.
 
 use crate::format::{Arrays, EscapedText};
 use crate::view::View;

@@ -19,7 +19,7 @@ pub struct RuleDefinition {
     /// Taps that are fused in one array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fused: Option<Vec<String>>,
-    /// Layout of the fused taps.
+    /// Layout of the fused taps in the array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) form: Option<FusedForm>,
     /// Axes of the array, if they differ from the default. For stacked taps: the axes of one tap.
@@ -89,8 +89,9 @@ pub(crate) enum FusedForm {
     Interleaved,
     /// The taps are stacked along an additional first axis.
     Stacked,
-    /// One entry per layer, numbered by `{layer}` or along an additional first axis, and one before: the first entry is
-    /// the first tap, the last entry the last tap, and entry i between them the second tap of layer i - 1.
+    /// One entry per layer, numbered by `{layer}` or along an additional first axis, plus one before them. The first
+    /// entry is the first tap, the last entry is the last tap, and entry i between them is the second tap of layer i -
+    /// 1.
     Stream,
 }
 
@@ -214,7 +215,7 @@ impl MapRule {
         self.patterns.iter().any(|pattern| pattern.of(name).is_some())
     }
 
-    /// Returns true if both rules are about different parts of the same arrays.
+    /// Returns true if both rules describe different parts of the same arrays.
     pub(super) fn is_part_as(&self, first: &Self) -> bool {
         let is_part = |rule: &Self| rule.written.of.is_some();
         is_part(self) && is_part(first) && self.written.name == first.written.name

@@ -4,7 +4,7 @@ use crate::checkpoint::{Point, TapAxis};
 use crate::dump::ArrayPart;
 use crate::map::rule::FusedForm;
 
-/// Head sizes of a model that array shapes are checked against, as far as they are known.
+/// Known head sizes of a model. Array shapes are checked against them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadSizes {
     /// Number of query heads.
@@ -36,7 +36,7 @@ impl HeadSizes {
     }
 }
 
-/// The extent of the pass that an array belongs to.
+/// The lengths of the pass that an array belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PassExtent {
     /// Number of tokens of the pass.
@@ -159,8 +159,8 @@ impl PassExtent {
         Ok(TapPart { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
     }
 
-    /// Returns the length of an axis without padding. Only a padded key axis is shortened, to the number of
-    /// keys that the pass has seen.
+    /// Returns the length of an axis without padding. Only a padded key axis is shortened, to the number of keys that
+    /// the pass sees.
     fn end(&self, axis: TapAxis, length: usize, padded: bool) -> usize {
         if padded && axis == TapAxis::Key { length.min(self.seen) } else { length }
     }
@@ -281,8 +281,8 @@ impl PassExtent {
         Some(points.iter().map(cut).collect())
     }
 
-    /// Returns taps of equal shape that are stacked along an additional first axis. `given` are the axes of
-    /// one tap; query heads or key-value heads, depending on the tap.
+    /// Returns taps of equal shape that are stacked along an additional first axis. `given` lists the axes of one tap.
+    /// The tap determines whether a head axis means query heads or key-value heads.
     fn stacked(
         &self,
         points: &[Point],

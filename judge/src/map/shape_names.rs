@@ -1,4 +1,4 @@
-//! Activations saved without a name: the hidden states or the logits of a model alone, known by their shapes.
+//! Activations saved without a name. The hidden states or the logits of a model are recognised by their shapes.
 
 use crate::format::{Arrays, EscapedText};
 use crate::map::MapContext;
@@ -36,7 +36,7 @@ fn alone(stored: &StoredTensor, known: &MapContext) -> Option<&'static str> {
     }
 }
 
-/// Returns the entries of a list with one hidden state more than the model has layers.
+/// Returns the names for a list with one more hidden state than the model has layers.
 fn listed(entries: &[(&str, &StoredTensor)], known: &MapContext) -> Option<Vec<(String, StoredTensor)>> {
     let is_next = |(index, (name, stored)): (usize, &(&str, &StoredTensor))| {
         *name == index.to_string()

@@ -32,7 +32,7 @@ pub(super) fn spread(matched: Vec<MatchedArray>, layers: Option<usize>) -> Vec<M
     spread
 }
 
-/// Returns a note on the hidden states, since their names do not tell that the last one is normed.
+/// Returns a note on the hidden states, since their names do not show that the last one is normed.
 pub(super) fn note(matched: &[MatchedArray]) -> Option<String> {
     let entries = matched.iter().filter(|one| is_stream(one.rule) && one.problem.is_none() && one.pass == 0);
     let of = |tap: Point| entries.clone().filter(move |one| one.taps[0] == tap).max_by_key(|one| one.layer);
@@ -53,7 +53,7 @@ fn is_stream(rule: &MapRule) -> bool {
     rule.form == Some(FusedForm::Stream)
 }
 
-/// Returns true if an array whose name has no layer is a stack with one entry per layer.
+/// Returns true if an array without a layer in its name is a stack with one entry per layer.
 fn counts_layers(rule: &MapRule) -> bool {
     let is_plain = rule.form.is_none() && rule.written.of.is_none();
     is_stream(rule) || is_plain && rule.taps.iter().all(|tap| tap.scope() == TapScope::Layer)

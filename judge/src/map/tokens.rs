@@ -18,14 +18,14 @@ pub(super) struct MapTokens {
 }
 
 impl MapTokens {
-    /// Returns true if the tokens end with one that was generated and that no pass may have read.
+    /// Returns true if the tokens end with a generated one, which no pass may have read.
     pub(super) fn is_continued(&self) -> bool {
         self.array.as_deref().is_some_and(is_sequences)
     }
 
-    /// Returns the given tokens, otherwise those of the map, otherwise those of an array in the file. An
-    /// array must agree with the given tokens. If the run has several passes (`goes_on`), the array may have
-    /// the prompt only.
+    /// Returns the given tokens, or otherwise those of the map, or otherwise those of an array in the file. An array
+    /// must agree with the given tokens. If the run has several passes (`goes_on`), the array may contain only the
+    /// prompt.
     pub(super) fn of(map: &NameMap, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
         let said = match &map.written.tokens {
             Some(TokensDefinition::Ids(ids)) => Some(ids.as_slice()),
@@ -92,14 +92,14 @@ impl<'a> TokenArray<'a> {
         ids_in(self.stored).map_err(refuse)
     }
 
-    /// Returns the prompt with its continuation, if the array has it and begins with the given tokens.
+    /// Returns the prompt and its continuation, if the array contains both and starts with the given tokens.
     fn continued(&self, told: &[u32]) -> Option<Vec<u32>> {
         let ids = is_sequences(self.name).then(|| ids_in(self.stored).ok()).flatten()?;
         ids.starts_with(told).then_some(ids)
     }
 
-    /// Returns true if the array has token ids. They must equal the given tokens, or be a prefix of them if
-    /// the run has several passes.
+    /// Returns true if the array contains token ids. They must equal the given tokens, or be a prefix of them if the
+    /// run has several passes.
     fn check(&self, told: &[u32], goes_on: bool) -> Result<bool> {
         let Ok(ids) = ids_in(self.stored) else { return Ok(false) };
         if told == ids || goes_on && told.starts_with(&ids) {

@@ -1,9 +1,9 @@
 //! Tests whether the errors of a site are larger than in perturbed runs. Compares whole distributions: by
 //! size of the values, by row, and as probabilities.
 //!
-//! The largest error relative to a value's size misses some faults: if two large logits are swapped, the
-//! relative error stays small. Each statistic is therefore compared with the same statistic of the perturbed
-//! runs. The worst ratio decides.
+//! One statistic is not enough: if two large logits are swapped, for example, the largest relative error stays
+//! small. Several statistics are therefore compared with those of the perturbed runs, and the largest ratio
+//! decides.
 
 use crate::measure::{Distribution, SizeClass, larger};
 
@@ -27,9 +27,9 @@ pub(crate) enum Statistic {
     Divergence,
     /// The mean KL divergence of rows of logits.
     MeanDivergence,
-    /// The margin by which a side prefers its most likely token to the other side's.
+    /// The margin by which one side prefers its most likely token to the other side's most likely token.
     Lead,
-    /// A common factor between the two sides' values.
+    /// A common factor between the values of the two sides, e.g. a wrong scale.
     Scale,
 }
 
@@ -138,7 +138,7 @@ impl Excess {
         Self { noise, ratio: found.ratio.sqrt(), ..found }
     }
 
-    /// Returns a clause for messages.
+    /// Returns a clause that describes the excess, for messages.
     pub fn told(&self) -> String {
         format!(
             "{} is {:.1e}, expected {:.1e} from rounding",
@@ -152,7 +152,7 @@ impl Excess {
 /// The errors of the perturbed runs at one site.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerturbedErrors {
-    /// The distribution. Size classes contain the values of all runs; every other statistic is its maximum
+    /// The distribution of errors. Each size class counts the values of all runs. Every other statistic is the maximum
     /// over the runs.
     pub(crate) distribution: Distribution,
     /// The largest absolute error.
@@ -189,7 +189,7 @@ fn keep_largest(all: &mut Vec<f64>, of_run: &[f64]) {
     all.iter_mut().zip(of_run).for_each(|(all, of_run)| *all = larger(*all, *of_run));
 }
 
-/// Returns the worst class of values of similar size.
+/// Returns the class of similar-sized values with the largest ratio of error to noise.
 fn of_classes(errors: &Distribution, noise: &Distribution) -> Option<Excess> {
     let classes = errors.classes.iter().enumerate().filter(|(_, class)| class.count > 0);
     let of_class = classes.flat_map(|(at, class)| {
@@ -211,8 +211,8 @@ fn with_neighbours(classes: &[SizeClass], at: usize) -> SizeClass {
     found.unwrap_or_else(|| around(classes.len()))
 }
 
-/// Returns the worst row. A row is also compared with the noise of all rows, since a few runs may leave it
-/// unchanged by chance.
+/// Returns the row with the largest ratio of error to noise. Its error is also compared with the noise of all rows,
+/// since a few runs may leave a row unchanged by chance.
 fn of_rows(errors: &Distribution, noise: &PerturbedErrors, all: &PerturbedErrors) -> Option<Excess> {
     let typical = root_mean_square(&all.distribution.rows);
     let of_row = |(at, error): (usize, &f64)| {

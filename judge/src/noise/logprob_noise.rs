@@ -10,19 +10,19 @@ use crate::tensor::Tensor;
 /// Up to this many log-probabilities, the maximum over a few runs is unreliable and the noise of the logits
 /// is used.
 const FEW: usize = 32;
-/// The noise in standard deviations: about the largest of a few hundred samples.
+/// Multiple of the standard deviation that counts as noise: about the largest deviation in a few hundred samples.
 const SIGMAS: f64 = 3.0;
 
 /// The unperturbed logits of a few rows, and the size of their perturbation.
 #[derive(Debug, Default)]
 pub(crate) struct LogprobNoise {
     still: HashMap<Site, Vec<(usize, Vec<f32>)>>,
-    /// The standard deviation of each row's logits in the last perturbed run.
+    /// The standard deviation of each row's logits in the last perturbed run, by site and row.
     moved: HashMap<Site, Vec<(usize, f64)>>,
 }
 
 impl LogprobNoise {
-    /// Stores the first run's logits, `[T, V]`, and measures later runs against them. `rows` are the recorded
+    /// Stores the first run's logits, `[T, V]`, and measures how later runs differ from them. `rows` are the recorded
     /// rows.
     pub(crate) fn look_at(&mut self, site: Site, logits: &Tensor, rows: Option<&[usize]>) {
         let rows = rows.map_or_else(|| (0..logits.rows()).collect(), <[usize]>::to_vec);

@@ -39,8 +39,9 @@ impl NoiseFloor {
         self.holds(error, Self::NEAR)
     }
 
-    /// Returns true if all zeros would be within the noise floor too, so a small error is no evidence. Log-probabilities
-    /// near zero are meaningful (nearly certain tokens): there, `NEAR` times the noise floor must also be at least 1 nat.
+    /// Returns true if an array of zeros would also be within the noise floor, so that a small error is no evidence.
+    /// Log-probabilities of nearly certain tokens are near zero although they are correct. For log-probabilities,
+    /// `NEAR` times the noise floor must therefore also be at least 1 nat.
     pub(crate) fn is_blind_at(&self, point: Point) -> bool {
         let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
         Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)
@@ -50,7 +51,8 @@ impl NoiseFloor {
         error.max_scaled <= times * self.max_scaled && error.rel_l2 <= times * self.rel_l2
     }
 
-    /// Largest expected ratio of one more run's change to the maximum of a few perturbed runs.
+    /// Largest expected ratio between the change in one more perturbed run and the maximum change of the first few
+    /// runs.
     pub const NEAR: f64 = excess::NEAR;
 
     /// Returns the ratio of the error to [`Self::NEAR`] times the noise floor. Up to 1, rounding explains the error.
@@ -59,7 +61,7 @@ impl NoiseFloor {
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
     }
 
-    /// Ratio to the noise floor from which rounding cannot explain an error.
+    /// Ratio of an error to the noise floor from which rounding cannot explain the error.
     pub const FAR: f64 = excess::FAR;
 }
 

@@ -195,7 +195,8 @@ pub(crate) struct UnstatedRoundings {
     pub(crate) why: String,
 }
 
-/// Returns the extra roundings that the dump states, and those that it may have without stating them.
+/// Returns the extra roundings that the dump states, and the extra roundings that its engine may apply although the
+/// dump does not state them.
 pub(crate) fn extra_roundings(context: &RunContext) -> (ExtraRoundings, Vec<UnstatedRoundings>) {
     let cache = context.numerics.cache_type();
     let short = context.short_attention();

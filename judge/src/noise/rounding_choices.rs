@@ -1,8 +1,9 @@
 //! Search for the rounding choices of a 16-bit engine by the errors of whole rows.
 //!
-//! If several operations lie between recorded values, their rounding cannot be seen value by value. But the choices of
-//! correct engines ([`FusedStep`]) are few, and our engine can compute with each of them. Those that the dump's engine
-//! made bring our values nearer to the dump's. What is left is the effect of another order of sums.
+//! Between two recorded values, several operations may round, so their rounding cannot be judged value by value.
+//! But the engines have few rounding choices ([`FusedStep`]), and our engine can compute with each of them. With
+//! the choices of the dump's engine, our values come nearer to the dump's. The remaining difference comes from the
+//! order of sums.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,14 +17,14 @@ use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Errors of the rows at which the dump differs from our run, and those of perturbed runs.
+/// Errors of the rows at which the dump differs from our run, and errors of the same rows in perturbed runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowNoise {
     /// For each site, the rows and the largest error of each in perturbed runs.
     noise: HashMap<Site, Vec<(usize, f64)>>,
-    /// Ratio of the dump's error to the noise, typical of all rows.
+    /// Typical ratio of the dump's error to the noise, over all rows.
     pub(crate) ratio: TypicalRatio,
-    /// Number of rows.
+    /// Number of rows in the mean.
     pub(crate) count: usize,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct RowNoise {
 pub(crate) struct TypicalRatio {
     /// Geometric mean.
     pub(crate) mean: f64,
-    /// Geometric mean, less three standard errors: few rows, or rows that differ much, leave it uncertain.
+    /// Geometric mean, less three standard errors. With few rows, or rows that differ much, the mean is uncertain.
     pub(crate) least: f64,
 }
 
@@ -48,7 +49,7 @@ impl TypicalRatio {
 }
 
 impl RowNoise {
-    /// Smallest ratio that counts, for rows that become identical.
+    /// Smallest ratio that enters the mean. Without it, a row that becomes identical would make the mean zero.
     const LEAST: f64 = 1.0 / 64.0;
 
     pub(super) fn of(errors: &HashMap<Site, Distribution>, noise: &HashMap<Site, PerturbedErrors>) -> Self {
@@ -63,8 +64,8 @@ impl RowNoise {
         Self { ratio: known.typical(|site| errors.get(&site)), ..known }
     }
 
-    /// Returns the geometric mean of the ratios of errors to noise. A few rows in which rounding errors grow do not
-    /// decide it. NaN if an error is missing or NaN.
+    /// Returns the geometric mean of the ratios of errors to noise, so that a few rows with growing rounding errors do
+    /// not decide. NaN if an error is missing or NaN.
     fn typical<'e>(&self, errors: impl Fn(Site) -> Option<&'e Distribution>) -> TypicalRatio {
         let ratio = |site: Site, &(row, noise): &(usize, f64)| {
             let error = errors(site).and_then(|errors| errors.rows.get(row)).copied().unwrap_or(f64::NAN);
@@ -76,8 +77,9 @@ impl RowNoise {
         TypicalRatio::of(&self.noise.iter().flat_map(of_site).collect::<Vec<_>>())
     }
 
-    /// Returns the smallest ratio that some rounding choices leave at `sites`; the ratio of our own run if no choices of
-    /// the numerics are known. Each choice is tried once, and kept if it brings our values nearer to the dump's.
+    /// Returns the smallest ratio of error to noise at `sites` over the rounding choices that were tried. If the
+    /// numerics have no known choices, returns the ratio of our own run. Each choice is tried once, and kept if it
+    /// brings our values nearer to the dump's.
     ///
     /// # Errors
     /// The errors of a run.
@@ -107,7 +109,8 @@ fn distribution(checks: &[SiteCheck], site: Site) -> Option<&Distribution> {
     checks.iter().find(|check| check.site == site)?.distribution.as_ref()
 }
 
-/// Returns the eager numerics whose steps other engines fuse.
+/// Returns the eager numerics with the run's 16-bit type, whose steps other engines fuse. `None` for other
+/// numerics.
 fn eager(context: &RunContext) -> Option<Transformers> {
     let numerics = context.numerics;
     let computed = numerics.activation_type();

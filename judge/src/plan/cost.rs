@@ -7,10 +7,10 @@ use crate::model::Model;
 use crate::plan::Unit;
 use crate::weight::Matrix;
 
-/// Assumed floating-point operations per second: two threads of a laptop (the README's figure for a prefill).
+/// Assumed floating-point operations per second: those of two laptop threads (the README's figure for a prefill).
 const RATE: f64 = 65e9;
 
-/// Bytes per second for reading weights and dumps.
+/// Assumed speed in bytes per second for reading weights and dumps.
 const BANDWIDTH: f64 = 1e9;
 
 /// The cost of a unit.
@@ -72,7 +72,7 @@ impl Cost {
         self.weights_bytes + self.dump_bytes
     }
 
-    /// Returns the estimated seconds on a small machine.
+    /// Returns the estimated time in seconds on a small machine.
     pub fn seconds(&self) -> f64 {
         self.gflop * 1e9 / RATE + self.bytes() as f64 / BANDWIDTH
     }
@@ -87,7 +87,7 @@ fn bytes(w: &Matrix) -> u64 {
 pub enum Limit {
     /// Bytes of weights and dump values.
     Bytes(u64),
-    /// Seconds on a small machine.
+    /// Maximum time in seconds on a small machine.
     Seconds(f64),
 }
 

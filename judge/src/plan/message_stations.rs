@@ -10,8 +10,8 @@ use crate::plan::Unit;
 use crate::plan::unit::{between, starts, stations};
 use crate::weight::DType;
 
-/// A range of neighbouring stations of a model that one dump covers. Station 0 is the embeddings, station 1
-/// is layer 0, and the head is the last station.
+/// A range of neighbouring stations that one dump covers. Stations are the parts of a model: station 0 is the
+/// embeddings, station 1 is layer 0, and the head is the last station.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageStations {
     /// First station of each unit, followed by the end of the last unit.
@@ -20,9 +20,9 @@ pub(crate) struct MessageStations {
 }
 
 impl MessageStations {
-    /// Finds the stations that a dump covers. A leading `block_out` is the input of the next layer. Until
-    /// layer 0 has been received (`is_first`), values without an input are computed from the tokens, as for a
-    /// file. The same holds for a `block_out` of layer 0 without other taps of that layer.
+    /// Finds the stations that a dump covers. A leading `block_out` is the input of the next layer. Until layer 0 has
+    /// been received (`is_first`), values without a recorded input are computed from the tokens, as for a file. The
+    /// same applies to a `block_out` of layer 0 without other taps of that layer.
     ///
     /// # Errors
     /// If the dump lacks the input of its first layer or of the layer after its last one; the message
@@ -63,7 +63,7 @@ impl MessageStations {
         station(site, self.n_layers).is_ok_and(|station| stations.contains(&station))
     }
 
-    /// Returns the layers at whose inputs the units begin or end. The head counts as one more layer.
+    /// Returns the layers whose inputs are at the start or end of a unit. The head counts as one more layer.
     pub(crate) fn edges(&self) -> impl Iterator<Item = usize> {
         let inner = |bound: &usize| (1..stations(self.n_layers)).contains(bound);
         self.bounds.iter().copied().filter(inner).map(|bound| bound - 1)
@@ -103,7 +103,7 @@ pub(crate) fn units_of<'p>(
     between(&bounds, n_layers, manifest, selection)
 }
 
-/// Returns the station of a site.
+/// Returns the index of the station (model part) that contains a site.
 fn station(site: Site, n_layers: usize) -> Result<usize, String> {
     match (site.layer, site.point) {
         (Some(layer), _) if layer >= n_layers => {
@@ -126,7 +126,7 @@ fn lacks_output(end: usize) -> String {
     )
 }
 
-/// Remedy if the messages come one pass after another.
+/// Advice if the messages arrive one pass after another.
 const ALL_PASSES: &str = "Each message must contain its layers for all passes. If the passes come one after \
                           another, read the tokens in one pass, or write the dump to a file";
 

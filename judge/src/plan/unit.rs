@@ -24,7 +24,7 @@ pub enum Unit {
     Part {
         /// True if the unit includes the embeddings.
         embed: bool,
-        /// Layers of the unit.
+        /// Layers that the unit contains.
         layers: Range<usize>,
         /// True if the unit includes the head.
         head: bool,
@@ -86,7 +86,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Returns the input site of a layer in a pass; the layer after the last is the head.
+/// Returns the input site of a layer in a pass. The layer after the last one is the head.
 pub fn input_of(layer: usize, pass: usize) -> Site {
     match layer.checked_sub(1) {
         None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
@@ -106,9 +106,9 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
     }
 }
 
-/// Returns the units of a comparison in data-flow order, for a model of `n_layers` layers and a computed
-/// type. A unit starts at a layer whose input is recorded in every pass in that type. A smaller stored type
-/// or a sketch is not enough. A run that evaluates its tokens again from the start is one unit.
+/// Returns the units of a comparison in data-flow order, for a model of `n_layers` layers and a computed type. A
+/// unit starts at a layer whose input is recorded in every pass in the computed type; a smaller stored type or a
+/// sketch is not enough. A run that evaluates its tokens again from the start is one unit.
 pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Vec<Unit> {
     let n_layers = model.dimensions().n_layers;
     if Crossing::of(model, &dump.manifest).is_some_and(|crossing| crossing.is_held(&dump.manifest)) {
@@ -118,12 +118,12 @@ pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Select
     between(&bounds, n_layers, &dump.manifest, selection)
 }
 
-/// Returns the number of stations of a model: embeddings, layers, head.
+/// Returns the number of stations (parts) of a model: embeddings, layers, head.
 pub(super) fn stations(n_layers: usize) -> usize {
     n_layers + 2
 }
 
-/// Returns the stations at which units begin.
+/// Returns the stations (model parts) at which the units of the plan begin.
 pub(super) fn starts(dump: &Dump, n_layers: usize, computed: DType) -> Vec<usize> {
     let passes = dump.manifest.passes.len();
     let is_held = |site: Site| {

@@ -255,8 +255,8 @@ impl TryFrom<FileGroup> for WaiverGroup {
 }
 
 impl WaiverGroup {
-    /// Returns the reason why this group is not in force on the day `today`, such as an expired date; `None`
-    /// if it is in force.
+    /// Returns the reason why this group is not in force on the day `today`, such as an expired date; `None` if it is
+    /// in force.
     pub(crate) fn is_not_in_force(&self, today: &str) -> Option<String> {
         let Waiver { reason, link, expires } = &self.said;
         let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;

@@ -113,8 +113,8 @@ impl Diff {
         }
     }
 
-    /// Adds a change if the report's overall verdict was good and no longer is. A waived failure does not
-    /// count as good.
+    /// Adds a change if the report's overall verdict was good and is no longer good. A waived failure does not count as
+    /// good.
     fn whole(&mut self, old: &RecordedReport, new: &RecordedReport) {
         let is_told = self.changes.iter().any(|change| change.class == Class::Worse);
         let is_known = old.dumps.iter().flat_map(|dump| &dump.rows).any(|row| row.verdict == Verdict::Known);
@@ -201,7 +201,7 @@ fn is_more_of_it(before: &RecordedDump, old: &RecordedRow, row: &RecordedRow) ->
     is_new && FailureSize::is_just_beyond(row) && before.rows.iter().any(is_beside)
 }
 
-/// Returns the class of a dump that is new in the report: worse if it fails.
+/// Returns the class of a dump that exists only in the new report: worse if it fails.
 fn new_class(verdict: Verdict) -> Class {
     if badness(verdict) == 2 { Class::Worse } else { Class::New }
 }

@@ -43,8 +43,8 @@ fn line<'d>(group: &[&'d Change]) -> DiffLine<'d> {
 }
 
 impl DiffLine<'_> {
-    /// Returns the change as text, such as "pass → fail". For several sites with different figures, returns
-    /// the first.
+    /// Returns the change as text, such as "pass → fail". If several sites have different figures, returns those of the
+    /// first.
     fn said(&self) -> String {
         let said = match &self.first.said {
             [then, now] if self.first.what == "check" => {

@@ -155,9 +155,9 @@ fn listed(rows: &[&RecordedRow]) -> String {
 }
 
 impl WaivedFailure {
-    /// Judges a failing row by this entry. Returns `None` if the entry is about other rows, `Some(None)` if
-    /// the row is waived, and otherwise the reason why it is not waived. One more failing pass just above its
-    /// bound counts as the same failure, since builds vary.
+    /// Judges a failing row by this entry. Returns `None` if the entry concerns other rows, `Some(None)` if the row is
+    /// waived, and otherwise the reason why it is not waived. One more failing pass just above its bound counts as the
+    /// same failure, since builds vary.
     pub fn judge(&self, dump: &str, row: &RecordedRow) -> Option<Option<String>> {
         let is_more_of_it =
             || self.block.is_beside(row) && self.cause == row.cause && FailureSize::is_just_beyond(row);
@@ -192,7 +192,7 @@ impl WaivedFailure {
     }
 }
 
-/// Fails rows that must be bit-identical and are not.
+/// Fails rows that must be bit-identical but are not.
 fn demand(comparison: &mut Comparison, seen: &RecordedDump, identical: &[SiteBlock]) {
     for (row, seen) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
         let is_demanded = || identical.iter().any(|block| block.contains(seen));
@@ -206,7 +206,7 @@ fn demand(comparison: &mut Comparison, seen: &RecordedDump, identical: &[SiteBlo
     }
 }
 
-/// Returns the selected sites that the baseline lists as compared and that are not compared now.
+/// Returns the selected sites that the baseline lists as compared but that are not compared now.
 fn missing(comparison: &Comparison, seen: &RecordedDump, entry: &DumpEntry) -> Vec<String> {
     let there: HashSet<Site> = seen.rows.iter().map(|row| row.site).collect();
     let selection = &comparison.outcome.basis.selection;

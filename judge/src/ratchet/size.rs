@@ -9,8 +9,8 @@ use crate::report::{FailureSize, RecordedRow};
 const RADIUS: f64 = 1.0;
 /// Expected variation of a bias between correct builds, in sigmas; a larger bias fails.
 const BIAS: f64 = 8.0;
-/// Largest relative change of other figures between builds. The inputs of a wrong operation change by
-/// rounding to 8 bits, codes or bf16 (the coarsest types).
+/// Largest relative change of other figures between builds. It covers rounding of a wrong operation's inputs to 8
+/// bits, codes or bf16, the coarsest types.
 const MOVED: f64 = 1.0 / 128.0;
 
 impl FailureSize {
@@ -21,7 +21,7 @@ impl FailureSize {
         within.outgrown_by(row).is_none()
     }
 
-    /// Returns the larger of each figure.
+    /// Returns the maximum of each figure of two failure sizes.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             bound_ratio: most(self.bound_ratio, other.bound_ratio),
@@ -58,8 +58,8 @@ impl FailureSize {
         grown.or_else(|| self.outnumbered_by(row))
     }
 
-    /// Returns a message if values that rounding explained are now further off than another build would move
-    /// them.
+    /// Returns a message if values that were explained by rounding are now further off than a different build would
+    /// move them.
     fn outnumbered_by(&self, row: &RecordedRow) -> Option<String> {
         let far = allowed(RADIUS, RADIUS).max(MOVED * self.bound_ratio?).log2().ceil().exp2();
         let known = self.over?;
@@ -74,8 +74,8 @@ impl FailureSize {
             .then(|| format!("{now} values have err/bound of at least {far:.0}, the baseline allows {known}"))
     }
 
-    /// Returns the figures to write: `known`, unless they shrank by more than the variation between builds.
-    /// So the file does not change with every low bit. `noise` are the noise figures of the rows.
+    /// Returns the figures to write: `known`, unless they shrank by more than the variation between builds. The file
+    /// therefore does not change with every low bit. `noise` are the noise figures of the rows.
     pub(crate) fn kept_as(self, known: Self, noise: [f64; 2]) -> Self {
         let keep = |known: Option<f64>, now: Option<f64>, most: fn(f64, f64) -> f64, unit| match (known, now)
         {

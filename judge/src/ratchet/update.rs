@@ -71,7 +71,7 @@ fn known(seen: &RecordedReport, old: &Baseline, today: &str) -> Vec<WaiverGroup>
     groups
 }
 
-/// Returns the part of an entry that still fails. The figures change only if they have become much better.
+/// Returns the part of an entry that still fails. Its figures change only if they have become much better.
 fn still(entry: &WaivedFailure, rows: &[&RecordedRow]) -> Vec<WaivedFailure> {
     let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
     let size = of(rows.iter().copied()).kept_as(entry.size, noise);
@@ -97,7 +97,7 @@ fn entries(rows: &[(&RecordedDump, &RecordedRow)]) -> Vec<WaivedFailure> {
     lines.into_iter().flat_map(line).collect()
 }
 
-/// Returns the largest figures of the rows, rounded up to two digits so that the same run is within them.
+/// Returns the largest figures of the rows, rounded up to two digits so that the same run stays within them.
 fn of<'r>(rows: impl Iterator<Item = &'r RecordedRow>) -> FailureSize {
     let size = rows.map(|row| row.size).reduce(FailureSize::or).unwrap_or_default();
     let [bound_ratio, rel_l2, max_scaled, sigmas] =

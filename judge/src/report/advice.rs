@@ -67,10 +67,9 @@ fn remedy_of_gaps(result: &Comparison) -> String {
     }
 }
 
-/// Returns the taps between a row and the recorded values it was judged from, in data-flow order. A dump with
-/// these taps would have its first error located among them. Lists only taps that exist in every architecture; with
-/// `is_mixture`, also those of every mixture of experts; with `is_shared`, also those of every mixture with a shared
-/// expert.
+/// Returns the taps between a row and the recorded values it was judged from, in data-flow order. Recording them
+/// would locate the first error more precisely. Lists only taps that exist in every architecture. `is_mixture` adds
+/// the taps of all mixtures of experts; `is_shared` adds those of all mixtures with a shared expert.
 fn between(row: &SiteResult, is_mixture: bool, is_shared: bool) -> Vec<Point> {
     let exists = |point: &&Point| match is_mixture {
         true => !point.is_of_one_block() && (is_shared || !point.is_of_shared_expert()),

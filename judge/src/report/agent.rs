@@ -44,13 +44,13 @@ struct AgentDump {
     sentence: Option<String>,
     first: Option<FirstWrongSite>,
     cause: Option<AgentCause>,
-    /// Causes found at other wrong sites, since an engine may have several faults.
+    /// Causes found at other wrong sites. An engine may have several faults.
     other_causes: Vec<OtherCause>,
     /// Each wrong tap with its layers and passes.
     wrong: Vec<String>,
     /// Summary such as "5 taps before it are correct".
     right_before: Option<String>,
-    /// Number of compared taps, and number of expected taps.
+    /// Numbers of compared and of expected taps.
     taps: [usize; 2],
     /// Number of compared passes; the prompt alone is one pass.
     passes: usize,
@@ -78,8 +78,8 @@ struct AgentCause {
     /// Key of config.json to check.
     key: Option<String>,
     what: String,
-    /// First site that the cause explains. It differs from the first wrong site if no known cause explains
-    /// that one.
+    /// First site that the cause explains. It differs from the first wrong site if no known cause explains the first
+    /// wrong site.
     at: String,
     /// Verdict of a run with this cause supposed, if that was tried.
     confirmed: Option<&'static str>,
@@ -118,7 +118,7 @@ pub fn agent(report: &Report) -> String {
         more: bad.saturating_sub(1),
     };
     loop {
-        let text = serde_json::to_string_pretty(&agent).expect("it is plain data") + "\n";
+        let text = serde_json::to_string_pretty(&agent).expect("the report can be written as JSON") + "\n";
         if text.len() <= MOST || !agent.shorten() {
             return text;
         }

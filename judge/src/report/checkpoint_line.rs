@@ -5,8 +5,8 @@ use crate::checkpoint::{Checkpoint, Site, ValueKind};
 use crate::measure::{Errors, larger};
 use crate::verdict::{CheckpointSummary, Outcome, SiteResult, Verdict};
 
-/// Results of a checkpoint: at its first divergence if the engines diverge there first, otherwise at its
-/// worst site.
+/// Results of a checkpoint. They are taken from the first divergence if it is at this checkpoint, otherwise from
+/// the checkpoint's worst site.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CheckpointLine {
     pub(crate) checkpoint: Checkpoint,

@@ -23,7 +23,7 @@ const FLAGS: [&str; 9] = [
     "--resume",
 ];
 
-/// Options that only affect the output path or the speed.
+/// Options that affect only the output path or the speed, and so no result.
 const OF_NO_EFFECT: [&str; 9] = [
     "--report",
     "--no-report",

@@ -168,7 +168,7 @@ fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Describes the accumulated error before the first divergence.
+/// Describes the accumulated error just before the first divergence.
 fn before(rows: &[SiteResult]) -> String {
     if rows.is_empty() {
         return "nothing: this is the first tap compared".into();

@@ -5,7 +5,8 @@ use crate::report::text::{self, clean};
 use crate::report::{Comparison, Report};
 use crate::verdict::{Outcome, SiteResult, Verdict};
 
-/// Maximum number of causes and notes in an annotation, which is a single line. The other reports have all.
+/// Maximum number of causes and notes in an annotation, which is a single line. The other reports contain all
+/// causes and notes.
 const MOST: usize = 4;
 
 /// Returns workflow commands that GitHub's runner shows as annotations: errors for divergences, warnings for

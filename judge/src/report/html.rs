@@ -121,8 +121,8 @@ fn scripts(own: &str) -> String {
 /// Returns compressed JSON for a page. Compression helps, because rows repeat names and many values.
 fn data(report: &Value) -> String {
     let mut data = ZlibEncoder::new(Vec::new(), Compression::best());
-    data.write_all(report.to_string().as_bytes()).expect("a Vec takes all");
-    STANDARD.encode(data.finish().expect("a Vec takes all"))
+    data.write_all(report.to_string().as_bytes()).expect("writing to a Vec cannot fail");
+    STANDARD.encode(data.finish().expect("writing to a Vec cannot fail"))
 }
 
 /// Fields that the page does not use. Null fields are omitted too.

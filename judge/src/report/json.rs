@@ -18,7 +18,7 @@ pub fn json(report: &Report) -> String {
 
 /// Returns the name and version of this program, as in its reports.
 pub fn program() -> Value {
-    serde_json::to_value(Program::this()).expect("it is plain data")
+    serde_json::to_value(Program::this()).expect("the program's version can be written as JSON")
 }
 
 impl From<&Report> for ReportFile {

@@ -39,7 +39,7 @@ pub fn markdown(report: &Report) -> String {
     text + &left_out(report, &kept)
 }
 
-/// Returns which sections fit: first the findings of all dumps, then the details.
+/// Returns which sections fit into the report. Findings of all dumps have priority over details.
 fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]> {
     const LAST_WORDS: usize = 1000;
     let mut left = MOST.saturating_sub(head + LAST_WORDS);
@@ -124,7 +124,7 @@ fn in_a_line(outcome: &Outcome) -> String {
     format!("{verdict} at {}{beyond}{}", escape(&text::site(row)), told(&because))
 }
 
-/// Returns the side whose values rounding cannot explain, if error bounds were computed.
+/// Returns the side with values that rounding cannot explain, if error bounds were computed.
 fn beyond(row: &SiteResult) -> Option<&'static str> {
     let explained = row.explained.as_ref()?;
     let is_over = |role| !explained.side(role).is_explained();
@@ -140,7 +140,7 @@ fn name(outcome: &Outcome) -> String {
     escape(&text::fit(&text::clean(&outcome.subject.name), LONGEST_NAME))
 }
 
-/// Escapes external text, or a message about it.
+/// Cuts external text to a maximum length and escapes it for Markdown.
 fn told(text: &str) -> String {
     escape(&text::fit(text, LONGEST_TEXT))
 }

@@ -43,8 +43,9 @@ pub fn merge(reports: Vec<(String, ReportContent)>, command: Vec<String>, timing
     }
     let tokens = parts.iter().fold(first.tokens.clone(), |tokens, (_, part)| tokens.with(&part.tokens));
     let first = Comparison { tokens, ..first.clone() };
-    let said =
-        once_each(parts.iter().flat_map(|(_, part)| &part.sharded.as_ref().expect("it is a part").remarks));
+    let said = once_each(
+        parts.iter().flat_map(|(_, part)| &part.sharded.as_ref().expect("the report is of a shard").remarks),
+    );
     let found = parts.iter().map(|(name, part)| (name.as_str(), evidence(part)));
     let found = united(found.collect());
     check_edges(&found, &first)?;
@@ -207,7 +208,7 @@ fn concluded(
     remarks: Vec<String>,
     timing: Timing,
 ) -> Result<Comparison> {
-    let (outcome, sharded) = (first.outcome, first.sharded.expect("it is a part"));
+    let (outcome, sharded) = (first.outcome, first.sharded.expect("the report is of a shard"));
     let is_complete = found.len() == sharded.units.len();
     let supposed = sharded.asked.get("supposed").filter(|supposed| !supposed.is_empty());
     if let Some(supposed) = supposed.filter(|_| is_complete && found.iter().all(|(_, found)| found.made == 0))

@@ -46,8 +46,8 @@ pub struct RecordedDump {
     pub(crate) rows: Vec<RecordedRow>,
 }
 
-/// Figures of a failure that another build with the same fault reproduces. A figure is `None` if it was not
-/// measured.
+/// Figures of a failure. Another build with the same fault gives nearly the same figures. A figure is `None` if it
+/// was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FailureSize {
     /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
@@ -84,7 +84,7 @@ pub struct RecordedRow {
     pub(crate) is_measured: bool,
     /// Largest values of `rel_l2` and `max_scaled` that rounding, or the tolerance that decides, can cause.
     pub(crate) noise: [f64; 2],
-    /// Histogram of bound ratios: a power of two, and the number of values from there up to the next power.
+    /// Histogram of bound ratios. Each entry is an exponent e and the number of values from 2^e up to 2^(e+1).
     pub(crate) sizes: Option<Vec<(i32, u64)>>,
 }
 
@@ -95,7 +95,7 @@ impl RecordedRow {
         (self.site.point != Point::TopLogprobs).then_some(self.elements)
     }
 
-    /// Returns the number of values with at least this bound ratio; `None` if unknown.
+    /// Returns the number of values with a bound ratio of at least `bound_ratio`; `None` if unknown.
     pub(crate) fn off_by(&self, bound_ratio: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
         Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= bound_ratio).map(|(_, count)| count).sum())
@@ -208,7 +208,8 @@ fn sides(explained: &RoundingEvaluation) -> [&EngineErrors; 2] {
     [&explained.candidate, &explained.reference]
 }
 
-/// Returns the bound ratio of the row. If the accumulated error is too large, it is included.
+/// Returns the bound ratio of the row, including that of the accumulated error if the accumulated error is too
+/// large.
 fn bound_ratio(row: &SiteResult) -> Option<f64> {
     let of_table = || {
         let allowed = Some(row.tolerance.max_abs).filter(|allowed| *allowed > 0.0)?;
@@ -259,7 +260,7 @@ fn noise(row: &SiteResult, measured: Option<(&Errors, NoiseFloor)>) -> [f64; 2] 
     [size.map_or(0.0, |size| row.tolerance.max_abs / size), 0.0]
 }
 
-/// Returns the figure, with NaN replaced by a value larger than any error.
+/// Replaces a figure that is NaN by a number larger than any error.
 fn finite(figure: f64) -> f64 {
     if figure.is_nan() { f64::INFINITY } else { figure }
 }

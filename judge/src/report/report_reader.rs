@@ -19,7 +19,7 @@ pub enum ReportContent {
     Refused(String),
 }
 
-/// Reads a report file. Its time is not restored, and its arguments are restored only for a shard.
+/// Reads a report file. Does not restore its time. Restores its arguments only for a shard.
 ///
 /// # Errors
 /// If the file cannot be read, is not a report, or was written by another version of xcheck.

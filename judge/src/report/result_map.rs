@@ -138,7 +138,7 @@ fn worst<'m>(marks: impl Iterator<Item = &'m ResultMark>) -> Option<ResultMark> 
     marks.copied().reduce(worse)
 }
 
-/// Returns the header line with the numbers of every fifth layer, as far as they fit.
+/// Combines the rows that two reports contain for the same unit. A row fails if the two reports differ in any bit.
 fn scale(columns: &[&[usize]], width: usize) -> String {
     let mut scale = String::new();
     for (column, layers) in columns.iter().enumerate().step_by(5) {

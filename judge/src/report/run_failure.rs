@@ -16,7 +16,7 @@ pub struct RunFailure {
 }
 
 impl RunFailure {
-    /// Word shown in place of a verdict.
+    /// Word in the verdict column if a run could not be judged.
     pub(crate) const WORD: &str = "error";
 
     /// Returns the subcommand without options, such as "xcheck run".

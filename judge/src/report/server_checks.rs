@@ -17,7 +17,7 @@ pub struct ServerReport {
     pub kind: String,
     /// Version, if stated.
     pub version: String,
-    /// Model name of the server.
+    /// Name of the model, as the server gives it.
     pub model: String,
     /// Type of the computation, as stated by the server.
     pub dtype: Option<String>,

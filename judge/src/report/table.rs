@@ -31,7 +31,7 @@ const VERDICT: &str = "verdict";
 const BRIEF: usize = 8;
 /// Width of a detailed table in columns.
 const WIDE: usize = 100;
-/// Index of the column with the worst site. It takes the remaining width.
+/// Index of the column with the worst site. This column takes the remaining width.
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 

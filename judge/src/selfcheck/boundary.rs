@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::model::Model;
 
-/// Maximum number of multiplications in one pass; more would take longer than seconds.
+/// Maximum number of multiplications in one pass, so that a pass takes no longer than seconds.
 const AFFORDABLE: usize = 1 << 32;
 /// Number of tokens read after a boundary. It is larger than the number of positions that a cache drops at
 /// once.

@@ -44,15 +44,15 @@ pub fn chunks_equal_one_pass(subject: CheckSubject) -> Result<CheckResult> {
     ))
 }
 
-/// Returns the chunk sizes to check, smaller than `length`.
+/// Returns the chunk sizes to check. All are smaller than `length`.
 fn sizes(subject: CheckSubject, length: usize) -> BTreeSet<usize> {
     let around =
         boundaries(subject.model).into_iter().flat_map(|boundary| boundary.saturating_sub(1)..=boundary + 1);
     [3, 16].into_iter().chain(around).filter(|size| (2..length).contains(size)).collect()
 }
 
-/// Splits a length into chunks of one size. A last chunk of one token is merged, since decoding has its own
-/// check.
+/// Splits a length into chunks of one size. If the last chunk would have one token, it is merged with the one
+/// before, since decoding has its own check.
 fn cut(length: usize, size: usize) -> Vec<usize> {
     let mut chunks = vec![size; length / size];
     match (length % size, chunks.last_mut()) {

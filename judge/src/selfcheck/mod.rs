@@ -5,8 +5,8 @@
 //! this model on these tokens ([`Exactness::Rounding`]). A second check compares bits with the summation
 //! order of a single row for all rows ([`SingleTokenNumerics`]), so that rounding cannot hide a fault.
 //!
-//! Values that cannot differ agree even in a wrong engine. So a model fails if its values are all zero, equal
-//! for all tokens, or missing.
+//! Values that cannot differ agree even in a wrong engine. A model therefore fails if its values are all zero,
+//! equal for all tokens, or missing.
 
 mod boundary;
 mod cache;
@@ -29,8 +29,8 @@ use crate::model::{LayerState, Model};
 use crate::numerics::{Numerics, SingleTokenNumerics};
 use crate::verdict::Verdict;
 
-/// Number of tokens of a check: prompt and single tokens. It is more than kernels for several tokens need,
-/// and more than a cache drops at once.
+/// Number of tokens of a check, prompt and single tokens together. It is enough for kernels that need several
+/// tokens, and for a cache to drop tokens.
 const TOKENS: usize = 48;
 /// Number of prompt tokens among [`TOKENS`].
 const PROMPT: usize = 40;
@@ -81,8 +81,8 @@ impl<'m> CheckSubject<'m> {
         Engine::new(self.model, self.numerics, capacity)
     }
 
-    /// Returns the tokens for all checks of a model: as many as the context allows, and past each boundary
-    /// that can be reached in a short time.
+    /// Returns the tokens for all checks of a model: as many as the context allows. They reach past each boundary that
+    /// can be reached in a short time.
     fn tokens(&self) -> Vec<u32> {
         let dimensions = self.model.dimensions();
         let length = boundary::crossing(self.model, TOKENS).min(dimensions.context_length);

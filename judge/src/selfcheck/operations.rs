@@ -131,7 +131,8 @@ impl OperationFloors {
     }
 }
 
-/// Returns the matching site in a pass with the logits of all positions. The last logits are one row of them.
+/// Returns the corresponding site in a pass that has the logits of all positions. The last logits are one row of
+/// them.
 fn of_all_positions(site: Site) -> Site {
     let point = if site.point == Point::LastLogits { Point::Logits } else { site.point };
     Site { point, pass: None, ..site }
@@ -153,7 +154,7 @@ fn floors(subject: CheckSubject, whole: &PassPair) -> Result<HashMap<Site, f64>>
     Ok(floors)
 }
 
-/// Values of one pass over all tokens, and of one pass within LongRoPE's short factors.
+/// Values of one pass over all tokens, and of one pass that stays within LongRoPE's short factors.
 struct PassPair {
     all: SinglePass,
     short: Option<SinglePass>,
@@ -172,7 +173,7 @@ impl PassPair {
         self.short.as_ref().filter(|short| end <= short.tokens.len()).unwrap_or(&self.all)
     }
 
-    /// Splits the passes at the limit of LongRoPE's short factors. The first pass beyond it reads all earlier
+    /// Splits the passes at the limit of LongRoPE's short factors. The first pass beyond the limit reads all earlier
     /// tokens again.
     fn apart(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
         let Some(within) = self.short.as_ref().map(|short| short.tokens.len()) else {
@@ -223,7 +224,7 @@ struct PassDifference {
     different: usize,
     /// Largest error relative to √(x² + mean square of the row). NaN if a value is not a number.
     largest: f64,
-    /// Expected number of values, if the number differs.
+    /// Expected number of values, if the actual number differs.
     other_length: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! All values of one pass over all tokens, with the rows that correspond to any other pass.
+//! All values of one pass over all tokens. Provides the rows that correspond to any other pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(super) struct PassRow<'w> {
     /// The numbers that another pass must have in this row. For attention values: only the keys that this
     /// pass has seen.
     pub(super) numbers: &'w [f32],
-    /// The whole row, of which `numbers` may be a part.
+    /// The whole row. `numbers` may be a part of it.
     whole: &'w [f32],
 }
 
@@ -105,7 +105,8 @@ impl Tap for SinglePass {
         value
     }
 
-    /// The logits of every position include the last logits.
+    /// Returns false for the last logits, which are a row of the logits of every position, and for values computed from
+    /// them.
     fn wants(&self, site: Site) -> bool {
         !matches!(site.point, Point::LastLogits | Point::Argmax | Point::Probs | Point::Generated)
     }

@@ -1,6 +1,6 @@
 //! Check that values vary.
 
-/// Variety of values of one kind, one row per token. Values that are all equal, or equal for every token,
+/// Variety of the values of one kind, with one row per token. Values that are all equal, or equal for every token,
 /// agree with those of any other run and cannot reveal a fault.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Variety {

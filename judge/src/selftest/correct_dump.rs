@@ -1,5 +1,5 @@
-//! Dumps of correct engines that were computed, cut, stored or written in different ways. All of them must
-//! pass or be inconclusive.
+//! Dumps of correct engines that were computed, split, stored or written in different ways. All of them must pass
+//! or be inconclusive.
 
 use crate::dump::Dump;
 use crate::engine::{PassInput, RunInput};
@@ -16,8 +16,8 @@ use crate::weight::DType;
 pub enum CorrectDump {
     /// The dump of our own engine, unchanged.
     Same,
-    /// Another order of sums: the order for a single token instead of several tokens, or for `f32` that of
-    /// transformers.
+    /// A run with another order of sums: the order for a single token instead of several tokens, or for `f32` the order
+    /// of transformers.
     OtherOrder,
     /// Fewer taps are recorded.
     Thinned(RecordedTaps),
@@ -50,8 +50,9 @@ pub const TWINS: [(&str, CorrectDump); 9] = [
 /// Name of [`other_kernels`] in tables.
 pub const OTHER_KERNELS: &str = "other kernels";
 
-/// Returns variants with kernels that sum in any order or approximate functions. Each has all taps, block
-/// outputs only, or logits only, with the prompt in one pass or in several. In 16 bits, also [`fused_kernels`].
+/// Returns variants with kernels that sum in another order or use approximate functions. Each records all taps,
+/// block outputs only, or logits only, with the prompt in one pass or in several. In 16 bits, also returns
+/// [`fused_kernels`].
 pub fn other_kernels(bed: &TestModel) -> Vec<CorrectDump> {
     let numerics = match bed.arithmetic {
         "f32" => Transformers::F32,
@@ -88,8 +89,8 @@ const FUSED: [&[FusedStep]; 3] = {
     ]
 };
 
-/// Returns variants with kernels of a 16-bit type that round other steps: each step alone, and those of several
-/// engines. Each has block outputs only, or logits only. Block outputs do not show what the next operation reads before
+/// Returns variants with 16-bit kernels that round other steps: each step alone, and the steps of several engines.
+/// Each records block outputs only, or logits only, because these do not show what the next operation reads before
 /// rounding.
 pub fn fused_kernels(numerics: Transformers) -> Vec<CorrectDump> {
     if numerics == Transformers::F32 {
@@ -154,9 +155,9 @@ impl CorrectDump {
     }
 }
 
-/// Splits the prompt of a script into passes of these sizes and a rest.
+/// Splits the prompt of a script into passes of these sizes, and a last pass with the rest.
 fn cut(script: &RunInput, sizes: &[usize]) -> RunInput {
-    let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
+    let mut prompt = script.passes[0].tokens.clone().expect("the first pass of a script has the prompt");
     let mut passes = Vec::new();
     for &size in sizes {
         let rest = prompt.split_off(size);

@@ -67,7 +67,7 @@ pub struct CorrectCounts {
     pub false_alarms: usize,
 }
 
-/// The rows in which a fault is counted.
+/// The rows of the result table in which a fault is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRow {
     /// The kind of change, or "passes" and "heads" for a change of some passes or heads.
@@ -200,7 +200,7 @@ fn twin(bed: &TestModel, name: &'static str, how: CorrectDump) -> error::Result<
 }
 
 impl SelfTestTable {
-    /// Sums up the results.
+    /// Counts the results of the self-test in a table.
     pub fn of(results: Vec<SelfTestResult>) -> Self {
         let names = TWINS.into_iter().map(|(name, _)| name).chain([OTHER_KERNELS]);
         let twins = names.map(|name| (name, CorrectCounts::default())).collect();
@@ -217,7 +217,7 @@ impl SelfTestTable {
                 }
                 SelfTestResult::Twin(name, found, remark) => {
                     let known = table.twins.iter_mut().find(|(known, _)| *known == name);
-                    let sum = &mut known.expect("it is listed").1;
+                    let sum = &mut known.expect("the table lists every twin").1;
                     sum.judged += found.judged;
                     sum.passed += found.passed;
                     sum.in_doubt += found.in_doubt;

@@ -27,7 +27,7 @@ pub struct FigureRegression {
     pub(crate) of: String,
     /// Name of the figure, such as `detected`.
     pub(crate) what: &'static str,
-    /// Value in this run.
+    /// Count in this run.
     pub(crate) found: usize,
     /// Expected value.
     pub(crate) promised: usize,
@@ -45,7 +45,7 @@ impl ExpectedFigures {
     /// # Panics
     /// If the shipped file is damaged, which a test rules out.
     pub fn shipped() -> Self {
-        Self::parse(include_str!("../../selftest.toml")).expect("a test reads it")
+        Self::parse(include_str!("../../selftest.toml")).expect("a test parses the shipped file")
     }
 
     /// Reads expected figures from a file.
@@ -70,7 +70,7 @@ impl ExpectedFigures {
 
     /// Formats the figures as a file.
     pub fn text(&self) -> String {
-        let figures = toml::to_string(self).expect("it is plain data");
+        let figures = toml::to_string(self).expect("figures can be written as TOML");
         format!(
             "# What `xcheck selftest` finds, written by `xcheck selftest --write`; a run that finds less fails. See docs/explanation/selftest.md.\n\n\
              {figures}"

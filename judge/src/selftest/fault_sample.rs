@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::selftest::fault_injection::{InjectedFault, plants_of};
 use crate::selftest::test_model::{ARITHMETICS, TestModel};
 
-/// Kinds that are also injected into some passes. Rounding hides their effect in no pass.
+/// Kinds that are also injected into only some passes. Rounding hides their effect in no pass.
 const IN_SOME_PASSES: [CauseKind; 4] =
     [CauseKind::NormKind, CauseKind::RopeTheta, CauseKind::AttnScale, CauseKind::Activation];
 

@@ -36,8 +36,8 @@ impl RecordedTaps {
         }
     }
 
-    /// Returns true if a fault made at one site is found where it should first show: at that site or, with fewer taps,
-    /// in the same layer and pass, or in the same pass.
+    /// Returns true if a fault injected at one site is found where it should first be visible: at that site, or with
+    /// fewer taps in the same layer and pass, or in the same pass.
     pub(crate) fn shows(self, made: Site, found: Site) -> bool {
         let is_same_layer = made.layer == found.layer || found.point == Point::Logits;
         match self {
@@ -61,7 +61,7 @@ impl RecordedTaps {
     }
 }
 
-/// The recorded taps of a dump and their stored type.
+/// The taps that a dump records, and their stored type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpForm {
     /// Recorded taps.

@@ -1,9 +1,8 @@
 //! Sensitivity of the judge: the largest fault of each kind that still passes, and its effect on the
 //! predictions.
 //!
-//! A fault smaller than rounding may pass. A fault must not pass if it changes a token that rounding would
-//! not change. It must not pass either if it changes the predictions by more than twice as much as rounding
-//! does.
+//! A fault smaller than rounding may pass. A fault must not pass if it changes a token that rounding would not
+//! change, or if it changes the predictions more than twice as much as rounding does.
 
 use crate::catalogue::Supposition;
 use crate::change::ModelOperations;
@@ -25,7 +24,7 @@ use crate::verdict::{Outcome, Verdict};
 pub enum Fault {
     /// Wrong scale of attention scores.
     AttentionScale,
-    /// Wrong scale of attention scores, in decode passes only.
+    /// A fault that scales attention scores wrongly, in decode passes only.
     DecodeOnly,
     /// Wrong base of RoPE.
     RopeTheta,
@@ -128,7 +127,7 @@ pub struct Sensitivity {
     pub fault: Fault,
     /// Arithmetic stated in the dump.
     pub arithmetic: &'static str,
-    /// Name of the form: which taps the dump records.
+    /// Name of the dump's form, which states the recorded taps.
     pub recorded: &'static str,
     /// Size of the fault; 0 if no tested size passes.
     pub size: f64,
@@ -136,7 +135,7 @@ pub struct Sensitivity {
     pub divergence: f64,
     /// Largest KL divergence of one row of logits in perturbed runs.
     pub noise: f64,
-    /// Largest logit lead that a top token loses to another token, relative to the largest rounding error of
+    /// Largest logit margin by which a top token falls behind another token, relative to the largest rounding error of
     /// a logit difference.
     pub lost_lead: f64,
     /// True if every value is within its error bound, so that no perturbed runs were needed.
@@ -144,8 +143,8 @@ pub struct Sensitivity {
 }
 
 impl Sensitivity {
-    /// Returns true if the fault may pass: rounding can change the same tokens, and changes the predictions
-    /// at least half as much.
+    /// Returns true if the fault may pass: rounding can change the same tokens, and changes the predictions at least
+    /// half as much as the fault does.
     pub fn is_harmless(&self) -> bool {
         // Without noise, nothing was compared.
         let is_small = self.noise > 0.0 && (self.is_within_bounds || self.divergence <= 2.0 * self.noise);
@@ -166,7 +165,7 @@ const SEEDS: [u64; 4] = [0, 4, 8, 12];
 const LOGITS: DumpForm = DumpForm { thinned: RecordedTaps::Logits, ..DumpForm::FULL };
 
 /// Measures the sensitivity to every kind of fault, for a model that computes as its dump states. With
-/// `claims_int8`, the dump falsely states 8-bit integers, while its values are computed in `f32`.
+/// `claims_int8`, the dump falsely states 8-bit integers although its values are computed in `f32`.
 ///
 /// # Errors
 /// If the model cannot be run.
@@ -272,7 +271,8 @@ impl RoundingNoise {
     }
 }
 
-/// Returns the error distribution of all logits, and the largest logit lead that a top token loses.
+/// Returns the error distribution of all logits, and the largest logit margin by which a top token falls behind
+/// another token.
 fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
     let mut all = PerturbedErrors::default();
     let mut sites: Vec<Site> = right.sites().filter(|site| site.point == Point::Logits).collect();

@@ -115,7 +115,7 @@ impl TestModel {
         Ok((dump, ChangeEffect { stages: changing.made.get(), first: changing.first.get() }))
     }
 
-    /// Makes the dump of an engine that continues with the values that a tap returns.
+    /// Makes the dump of an engine whose run continues with the values that a tap returns.
     ///
     /// # Errors
     /// If the model cannot be run.

@@ -221,7 +221,7 @@ impl Cause {
                 Finding { points, layers, ..Finding::new(kind, sites[0], what) }.of(sites)
             }
             CauseContent::Changes(fits) => {
-                let (first, others) = fits.split_first().expect("there is one");
+                let (first, others) = fits.split_first().expect("a cause has at least one change");
                 let remaining: Vec<String> = others.iter().map(|fit| fit.typed.clone()).collect();
                 let mut what = format!("{}; seen at {}{}", first.what, places.told(&sites), first.remedy);
                 if others.iter().any(|other| other.kind != first.kind) {

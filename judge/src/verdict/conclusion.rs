@@ -64,9 +64,8 @@ impl Outcome {
     }
 }
 
-/// Checks rounding choices that an engine makes in every layer or in none. A row fails if its choice holds in
-/// fewer layers than do without it. If several choices explain a product, the one that holds in the most
-/// layers counts.
+/// Checks rounding choices that an engine makes in every layer or in none. A row fails if more layers contradict
+/// its choice than show it. If several choices explain a product, the choice that most layers show counts.
 fn refuse_choices_of_a_few(rows: &mut [SiteResult]) {
     let is_settled_here = |row: &SiteResult| row.is_single_operation() && row.verdict == Verdict::Pass;
     let mut layers: HashMap<(Point, Option<usize>), usize> = HashMap::new();
@@ -130,8 +129,8 @@ impl ComparisonResults<'_> {
         }
     }
 
-    /// Returns facts that change no verdict: ties, and accumulated rounding above a tolerance. After a
-    /// failure, growth of the error is not reported.
+    /// Returns facts that change no verdict: ties, and accumulated rounding errors above a tolerance. After a failure,
+    /// errors above a tolerance are not reported.
     fn notes(&self, verdict: Verdict) -> Vec<String> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &SiteResult| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));

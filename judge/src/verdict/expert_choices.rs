@@ -121,7 +121,7 @@ impl Routing<'_> {
         doubtful
     }
 
-    /// Returns choices that rounding may decide, in the run that continues with the dump's values.
+    /// Returns expert choices that rounding may decide, in the run that continues with the dump's values.
     fn doubtful_since_held(&self, rows: &[SiteResult]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &SiteResult> = experts(rows).collect();
         let known = self.preferences.local.iter().filter_map(|(site, known)| {

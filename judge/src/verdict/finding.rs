@@ -40,7 +40,7 @@ pub struct Finding {
     pub excluded: Vec<String>,
 }
 
-/// Separates changes that are applied together.
+/// Text between the names of changes that are applied together.
 const AND: &str = " and ";
 
 /// Returns the changes as one text in the syntax of `--suppose`.
@@ -48,7 +48,8 @@ pub(crate) fn joined(changes: &[OperationChange]) -> String {
     changes.iter().map(OperationChange::to_string).collect::<Vec<_>>().join(AND)
 }
 
-/// Returns the changes of several findings as `--suppose` takes them, each once and in order; `None` if a finding cannot be supposed.
+/// Returns the changes of several findings in the syntax of `--suppose`, each once and in order; `None` if `--suppose`
+/// cannot express a finding.
 pub fn changes_of<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Option<Vec<&'f str>> {
     let mut changes: Vec<&str> = Vec::new();
     for finding in findings {

@@ -48,7 +48,7 @@ pub(crate) fn is_half_precision(held: &AlignedDump) -> Result<bool> {
     Ok(short * 2 > sites.len())
 }
 
-/// Returns true if the values of a tap fit 16 bits, whatever type they are stored in.
+/// Returns true if the values of a tap fit 16 bits, regardless of the type in which they are stored.
 fn is_short(held: &AlignedDump, site: Site) -> Result<bool> {
     if matches!(held.stored(site), Some(DType::BF16 | DType::F16)) {
         return Ok(true);

@@ -117,8 +117,8 @@ impl UnitRows<'_> {
         known.keys().filter(|_| is_asked).flat_map(|&site| routers_of(site)).collect()
     }
 
-    /// Keeps the rows of `strict` that do not fail. A row that passes only with the assumed rounding becomes
-    /// inconclusive, since the dump does not state that rounding.
+    /// Replaces each row by its row in `strict` unless that one fails. A row that passes only with the assumed rounding
+    /// becomes inconclusive, since the dump does not state that rounding.
     fn doubt(&mut self, strict: Vec<SiteResult>, why: &str) {
         for (row, strict) in self.rows.iter_mut().zip(strict) {
             if strict.verdict <= Verdict::Inconclusive {
@@ -129,8 +129,8 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Makes rows of a 16-bit engine inconclusive if only different rounding explains them, but no choice of a correct
-    /// engine is seen.
+    /// Makes rows of a 16-bit engine inconclusive if only a different rounding explains them, and the values show no
+    /// rounding choice that correct engines make.
     fn doubt_other_rounding(&mut self, context: &RunContext) -> Result<()> {
         if context.numerics.activation_type() == DType::F32 {
             return Ok(());
@@ -352,9 +352,9 @@ impl UnitRows<'_> {
         }
     }
 
-    /// Returns the final values of each pass that pass locally but have a large accumulated error: logits of
-    /// choices and outputs of the last layer. Returns nothing if every operation was evaluated from the
-    /// engine's own values: accumulated errors then show nothing more.
+    /// Returns the final values of each pass (logits of choices and outputs of the last layer) that have a small local
+    /// error and a large accumulated error. Returns nothing if every operation was evaluated from the engine's own
+    /// values: accumulated errors then show nothing more.
     fn ends_that_grew(&self, context: &RunContext) -> HashSet<Site> {
         let is_evaluated =
             || self.rows.iter().all(|row| row.is_settled() && !context.may_hide_rounding(row.site));
@@ -382,8 +382,8 @@ impl UnitRows<'_> {
 /// Minimum number of rows for a meaningful mean error.
 const FEW_ROWS: usize = 8;
 
-/// Returns the reason to doubt the values of a 16-bit tap: whatever the rounding choices, a typical row differs from ours by
-/// more than it does in all runs with another order of sums.
+/// Returns the reason to doubt the values of a 16-bit tap. With every rounding choice, a typical row differs from
+/// our row by more than in any run with another order of sums.
 fn doubt_of_choices(
     context: &RunContext,
     go_on: ContinuationValues,

@@ -25,9 +25,9 @@ pub struct Coverage {
     pub taps_expected: usize,
     /// Numbers that were compared.
     pub elements: usize,
-    /// Bit-identical taps, by the error that is judged.
+    /// Bit-identical taps, in the run whose error is judged.
     pub taps_identical: usize,
-    /// Bit-identical numbers, by the error that is judged.
+    /// Bit-identical numbers, in the run whose error is judged.
     pub elements_identical: usize,
     /// Taps with only some rows recorded.
     #[serde(default)]

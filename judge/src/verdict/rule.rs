@@ -183,8 +183,8 @@ impl SiteResult {
         (verdict, Some(before.map_or(told.clone(), |before| format!("{before}{may}: {told}"))))
     }
 
-    /// Returns the failed evaluation of a product after an unrecorded norm. Formulas cover the known variants
-    /// of norm and product. Perturbed runs would hide errors as small as an epsilon.
+    /// Returns the failed evaluation of a product after an unrecorded norm. The error bounds cover the known variants
+    /// of norm and product. The noise floor of perturbed runs would hide errors as small as that of a wrong epsilon.
     fn beyond_behind_a_norm(&self) -> Option<String> {
         use Point::{
             AttnGate, AttnOut, AttnPostNorm, AttnResidual, BetaLogit, BlockOut, DecayLogit, Embed, FfnGate,
@@ -247,8 +247,8 @@ impl SiteResult {
     }
 }
 
-/// Returns the relative error from which the noise floor is measured. It decides no verdict. The error of a
-/// single operation stays far below it.
+/// Returns the relative error from which the noise floor is measured. It is far above the error of a single
+/// operation, and decides no verdict.
 fn suspicious(computed: DType) -> f64 {
     match computed {
         DType::BF16 => 2f64.powi(-6),
@@ -389,7 +389,7 @@ pub(super) fn assert_complete(
 
 // The table of tolerances.
 
-/// Judges by the tolerance table. Every check is written so that NaN fails it.
+/// Judges by the tolerance table. Comparisons are written so that NaN fails them.
 fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed: DType) -> Judgement {
     let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == ValueKind::Real;
     match excess(found, tolerance) {

@@ -190,8 +190,9 @@ impl SiteResult {
         if self.is_judged_by_accumulated() { self.accumulated.as_ref() } else { self.local.as_ref() }
     }
 
-    /// Returns true if the accumulated error decides the verdict: if no local error was measured, or the
-    /// accumulated error fails the row. It also decides token choices that agree given the dump's own logits.
+    /// Returns true if the accumulated error decides the verdict: because no local error was measured, or because the
+    /// accumulated error fails the row. It also decides token choices that agree when computed from the dump's own
+    /// logits.
     pub(crate) fn is_judged_by_accumulated(&self) -> bool {
         let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
         let has_inherited = self.accumulated_floor.is_some() && self.verdict == Verdict::Fail;
@@ -220,7 +221,7 @@ impl SiteResult {
         self.gate == Gate::Tolerance
     }
 
-    /// Returns true if rounding explains the row, evaluated from the inputs of its single operation. The
+    /// Returns true if the row's only operation was evaluated from its inputs and rounding explains the result. The
     /// accumulated error then shows nothing more.
     pub(crate) fn is_settled(&self) -> bool {
         let is_explained = || self.explained.as_ref().is_some_and(RoundingEvaluation::is_explained);

@@ -395,8 +395,8 @@ fn first_wrong(rows: &[SiteResult]) -> Option<Site> {
     rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
 }
 
-/// Turns ties in and after the pass of a wrong operation into failures, since rounding did not change these
-/// logits.
+/// Turns ties into failures in and after the pass of a wrong operation, since these logits changed by more than
+/// rounding.
 pub(crate) fn refuse_ties_of_a_wrong_run(rows: &mut [SiteResult]) {
     let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut SiteResult| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);

@@ -241,8 +241,8 @@ impl<'r> UnitRows<'r> {
         })
     }
 
-    /// Makes norms inconclusive whose passes disagree about reading an unrounded sum. With fused kernels,
-    /// this may depend on the number of tokens and is allowed.
+    /// Makes a norm's rows inconclusive if they disagree between passes about whether the norm reads the sum before
+    /// rounding. With fused kernels this is allowed, since it may depend on the number of tokens.
     fn doubt_readings(&mut self) {
         let reads = |row: &SiteResult| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
         let is_fused = |row: &SiteResult| row.explained.as_ref().is_some_and(|explained| explained.is_fused);

@@ -118,7 +118,7 @@ impl<'w> CellWorker<'w> {
         Ok(found)
     }
 
-    /// Runs the cell's `make` command, unless its output is cached.
+    /// Runs the cell's `make` command, unless its output is in the cache.
     fn make(&self, cell: &MatrixCell, make: &MakeCommand, folder: &Path) -> Result<Result<(), String>> {
         let mut inputs = CellInputs::new(&self.kept);
         // The output path is not included, since it is not an input of the command.
@@ -189,7 +189,7 @@ impl<'w> CellWorker<'w> {
     }
 }
 
-/// Reads a report; the error is empty if there is none.
+/// Reads a report. The error is empty if there is no report.
 fn read(folder: &Path) -> Result<CellSummary, String> {
     let file = folder.join("report.json");
     if !file.exists() {
@@ -202,7 +202,7 @@ fn read(folder: &Path) -> Result<CellSummary, String> {
     }
 }
 
-/// Accepts a report only if the program's exit status agrees with it.
+/// Accepts a report only if it agrees with the program's exit status.
 fn agreed(found: CellSummary, status: ExitStatus) -> Result<CellSummary, String> {
     match status.code() == Some(exit_status(found.verdict).into()) {
         true => Ok(found),

@@ -42,8 +42,8 @@ pub(crate) fn of_make(make: &MakeCommand, inputs: &mut CellInputs) -> Result<()>
     named(&make.named, inputs)
 }
 
-/// Adds every argument that names a file or a folder. The name may be alone, follow an option's name, or
-/// have a sequence's name after it.
+/// Adds every argument that names a file or a folder. The name may be the whole argument, follow an option's name,
+/// or be followed by the name of a sequence.
 fn named(words: &[String], inputs: &mut CellInputs) -> Result<()> {
     for word in words {
         let value = match word.strip_prefix('-') {
@@ -103,7 +103,7 @@ fn dumps_folder(model: &str) -> Result<Option<PathBuf>> {
     })
 }
 
-/// Returns true if a reference may be found by name or by default.
+/// Returns true if the command may find a reference by itself, by name or by default.
 fn may_be_found(references: &[&str]) -> bool {
     let is_path = |name: &str| {
         let path = Path::new(name);
@@ -142,7 +142,7 @@ pub(crate) fn check(words: &[String]) -> Result<(), String> {
     })
 }
 
-/// Ignores a failure to read a named file, since the command itself reports it.
+/// Ignores a failure to read a named file, since the command will report it.
 pub(crate) fn or_unknown(read: Result<()>, inputs: &mut CellInputs) {
     if let Err(error) = read {
         inputs.unknown(Error::to_string(&error));

@@ -18,7 +18,7 @@ const LOCK: &str = ".lock";
 const REPORT: &str = "report.json";
 /// File with the key of a finished report.
 const SEAL: &str = "matrix.key";
-/// File with the cache key of the `make` output that the report judges.
+/// File with the cache key of the output of `make` that the report is about.
 const MADE: &str = "made.key";
 
 /// The folder of a matrix, locked by one process at a time.
@@ -63,8 +63,8 @@ impl MatrixFolder {
         self.folder.join("made").join(&cell.name)
     }
 
-    /// Returns the standard input for a child process: empty, and holding the lock. If a matrix process is
-    /// killed, the next one waits for its children.
+    /// Returns the standard input for a child process. It is empty, and keeps the folder's lock. If a matrix process is
+    /// killed, the next one therefore waits for its children.
     ///
     /// # Errors
     /// If no more files can be opened.
@@ -83,7 +83,7 @@ impl MatrixFolder {
     }
 }
 
-/// Returns true if a folder has a finished report with this key, and its files have not changed since.
+/// Returns true if a folder has a finished report with this key whose files have not changed since.
 pub(crate) fn is_known(folder: &Path, key: &str) -> bool {
     let seal = fs::read_to_string(folder.join(SEAL)).ok();
     seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
@@ -112,7 +112,7 @@ fn sealed(folder: &Path, key: &str) -> Result<String> {
     Ok(format!("{key} {hash}\n"))
 }
 
-/// Returns true if the report in `folder` judges a `make` output with this cache key.
+/// Returns true if the report in `folder` is about a `make` output with this cache key.
 pub(crate) fn is_made(folder: &Path, key: &str) -> bool {
     fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
 }

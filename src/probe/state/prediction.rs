@@ -68,20 +68,20 @@ impl Tap for LastLogitsTap<'_> {
     }
 }
 
-/// Arithmetic of servers with weights of a kind. Its rounding bounds the noise of a state.
+/// Arithmetic in which servers compute with weights of one kind. Its rounding determines the noise of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Activations in f32, f16 or bf16.
     Float,
-    /// Activations in f32, f16 or bf16, or in 8-bit integers with a scale for each 32, as in ggml's products.
+    /// Activations in f32, f16 or bf16, or in 8-bit integers with one scale for each 32 values, as in ggml's products.
     Blocks,
     /// Activations in f32, f16 or bf16, or in 8 bits with a scale for each token.
     EightBit,
-    /// Activations in these codes, with a scale for each token.
+    /// Activations in these codes, with one scale per token.
     Codes(ActivationCodeType),
 }
 
-/// Numerics, and the same numerics with more rounding: their difference is noise.
+/// Numerics, and the same numerics with more rounding. The difference between their results is noise.
 pub type NoisePair = (Box<dyn Numerics>, Box<dyn Numerics>);
 
 impl Arithmetic {
@@ -100,7 +100,7 @@ impl Arithmetic {
         }
     }
 
-    /// Wraps numerics, so that activations of products in layers have 8-bit codes with a scale for each token.
+    /// Wraps numerics, so that products inside layers quantise activations to 8-bit codes with one scale per token.
     pub fn with_codes(
         inner: Box<dyn Numerics>,
         codes: ActivationCodeType,
@@ -113,7 +113,7 @@ impl Arithmetic {
     }
 }
 
-/// Returns bf16 arithmetic, also for weights of a quantised file.
+/// Returns bf16 arithmetic, even for weights of a quantised file.
 fn in_bf16(model: &dyn Model) -> Box<dyn Numerics> {
     let matrices = model.matrices();
     let rounded = matrices.iter().map(|(_, w)| (*w, WeightRounding::Float(DType::BF16)));

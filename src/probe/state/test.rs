@@ -13,28 +13,28 @@
 //! The mean of the capitals of all bets is at most 1 in expectation, too, so a true state is rejected at 1/α with a
 //! probability of at most α at any time (Ville's inequality). No number is fitted to the answers.
 
-/// Clipping of a residual's component, in units of its bound.
+/// Limit at which a residual's component is clipped, in units of its bound.
 const CLIP: f64 = 3.0;
-/// Largest 3λσ of a bet: larger ones gain nothing.
+/// Largest 3λσ of a bet. A larger one brings no advantage.
 const BOLDEST: f64 = 40.0;
-/// Another implementation may round twice as often as our numerics, which doubles the second moment.
+/// Factor on the second moment of the noise: another implementation may round twice as often as our numerics.
 const SPARE: f64 = 2.0;
-/// Standard errors of a measured second moment that its bound allows for.
+/// Number of standard errors of a measured second moment that are added to its bound.
 const ERRORS: f64 = 3.0;
-/// Number of requests above which a difference counts as hidden by rounding: ten times the default of `--requests`. It
-/// does not depend on that option, so that a smaller number of requests never hides a state.
+/// Number of requests above which a difference counts as hidden by rounding. It is ten times the default of
+/// `--requests`, and does not depend on that option, so that a smaller number of requests never hides a state.
 const HIDDEN: f64 = 2000.0;
-/// Size of the error, in second moments of the bound, that is detected before a state passes: twice the noise.
+/// Size of the error that must be detected before a state passes, in second moments of the bound: twice the noise.
 const DETECTED: f64 = 4.0;
 
-/// Log-odds in an answer.
+/// Log-odds of a token, as far as the server's answer shows them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ToldOdds {
-    /// The server gave this value.
+    /// The server returned this value.
     Known(f64),
-    /// The token is not in the server's list, whose smallest value is this.
+    /// The token is not in the server's list. This is the smallest value in the list.
     AtMost(f64),
-    /// The token may be in the server's list, which names tokens without an id.
+    /// The token may be in the server's list, but the list names tokens without their ids.
     Unknown,
 }
 
@@ -45,11 +45,11 @@ pub struct OddsAnswer {
     pub told: Vec<ToldOdds>,
     /// Largest rounding error of a log-probability in the answer, from its number of decimals or its type.
     pub step: f64,
-    /// Predicted log-odds of each state and token; NaN for a rejected state, in whose direction no bet is made.
+    /// Predicted log-odds of each state and token. NaN for a rejected state, towards which no bet is made.
     pub predicted: Vec<Vec<f64>>,
 }
 
-/// Noise of the arithmetics of each state, from runs of our engine.
+/// Noise of the arithmetics of each state, measured with our engine.
 #[derive(Clone, Debug, Default)]
 pub struct NoiseBounds {
     /// Predictions of all states for a prompt, `[states][tokens]`.
@@ -65,8 +65,8 @@ impl NoiseBounds {
         self.noise.push(noise);
     }
 
-    /// Returns a bound of the second moment of a state's noise in a projection: the largest over its numerics. The
-    /// standard error is added, because there are few prompts.
+    /// Returns a bound of the second moment of a state's noise in a projection: the largest one over its numerics, plus
+    /// its standard error, because there are few prompts.
     fn largest(&self, state: usize, square: impl Fn(usize, &[f64]) -> f64) -> f64 {
         let numerics = self.noise.first().map_or(0, |noise| noise[state].len());
         let bound = |kind: usize| {
@@ -93,17 +93,17 @@ impl NoiseBounds {
 /// Capital of the bets against one state, as logarithms.
 #[derive(Clone, Debug)]
 struct StateBets {
-    /// Bet in the direction of each other state.
+    /// Capital of the bets in the direction of each other state.
     directions: Vec<f64>,
     size: f64,
     /// Bounds of the second moments of the noise.
     along: Vec<f64>,
     noise: f64,
-    /// Request after which the state was rejected.
+    /// Number of the request after which the state was rejected; `None` if not rejected.
     rejected: Option<usize>,
     /// Sum of squares of the residuals, and their number.
     residuals: (f64, usize),
-    /// Sum of squares of the errors that the server's decimals allow.
+    /// Sum of squares of the errors that the rounding of the server's decimals can cause.
     steps: f64,
 }
 
@@ -112,7 +112,7 @@ struct StateBets {
 pub struct StateTest {
     alpha: f64,
     states: Vec<StateBets>,
-    /// Number of requests after which each state is expected to be rejected if the first one is true.
+    /// Number of requests after which each state is expected to be rejected, if the first state is the true one.
     expected: Vec<Option<usize>>,
     /// Number of answers.
     pub answers: usize,
@@ -137,7 +137,7 @@ impl StateTest {
         test
     }
 
-    /// Adds an answer.
+    /// Adds the log-odds of one answer to the test.
     pub fn add(&mut self, answer: &OddsAnswer) {
         self.answers += 1;
         let threshold = -self.alpha.ln();
@@ -175,7 +175,7 @@ impl StateTest {
         self.states[state].evidence(state)
     }
 
-    /// Returns the root mean square of a state's residuals, and the bound that rounding gives.
+    /// Returns the root mean square of a state's residuals, and the bound that rounding implies.
     pub fn residual(&self, state: usize) -> (f64, f64) {
         let bets = &self.states[state];
         let count = bets.residuals.1.max(1) as f64;
@@ -193,14 +193,14 @@ impl StateTest {
         (0..self.states.len()).filter(|&state| self.rejected(state).is_none()).collect()
     }
 
-    /// Returns the number of answers after which an unlisted state would have been rejected whose error is twice the
+    /// Returns the number of answers after which an unlisted state would have been rejected, if its error is twice the
     /// noise.
     pub fn least_answers(&self) -> usize {
         (self.threshold() / size_gain(DETECTED, 1.0)).ceil() as usize
     }
 
-    /// Returns true if the answers agree with a state: there are enough to reject an unlisted one, and their residual
-    /// is within the bound.
+    /// Returns true if the answers agree with a state: their residual is within the bound, and there are enough answers
+    /// to reject an unlisted state.
     pub fn agrees(&self, state: usize) -> bool {
         let (residual, bound) = self.residual(state);
         self.rejected(state).is_none() && self.answers >= self.least_answers() && residual <= bound
@@ -237,7 +237,7 @@ impl StateTest {
 }
 
 impl StateBets {
-    /// Returns the logarithm of the mean capital.
+    /// Returns the logarithm of the mean capital of all bets against the state.
     fn evidence(&self, own: usize) -> f64 {
         let directions = self.directions.iter().enumerate().filter(|(other, _)| *other != own);
         let all: Vec<f64> = directions.map(|(_, capital)| *capital).chain([self.size]).collect();

@@ -1,4 +1,4 @@
-//! Prompts of random words, so that a server can neither know them nor have them in a cache.
+//! Prompts of random words, which a server can neither know nor have in a cache.
 
 /// Common English words. Most tokenizers have a token for each.
 const WORDS: [&str; 64] = [
@@ -13,7 +13,7 @@ const WORDS: [&str; 64] = [
 /// Number of words of a prompt.
 const LENGTH: usize = 8;
 
-/// Endless prompts that follow from a seed.
+/// Endless sequence of prompts, determined by a seed.
 #[derive(Clone, Debug)]
 pub struct WordPrompts {
     state: u64,

@@ -1,8 +1,8 @@
 //! Files in cloud buckets (`s3://`, `gs://`, `az://`), with credentials from the environment.
 //!
 //! `object_store` finds credentials and signs requests. Its requests use the same connections as all others
-//! ([`service`]), one range per request. `object_store` is asynchronous; this module waits for each request,
-//! so that no other module is.
+//! ([`service`]), one range per request. `object_store` is asynchronous; this module waits for each request, so
+//! that all other modules stay synchronous.
 
 mod service;
 
@@ -33,7 +33,7 @@ const LONGEST_MESSAGE: usize = 500;
 
 pub(super) struct CloudBucket {
     store: Box<dyn ObjectStore>,
-    /// Endpoint and account, which are not a part of the address.
+    /// Endpoint and account, which are not part of the address.
     home: String,
     /// Environment variables that configure the bucket.
     variables: &'static str,
@@ -84,8 +84,8 @@ fn azure(bucket: &str) -> object_store::Result<CloudBucket> {
     Ok(CloudBucket { store: Box::new(builder.build()?), home, variables })
 }
 
-/// Returns the retry settings for `object_store`'s own requests, which are for credentials. Range requests have their
-/// own retries.
+/// Returns the retry settings for requests that `object_store` sends by itself to get credentials. Range requests
+/// have their own retries.
 fn patience() -> RetryConfig {
     RetryConfig { max_retries: 2, retry_timeout: Duration::from_secs(30), ..RetryConfig::default() }
 }
@@ -173,9 +173,9 @@ fn bucket_of(shown: &str) -> &str {
     &shown[..shown[host..].find('/').map_or(shown.len(), |end| host + end)]
 }
 
-/// Returns an error as text without secrets. For connection errors, only the problem is shown, since other
-/// text may repeat a response with the key. For other errors, the library's message is shown unless it
-/// contains a secret from the environment.
+/// Returns an error as text without secrets. For connection errors, only the problem is shown, since other text may
+/// repeat a response with the key. For other errors, the library's message is shown, unless it contains a secret
+/// from the environment.
 fn tell(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(source) = source_of(error) {
         return source;

@@ -59,7 +59,7 @@ impl fmt::Display for ConnectionProblem {
 
 impl Error for ConnectionProblem {}
 
-/// Returns the description of a connection error, if one caused `error`.
+/// Returns the description of the connection error that caused `error`, if any.
 pub(super) fn source_of(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = error.source();
     while let Some(source) = next {
@@ -140,7 +140,7 @@ impl Service {
         answer.map_err(unreachable)
     }
 
-    /// Returns the error message. The body of an error response may repeat keys, so only its code is shown.
+    /// Returns the error message. Only the code of an error response is shown, since its body may repeat keys.
     fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> RequestFailure {
         let (head, body) = answer.into_parts();
         let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! Kinds of files in which programs save activations, and advice for kinds that are not read.
+//! Kinds of files in which programs save activations, and advice for kinds that cannot be read.
 
 use super::super::{FileBytes, Format};
 use crate::error::{FormatError, Result};
@@ -13,11 +13,11 @@ pub(super) enum FileKind {
     TensorProto,
     /// Results that Polygraphy saved as JSON.
     Polygraphy,
-    /// Logits that llama.cpp's scripts save of a transformers model, numbers without a header.
+    /// Logits of a transformers model that llama.cpp's scripts save as numbers without a header.
     RawLogits,
 }
 
-/// Number of bytes in which a text shows its kind.
+/// Number of bytes at the start of a text file that are enough to recognise its kind.
 const START: usize = 4096;
 const EXPECTED: &str =
     "activations in a safetensors, npz, npy, torch.save, NumPy pickle, ONNX TensorProto or Polygraphy file";
@@ -66,14 +66,14 @@ fn is_raw_logits(name: &str, begin: &str) -> bool {
     stem.is_some_and(|stem| !["-embeddings", "-tokens"].iter().any(|end| stem.ends_with(end)))
 }
 
-/// Advice for the logits of llama.cpp: the file does not state the arithmetic that they depend on.
+/// Advice for logits that llama.cpp wrote: their file does not state the arithmetic that they depend on.
 const LLAMA_CPP_LOGITS: &str = "; they depend on the attention and the KV cache, which the file does not state: convert it, \
      python -c \"import numpy; numpy.savez('FILE.npz', last_logits=numpy.fromfile('FILE.bin', '<f4'))\", and check \
      FILE.npz with --numerics llama.cpp-flash (llama.cpp's default) or llama.cpp, and --kv-cache";
 
 const OLD_TORCH: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46";
 
-/// Part of a file that shows its kind.
+/// Bytes by which a kind of file is recognised.
 enum Mark {
     /// First bytes.
     Start(&'static [u8]),
@@ -96,7 +96,7 @@ fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Kinds that are not read, each with its name and advice.
+/// Kinds that cannot be read, each with its name and advice.
 const REFUSED: &[(Mark, &str, &str)] = &[
     (
         Mark::Start(b"\x89HDF"),

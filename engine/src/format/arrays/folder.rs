@@ -1,4 +1,4 @@
-//! Arrays of a folder with one file per module, named by the files.
+//! Arrays of a folder with one file per module. The file names are the names of the arrays.
 
 use std::fs;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
@@ -7,15 +7,16 @@ use super::super::FileBytes;
 use super::{NamedEntries, entries};
 use crate::error::{Error, Result};
 
-/// Maximum number of files in a folder; each is mapped, and a process has a limited number of maps.
+/// Maximum number of files in a folder. Each file is mapped into memory, and a process has a limited number of
+/// mappings.
 const MOST_FILES: usize = 20_000;
 /// Maximum nesting depth of folders.
 const MOST_DEEP: usize = 8;
 /// Extensions of files with arrays.
 const ARRAYS: &[&str] = &["npy", "npz", "pt", "pth", "safetensors", "pb"];
-/// Extensions of files that may contain activations, but are not read from a folder.
+/// Extensions of files that may contain activations but cannot be read from a folder.
 const UNREAD: &[&str] = &["bin", "h5", "hdf5", "pkl", "pickle", "raw", "ckpt", "gguf"];
-/// Keys of a file's only array that do not name a module: the file's name does.
+/// Keys that do not name a module. If a file's only array has such a key, the file name is used as the name.
 const GENERIC_KEYS: &[&str] = &[
     "",
     "data",
@@ -32,7 +33,7 @@ const GENERIC_KEYS: &[&str] = &[
 ];
 
 /// Reads all array files of a folder and its subfolders. The name of an array is the path of its file without the
-/// extension; if a file has several arrays, followed by a dot and their name in the file.
+/// extension. If a file has several arrays, a dot and the array's name in the file are appended.
 pub(super) fn read(folder: &Path) -> Result<NamedEntries> {
     let (mut arrays, mut others) = (Vec::new(), Vec::new());
     let found = files(folder)?;

@@ -66,7 +66,7 @@ pub fn is_array_file(source: &FileBytes) -> Result<bool> {
     FileKind::of(source).map(|kind| !is_model(&kind))
 }
 
-/// Reads numbers without a header: the logits that llama.cpp's scripts save of a transformers model.
+/// Reads numbers without a header: the logits of a transformers model that llama.cpp's scripts save.
 fn raw(source: &FileBytes) -> Result<StoredTensor> {
     let elements = source.data.len() / 4;
     if !source.data.len().is_multiple_of(4) || elements == 0 {
@@ -76,7 +76,7 @@ fn raw(source: &FileBytes) -> Result<StoredTensor> {
     Ok(StoredTensor { dtype: DType::F32, shape: vec![elements], data: source.data.clone() })
 }
 
-/// Reads the arrays of a file. An array that the file does not name has an empty name.
+/// Reads the arrays of a file. An array without a name in the file gets an empty name.
 fn entries(source: &FileBytes) -> Result<NamedEntries> {
     let format = match FileKind::of(source)? {
         FileKind::Container(format) => format,

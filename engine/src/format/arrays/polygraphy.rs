@@ -19,7 +19,7 @@ struct IterationJson {
     outputs: serde_json::Map<String, Value>,
 }
 
-/// Reads the outputs of the only runner and its only iteration.
+/// Reads the outputs of a file with one runner and one iteration.
 pub(super) fn read(source: &FileBytes) -> Result<Vec<(String, StoredTensor)>> {
     let refuse =
         |problem: String| Error::BadContainer { file: source.path.clone(), format: "Polygraphy", problem };

@@ -45,7 +45,8 @@ const TYPES: &[(i32, DType)] = &[
     (16, DType::BF16),
 ];
 
-/// Reads a tensor with its name. The name is empty if the file's name tells more: it is not `input_0` or `output_0`.
+/// Reads a tensor with its name. The name is left empty unless the file is called `input_0` or the like, since
+/// another file name says more.
 pub(super) fn read(source: &FileBytes) -> Result<(String, StoredTensor)> {
     let refuse = |problem: String| Error::BadContainer {
         file: source.path.clone(),
@@ -74,7 +75,7 @@ pub(super) fn read(source: &FileBytes) -> Result<(String, StoredTensor)> {
 }
 
 impl TensorProto {
-    /// Returns the values as bytes. Without raw data, the field of the type has them.
+    /// Returns the values as bytes: the raw data, or the field for the tensor's type if there is no raw data.
     fn bytes(&self, dtype: DType) -> Vec<u8> {
         match (&self.raw_data, dtype) {
             (Some(raw), _) => raw.clone(),

@@ -3,10 +3,10 @@
 use super::{Gguf, GgufNumber, GgufValue, StringArray};
 use crate::error::{Error, KeyError, Result};
 
-/// A Rust type that metadata values convert to without loss.
+/// A Rust type to which metadata values can be converted without loss.
 ///
-/// Converters differ: a key may be a u32 in one file and an i32 or u64 in another. The width does not
-/// matter if the value fits.
+/// Converters differ: a key may be a u32 in one file, and an i32 or u64 in another. Any width is accepted if the
+/// value fits.
 pub trait MetadataType<'a>: Sized {
     /// Description of the expected type, for messages.
     const EXPECTED: &'static str;

@@ -32,7 +32,7 @@ use crate::error::{FormatError, Result};
 const DEFAULT_ALIGNMENT: u32 = 32;
 /// Key of the alignment.
 const ALIGNMENT: &str = "general.alignment";
-/// Minimum size of a key in bytes: its length, the value's type, and one byte of value.
+/// Minimum size of a metadata entry in bytes: the length of its key, the type of its value, and one byte of value.
 const LEAST_KEY: usize = 8 + 4 + 1;
 
 /// A checked GGUF file.

@@ -1,4 +1,4 @@
-//! Numbers in GGUF metadata: ten types, one at a time or in arrays.
+//! Numbers in GGUF metadata: ten types, as single values or in arrays.
 
 use std::fmt;
 
@@ -88,7 +88,7 @@ impl GgufNumber {
         }
     }
 
-    /// Returns the value of a floating-point number, if `f32` represents it exactly.
+    /// Returns a floating-point number as `f32`, if `f32` represents it exactly.
     pub(crate) fn f32(self) -> Option<f32> {
         match self {
             GgufNumber::F32(value) => Some(value),
@@ -98,7 +98,7 @@ impl GgufNumber {
     }
 }
 
-/// An array of numbers of one type: a view of the file, decoded when it is read.
+/// An array of numbers of one type. It is a view of the file, whose numbers are decoded on access.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NumberArray {
     number_type: NumberType,

@@ -7,11 +7,11 @@ use super::Gguf;
 use crate::error::{Error, ModelError, Result};
 use crate::format::{FileBytes, FileStore, TensorFile};
 
-/// Index of a part, from 0.
+/// Metadata key of a part's index, counted from 0.
 const INDEX: &str = "split.no";
-/// Number of parts.
+/// Metadata key of the number of parts.
 const COUNT: &str = "split.count";
-/// Number of tensors in all parts.
+/// Metadata key of the number of tensors in all parts.
 const TENSORS: &str = "split.tensors.count";
 /// Number of digits of a part's index and of the number of parts.
 const DIGITS: usize = 5;
@@ -19,7 +19,7 @@ const DIGITS: usize = 5;
 /// Name of one part of a model: `{stem}-00001-of-00003.gguf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartName {
-    /// Text before the index; it may contain folders.
+    /// Text before the index. It may contain folders.
     pub stem: String,
     /// Number of parts, 1 or more.
     pub(crate) count: usize,
@@ -51,7 +51,7 @@ impl PartName {
     }
 }
 
-/// Opens all parts of the model that a part belongs to. A file that is a model by itself is returned alone.
+/// Opens all parts of the model that a part belongs to. Returns a file that is not a part alone.
 ///
 /// # Errors
 /// If a part is missing or cannot be opened.
@@ -84,7 +84,7 @@ impl Gguf {
     /// # Errors
     /// If a part is damaged or belongs to another model, or parts are missing.
     pub fn read_parts(parts: &[FileBytes]) -> Result<Self> {
-        let (first, others) = parts.split_first().expect("a model has a file");
+        let (first, others) = parts.split_first().expect("a model has at least one file");
         let mut whole = Self::read(first)?;
         whole.check_part(0, parts.len())?;
         if others.is_empty() {

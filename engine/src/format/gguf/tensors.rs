@@ -1,4 +1,4 @@
-//! Tensor descriptions of a GGUF file, and the data ranges that they claim.
+//! Tensor descriptions of a GGUF file, and the byte ranges of the tensors' data.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::weight::{DType, StoredTensor};
 /// Minimum size of a description in bytes: name length, dimension count, one dimension, type and offset.
 pub(super) const LEAST_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 
-/// Metadata that decides how tensors are read.
+/// Metadata that determines how tensors are read.
 #[derive(Clone, Copy)]
 pub(super) struct TensorContext {
     pub(crate) alignment: u32,
     pub(crate) origin: FileDialect,
 }
 
-/// A tensor description, checked as far as possible without the others.
+/// A tensor description. Everything that does not depend on other tensors was checked.
 struct Description<'a> {
     name: &'a str,
     /// Offset of the description.

@@ -2,11 +2,11 @@
 
 use crate::weight::DType;
 
-/// Meaning of a type id.
+/// Tensor type that an id in a GGUF file means.
 pub(super) enum TensorType {
     /// A supported type.
     Known(DType),
-    /// Type that is not supported, with its name and the remedy.
+    /// A type that is not supported, with its name and advice.
     Refused(&'static str, &'static str),
     /// An id that ggml had not assigned when this was written.
     Unknown,
@@ -18,20 +18,20 @@ const ACTIVATIONS: &str = "bitnet.cpp uses it for activations, not for weights; 
 const AMBIGUOUS: &str = "bitnet.cpp uses the type id of MXFP4 for TL2, and general.file_type does not say which of the \
                          two this is (39 for TL2, 38 for MXFP4); quantize the model again";
 
-/// Dialect of a file: bitnet.cpp's fork gave type ids its own meaning.
+/// Dialect of a file. bitnet.cpp's fork gave some type ids meanings of its own.
 #[derive(Clone, Copy)]
 pub(super) struct FileDialect {
-    /// True if this architecture has the ambiguous types only in the fork's files.
+    /// True if, for this architecture, only the fork's files contain the ambiguous types.
     pub(crate) bitnet: bool,
-    /// `general.file_type`: the type of most tensors. The fork has its own numbers for it, too.
+    /// `general.file_type`: the type of most tensors. The fork also uses numbers of its own for it.
     pub(crate) file_type: Option<u32>,
 }
 
 /// Returns the meaning of a type id.
 ///
-/// For other architectures (bitnet.cpp runs ternary Llama and Falcon models), the fork's types are recognised by the
-/// file type, which upstream uses for tensors with other ids. TL2 and NVFP4 files have the same file type, and either
-/// may contain the id 39.
+/// For other architectures (bitnet.cpp runs ternary Llama and Falcon models), the fork's types are recognised by
+/// the file type, because upstream combines that file type with other tensor ids. TL2 and NVFP4 files have the same
+/// file type, and either may contain the id 39.
 pub(super) fn tensor_type(id: u32, origin: FileDialect) -> TensorType {
     match (id, origin.bitnet, origin.file_type) {
         (36, true, _) | (36, _, Some(40)) => TensorType::Known(DType::I2_S),

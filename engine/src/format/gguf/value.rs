@@ -101,7 +101,7 @@ impl Display for GgufValue {
     }
 }
 
-/// Strings in one allocation: a vocabulary has a hundred thousand strings, most of them a few bytes long.
+/// Strings in one allocation. A vocabulary has about a hundred thousand strings, most of them a few bytes long.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StringArray {
     text: String,

@@ -171,12 +171,12 @@ impl InvalidField {
     }
 }
 
-/// Returns true if a file starts like version 1 or later.
+/// Returns true if a file starts with the magic of version 1 or later.
 pub(super) fn has_magic(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC.to_le_bytes())
 }
 
-/// Returns true if a file starts with seven plausible sizes of a model, the only sign of version 0.
+/// Returns true if a file starts with seven plausible sizes of a model. Version 0 has no other distinguishing mark.
 pub(super) fn is_version_0(bytes: &[u8]) -> bool {
     bytes.first_chunk().is_some_and(|fields| Llama2cHeader::of_fields(fields, 0, 0).is_ok())
 }

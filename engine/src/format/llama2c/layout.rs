@@ -1,4 +1,4 @@
-//! Order of the tensors in the file.
+//! Order of the tensors in a llama2.c file.
 
 use super::Llama2cHeader;
 use crate::error::Result;
@@ -54,7 +54,7 @@ pub(super) fn check_length(source: &FileBytes, h: &Llama2cHeader) -> Result<()> 
     Ok(())
 }
 
-/// Returns a hint: files without the unused RoPE tables have the wrong layout for `run.c`.
+/// Returns a hint for the error message: files without the unused RoPE tables have the wrong layout for `run.c`.
 fn hint(h: &Llama2cHeader, held: usize) -> &'static str {
     let without = weight_bytes(h) - 4 * table_elements(h);
     match h.version {

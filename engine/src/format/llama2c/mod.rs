@@ -12,7 +12,8 @@
 //!            norms in f32; each matrix in int8, then an f32 scale for each of its groups
 //! ```
 //!
-//! Tensors get their names in GGUF files, which have the same layout of q and k rows: RoPE rotates neighbouring values.
+//! Tensors get their names in GGUF files, which have the same layout of q and k rows: RoPE rotates neighbouring
+//! values.
 
 mod header;
 mod layout;

@@ -29,7 +29,7 @@ impl<'s> Archive<'s> {
         }
     }
 
-    /// Returns an error for big-endian archives. torch converts their numbers; this reader does not.
+    /// Returns an error for big-endian archives. torch would convert their numbers; this reader does not.
     pub(crate) fn refuse_big_endian(&mut self) -> Result<()> {
         let Some(range) = self.find("byteorder")? else { return Ok(()) };
         match &self.source.data[range.clone()] {

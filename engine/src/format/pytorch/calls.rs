@@ -5,7 +5,7 @@ use super::machine::{Machine, PicklePurpose};
 use super::value::{Global, PickleTensor, PickleValue, Storage, StridedAxis};
 use crate::error::{Error, FormatError, Result};
 
-/// Maximum number of axes, above that of any weight.
+/// Maximum number of axes of a tensor. No weight has more.
 const MOST_AXES: usize = 8;
 
 impl<'p> Machine<'p> {
@@ -106,8 +106,8 @@ impl<'p> Machine<'p> {
         self.reader.bad(found, "a dense tensor of at most 8 axes; save tensor.resolve_conj().resolve_neg()")
     }
 
-    /// Reads a tensor's arguments: (storage, offset, sizes, strides, requires_grad, hooks), then V3's type, then the
-    /// metadata of a lazily conjugated or negated tensor, whose storage does not contain its values.
+    /// Reads a tensor's arguments: (storage, offset, sizes, strides, requires_grad, hooks), then V3's type, then
+    /// metadata. The metadata marks a lazily conjugated or negated tensor, whose storage does not contain its values.
     fn describe(&self, function: Global, arguments: &[PickleValue<'p>]) -> Option<PickleTensor<'p>> {
         let &[PickleValue::Storage(storage), PickleValue::Int(offset), sizes, strides, _, _, ref rest @ ..] =
             arguments
@@ -160,8 +160,8 @@ impl<'p> Machine<'p> {
         self.push(PickleValue::Object(attributes))
     }
 
-    /// Sets the attributes of an object. Ignores the attributes of a dict, which loses no tensors: `_metadata` of a state
-    /// dict has none, and a `ModelOutput` of transformers has each field as an entry, too.
+    /// Sets the attributes of an object. Ignores the attributes of a dict, which contain no tensors that are not also
+    /// entries: `_metadata` of a state dict has none, and each field of transformers' `ModelOutput` is also an entry.
     pub(super) fn set_attributes(&mut self) -> Result<()> {
         let state = self.pop()?;
         match (self.top()?, state) {

@@ -17,7 +17,7 @@ use crate::weight::{DType, StoredTensor};
 pub(super) struct Layouts<'s> {
     archive: Archive<'s>,
     /// Number of bytes that may still be copied. Tensors can share a storage, or repeat one element, so a small file
-    /// could otherwise require more than fits in memory.
+    /// could otherwise require more memory than there is.
     budget: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'s> Layouts<'s> {
         Self { archive, budget }
     }
 
-    /// Returns a tensor's elements in row-major order: a view if the file stores them in that order, else a copy.
+    /// Returns a tensor's elements in row-major order: a view if the file stores them in that order, otherwise a copy.
     pub(crate) fn stored(
         &mut self,
         pickle: &FileBytes,
@@ -80,7 +80,8 @@ fn span(offset: usize, axes: &[StridedAxis]) -> Option<Range<usize>> {
     Some(offset..last?.checked_add(1)?)
 }
 
-/// Returns true if the tensor is row-major. Axes with at most one entry have no step.
+/// Returns true if the tensor is stored in row-major order. The stride of an axis with at most one entry does not
+/// matter.
 fn is_row_major(axes: &[StridedAxis]) -> bool {
     let mut inside = 1;
     let mut fits = |axis: &StridedAxis| {
@@ -103,7 +104,7 @@ fn gather(view: &[u8], element: usize, axes: &[StridedAxis], len: usize) -> Byte
     gathered.into()
 }
 
-/// Advances to the next index, like an odometer.
+/// Advances to the next index in row-major order.
 fn advance(index: &mut [usize], axes: &[StridedAxis]) {
     for (digit, axis) in index.iter_mut().zip(axes).rev() {
         *digit += 1;

@@ -1,5 +1,5 @@
-//! Pickle machine that runs a pickle without executing code: a stack, a memo, tuples and dicts. Allowed calls are in
-//! `calls`.
+//! Pickle machine: interprets a pickle without executing code. It has a stack, a memo, tuples and dicts. `calls`
+//! lists the allowed calls.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -11,9 +11,9 @@ use super::reader::Reader;
 use super::value::{NumpyValues, PickleTensor, PickleValue, Storage};
 use crate::error::{Error, Result};
 
-/// Maximum number of values on the stack; Python's pickler pushes at most a thousand dict entries at once.
+/// Maximum number of values on the stack. Python's pickler pushes at most a thousand dict entries at once.
 const MOST_STACKED: usize = 1 << 16;
-/// Maximum number of values in containers and the memo; a tensor takes about thirty.
+/// Maximum number of values in containers and the memo. A tensor takes about thirty.
 const MOST_KEPT: usize = 1 << 22;
 
 /// Returns the tensors of the dict that the pickle creates, in order.
@@ -35,7 +35,7 @@ pub(super) fn result(pickle: &FileBytes, purpose: PicklePurpose) -> Result<(Mach
     Ok((machine, result))
 }
 
-/// Kind of content that a pickle should have; it decides which classes the pickle may name.
+/// Kind of content that a pickle should have. It determines which classes the pickle may name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PicklePurpose {
     /// A dict of a model's tensors.
@@ -47,7 +47,7 @@ pub(super) enum PicklePurpose {
 }
 
 impl PicklePurpose {
-    /// Returns what to save in place of an unknown class, for messages.
+    /// Returns, for error messages, what to save instead of an unknown class.
     pub(crate) fn expected(self) -> &'static str {
         match self {
             PicklePurpose::StateDict => {
@@ -70,7 +70,7 @@ pub(super) struct Machine<'p> {
     pub(super) purpose: PicklePurpose,
     pub(crate) reader: Reader<'p>,
     stack: Vec<PickleValue<'p>>,
-    /// Stack heights at the marks.
+    /// Stack heights at the positions of mark opcodes.
     marks: Vec<usize>,
     memo: HashMap<u32, PickleValue<'p>>,
     /// Items of all tuples, concatenated.
@@ -170,7 +170,7 @@ impl<'p> Machine<'p> {
         Ok(self.stack[self.below(1)?])
     }
 
-    /// Returns the index of the `count` topmost values, which must be newer than the last mark.
+    /// Returns the index of the first of the `count` topmost values. They must have been pushed after the last mark.
     fn below(&self, count: usize) -> Result<usize> {
         let floor = self.marks.last().copied().unwrap_or(0);
         let start = self.stack.len().checked_sub(count).filter(|&start| start >= floor);
@@ -196,7 +196,7 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// Counts values that are kept until the end; returns an error if there are too many.
+    /// Counts values that are kept until the end. Returns an error if there are too many.
     pub(crate) fn keep(&mut self, count: usize) -> Result<()> {
         self.kept += count;
         refuse_more(&self.reader, self.kept, MOST_KEPT)

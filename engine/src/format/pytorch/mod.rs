@@ -9,8 +9,8 @@
 //! byteorder    "little" or "big"; missing (little-endian) before torch 2.1
 //! ```
 //!
-//! A pickle is a program. Python's own reader runs whatever functions it names. This machine knows the few functions
-//! that create tensors, calls none, and rejects every other by its name.
+//! A pickle is a program: Python's own reader runs any function that it names. This machine knows the few functions
+//! that create tensors, and imitates them without calling them. It rejects all other functions by name.
 
 mod archive;
 mod calls;

@@ -6,11 +6,11 @@ use super::{FileBytes, integers};
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
-/// Maximum nesting depth; a dict may contain itself.
+/// Maximum nesting depth. It is needed because a dict may contain itself.
 const MOST_DEEP: usize = 16;
 /// Maximum number of entries. Lists can be shared, so a few bytes can contain many entries.
 const MOST_ENTRIES: usize = 1 << 18;
-/// Maximum number of bytes in all names, since keys can be shared, too.
+/// Maximum total size of all names in bytes. It is needed because keys can be shared too.
 const MOST_NAMED: usize = 1 << 26;
 
 /// Tensors and other entries of a pickle.
@@ -22,7 +22,7 @@ pub(in super::super) struct PickleContents<'p> {
     pub(in super::super) numpy: Vec<(String, StoredTensor)>,
     /// Lists of integers, such as token ids, by their path.
     pub(in super::super) ids: Vec<(String, Vec<i64>)>,
-    /// Numbers, texts and shapes of hqq's modules, by their path.
+    /// Numbers, texts and shapes that hqq's modules contain, by their path.
     pub(in super::super) facts: Vec<(String, StoredTensor)>,
     /// Names of other entries, by their path.
     pub(in super::super) others: Vec<String>,
@@ -113,7 +113,7 @@ fn fact(value: PickleValue, ids: Option<&[i64]>) -> Option<StoredTensor> {
     }
 }
 
-/// Names items by their index.
+/// Returns the items of a list, each named by its index.
 fn numbered<'p>(items: &[PickleValue<'p>]) -> Vec<(String, PickleValue<'p>)> {
     items.iter().enumerate().map(|(index, &item)| (index.to_string(), item)).collect()
 }

@@ -33,7 +33,8 @@ impl<'p> Machine<'p> {
         self.push(PickleValue::Bytes(self.numpy.blobs.len() - 1))
     }
 
-    /// Encodes a text whose characters are bytes. A pickle may encode one text often, so the sum is limited.
+    /// Encodes a text in which each character stands for a byte. A pickle may encode the same text often, so the total
+    /// size is limited.
     pub(super) fn push_encoded(&mut self, text: &str) -> Result<()> {
         let bytes: Option<Vec<u8>> = text.chars().map(|character| u8::try_from(character).ok()).collect();
         let bytes = bytes.ok_or_else(|| self.reader.bad("a text of other characters", "latin1"))?;
@@ -72,7 +73,7 @@ impl<'p> Machine<'p> {
         self.push(PickleValue::NumpyArray(self.numpy.arrays.len() - 1))
     }
 
-    /// Gives the topmost array its values: (version, shape, type, is in Fortran order, bytes).
+    /// Sets the values of the array on top of the stack: (version, shape, type, is in Fortran order, bytes).
     pub(super) fn set_numpy_array(&mut self, state: PickleValue<'p>) -> Result<()> {
         match self.items(state) {
             Some(

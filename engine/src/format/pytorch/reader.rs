@@ -52,7 +52,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Skips the length of a frame, which matters only when a pickle is read from a pipe.
+    /// Skips the length of a frame, which is needed only for reading a pickle from a pipe.
     pub(crate) fn frame(&mut self) -> Result<()> {
         self.cursor.u64("the length of a frame").map(drop)
     }
@@ -80,7 +80,7 @@ impl<'p> Reader<'p> {
         Ok(i64::from_le_bytes(bytes))
     }
 
-    /// Skips a float; tensors need none.
+    /// Skips a float. Tensors contain none.
     pub(crate) fn skip_float(&mut self) -> Result<()> {
         self.cursor.take(8, "a float").map(drop)
     }

@@ -3,8 +3,8 @@
 use crate::lazy_bytes::LazyBytes;
 use crate::weight::{DType, StoredTensor};
 
-/// A value on the stack. Containers are indices into tables of the machine, so copies are cheap and nothing recurses,
-/// however deeply a pickle nests or shares values.
+/// A value on the stack. A container is an index into a table of the machine. Copies are therefore cheap, and no
+/// code is recursive, however deeply a pickle nests or shares values.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PickleValue<'p> {
     None,
@@ -19,9 +19,9 @@ pub(super) enum PickleValue<'p> {
     },
     List(usize),
     Dict(usize),
-    /// An object of a class that only carries tensors; its attributes are a dict.
+    /// An object of a class that only carries tensors. Its attributes are a dict.
     Object(usize),
-    /// Raw bytes: an index into the machine's values of NumPy, like the next two.
+    /// Raw bytes, as an index into the machine's NumPy values. The next two variants are such indices too.
     Bytes(usize),
     NumpyType(usize),
     NumpyArray(usize),
@@ -68,7 +68,7 @@ pub(super) struct Storage<'p> {
 pub(super) struct StridedAxis {
     /// Number of entries.
     pub(crate) size: usize,
-    /// Number of storage elements that a step skips.
+    /// Number of storage elements between neighbouring entries.
     pub(crate) stride: usize,
 }
 
@@ -90,13 +90,13 @@ pub(super) struct PickleTensor<'p> {
 pub(super) struct NumpyValues {
     pub(crate) blobs: Vec<LazyBytes>,
     pub(crate) types: Vec<DType>,
-    /// Arrays; `None` until the pickle gives the values.
+    /// Arrays. An entry is `None` until the pickle sets the array's values.
     pub(crate) arrays: Vec<Option<StoredTensor>>,
-    /// Bytes that texts were encoded to.
+    /// Total number of bytes to which texts were encoded.
     pub(crate) encoded: usize,
 }
 
-/// Names that a pickle may reference. No function is called; the machine does the equivalent.
+/// Names that a pickle may reference. No function is called; the machine imitates what it would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     OrderedDict,
@@ -109,7 +109,7 @@ pub(super) enum Global {
     RebuildTensorV3,
     Storage(Option<DType>),
     DType(DType),
-    /// A class of results that is a dict of tensors.
+    /// A class of model outputs that is a dict of tensors.
     Output,
     /// A class whose attributes contain tensors.
     Record,
@@ -136,8 +136,8 @@ impl Global {
         }
     }
 
-    /// Returns the meaning of a name in a file of activations: besides tensors, it may contain the results of
-    /// transformers, which are dicts, and its caches.
+    /// Returns the meaning of a name in a file of activations. Besides tensors, such a file may contain outputs of
+    /// transformers models, which are dicts, and caches.
     pub(crate) fn of_activations(module: &str, name: &str) -> Option<Self> {
         let path: Vec<&str> = module.split('.').collect();
         match path[..] {
@@ -170,7 +170,7 @@ impl Global {
     }
 }
 
-/// Types that results of transformers contain in addition to tensors.
+/// Types that outputs of transformers models contain in addition to tensors.
 const DESCRIBED_TYPES: &[&str] = &["float64", "float32", "float16", "bfloat16", "int64", "int32", "bool"];
 
 const GLOBALS: &[((&str, &str), Global)] = &[

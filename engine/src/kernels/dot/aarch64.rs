@@ -1,7 +1,7 @@
-//! Dot products with NEON, which every machine of this architecture has; same bits as [`super::portable`].
+//! Dot products with NEON, which every machine of this architecture has, with the same bits as [`super::portable`].
 //!
-//! The dot product of one row is plain code, since its lanes fill only four registers. Tiles keep the sums of all pairs
-//! in registers, a quarter of the lanes at a time, so that each loaded value is multiplied four times.
+//! The dot product of one row is portable code, since its lanes fill only four registers. Tiles keep the sums of
+//! all pairs in registers, a quarter of the lanes at a time, so that each loaded value is multiplied four times.
 
 use std::arch::aarch64::*;
 use std::array::from_fn;
@@ -13,8 +13,8 @@ use super::{Kernel, LANES, LaneColumns, PanelSums, SIDE, portable};
 /// Number of `f32` lanes in a NEON register.
 const QUARTER: usize = LANES / 4;
 
-/// Partial sums of the dot products of four rows with four tokens, `[token][row]`. Each register has a quarter of the
-/// lanes of one dot product.
+/// Partial sums of the dot products of four rows with four tokens, `[token][row]`. Each register contains a quarter
+/// of the lanes of one dot product.
 type QuarterLanes = [[float32x4_t; SIDE]; SIDE];
 
 /// Returns the NEON kernel.
@@ -73,7 +73,7 @@ fn added(a: QuarterLanes, b: QuarterLanes) -> QuarterLanes {
     from_fn(|token| from_fn(|row| vaddq_f32(a[token][row], b[token][row])))
 }
 
-/// Adds the lanes of four registers, one sum for each.
+/// Sums the lanes of each of four registers.
 #[inline]
 #[target_feature(enable = "neon")]
 fn in_rows([a, b, c, d]: [float32x4_t; SIDE]) -> [f32; SIDE] {

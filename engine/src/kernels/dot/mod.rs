@@ -1,11 +1,11 @@
-//! Dot products in `f32`, for numerics that reproduce no reference's summation order.
+//! Dot products in `f32`, for numerics that do not reproduce the summation order of a reference implementation.
 //!
 //! The summation order is fixed, so that every machine, number of tokens and split of the work gives the same bits.
 //! Columns are taken in blocks of [`BLOCK`]. In a block, column k is added to lane k % 16 with one rounding per
 //! multiply-add; lanes are added by halves (8, 4, 2, 1 apart), and blocks in order. Rows are padded with zeros to whole
 //! lanes. No sum has a chain of more than 64 terms, so long rows have small rounding errors.
 //!
-//! `portable` is the definition; other modules use special instructions and give the same bits.
+//! `portable` defines the bits. The other modules use special instructions and give the same bits.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -26,8 +26,8 @@ pub const BLOCK: usize = STEPS * LANES;
 /// Number of rows on each side of a tile.
 pub(crate) const SIDE: usize = 4;
 
-/// [`LANES`] columns of [`SIDE`] rows, aligned so that no register load crosses a cache line, which would take twice as
-/// long.
+/// [`LANES`] columns of [`SIDE`] rows. They are aligned so that no register load crosses a cache line, which would
+/// take twice as long.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct LaneColumns(pub [[f32; LANES]; SIDE]);
@@ -45,8 +45,8 @@ pub struct Kernel {
     pub name: &'static str,
     /// Computes `Σ a[k] · b[k]` over at most one block.
     pub(crate) block: fn(a: &[f32], b: &[f32]) -> f32,
-    /// Multiplies groups of four weight rows with four rows of activations. Groups are `len` steps apart; as many steps
-    /// are multiplied as the activations have.
+    /// Multiplies groups of four weight rows with four rows of activations. Groups are `len` steps apart; the number of
+    /// multiplied steps is that of the activations.
     pub(crate) tiles:
         fn(weights: &[LaneColumns], len: usize, activations: &[LaneColumns], sums: &mut PanelSums),
 }
@@ -57,7 +57,7 @@ impl Kernel {
         Self::all().next().unwrap_or(portable::KERNEL)
     }
 
-    /// Returns all kernels of this machine, the fastest first; the last is the definition.
+    /// Returns all kernels of this machine, fastest first. The last one is the portable code.
     pub fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let fast = x86_64::kernels();
@@ -75,7 +75,7 @@ impl Kernel {
     }
 }
 
-/// Returns the values after the last whole lanes, padded with zeros.
+/// Returns the values after the last full set of lanes, padded with zeros.
 #[inline]
 fn filled_up(rest: &[f32]) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];

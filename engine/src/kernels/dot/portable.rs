@@ -1,4 +1,4 @@
-//! Portable dot products: the definition of the summation order.
+//! Portable dot products, which define the summation order.
 
 use super::{Kernel, LANES, LaneColumns, PanelSums, SIDE, filled_up};
 
@@ -30,7 +30,7 @@ fn added(mut lanes: [f32; LANES], a: &[f32; LANES], b: &[f32; LANES]) -> [f32; L
     lanes
 }
 
-/// Adds the lanes by halves, so that each value goes through few roundings.
+/// Adds the lanes by halves, so that each value is rounded only a few times.
 fn sum(mut lanes: [f32; LANES]) -> f32 {
     for width in [8, 4, 2, 1] {
         for lane in 0..width {

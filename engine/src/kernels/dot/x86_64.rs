@@ -1,4 +1,4 @@
-//! Dot products with AVX-512, and with AVX2 and FMA; same bits as [`super::portable`].
+//! Dot products with AVX-512, and with AVX2 and FMA, with the same bits as [`super::portable`].
 //!
 //! Registers are loaded from arrays of their size, so only the selection of the functions is unsafe.
 
@@ -117,7 +117,7 @@ fn quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
     _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd))
 }
 
-/// Adds the halves of two registers, side by side in one register.
+/// Adds the halves of each of two registers, and returns both results in one register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn halves(a: __m512, b: __m512) -> __m512 {
@@ -133,7 +133,7 @@ fn tiles_in_256(weights: &[LaneColumns], len: usize, activations: &[LaneColumns]
     }
 }
 
-/// Multiplies two tokens at a time and half of their lanes at a time, since the registers cannot hold more sums.
+/// Multiplies two tokens at a time, and half of their lanes at a time, since the registers cannot hold more sums.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn tile_in_256(weights: &[LaneColumns], activations: &[LaneColumns]) -> [[f32; SIDE]; SIDE] {
@@ -186,7 +186,7 @@ fn in_rows(low: [__m256; SIDE], high: [__m256; SIDE]) -> [f32; SIDE] {
     transmute!(_mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)))
 }
 
-/// Adds sixteen lanes until four are left.
+/// Adds sixteen lanes by halves until four are left.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn four(low: __m256, high: __m256) -> __m128 {

@@ -1,4 +1,4 @@
-//! A block with options, for architectures that differ only in norms, in the join of the halves, and in the
+//! A configurable block, for architectures that differ only in norms, in how the halves are joined, and in the
 //! feed-forward block.
 
 use crate::checkpoint::Point::*;
@@ -18,9 +18,9 @@ use crate::weight::Matrix;
 /// Options of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockShape {
-    /// Norms of the halves.
+    /// Norms of the attention half and of the feed-forward half.
     pub(crate) norms: HalfNorms,
-    /// Norms of queries and keys.
+    /// Norms that are applied to queries and keys.
     pub(crate) qk_norm: QkNorm,
     /// Join of the halves, if both read the block's input; `None` if the second half reads the sum after the first.
     pub(crate) parallel: Option<ParallelHalves>,
@@ -28,29 +28,29 @@ pub(crate) struct BlockShape {
     pub(crate) ffn: FfnShape,
     /// True if each head has an attention sink: an extra logit in softmax without a value.
     pub(crate) has_sinks: bool,
-    /// True if layers with Mamba-2 have attention, too. Both read the same norm, and their outputs are added.
+    /// True if layers with Mamba-2 also have attention. Both read the same norm, and their outputs are added.
     pub(crate) has_parallel_mixer: bool,
     /// True if each layer has only one half: attention (or what replaces it), or a feed-forward block.
     pub(crate) has_single_halves: bool,
-    /// True if the sigmoid of a gate, which is the second half of each query head, multiplies attention's output.
+    /// True if attention's output is multiplied by the sigmoid of a gate, which is the second half of each query head.
     pub(crate) has_output_gate: bool,
 }
 
 /// Norms of the two halves of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HalfNorms {
-    /// Before each half.
+    /// A norm before attention and one before the feed-forward block.
     Before,
-    /// After each half, before it is added.
+    /// A norm after attention and one after the feed-forward block, before the residual add.
     After,
-    /// Before and after each half.
+    /// A norm before and one after attention, and the same for the feed-forward block.
     Around,
 }
 
-/// Norms of queries and keys. They precede RoPE, unless the variant's name states another place.
+/// Norms of queries and keys. They are applied before RoPE, unless the variant's name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
-    /// No norms of queries and keys.
+    /// The block does not norm queries and keys.
     Absent,
     /// RMSNorm of each head, with the same weight for all heads.
     EachHead,
@@ -65,21 +65,22 @@ pub(crate) enum QkNorm {
     AfterRope,
 }
 
-/// Halves that both read the block's input.
+/// A block in which attention and the feed-forward block both read the block's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParallelHalves {
-    /// True if the feed-forward block has a norm of its own; else it reads the norm before attention.
+    /// True if the feed-forward block has a norm of its own. Otherwise it reads the norm before attention.
     pub(crate) has_ffn_norm: bool,
-    /// Order of the additions. The constant of a family states the order in Hugging Face's code.
+    /// Order of the additions. In the constant of a family, the order in Hugging Face's code.
     pub(crate) order: ParallelOrder,
-    /// Order of the additions in llama.cpp's code.
+    /// Order in which llama.cpp adds attention, feed-forward output and input.
     pub(crate) gguf_order: ParallelOrder,
-    /// True if all models of the architecture have parallel halves; otherwise a model's file states it.
+    /// True if all models of the architecture have parallel halves. Otherwise a model's file states whether it has
+    /// them.
     pub(crate) is_always: bool,
 }
 
 impl ParallelHalves {
-    /// Both halves read one norm, and their outputs are added first.
+    /// Both halves read the same norm, and their outputs are added to each other first.
     pub(crate) const ONE_NORM: Self = Self {
         has_ffn_norm: false,
         order: ParallelOrder::HalvesTogether,
@@ -124,7 +125,7 @@ impl BlockShape {
     };
 }
 
-/// Weights of a block of any `BlockShape`. Norms and halves that it lacks are `None`.
+/// Weights of a block of any `BlockShape`. Norms and halves that the block lacks are `None`.
 #[derive(Clone, Debug)]
 pub struct StandardBlock {
     /// `[d]`
@@ -144,9 +145,9 @@ pub struct StandardBlock {
 /// Attention half of a block, after its norm.
 #[derive(Clone, Debug)]
 pub(crate) enum AttentionHalf {
-    /// Keys and values of each head.
+    /// Attention with separate keys and values for each head.
     Heads(HeadAttention),
-    /// Keys and values compressed to latents.
+    /// Latent attention: keys and values are compressed to latents.
     Latent(LatentSizes, Box<LatentAttention>),
     /// A gated short convolution in place of attention.
     Convolution(GatedConvolution),
@@ -261,7 +262,7 @@ impl AttentionHalf {
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all layers of a model have the same variant")]
 pub enum FeedForwardHalf {
-    /// One block for every token.
+    /// One feed-forward block for every token.
     Dense(FeedForward),
     /// A mixture of experts.
     Mixture(Mixture),

@@ -9,12 +9,12 @@ use crate::ops::scaling::Multiplier;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
 
-/// Norms of both branches and of the router, which all read the stream.
+/// Norms of both branches and of the router. Both branches and the router read the residual stream.
 #[derive(Clone, Debug)]
 pub(crate) struct BranchNorms {
     /// `[d]`
     router: RmsNorm,
-    /// Factor of the router's input after its norm.
+    /// Factor of the router's input, applied after its norm.
     scale: RouterScale,
     /// `[d]`
     experts: RmsNorm,
@@ -24,12 +24,12 @@ pub(crate) struct BranchNorms {
     pub(crate) shared_post: RmsNorm,
 }
 
-/// Factor of the router's input after its norm: the weights, and 1/√d.
+/// Factor of the router's input, applied after its norm: the product of the stored weights and 1/√d.
 #[derive(Clone, Debug)]
 enum RouterScale {
-    /// 1/√d. transformers multiplies by the weights first, so they are the weight of the norm.
+    /// 1/√d. transformers multiplies by the stored weights first, so they are the weight of the norm.
     Number(f32),
-    /// The weights, `[d]`. llama.cpp multiplies by 1/√d first, so 1/√d is the weight of the norm.
+    /// The stored weights, `[d]`. llama.cpp multiplies by 1/√d first, so 1/√d is the weight of the norm.
     Columns(Vec<f32>),
 }
 

@@ -38,7 +38,7 @@ pub(super) fn check<B: DecoderBlock>(c: &DecoderConfig, file: &TensorFile, layer
 }
 
 impl LayerWeights<'_, '_> {
-    /// Loads queries, keys and values that are fused to one tensor, with the scales of an FP8 cache that a Hugging Face
+    /// Loads queries, keys and values that are fused in one tensor, with the scales of an FP8 cache that a Hugging Face
     /// checkpoint stores for keys and values.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::numerics::Numerics;
 use crate::tensor::Tensor;
 
-/// Returns `width` columns of each row from `first` on.
+/// Returns `width` columns of each row, starting at column `first`.
 pub(crate) fn columns(n: &dyn Numerics, x: &Tensor, first: usize, width: usize) -> Tensor {
     let all = x.shape().last().copied().unwrap_or(1);
     let mut shape = x.shape().to_vec();

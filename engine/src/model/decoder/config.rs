@@ -30,7 +30,7 @@ pub struct DecoderConfig {
     pub(crate) ffn_size: usize,
     /// Number of transformer blocks.
     pub(crate) n_layers: usize,
-    /// Number of layers in the file after these, which predict further tokens and are not computed.
+    /// Number of extra layers in the file that predict further tokens. They are not computed.
     pub(crate) predicting_layers: usize,
     /// Number of query heads, H.
     pub n_heads: usize,
@@ -38,14 +38,14 @@ pub struct DecoderConfig {
     pub n_kv_heads: usize,
     /// Number of values in one head, D.
     pub head_dim: usize,
-    /// Sizes of latent attention, if keys and values are compressed; `head_dim` is then a query head's.
+    /// Sizes of latent attention, if keys and values are compressed. `head_dim` is then the size of a query head.
     pub(crate) latent: Option<LatentSizes>,
     /// Number of positions that the model was trained for.
     pub context_length: usize,
     pub(crate) norm: NormKind,
     /// Epsilon, added to the mean square or variance in every norm.
     pub norm_eps: f32,
-    /// Gain of the norms in terms of this file's weights: the weight itself, or 1 + weight.
+    /// Relation between the gain of the norms and this file's weights: the weight itself, or 1 + weight.
     pub norm_gain: Gain,
     /// Factor of the embeddings, if any.
     pub embed_scale: Option<Multiplier>,
@@ -57,11 +57,11 @@ pub struct DecoderConfig {
     pub(crate) attn_cap: Option<f32>,
     /// Soft cap of the logits, if any.
     pub(crate) logits_cap: Option<f32>,
-    /// Rotary positions of all layers except those of `sliding`.
+    /// RoPE of all layers except those listed in `sliding`.
     pub rope: Rope,
     /// Sliding-window layers, if there are any.
     pub sliding: Option<SlidingWindow>,
-    /// Positions of tokens in the model.
+    /// The way in which the model encodes positions.
     pub(crate) positions: Positions,
     /// Layers that do not rotate queries and keys; empty if all rotate.
     pub(crate) unrotated: Vec<bool>,
@@ -69,7 +69,7 @@ pub struct DecoderConfig {
     pub(crate) query_temperature: Option<QueryTemperature>,
     /// Factor of q·k.
     pub attn_scale: AttentionScale,
-    /// The nonlinearity of the feed-forward block.
+    /// The activation function of the feed-forward block.
     pub activation: Activation,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
     pub(crate) shape: BlockShape,
@@ -77,9 +77,9 @@ pub struct DecoderConfig {
     pub tied_output: bool,
     /// BitNet's kind of linear layers, if a Hugging Face checkpoint has them.
     pub(crate) linear_class: Option<LinearClass>,
-    /// Matrices with a bias.
+    /// Flags for the matrices that have a bias.
     pub biases: BiasFlags,
-    /// Experts that replace the feed-forward block, if there are any; `ffn_size` is then the size of one expert.
+    /// Experts that replace the feed-forward block, if there are any. `ffn_size` is then the size of one expert.
     pub(crate) experts: Option<ExpertsConfig>,
     /// Layers without experts, in a model with experts.
     pub(crate) dense: Option<DenseLayers>,
@@ -91,7 +91,7 @@ pub struct DecoderConfig {
     pub(crate) variants: Option<LayerVariants>,
     /// Settings of several residual streams, if there are several.
     pub(crate) streams: Option<StreamSettings>,
-    /// True for each layer that is only a feed-forward block, false for one that is only attention or what replaces it.
+    /// For each layer, true if it is only a feed-forward block, and false if it is only attention or what replaces it.
     /// `None` if all layers have both halves.
     pub(crate) single_halves: Option<Vec<bool>>,
     /// True if the weights contain a merged LoRA adapter.
@@ -112,7 +112,7 @@ pub struct BiasFlags {
 /// Layers without experts, in a model with experts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DenseLayers {
-    /// Width of their feed-forward blocks.
+    /// Feed-forward size of the layers without experts.
     pub(crate) ffn_size: usize,
     /// True for each layer without experts.
     pub(crate) layers: Vec<bool>,
@@ -127,21 +127,22 @@ pub struct ExpertsConfig {
     pub(crate) routing: ExpertRouting,
     /// Feed-forward size of the shared expert, if there is one.
     pub(crate) shared_ffn_size: Option<usize>,
-    /// True if a logit of each token weighs the shared expert.
+    /// True if the shared expert's output is multiplied by a weight, computed from a logit of each token.
     pub(crate) is_shared_weighted: bool,
-    /// True if that weight is a sigmoid in llama.cpp too.
+    /// True if llama.cpp, too, computes the shared expert's weight as a plain sigmoid.
     pub(crate) has_plain_sigmoid: bool,
     /// Clamped GLU of experts with biases, if they have one.
     pub(crate) clamped: Option<ClampedGlu>,
     /// True if experts have a correction bias.
     pub(crate) has_bias: bool,
-    /// True if weights multiply the inputs of experts instead of their outputs.
+    /// True if the routing weights multiply the inputs of experts instead of their outputs.
     pub(crate) weighs_inputs: bool,
     /// True if Hugging Face files stack experts as `[experts, inputs, outputs]`.
     pub(crate) has_input_rows: bool,
-    /// True if experts are next to a feed-forward block, and each of both, and the router, has norms of its own.
+    /// True if experts run next to a feed-forward block, and the experts, the feed-forward block and the router each
+    /// have norms of their own.
     pub(crate) has_branch_norms: bool,
-    /// Size of compressed inputs of experts, if they are compressed.
+    /// Size of the compressed inputs of experts, if inputs are compressed.
     pub(crate) latent: Option<usize>,
 }
 
@@ -181,11 +182,11 @@ impl ExpertsConfig {
 pub struct SlidingWindow {
     /// Number of tokens that a query sees, itself included.
     pub window: usize,
-    /// True if windows are chunks of positions: a token sees earlier tokens of its own chunk only, and itself.
+    /// True if windows are chunks of positions: a token sees itself and earlier tokens of its own chunk only.
     pub(crate) is_chunk: bool,
     /// Rotary positions of these layers.
     pub rope: Rope,
-    /// True for each layer with the window.
+    /// True for each layer that has the sliding window.
     pub layers: Vec<bool>,
 }
 
@@ -252,8 +253,8 @@ impl DecoderConfig {
         self.positions == Positions::Rotary && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
-    /// Returns a flag for each layer that is true for full attention, in a model whose files state a window; else no
-    /// flags.
+    /// Returns a flag for each layer that is true for full attention, if the model's files state a window. Otherwise
+    /// returns no flags.
     pub(super) fn full_layers(&self, states_window: bool) -> Vec<bool> {
         match states_window {
             true => (0..self.n_layers).map(|layer| !self.slides(layer)).collect(),
@@ -261,7 +262,7 @@ impl DecoderConfig {
         }
     }
 
-    /// Checks the relations between the numbers, for any file format.
+    /// Checks the relations between the numbers. Applies to every file format.
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         let sizes = [
             ("vocabulary size", self.vocab_size),
@@ -367,7 +368,7 @@ fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
     }
 }
 
-/// Default of llama.cpp and transformers for files without a value.
+/// Default base of RoPE in llama.cpp and transformers, for files that state none.
 pub(super) const DEFAULT_THETA: f32 = 10_000.0;
 
 /// Returns the head size for a file that does not state it.

@@ -168,8 +168,8 @@ impl DecoderConfig {
         Ok(config)
     }
 
-    /// Reads the sliding window of a file. Its layers rotate like the others, except that layers with a base of their own
-    /// (Gemma 3) are not scaled.
+    /// Reads the sliding window of a file. Layers with a window use the same RoPE as the others, except that layers
+    /// with a base of their own (Gemma 3) are not scaled.
     fn sliding_window(
         &self,
         layers: &GgufLayers,
@@ -196,7 +196,7 @@ impl DecoderConfig {
         Ok(Some(SlidingWindow { window, is_chunk: defaults.chunk.is_some(), rope, layers }))
     }
 
-    /// Checks that redundant keys agree with the values that follow from other keys.
+    /// Checks that redundant keys agree with the values computed from other keys.
     fn check_gguf_agrees(&self, file: &Gguf, architecture: &str) -> Result<()> {
         let again = [
             ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
@@ -213,7 +213,7 @@ impl DecoderConfig {
     }
 }
 
-/// Checks that a redundant key, if present, agrees with the value that follows from other keys.
+/// Checks that a redundant key, if present, agrees with the value computed from other keys.
 pub(super) fn check_agrees(file: &Gguf, key: &str, expected: usize, what: &str) -> Result<()> {
     match file.optional::<usize>(key)? {
         Some(found) if found != expected => {
@@ -233,7 +233,7 @@ fn sliding_layers(layers: &GgufLayers, defaults: &SlidingDefaults) -> Result<Vec
     Ok(all_but(full_every.unwrap_or(0), layers.count))
 }
 
-/// Returns the architecture's name in the file.
+/// Returns the name that the file gives to the architecture.
 fn name_in(file: &Gguf, family: &Family) -> Result<&'static str> {
     const KEY: &str = "general.architecture";
     let found: &str = file.require(KEY)?;
@@ -350,7 +350,8 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
     Ok(())
 }
 
-/// Returns flags for the biases of a model. If the architecture makes a bias optional, the tensors of layer 0 decide.
+/// Returns flags for the biases of a model. If a bias is optional in the architecture, the tensors of layer 0 show
+/// whether the file has it.
 fn biases(file: &Gguf, family: &Family) -> BiasFlags {
     let has = |rule: BiasRule, matrices: &[&str]| {
         let is_there = |matrix: &&str| file.tensors.get(&format!("blk.0.{matrix}.bias")).is_some();
@@ -368,8 +369,9 @@ fn biases(file: &Gguf, family: &Family) -> BiasFlags {
     }
 }
 
-/// Returns the shape of a block. If files choose between parallel and sequential halves, the norm before the feed-forward
-/// block exists only in sequential blocks, or else a key states the choice. llama.cpp reads the key in the latter case only.
+/// Returns the shape of a block. In some architectures, files choose between parallel and sequential halves. The
+/// choice is then shown by the norm before the feed-forward block, which only sequential blocks have, or stated by
+/// a key. llama.cpp reads the key only in the latter case.
 fn shape(file: &Gguf, architecture: &str, family: &Family) -> Result<BlockShape> {
     let qk_norm = match family.shape.qk_norm {
         QkNorm::EachHeadIfStated if file.tensors.get("blk.0.attn_q_norm.weight").is_some() => {

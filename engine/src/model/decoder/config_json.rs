@@ -248,7 +248,7 @@ fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool
     }
 }
 
-/// Keys of biases in `config.json`. An architecture reads some of them; the others must be false or absent.
+/// Keys of biases in `config.json`. An architecture reads some of them; all others must be false or absent.
 const BIASES: [&str; 6] =
     ["attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qkv_bias"];
 
@@ -284,7 +284,7 @@ const ACTIVATIONS: [(&str, Activation); 6] = [
     ("gelu_pytorch_tanh", Activation::GeluTanh),
 ];
 
-/// Reads the activation function: one of the names that the architecture may state.
+/// Reads the activation function. It must be one of the names that the architecture allows.
 fn activation(file: &Config, family: &Family) -> Result<Activation> {
     let supported: Vec<Value> = family.hidden_acts.iter().map(|name| (*name).into()).collect();
     let expected = family.hidden_acts.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or ");
@@ -301,7 +301,7 @@ fn activation(file: &Config, family: &Family) -> Result<Activation> {
 /// Key of norms of queries and keys.
 const QK_NORM: &str = "use_qk_norm";
 
-/// Reads the shape of a block, which some architectures choose between parallel and sequential halves.
+/// Reads the shape of a block. In some architectures, the file chooses between parallel and sequential halves.
 fn shape(file: &Config, family: &Family) -> Result<BlockShape> {
     const KEY: &str = "use_parallel_residual";
     let is_parallel = match family.shape.parallel {
@@ -336,8 +336,8 @@ fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
     }
 }
 
-/// Checks that no layer slides in a model whose file only switches windows on. As in transformers, layers from
-/// `max_window_layers` on slide if `layer_types` does not list them.
+/// Checks that no layer has a window, in a model whose file has a switch for windows. As in transformers, layers
+/// from `max_window_layers` on have one if `layer_types` does not list them.
 fn check_sliding_window(file: &Config, family: &Family) -> Result<()> {
     const WINDOW: &str = "sliding_window";
     const SWITCH: &str = "use_sliding_window";

@@ -1,4 +1,4 @@
-//! Data of a forward pass that all blocks with the same window read: numerics, rotations, mask, and attention.
+//! Data of a forward pass that all blocks with the same window share: numerics, rotations, mask, and attention.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -23,9 +23,9 @@ pub struct ForwardContext<'m> {
     pub(crate) rope: Option<RopeTable>,
     /// Attention mask.
     pub(crate) mask: Mask,
-    /// Keys and values that later layers of the same kind read, and the position of the first key.
+    /// Keys and values that later layers of the same kind reuse, and the position of the first key.
     pub(super) shared: Mutex<Option<([Tensor; 2], usize)>>,
-    /// Embeddings of the pass for all layers, `[T, L·P]`.
+    /// Per-layer embeddings of the pass for all layers, `[T, L·P]`.
     pub(super) embeddings: Arc<OnceLock<Tensor>>,
     /// Slopes of ALiBi, `[H]`, for models with it.
     pub(crate) slopes: Option<&'m [f32]>,
@@ -51,7 +51,7 @@ impl ForwardContext<'_> {
         self.attention(sinks).attend(q, k, v, t, state.kv())
     }
 
-    /// Computes attention like [`ForwardContext::attend`]. If later layers read the keys and values, keeps them.
+    /// Computes attention like [`ForwardContext::attend`], and keeps the keys and values if later layers reuse them.
     pub(crate) fn attend_sharing(
         &self,
         q: &Tensor,

@@ -1,9 +1,9 @@
-//! Linear attention with a gated delta rule in place of attention (Qwen3-Next, Qwen 3.5; Yang et al., 2024): a short
-//! convolution of queries, keys and values, and a norm of the output that a gate multiplies.
+//! Linear attention with a gated delta rule in place of attention (Qwen3-Next, Qwen 3.5; Yang et al., 2024): a
+//! short convolution of queries, keys and values, and a norm of the output, which a gate multiplies.
 //!
-//! Hugging Face files of Qwen3-Next have one matrix for queries, keys, values and gates of each key head, and one for
-//! the logits of beta and decay; GGUF files have one for queries, keys and values of all heads, and one for gates.
-//! Files of Qwen 3.5 have four matrices; in its GGUF files, value heads have another order.
+//! Hugging Face files of Qwen3-Next have one matrix for queries, keys, values and gates, grouped by key head, and
+//! one for the logits of beta and decay. GGUF files have one for queries, keys and values of all heads, and one for
+//! gates. Files of Qwen 3.5 have four matrices; its GGUF files store value heads in another order.
 
 use std::ops::Range;
 
@@ -30,25 +30,25 @@ pub(crate) struct DeltaSizes {
     pub(crate) key_heads: usize,
     /// Heads of values and of the state, H: a multiple of Hk.
     pub(crate) heads: usize,
-    /// Values of a query or key head, Dk.
+    /// Number of values in a query or key head, Dk.
     pub(crate) key: usize,
-    /// Values of a value head, Dv.
+    /// Number of values in a value head, Dv.
     pub(crate) value: usize,
-    /// Weights of each channel of the convolution.
+    /// Number of weights of each channel of the convolution.
     pub(crate) kernel: usize,
     /// Norm of queries and keys.
     pub(crate) norm: L2Norm,
-    /// Matrices in the files of the architecture.
+    /// Layout of the matrices in the architecture's files.
     pub(crate) layout: DeltaLayout,
 }
 
-/// Matrices of linear attention in the files of an architecture.
+/// Layout of linear attention's matrices in the files of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeltaLayout {
     /// Qwen3-Next: fused matrices with a group of rows for each key head.
     Grouped,
-    /// Qwen 3.5: a matrix for queries, keys and values, and one each for gates, beta and decay. GGUF files have the first
-    /// value head of every key head, then the second ones, and so on.
+    /// Qwen 3.5: one matrix for queries, keys and values, and one each for gates, beta and decay. GGUF files store the
+    /// first value head of every key head, then the second one of every key head, and so on.
     Separate,
 }
 
@@ -59,12 +59,12 @@ impl DeltaSizes {
         RecurrentSizes { channels: self.channels(), kept: self.kernel - 1, matrices, has_limits: false }
     }
 
-    /// Returns the number of values of queries, keys and values of a token.
+    /// Returns the number of convolution channels: the values of a token's queries, keys and values.
     fn channels(&self) -> usize {
         2 * self.key_heads * self.key + self.heads * self.value
     }
 
-    /// Returns the place of each value head in a file.
+    /// Returns the index of each value head in a file.
     fn places(&self, is_gguf: bool) -> Vec<usize> {
         let each = self.heads / self.key_heads;
         let place = |head: usize| match is_gguf && self.layout == DeltaLayout::Separate {
@@ -93,7 +93,7 @@ pub(crate) struct DeltaAttention {
     norm: RmsNorm,
     /// `[d, H·Dv]`
     output: Projection,
-    /// Value head of each `Dv` columns of the output projection.
+    /// Value head that each group of `Dv` columns of the output projection belongs to.
     output_heads: Vec<usize>,
 }
 
@@ -223,7 +223,7 @@ impl DeltaAttention {
     }
 }
 
-/// Returns the row indices of these heads, each of which has `width` rows.
+/// Returns the row indices of these heads. Each head has `width` rows.
 fn rows_of(heads: &[usize], width: usize) -> Vec<usize> {
     heads.iter().flat_map(|head| head * width..(head + 1) * width).collect()
 }

@@ -10,7 +10,7 @@ use crate::model::json::Config;
 use crate::model::size;
 use crate::ops::l2_norm::L2Norm;
 
-/// Epsilon of the norm of queries and keys in transformers, whatever the file states for other norms.
+/// Epsilon of the norm of queries and keys in transformers. It does not depend on the file's epsilon.
 const NORM_EPS: f32 = 1e-6;
 
 /// Key of the interval of layers with attention.
@@ -19,7 +19,7 @@ const FULL_EVERY: &str = "full_attention_interval";
 /// Interval of layers with attention in files that do not state it.
 const INTERVAL: usize = 4;
 
-/// Checks the heads.
+/// Checks the numbers of heads.
 pub(super) fn check(file: &Path, sizes: DeltaSizes) -> Result<()> {
     let DeltaSizes { key_heads, heads, key, value, .. } = sizes;
     let all = [
@@ -52,12 +52,13 @@ pub(super) fn sizes(file: &Config, layout: DeltaLayout) -> Result<DeltaSizes> {
     })
 }
 
-/// Reads the layers with linear attention of a `config.json` that does not list the kinds of layers.
+/// Reads which layers have linear attention, from a `config.json` that does not list the kinds of layers.
 pub(super) fn layers(file: &Config, n_layers: usize) -> Result<Vec<bool>> {
     Ok(all_but(file.optional_interval(FULL_EVERY)?.unwrap_or(INTERVAL), n_layers))
 }
 
-/// Reads the layers with linear attention of a GGUF file: a flag for each layer, or the interval of the other layers.
+/// Reads which layers of a GGUF file have linear attention: from a flag for each layer, or from the interval of the
+/// other layers.
 pub(super) fn layers_in_gguf(layers: &GgufLayers) -> Result<Vec<bool>> {
     match layers.listed("attention.recurrent_layers")? {
         Some(flags) => Ok(flags),
@@ -65,7 +66,7 @@ pub(super) fn layers_in_gguf(layers: &GgufLayers) -> Result<Vec<bool>> {
     }
 }
 
-/// Reads the sizes of a GGUF file. Heads of values are as wide as those of keys.
+/// Reads the sizes of a GGUF file. Value heads have the same width as key heads.
 pub(super) fn sizes_in_gguf(file: &Gguf, architecture: &str, layout: DeltaLayout) -> Result<DeltaSizes> {
     let key = |name: &str| format!("{architecture}.{name}");
     let width: usize = file.require(&key("ssm.state_size"))?;

@@ -22,12 +22,13 @@ pub(crate) enum DenseFiles {
     Ernie,
     /// The kinds of all layers (Nemotron-H). In GGUF files, all feed-forward blocks of a model with experts have experts.
     Kinds,
-    /// Llama 4's list of layers with experts, or their interval, and the key of the feed-forward size of the other layers.
+    /// Llama 4's list of layers with experts, or the interval of these layers, and the key of the other layers'
+    /// feed-forward size.
     Interleaved(&'static str),
 }
 
 impl DenseFiles {
-    /// Reads the layers without experts of a `config.json`.
+    /// Reads which layers of a `config.json` have no experts.
     pub(super) fn in_json(self, file: &Config, n_layers: usize) -> Result<Option<DenseLayers>> {
         if self != DenseFiles::Listed {
             const EXPECTED: &str = "absent, or experts in all layers (this architecture has no such key)";
@@ -71,7 +72,7 @@ impl DenseFiles {
         layers.contains(&true).then(|| Ok(DenseLayers { ffn_size: ffn_size()?, layers })).transpose()
     }
 
-    /// Reads the layers without experts of a GGUF file.
+    /// Reads which layers of a GGUF file have no experts.
     pub(super) fn in_gguf(
         self,
         file: &Gguf,
@@ -93,7 +94,7 @@ impl DenseFiles {
     }
 }
 
-/// Reads the list of kinds of layers, if there is one: true for each layer without experts.
+/// Reads the list of kinds of layers, if there is one. Returns true for each layer without experts.
 fn layer_kinds(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
     const KEY: &str = "mlp_layer_types";
     let kinds = file.texts(KEY)?;

@@ -14,13 +14,14 @@ use crate::ops::experts::{ExpertGroups, ExpertRouting, RouterPrecision, ScoreFun
 pub(crate) struct ExpertFiles {
     /// Key of one expert's feed-forward size, in `config.json` and, after the architecture's name, in GGUF files.
     pub(crate) ffn_size: [&'static str; 2],
-    /// Key in `config.json` for dividing the chosen experts' weights by their sum. Without the key, they always are.
+    /// Key in `config.json` that states whether the chosen experts' weights are divided by their sum. If the
+    /// architecture has no such key, they always are.
     pub(crate) normalised: Option<&'static str>,
-    /// True if softmax reads the logits of the chosen experts alone.
+    /// True if softmax reads only the logits of the chosen experts.
     pub(crate) is_of_chosen: bool,
     /// Clamped GLU of the experts, if they have one. All their matrices, and the router, then have biases.
     pub(crate) clamped: Option<ClampedGlu>,
-    /// True if llama.cpp divides the chosen experts' weights by their sum; `None` if a GGUF file states it.
+    /// True if llama.cpp divides the chosen experts' weights by their sum. `None` if the GGUF file decides.
     pub(crate) gguf_normalised: Option<bool>,
     /// Shared expert, if there is one.
     pub(crate) shared: Option<SharedExpertFiles>,
@@ -28,15 +29,15 @@ pub(crate) struct ExpertFiles {
     pub(crate) has_plain_sigmoid: bool,
     /// True if the architecture's authors round the experts' weights to the activation type.
     pub(crate) is_rounded: bool,
-    /// True if the architecture's authors round the weighted sum only, not its products and partial sums.
+    /// True if the architecture's authors round only the weighted sum, not its products and partial sums.
     pub(crate) mixes_whole: bool,
     /// True if the architecture's authors also round scores and the sum of the weights.
     pub(crate) rounds_scores: bool,
     /// Number that transformers adds to the sum of the weights.
     pub(crate) added: f32,
-    /// Function that gives scores.
+    /// Function that computes scores from logits.
     pub(crate) function: ScoreFunction,
-    /// Function that gives scores in GGUF files that do not state it; `None` if llama.cpp knows no other than `function`.
+    /// Score function for GGUF files that do not state one. `None` if llama.cpp always uses `function`.
     pub(crate) gguf_function: Option<ScoreFunction>,
     /// Arithmetic of the router's logits.
     pub(crate) precision: RouterPrecision,
@@ -44,32 +45,34 @@ pub(crate) struct ExpertFiles {
     pub(crate) has_bias: bool,
     /// True if files may state groups of experts and a factor of the weights.
     pub(crate) may_have_groups: bool,
-    /// Number of a group's largest scores that transformers adds to the group's score. llama.cpp adds two.
+    /// Number of a group's largest scores that transformers adds up to the group's score. llama.cpp adds two.
     pub(crate) summed: usize,
     /// Layers without experts.
     pub(crate) dense: DenseFiles,
-    /// True if weights multiply the inputs of experts instead of their outputs.
+    /// True if the routing weights multiply the inputs of experts instead of their outputs.
     pub(crate) weighs_inputs: bool,
     /// True if Hugging Face files stack experts as `[experts, inputs, outputs]` instead of `[experts, outputs, inputs]`.
     pub(crate) has_input_rows: bool,
-    /// Models of this architecture that have experts.
+    /// Condition under which a model of this architecture has experts.
     pub(crate) presence: ExpertPresence,
-    /// True if experts are next to a feed-forward block, and each of both, and the router, has norms of its own.
+    /// True if experts run next to a feed-forward block, and the experts, the feed-forward block and the router each
+    /// have norms of their own.
     pub(crate) has_branch_norms: bool,
-    /// Key of the size of compressed inputs of experts, if they may be compressed.
+    /// Key of the size of experts' compressed inputs, if inputs may be compressed.
     pub(crate) latent: Option<&'static str>,
 }
 
-/// Models of an architecture that have experts. GGUF files without experts have none, or 0.
+/// Condition under which a model of an architecture has experts. In GGUF files without experts, the number of
+/// experts is absent or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpertPresence {
     /// All models.
     Always,
-    /// In `config.json`, those whose number of experts is not 0.
+    /// The number of experts in `config.json` is not 0.
     Counted,
-    /// In `config.json`, those with this key.
+    /// `config.json` has this key.
     Switched(&'static str),
-    /// In `config.json`, those that list layers with experts (Nemotron-H).
+    /// `config.json` lists layers with experts (Nemotron-H).
     Listed,
 }
 
@@ -80,7 +83,8 @@ pub(crate) enum SharedExpertFiles {
     Weighted([&'static str; 2]),
     /// Keys of the expert's size, in `config.json` and in GGUF files. Its output is added without a weight.
     Unweighted([&'static str; 2]),
-    /// The number of experts that it is as large as, in `config.json`. The shared expert has no weight.
+    /// Key in `config.json` of the shared expert's size, as a multiple of one expert's size. The shared expert has no
+    /// weight.
     Count(&'static str),
     /// No key: every layer with experts has a shared expert of the size of one expert. The shared expert has no weight.
     Always,
@@ -132,7 +136,7 @@ impl ExpertFiles {
         ..Self::MIXTRAL
     };
 
-    /// Returns true if the choice may read other scores than the softmax of the logits.
+    /// Returns true if experts may be chosen by other scores than the softmax of the logits.
     pub(crate) fn may_have_scores(&self) -> bool {
         self.function != ScoreFunction::Softmax || self.has_bias || self.may_have_groups
     }
@@ -230,7 +234,7 @@ impl ExpertFiles {
         self.may_have_groups && self.function == ScoreFunction::Softmax
     }
 
-    /// Reads if the method of the choice has groups.
+    /// Returns true if the method by which experts are chosen uses groups.
     fn names_groups(&self, file: &Config) -> Result<bool> {
         const KEY: &str = "topk_method";
         const GROUPS: &str = "group_limited_greedy";
@@ -239,7 +243,7 @@ impl ExpertFiles {
         Ok(file.optional_str(KEY)? == Some(GROUPS))
     }
 
-    /// Reads the function that gives scores.
+    /// Reads the function that computes scores from logits.
     fn function_in_json(&self, file: &Config) -> Result<ScoreFunction> {
         let name = if self.function == ScoreFunction::Sigmoid { "sigmoid" } else { "softmax" };
         for key in ["scoring_func", "score_function"] {
@@ -249,7 +253,8 @@ impl ExpertFiles {
         Ok(self.function)
     }
 
-    /// Reads the experts of a GGUF file. Keys for the routing must ask for what llama.cpp computes.
+    /// Reads the experts of a GGUF file. Keys for the routing are rejected if they state something that llama.cpp does
+    /// not compute.
     pub(super) fn in_gguf(&self, layers: &GgufLayers, ffn_size: usize) -> Result<ExpertsConfig> {
         let (file, architecture) = (layers.file, layers.architecture);
         let key = |name: &str| format!("{architecture}.{name}");
@@ -329,7 +334,7 @@ impl ExpertFiles {
         Ok(ExpertsConfig { count, routing, shared_ffn_size, has_bias, latent, ..settings })
     }
 
-    /// Returns the settings that depend on the architecture alone. The others are read from the file.
+    /// Returns the settings that depend only on the architecture. The other settings are read from the file.
     fn settings(&self) -> ExpertsConfig {
         let routing = ExpertRouting {
             used: 0,
@@ -362,7 +367,7 @@ impl ExpertFiles {
     }
 }
 
-/// Reads a number that has several names. Defaults count only if the file states none of the names.
+/// Reads a number whose key has several names. A default applies only if the file has none of the names.
 fn one_of(file: &Config, keys: &[&str]) -> Result<usize> {
     let mut found: Option<(&str, usize)> = None;
     let is_stated = keys.iter().any(|key| file.states(key));

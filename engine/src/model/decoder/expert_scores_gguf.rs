@@ -18,7 +18,7 @@ impl ExpertFiles {
         }
     }
 
-    /// Reads the function that gives scores in a GGUF file.
+    /// Reads the score function of a GGUF file.
     pub(super) fn function_in_gguf(
         &self,
         file: &Gguf,

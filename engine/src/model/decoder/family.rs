@@ -23,9 +23,9 @@ pub struct Family {
     pub(crate) gguf_names: &'static [&'static str],
     /// Values of `model_type` in a `config.json`.
     pub(crate) model_types: &'static [&'static str],
-    /// Layout of the q and k rows in its Hugging Face files.
+    /// RoPE pairing of the q and k rows in its Hugging Face files.
     pub(crate) pairing: RopePairing,
-    /// Layout of the q and k rows in its GGUF files.
+    /// RoPE pairing of the q and k rows in its GGUF files.
     pub(crate) gguf_pairing: RopePairing,
     /// Norms and halves of a block, for architectures with a [`StandardBlock`](crate::model::decoder::StandardBlock).
     pub(crate) shape: BlockShape,
@@ -36,19 +36,20 @@ pub struct Family {
     pub(crate) json_eps: &'static str,
     /// Activation function of the feed-forward block.
     pub(crate) activation: Activation,
-    /// Names of activation functions that its `config.json` may state; `activation` if it states none.
+    /// Names of activation functions that its `config.json` may state. If it states none, `activation` is used.
     pub(crate) hidden_acts: &'static [&'static str],
     /// Activation functions that differ in GGUF files with certain architecture names.
     pub(crate) gguf_activations: &'static [(&'static str, Activation)],
-    /// True if readers of its GGUF files use the embedding table as the head even if `output.weight` is present.
+    /// True if programs that read its GGUF files use the embedding table as the head even if `output.weight` is
+    /// present.
     pub(crate) gguf_head_is_tied: bool,
     /// True if its Hugging Face checkpoints may have BitNet's linear layers.
     pub(crate) may_be_quantised: bool,
-    /// Gain of the norms in terms of the weights in Hugging Face files: the weight itself, or 1 + weight.
+    /// Relation between the gain of the norms and the weights in Hugging Face files: the weight itself, or 1 + weight.
     pub(crate) gain: Gain,
     /// Matrices that may have a bias.
     pub(crate) biases: BiasRules,
-    /// Factor of its embeddings.
+    /// Factor that multiplies the embeddings.
     pub(crate) embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// Factor of q·k, if no file states one.
     pub(crate) attn_scale: fn(&DecoderConfig) -> AttentionScale,
@@ -56,15 +57,15 @@ pub struct Family {
     pub(crate) stated: &'static [NumberKey],
     /// Default sliding window, if some of its layers have one.
     pub(crate) sliding: Option<SlidingDefaults>,
-    /// True if `use_sliding_window` switches a stated window on; else it has no meaning.
+    /// True if `use_sliding_window` must be true for a stated window to apply. False if that key has no effect.
     pub(crate) has_window_switch: bool,
     /// Default interval of layers without RoPE.
     pub(crate) unrotated_every: Option<usize>,
-    /// True if transformers takes an empty list of layers with RoPE as absent.
+    /// True if transformers treats an empty list of layers with RoPE as absent.
     pub(crate) may_list_no_layers: bool,
-    /// Keys of a temperature of queries that depends on the position, if the architecture has one.
+    /// Keys of the position-dependent temperature of queries, if the architecture has one.
     pub(crate) query_temperature: Option<TemperatureFiles>,
-    /// True if its layers differ in heads, keys and feed-forward size, and may have embeddings.
+    /// True if its layers may differ in heads, keys and feed-forward size, and may have per-layer embeddings.
     pub(crate) has_layer_variants: bool,
     /// True if it has several residual streams (AltUp).
     pub(crate) has_streams: bool,
@@ -76,11 +77,11 @@ pub struct Family {
     pub(crate) experts: Option<ExpertFiles>,
     /// Keys of layers with a recurrent state in place of keys and values, if the architecture has such layers.
     pub(crate) recurrent: Option<RecurrentFiles>,
-    /// Width of the feed-forward block of a `config.json`, if it is not the value of a key.
+    /// Function that computes the width of the feed-forward block from a `config.json`, if no single key states it.
     pub(crate) ffn_size: Option<fn(&Config) -> ReadResult<usize>>,
-    /// Keys of a `config.json` that take precedence over other keys.
+    /// Keys of a `config.json`, each with another key that takes precedence over it.
     pub(crate) json_aliases: &'static [(&'static str, &'static str)],
-    /// Key of the number of layers after the last one that predict further tokens, which are not computed.
+    /// Keys of the number of extra layers that predict further tokens. These layers are not computed.
     pub(crate) predicting: Option<[&'static str; 2]>,
     /// Hugging Face names of a layer's tensors that differ from Llama's, by GGUF name. `{}` is the expert's index; a name
     /// that ends in `=` has no `.weight`.
@@ -91,28 +92,28 @@ pub struct Family {
     pub(crate) gguf_output_norm: &'static str,
     /// Hugging Face names of the tensors outside of layers.
     pub(crate) outer_names: OuterNames,
-    /// Positions of tokens in the model.
+    /// The way in which the model encodes positions.
     pub(crate) positions: Positions,
     /// True if the vocabulary projection has a bias.
     pub(crate) has_head_bias: bool,
-    /// Reader of the number of key-value heads of a `config.json`, if it is not simply the value of one key.
+    /// Function that computes the number of key-value heads from a `config.json`, if no single key states it.
     pub(crate) kv_heads: Option<fn(&Config) -> ReadResult<usize>>,
     /// Returns an error for settings of a `config.json` that only this architecture has and that the forward pass does not
     /// support.
     pub(crate) refuse_json: fn(&Config) -> ReadResult<()>,
 }
 
-/// Positions of tokens in a model.
+/// The way in which a model encodes positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
     /// RoPE of queries and keys.
     Rotary,
     /// A table of learned positions, whose rows are added to the embeddings.
     Learned {
-        /// Number of rows before the first position's.
+        /// Number of rows before the row of the first position.
         offset: usize,
     },
-    /// ALiBi: a bias of scores that grows with the distance.
+    /// ALiBi: a bias of scores that grows with the distance between query and key.
     Alibi,
     /// None: recurrent layers keep the order of tokens.
     Absent,
@@ -151,7 +152,7 @@ impl OuterNames {
 }
 
 impl Family {
-    /// Returns the layers without RoPE: from a file's list of layers with RoPE, or every n-th of `n_layers`.
+    /// Returns the layers without RoPE: from a file's list, or every n-th of `n_layers`.
     pub(super) fn unrotated(
         &self,
         every: Option<usize>,
@@ -191,7 +192,7 @@ pub enum BiasRule {
     Never,
     /// Every model has the biases.
     Always,
-    /// A `config.json` has this key; in GGUF files, the bias tensors exist.
+    /// Stated by this key of `config.json`. GGUF files have the biases if they contain the tensors.
     Stated(&'static str),
 }
 
@@ -220,7 +221,7 @@ pub struct NumberKey {
     pub(crate) gguf: &'static str,
     /// Defaults for a `config.json` and a GGUF file without the key; `None` leaves the option unset.
     pub(crate) default: [Option<f32>; 2],
-    /// Stores the value in the configuration.
+    /// Function that stores the value in the configuration.
     pub(crate) set: fn(&mut DecoderConfig, f32),
 }
 
@@ -244,7 +245,7 @@ impl NumberKey {
 /// RoPE variants of an architecture.
 #[derive(Clone, Copy)]
 pub struct RopeExtras {
-    /// Values that its authors round to the type of activations.
+    /// Values that the architecture's authors round to the type of activations.
     pub(crate) rounding: RopeRounding,
     /// True if only a part of each head may rotate.
     pub(crate) may_be_partial: bool,
@@ -252,12 +253,12 @@ pub struct RopeExtras {
     pub(crate) may_have_alpha: bool,
     /// True if frequencies may be scaled by LongRoPE.
     pub(crate) may_be_long: bool,
-    /// Keys of the base and of the rotating part in files of transformers 4.
+    /// Keys of the base, and of the part of a head that rotates, in files of transformers 4.
     pub(crate) old_keys: [&'static str; 2],
 }
 
 impl RopeExtras {
-    /// Llama's RoPE only.
+    /// No variants in addition to Llama's RoPE.
     pub(crate) const NONE: Self = Self {
         rounding: RopeRounding::Each,
         may_be_partial: false,
@@ -273,21 +274,21 @@ pub struct SlidingDefaults {
     pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
     pub(crate) rope: SlidingRope,
-    /// Chunk size, which GGUF files do not state; `None` if windows are not chunks of positions.
+    /// Chunk size, which GGUF files do not state. `None` if windows are not chunks of positions.
     pub(crate) chunk: Option<usize>,
-    /// True if only sliding-window layers rotate queries and keys, in a model whose files state a window.
+    /// True if only sliding-window layers have RoPE, in a model whose files state a window.
     pub(crate) rotates_alone: bool,
-    /// Returns true if llama.cpp computes a model with so many layers without the window that a GGUF file states.
+    /// Returns true if llama.cpp ignores the window that a GGUF file states, for a model with this number of layers.
     pub(crate) is_off_in_gguf: fn(usize) -> bool,
 }
 
 /// RoPE of sliding-window layers.
 pub enum SlidingRope {
-    /// RoPE of the other layers.
+    /// Same RoPE as the other layers.
     Shared,
-    /// The base of the other layers, without their scaling.
+    /// Same base as the other layers, without their scaling.
     Unscaled,
-    /// An own base.
+    /// RoPE with another base.
     Own {
         /// Key of the base in `config.json`.
         key: &'static str,
@@ -297,7 +298,7 @@ pub enum SlidingRope {
 }
 
 impl SlidingDefaults {
-    /// Every layer slides if the file states a window.
+    /// Every layer has a sliding window if the file states one.
     pub(crate) const ALL: Self = Self {
         full_every: None,
         rope: SlidingRope::Shared,

@@ -14,7 +14,7 @@ pub struct FeedForward {
     pub norm: Option<Norm>,
     /// `[F, d]`; `None` for a block without a gate
     pub gate: Option<Projection>,
-    /// Threshold of the gate, if it is sparse.
+    /// Threshold of the gate, if the gate is sparse.
     pub(crate) sparsity: Option<GateSparsity>,
     /// `[F, d]`
     pub up: Projection,
@@ -29,7 +29,7 @@ impl FeedForward {
         gate.chain([("ffn_up", &self.up.weight), ("ffn_down", &self.down.weight)]).collect()
     }
 
-    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
+    /// Computes the block's output, which is added to the residual stream: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, activation) = (p.n, p.c.activation);
         let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, norm.of(n, x)));

@@ -1,8 +1,9 @@
 //! Multi-head latent attention (MLA; DeepSeek, 2024): keys and values of all heads are projections of one latent vector
 //! per token, which the cache keeps with the rotated part of the keys.
 //!
-//! Hugging Face files expand the latents to keys and values of each head. GGUF files split the expanding matrix, and
-//! llama.cpp absorbs it: queries are projected to latents, and the weighted sum of latents to values.
+//! Hugging Face files store a matrix that expands the latents to keys and values of each head. GGUF files split
+//! this matrix, and llama.cpp absorbs it: queries are projected to latents, and the weighted sum of latents is
+//! expanded to values.
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
@@ -22,15 +23,15 @@ pub(crate) struct LatentSizes {
     pub(crate) query_rank: Option<usize>,
     /// Width of the latents, R.
     pub(crate) rank: usize,
-    /// Values of a query or key head that do not rotate, N.
+    /// Number of values of a query or key head that do not rotate, N.
     pub(crate) plain: usize,
-    /// Values of a query or key head that rotate, P. All heads share those of a key.
+    /// Number of values of a query or key head that rotate, P. All heads share the rotated values of the key.
     pub(crate) rotated: usize,
     /// Values of a value head, Dv.
     pub(crate) value: usize,
     /// Epsilon of the norms of compressed queries and latents.
     pub(crate) norm_eps: f32,
-    /// True if the expanding matrix is absorbed, as in GGUF files.
+    /// True if the expanding matrix is absorbed, as llama.cpp does with GGUF files.
     pub(crate) is_absorbed: bool,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct LatentSizes {
 pub(crate) struct LatentAttention {
     /// Projection of queries, or of compressed queries.
     pub(crate) q: Projection,
-    /// Norm and second projection of compressed queries.
+    /// Norm and second projection of compressed queries, if queries are compressed.
     pub(crate) q_low: Option<(RmsNorm, Matrix)>,
     /// `[R + P, d]`
     pub(crate) kv_a: Projection,
@@ -188,7 +189,7 @@ impl LatentAttention {
     }
 }
 
-/// Joins the rows of two tensors, `[T, H, a]` and `[T, H or 1, b]`, to `[T, H, a + b]`.
+/// Joins the rows of two tensors: `[T, H, a]` and `[T, H or 1, b]` to `[T, H, a + b]`.
 fn joined(n: &dyn Numerics, one: &Tensor, other: &Tensor) -> Tensor {
     let (&[tokens, heads, a], &[_, shared, b]) = (one.shape(), other.shape()) else {
         panic!("queries and keys are [T, H, D]")

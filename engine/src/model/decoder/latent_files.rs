@@ -8,7 +8,7 @@ use crate::ops::attention::AttentionScale;
 use crate::ops::rope::RopeScaling;
 use crate::ops::rope::yarn::{Yarn, YarnMagnitude};
 
-/// Epsilon of the norms inside of attention in transformers, whatever the file states for other norms.
+/// Epsilon of the norms inside of attention in transformers. It does not depend on the file's epsilon.
 const NORM_EPS: f32 = 1e-6;
 
 /// Reads the sizes of a `config.json`.
@@ -25,8 +25,8 @@ pub(super) fn sizes(file: &Config) -> Result<LatentSizes> {
     })
 }
 
-/// Reads the factor of q·k of a `config.json`: the usual one, times YaRN's square of `0.1 · mscale_all_dim · ln factor +
-/// 1`.
+/// Reads the factor of q·k from a `config.json`: the usual factor, times the square of YaRN's
+/// `0.1 · mscale_all_dim · ln factor + 1`.
 pub(super) fn scale(file: &Config, head_dim: usize) -> Result<AttentionScale> {
     let root = 1.0 / (head_dim as f64).sqrt();
     let parameters = match file.object("rope_scaling")?.filter(|old| !old.is_empty()) {
@@ -69,8 +69,8 @@ pub(super) fn sizes_in_gguf(file: &Gguf, architecture: &str) -> Result<LatentSiz
     })
 }
 
-/// Returns YaRN as llama.cpp reads it for latent attention: its files state a tenth of `mscale_all_dim`, and `mscale` is the
-/// same number.
+/// Returns YaRN as llama.cpp reads it for latent attention: GGUF files state a tenth of `mscale_all_dim`, and
+/// `mscale` has the same value.
 pub(super) fn yarn_in_gguf(yarn: Yarn) -> Yarn {
     let weight = yarn.magnitude.mscale_all_dim / 0.1;
     let magnitude = match weight == 0.0 {

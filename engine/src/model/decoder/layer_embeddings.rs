@@ -1,4 +1,4 @@
-//! Embeddings of tokens for each layer, which a layer adds to its output through a gate (Gemma 4).
+//! Per-layer embeddings of tokens, which a layer adds to its output through a gate (Gemma 4).
 
 use crate::error::Result;
 use crate::model::decoder::names::DecoderNames;
@@ -17,14 +17,14 @@ pub struct LayerEmbeddings {
     pub(crate) table: Matrix,
     /// `[L·P, d]`
     pub(crate) projection: Matrix,
-    /// `[P]`, the same for every layer
+    /// `[P]`, the same weight for every layer
     norm: RmsNorm,
-    /// Factors of the projected embeddings, and of their sum with those of tokens.
+    /// Factor of the projected embeddings, and factor of their sum with the tokens' per-layer embeddings.
     scales: [Multiplier; 2],
 }
 
 impl LayerEmbeddings {
-    /// Loads the weights, if the model has such embeddings.
+    /// Loads the weights, if the model has per-layer embeddings.
     pub(super) fn load(c: &DecoderConfig, w: &mut Weights, names: DecoderNames) -> Result<Option<Self>> {
         let Some(LayerVariants { embedding_width: width @ 1.., embedding_rows, scales, .. }) = c.variants
         else {
@@ -40,12 +40,13 @@ impl LayerEmbeddings {
         }))
     }
 
-    /// Returns the row of each token: the first one for tokens beyond the table, as in transformers.
+    /// Returns the table row of each token. Tokens beyond the table get the first row, as in transformers.
     pub(super) fn rows_of(&self, tokens: &[u32]) -> Vec<u32> {
         tokens.iter().map(|&token| if (token as usize) < self.table.rows { token } else { 0 }).collect()
     }
 
-    /// Computes the embeddings of a pass for all layers from the rows of its tokens and their scaled embeddings, `[T, d]`: `[T, L·P]`.
+    /// Computes the per-layer embeddings of a pass, `[T, L·P]`, from the table rows of its tokens and from their scaled
+    /// embeddings, `[T, d]`.
     pub(super) fn of(&self, tokens: &[u32], x: &Tensor, n: &dyn Numerics) -> Tensor {
         let width = self.norm.weight.len();
         let rows = n.scale(&n.embed(&self.table, tokens), Multiplier::Element((width as f32).sqrt()));

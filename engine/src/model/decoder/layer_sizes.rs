@@ -1,4 +1,4 @@
-//! Intervals of layers, and sizes and flags that a GGUF file states once or for each layer.
+//! Intervals of layers, and settings that a GGUF file states once or for each layer.
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;
@@ -6,30 +6,30 @@ use crate::format::gguf::MetadataType;
 use crate::model::decoder::Family;
 use crate::model::size;
 
-/// Returns flags that are false for every n-th layer; true for all layers if `every` is 0.
+/// Returns flags that are false for every n-th layer. All flags are true if `every` is 0.
 pub(super) fn all_but(every: usize, n_layers: usize) -> Vec<bool> {
     (1..=n_layers).map(|layer| !layer.is_multiple_of(every)).collect()
 }
 
-/// Layers of a GGUF file.
+/// Number and settings of the layers in a GGUF file.
 pub(super) struct GgufLayers<'g> {
     pub(super) file: &'g Gguf,
-    /// Name of the architecture, which begins every key.
+    /// Name of the architecture, which is the prefix of every key.
     pub(super) architecture: &'static str,
     /// Number of computed layers.
     pub(super) count: usize,
-    /// Number of layers in the file after these, which predict further tokens and are not computed.
+    /// Number of extra layers in the file that predict further tokens. They are not computed.
     pub(super) predicting: usize,
 }
 
-/// Sizes that layers may have.
+/// Rule for the sizes that layers may have.
 #[derive(Clone, Copy)]
 pub(super) enum SizeRule {
     /// All layers have the same size.
     Same,
-    /// Layers of the named kind have the size 0; all others have the same size.
+    /// Layers of the kind with this name have the size 0. All other layers have the same size.
     SameOrZero(&'static str),
-    /// Sizes may differ.
+    /// The sizes of layers may differ.
     Free,
 }
 
@@ -93,7 +93,7 @@ impl<'g> GgufLayers<'g> {
         }
     }
 
-    /// Reads one size for all layers that the rule binds. If layers may differ, returns that of the first layer.
+    /// Reads the size that all layers have by the rule. If layers may differ, returns the size of the first layer.
     pub(super) fn optional_size(&self, name: &str, rule: SizeRule) -> Result<Option<usize>> {
         let Some(sizes) = self.optional_sizes(name)? else { return Ok(None) };
         let may_be_zero = matches!(rule, SizeRule::SameOrZero(_));

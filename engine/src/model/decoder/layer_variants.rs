@@ -1,4 +1,4 @@
-//! Layers that differ in their heads, their keys and the size of their feed-forward block, and embeddings of each layer
+//! Variants of layers: heads, keys and feed-forward sizes that differ between layers, and per-layer embeddings
 //! (Gemma 4).
 
 use serde_json::Value;
@@ -18,11 +18,11 @@ use crate::ops::scaling::Multiplier;
 pub(crate) struct LayerVariants {
     /// Size of a head, and number of key-value heads, in layers with full attention.
     pub(crate) full_heads: [usize; 2],
-    /// True if layers with full attention project values with the matrix of keys.
+    /// True if layers with full attention use the matrix of keys for values too.
     pub(crate) has_keys_as_values: bool,
-    /// Number of last layers that read the keys and values of earlier layers.
+    /// Number of layers at the end of the model that reuse the keys and values of earlier layers.
     pub(crate) n_sharing: usize,
-    /// Feed-forward size of the layers that read the keys and values of earlier layers.
+    /// Feed-forward size of the layers that reuse the keys and values of earlier layers.
     pub(crate) sharing_ffn_size: usize,
     /// Width of the per-layer embeddings, P; 0 if the model has none.
     pub(crate) embedding_width: usize,
@@ -127,12 +127,13 @@ impl LayerVariants {
         }
     }
 
-    /// Returns true if a layer reads keys and values of an earlier layer.
+    /// Returns true if a layer reuses the keys and values of an earlier layer.
     pub(crate) fn shares(&self, c: &DecoderConfig, layer: usize) -> bool {
         layer + self.n_sharing >= c.n_layers
     }
 
-    /// Returns true if later layers read the keys and values of this layer: the last of its kind with keys of its own.
+    /// Returns true if later layers reuse the keys and values of this layer, because it is the last layer of its kind
+    /// that computes keys.
     pub(crate) fn is_shared(&self, c: &DecoderConfig, layer: usize) -> bool {
         let own = c.n_layers - self.n_sharing;
         layer < own && (layer + 1..own).all(|later| c.slides(later) != c.slides(layer))
@@ -185,17 +186,17 @@ impl LayerWeights<'_, '_> {
         self.config.head_sizes(self.layer)
     }
 
-    /// Returns true if the layer reads the keys and values of an earlier layer.
+    /// Returns true if the layer reuses the keys and values of an earlier layer.
     pub(crate) fn shares_keys(&self) -> bool {
         self.config.variants.as_ref().is_some_and(|variants| variants.shares(self.config, self.layer))
     }
 
-    /// Returns true if later layers read the layer's keys and values.
+    /// Returns true if later layers reuse the layer's keys and values.
     pub(crate) fn has_shared_keys(&self) -> bool {
         self.config.variants.as_ref().is_some_and(|variants| variants.is_shared(self.config, self.layer))
     }
 
-    /// Returns true if values are projected with the matrix of keys. GGUF files then have no matrix of values.
+    /// Returns true if the matrix of keys also computes values. GGUF files then have no matrix of values.
     pub(crate) fn has_keys_as_values(&self) -> bool {
         match self.names {
             DecoderNames::Gguf { .. } => !self.has_in_gguf("attn_v"),
@@ -207,7 +208,7 @@ impl LayerWeights<'_, '_> {
         }
     }
 
-    /// Returns the width of the layer's embeddings; 0 without.
+    /// Returns the width of the layer's per-layer embeddings; 0 without them.
     pub(crate) fn embedding_width(&self) -> usize {
         self.config.variants.as_ref().map_or(0, |variants| variants.embedding_width)
     }
@@ -229,8 +230,8 @@ fn scales(family: &Family, of_projected: f32) -> [Multiplier; 2] {
     [of_projected, std::f32::consts::FRAC_1_SQRT_2].map(kind)
 }
 
-/// Reads the head size and the number of key-value heads of layers with full attention: from `per_layer_config`, which
-/// transformers 5 writes, or from keys of their own.
+/// Reads the head size and the number of key-value heads of layers with full attention: from `per_layer_config`,
+/// which transformers 5 writes, or from separate keys.
 fn full_heads(file: &Config, c: &DecoderConfig, has_keys_as_values: bool) -> Result<[usize; 2]> {
     const KEY: &str = "per_layer_config";
     let Some(layers) = file.get(KEY).and_then(Value::as_object) else {

@@ -21,7 +21,7 @@ use crate::ops::rope::RopeScaling;
 use crate::ops::short_convolution::ShortConvolution;
 use crate::weight::{Factor, Matrix};
 
-/// Weights of one layer of a file.
+/// Weights of one layer in a file.
 pub struct LayerWeights<'a, 'f> {
     pub(super) weights: &'a mut Weights<'f>,
     pub(super) names: DecoderNames<'a>,
@@ -47,7 +47,7 @@ impl LayerWeights<'_, '_> {
         Ok(self.config.rms_norm(weight))
     }
 
-    /// Loads the norm of rows of `len` values, of the architecture's kind, by its GGUF name.
+    /// Loads the norm of rows of `len` values, by its GGUF name. The architecture decides the kind of norm.
     ///
     /// # Errors
     /// See [`LayerWeights::norm`].
@@ -92,7 +92,7 @@ impl LayerWeights<'_, '_> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
     }
 
-    /// Returns the scales of an FP8 cache that stores a matrix's products, by the matrix's GGUF name.
+    /// Returns the scales of the FP8 cache that stores a matrix's products. The matrix is given by its GGUF name.
     ///
     /// # Errors
     /// If a scale is not a positive number.
@@ -128,8 +128,8 @@ impl LayerWeights<'_, '_> {
         self.weights.vector(&self.names.of_layer(name, self.layer), len)
     }
 
-    /// Loads a BitNet matrix and its factor by the GGUF name. The factor is optional in GGUF files, and present in
-    /// Hugging Face checkpoints with BitNet's kind of linear layers.
+    /// Loads a BitNet matrix and its factor by the GGUF name. The factor is optional in GGUF files. Hugging Face
+    /// checkpoints with BitNet's linear layers must have it.
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`]; also if a code is invalid, or the factor is not one finite number.
@@ -156,7 +156,8 @@ impl LayerWeights<'_, '_> {
 }
 
 impl LayerWeights<'_, '_> {
-    /// Loads several matrices that are fused to one tensor, by its GGUF name and with the number of rows of each.
+    /// Loads several matrices that are fused in one tensor, by its GGUF name. The number of rows of each matrix is
+    /// given.
     ///
     /// # Errors
     /// See [`LayerWeights::projection`].
@@ -223,22 +224,22 @@ impl LayerWeights<'_, '_> {
     }
 
     /// Returns true if a Hugging Face checkpoint fuses the queries, keys and values of attention in one tensor, grouped
-    /// by key-value head. False for models with recurrent layers, whose tensor of this name may belong to a recurrent
-    /// layer.
+    /// by key-value head. False for models with recurrent layers, because there a tensor of this name may belong to a
+    /// recurrent layer.
     fn has_fused_heads(&self) -> bool {
         let is_named = |layer: &[(&str, &str)]| layer.iter().any(|(name, _)| *name == "attn_qkv");
         let has_name = matches!(self.names, DecoderNames::HuggingFace { layer, .. } if is_named(layer));
         has_name && self.config.recurrent.is_none()
     }
 
-    /// Returns true if a GGUF file has this tensor in the layer. Hugging Face files have the architecture's own
-    /// tensors.
+    /// Returns true for a GGUF file that has this tensor in the layer. Returns false for Hugging Face files, which
+    /// always have the architecture's own tensors.
     pub(super) fn has_in_gguf(&self, name: &str) -> bool {
         self.is_gguf() && self.weights.has(&self.names.of_layer(name, self.layer))
     }
 }
 
-/// Loads a norm of the architecture's kind, by the name of its weight.
+/// Loads a norm by the name of its weight. The architecture decides the kind of norm.
 fn load_norm(weights: &mut Weights, c: &DecoderConfig, name: &str, len: usize) -> Result<Norm> {
     if c.norm == NormKind::Rms {
         return Ok(Norm::Rms(c.rms_norm(weights.vector(name, len)?)));

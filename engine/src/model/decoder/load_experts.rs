@@ -16,7 +16,8 @@ impl LayerWeights<'_, '_> {
         self.config.experts.clone().ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
-    /// Returns two flags: true if the layer has attention or what replaces it, true if it has a feed-forward block.
+    /// Returns two flags for the layer: true if it has attention or what replaces it, and true if it has a feed-forward
+    /// block.
     pub(super) fn halves(&self) -> [bool; 2] {
         match &self.config.single_halves {
             Some(are_feed_forward) => [!are_feed_forward[self.layer], are_feed_forward[self.layer]],
@@ -51,7 +52,7 @@ impl LayerWeights<'_, '_> {
         if self.is_gguf() { Ok(Vec::new()) } else { self.vector("expert_scales", count) }
     }
 
-    /// Loads the gate and up matrices of all experts, which some Hugging Face checkpoints keep in one tensor.
+    /// Loads the gate and up matrices of all experts. Some Hugging Face checkpoints store both in one tensor.
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
@@ -88,8 +89,8 @@ impl LayerWeights<'_, '_> {
         Ok(halves(&both, rows))
     }
 
-    /// Returns the name of the tensor with the matrices of all experts, if a Hugging Face checkpoint has it although
-    /// the architecture has one tensor for each expert: transformers 5 saves models either way.
+    /// Returns the name of the tensor that stacks the matrices of all experts, if a Hugging Face checkpoint has it.
+    /// transformers 5 may save such a tensor even if the architecture has one tensor per expert.
     fn stacked_in_hugging_face(&self, name: &str) -> Option<String> {
         let of_each = |name: &str| self.names.of_layer(name, self.layer).contains("{}");
         let tensor =
@@ -97,7 +98,7 @@ impl LayerWeights<'_, '_> {
         self.weights.has(&tensor).then_some(tensor)
     }
 
-    /// Loads the gate and up matrices of a shared expert, which some Hugging Face checkpoints keep in one tensor.
+    /// Loads the gate and up matrices of a shared expert. Some Hugging Face checkpoints store both in one tensor.
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
@@ -111,7 +112,7 @@ impl LayerWeights<'_, '_> {
         Ok([0, rows].map(|first| both.rows_from(first, rows)))
     }
 
-    /// Returns true if a logit of each token weighs the shared expert.
+    /// Returns true if the shared expert's output is multiplied by a weight, computed from a logit of each token.
     pub(super) fn has_weighted_shared_expert(&self) -> bool {
         self.config.experts.as_ref().is_some_and(|experts| experts.is_shared_weighted)
     }
@@ -120,8 +121,7 @@ impl LayerWeights<'_, '_> {
         self.config.experts.as_ref().is_some_and(|experts| experts.has_input_rows)
     }
 
-    /// Loads outputs `first..first + rows` of each expert from a tensor with inputs in its rows,
-    /// `[E, inputs, outputs]`.
+    /// Loads outputs `first..first + rows` of each expert from a tensor whose rows are inputs, `[E, inputs, outputs]`.
     fn transposed(
         &mut self,
         name: &str,
@@ -141,7 +141,7 @@ impl LayerWeights<'_, '_> {
         self.config.experts.as_ref().is_some_and(|experts| experts.clamped.is_some())
     }
 
-    /// Loads gates and ups that alternate in the columns of one tensor, with inputs in its rows.
+    /// Loads gates and ups that alternate in the columns of one tensor, whose rows are inputs.
     fn alternating(
         &mut self,
         name: &str,
@@ -182,8 +182,8 @@ impl LayerWeights<'_, '_> {
         Ok(ExpertBiases { router, gate, up, down })
     }
 
-    /// Loads the matrices of all experts by their GGUF name: one tensor in GGUF, and in Hugging Face checkpoints whose
-    /// name has no place for the expert's index; else one tensor for each expert.
+    /// Loads the matrices of all experts by their GGUF name. They are in one tensor in GGUF files, and in Hugging Face
+    /// checkpoints whose tensor name contains no expert index. Otherwise there is one tensor for each expert.
     ///
     /// # Errors
     /// See [`LayerWeights::matrix`].
@@ -215,7 +215,7 @@ impl LayerWeights<'_, '_> {
     }
 }
 
-/// Splits matrices of gates and ups of `rows` rows each.
+/// Splits fused matrices into gates and ups of `rows` rows each.
 fn halves(both: &[Matrix], rows: usize) -> [Vec<Matrix>; 2] {
     [0, rows].map(|first| both.iter().map(|both| both.rows_from(first, rows)).collect())
 }

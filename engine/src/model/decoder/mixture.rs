@@ -29,7 +29,7 @@ pub struct Mixture {
     pub(crate) down: Vec<Matrix>,
     /// Choice and weighting of experts.
     pub routing: ExpertRouting,
-    /// True if the weights multiply the experts' inputs.
+    /// True if the routing weights multiply the experts' inputs instead of their outputs.
     pub(crate) weighs_inputs: bool,
     /// The shared expert, if there is one.
     pub(crate) shared: Option<SharedExpert>,
@@ -105,7 +105,7 @@ impl Mixture {
         router.into_iter().chain(latent).chain(of_experts).chain(shared).collect()
     }
 
-    /// Computes the block's contribution to `x`: `[T, d]` to `[T, d]`.
+    /// Computes the block's output, which is added to the residual stream: `[T, d]` to `[T, d]`.
     pub(crate) fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let normed = t.tap(FfnNorm, n.rms_norm(x, &self.norm));

@@ -94,7 +94,7 @@ pub trait DecoderBlock: Clone + Send + Sync + Sized + 'static {
     /// If one is missing, has another shape, or has an unsupported type.
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self>;
 
-    /// Computes the block's residual stream: `[T, d]` to `[T, d]`.
+    /// Computes the residual stream after the block: `[T, d]` to `[T, d]`.
     fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, state: &mut LayerState) -> Tensor;
 
     /// Returns the matrices, with names for messages.
@@ -110,9 +110,10 @@ pub struct Decoder<B> {
     pub config: DecoderConfig,
     /// `[V, d]`
     pub token_embd: Matrix,
-    /// Embeddings for each layer, if there are any.
+    /// Per-layer embeddings, if there are any.
     pub layer_embeddings: Option<LayerEmbeddings>,
-    /// Projections of the embeddings to several residual streams, and of these streams, if there are several.
+    /// Projections of the embeddings to several residual streams, and of these streams after the last layer, if there
+    /// are several.
     pub streams: Option<StreamProjections>,
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
@@ -273,8 +274,8 @@ impl<B: DecoderBlock> Model for Decoder<B> {
     }
 }
 
-/// A pass of a decoder: data shared by the layers with full attention and by the layers with a window, in each case by those
-/// without RoPE and by those with it.
+/// A pass of a decoder. Layers with full attention and layers with a window have separate shared data, each with
+/// and without RoPE.
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
     positions: Range<usize>,
@@ -374,8 +375,8 @@ impl Projection {
         }
     }
 
-    /// Splits queries, keys and values whose heads are in groups: a key-value head's query heads, its key and its
-    /// value.
+    /// Splits a fused projection of queries, keys and values whose rows are grouped by key-value head: the query heads
+    /// of the group, the key and the value.
     fn of_groups(&self, c: &DecoderConfig) -> [Self; 3] {
         let per_group = c.n_heads / c.n_kv_heads;
         let heads = |range: Range<usize>| {
@@ -388,13 +389,13 @@ impl Projection {
         [heads(0..per_group), heads(per_group..per_group + 1), heads(per_group + 1..per_group + 2)]
     }
 
-    /// Takes these outputs, in this order.
+    /// Returns a projection with only these outputs, in this order.
     fn gathered(&self, rows: &[usize]) -> Self {
         let bias = self.bias.as_ref().map(|bias| rows.iter().map(|&row| bias[row]).collect());
         Self { weight: self.weight.gathered(rows), bias, input_factors: self.input_factors.clone() }
     }
 
-    /// Splits off the `rows` outputs from `first` on.
+    /// Returns a projection with the `rows` outputs that start at `first`.
     fn part(&self, first: usize, rows: usize) -> Self {
         let bias = self.bias.as_ref().map(|bias| bias[first..][..rows].to_vec());
         let input_factors = self.input_factors.clone();
@@ -413,7 +414,7 @@ pub struct Projections {
     pub v: Projection,
     /// `[d, H·D]`
     pub output: Projection,
-    /// `[H·D, d]`, for the gate of the merged heads if they have one
+    /// `[H·D, d]`, for the gate of attention's output, if there is one
     pub(crate) gate: Option<Projection>,
 }
 

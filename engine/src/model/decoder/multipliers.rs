@@ -1,4 +1,4 @@
-//! Constant factors inside of a block, as in Falcon-H1. GGUF files contain them in the weights.
+//! Constant factors inside of a block, as in Falcon-H1. In GGUF files, the weights already contain them.
 
 use crate::error::Result;
 use crate::model::decoder::ForwardContext;
@@ -9,19 +9,19 @@ use crate::tensor::Tensor;
 /// Factors inside of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BranchMultipliers {
-    /// Input of attention.
+    /// Factor of attention's input.
     pub(crate) attention_in: f32,
-    /// Output of attention.
+    /// Factor of attention's output.
     pub(crate) attention_out: f32,
-    /// Keys before RoPE.
+    /// Factor of keys before RoPE.
     pub(crate) key: f32,
-    /// Input of Mamba-2.
+    /// Factor of Mamba-2's input.
     pub(crate) recurrence_in: f32,
-    /// Output of Mamba-2.
+    /// Factor of Mamba-2's output.
     pub(crate) recurrence_out: f32,
-    /// Gate, x, B, C and steps in the input projection of Mamba-2.
+    /// Factors of the gate, x, B, C and steps in the input projection of Mamba-2.
     pub(crate) projected: [f32; 5],
-    /// Gate and output of the feed-forward block.
+    /// Factors of the gate and of the output of the feed-forward block.
     pub(crate) ffn: [f32; 2],
 }
 
@@ -41,7 +41,7 @@ impl BranchMultipliers {
     }
 }
 
-/// Reads N factors; 1 if the key is absent.
+/// Reads N factors. All are 1 if the key is absent.
 fn numbers<const N: usize>(file: &Config, key: &str) -> Result<[f32; N]> {
     let Some(stated) = file.get(key) else { return Ok([1.0; N]) };
     let number =
@@ -55,7 +55,7 @@ fn numbers<const N: usize>(file: &Config, key: &str) -> Result<[f32; N]> {
 }
 
 impl ForwardContext<'_> {
-    /// Multiplies a value by one of the model's factors; `None` if the model does not have the factor.
+    /// Multiplies a value by one of the model's factors; `None` if the model does not have this factor.
     pub(crate) fn times(&self, x: &Tensor, of: impl Fn(&BranchMultipliers) -> f32) -> Option<Tensor> {
         let factor = self.c.multipliers.as_ref().map(of).filter(|factor| *factor != 1.0)?;
         Some(self.n.scale(x, Multiplier::Number(factor)))

@@ -19,7 +19,7 @@ pub(super) enum DecoderNames<'a> {
         layer: &'a [(&'a str, &'a str)],
         /// Names of the tensors outside of layers.
         outer: OuterNames,
-        /// True if the architecture's files may have layers that predict further tokens.
+        /// True if the architecture's files may have extra layers that predict further tokens.
         may_predict: bool,
     },
 }
@@ -67,7 +67,7 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
-/// Hugging Face names of a shared expert in checkpoints with a number of shared experts.
+/// Hugging Face names of a shared expert's tensors, in checkpoints that state a number of shared experts.
 pub const SHARED_EXPERTS: &[(&str, &str)] = &[
     ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
@@ -96,7 +96,8 @@ const OTHER_PARTS: [&str; 11] = [
 /// Prefix of multi-token prediction layers in Qwen's checkpoints.
 const PREDICTING: &str = "mtp.";
 
-/// Returns the name of the weight of a module, or of a parameter, whose name ends in `=`.
+/// Returns the name of a module's weight (the module's name plus `.weight`), or of a parameter, whose name is
+/// listed with a final `=`.
 fn parameter(name: String) -> String {
     name.strip_suffix('=').map_or_else(|| format!("{name}.weight"), str::to_owned)
 }
@@ -119,7 +120,8 @@ impl<'a> DecoderNames<'a> {
             }
             DecoderNames::HuggingFace { prefix, layer, outer, .. } => {
                 let mut names = layer.iter().chain(LAYER);
-                let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
+                let (_, hugging_face) =
+                    names.find(|(gguf, _)| *gguf == name).expect("the tables list every GGUF name");
                 parameter(format!("{prefix}{}.{index}.{hugging_face}", outer.layers))
             }
         }
@@ -175,7 +177,8 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
-    /// Returns the name of a list of matrices in a Hugging Face file; `None` for a GGUF file, which stacks them.
+    /// Returns the name of the list of projections in a Hugging Face file; `None` for a GGUF file, which stacks them in
+    /// one tensor.
     pub(super) fn projections(self, hugging_face: &str) -> Option<String> {
         match self {
             DecoderNames::Gguf { .. } => None,
@@ -216,7 +219,7 @@ impl<'a> DecoderNames<'a> {
         }
     }
 
-    /// Returns true for tensors that are not needed: derived tensors, and non-text parts of the model.
+    /// Returns true for tensors that the model does not need: derived tensors, and non-text parts of the model.
     pub(super) fn is_beside(self, name: &str) -> bool {
         match self {
             DecoderNames::Gguf { .. } => {

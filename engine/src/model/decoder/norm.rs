@@ -23,7 +23,7 @@ impl NormKind {
         if self == NormKind::Rms { "RMSNorm" } else { "LayerNorm" }
     }
 
-    /// Returns the key of epsilon in GGUF files, after the architecture's name.
+    /// Returns the GGUF key of epsilon without its prefix, the architecture's name.
     pub(super) fn gguf_eps(self) -> &'static str {
         if self == NormKind::Rms {
             "attention.layer_norm_rms_epsilon"

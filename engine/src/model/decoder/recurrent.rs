@@ -1,4 +1,4 @@
-//! Layers with a recurrent state in place of keys and values, in the files of a model.
+//! Layers with a recurrent state in place of keys and values: their settings in the files of a model.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub(crate) struct RecurrentLayers {
 pub(crate) enum RecurrentMixer {
     /// A gated short convolution.
     Convolution {
-        /// Channels, C: the hidden size.
+        /// Number of channels, C: the hidden size.
         channels: usize,
         /// Number of weights of a channel, k.
         kernel: usize,
@@ -101,12 +101,12 @@ impl RecurrentFiles {
         }
     }
 
-    /// Returns the number of layers, if the `config.json` states it only by the list of their kinds.
+    /// Returns the number of layers, if the `config.json` states it only through its list of layer kinds.
     pub(super) fn listed_in_json(self, file: &Config) -> Result<Option<usize>> {
         Ok(self.kinds(file)?.map(|kinds| kinds.len()))
     }
 
-    /// Returns the layers that are a feed-forward block alone, in an architecture whose layers have one half each.
+    /// Returns which layers are only a feed-forward block, in an architecture whose layers have one half each.
     pub(super) fn feed_forward_in_json(self, file: &Config) -> Result<Option<Vec<bool>>> {
         Ok(self.kinds(file)?.map(|kinds| SingleHalf::feed_forward(&kinds)))
     }
@@ -182,9 +182,8 @@ impl RecurrentFiles {
     }
 
     /// Reads the recurrent layers of a GGUF file; `None` if it has none. With a delta rule,
-    /// `attention.recurrent_layers` or `full_attention_interval` marks them; otherwise they are the layers without
-    /// key-value heads. `kinds` are the kinds
-    /// of layers with one half each.
+    /// `attention.recurrent_layers` or `full_attention_interval` marks them. Otherwise they are the layers without
+    /// key-value heads. `kinds` lists the kinds of layers in a model whose layers have one half each.
     pub(super) fn in_gguf(
         self,
         layers: &GgufLayers,

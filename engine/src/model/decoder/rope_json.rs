@@ -12,9 +12,10 @@ pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
 pub(super) const CHUNKED: &str = "chunked_attention";
 
-/// Reads RoPE for one kind of layers. In 5.x: `rope_parameters`, by kind or for all layers. In 4.x: `theta_key` and,
-/// for layers with full attention, `rope_scaling`. As in transformers, a `rope_scaling` that is not empty replaces
-/// `rope_parameters`, its base included; where layers of several kinds have bases of their own, it only adds to them.
+/// Reads RoPE for one kind of layers. transformers 5.x has `rope_parameters`, by kind or for all layers. 4.x has
+/// `theta_key` and, for layers with full attention, `rope_scaling`. As in transformers, a non-empty `rope_scaling`
+/// replaces `rope_parameters`, including its base. But if layers of several kinds have bases of their own,
+/// `rope_scaling` only adds to `rope_parameters`.
 pub(super) fn rope<'f>(
     file: &Config<'f>,
     family: &Family,
@@ -66,7 +67,7 @@ pub(super) fn rope<'f>(
     Ok(Rope { theta, width, pairing, scaling, rounding: family.rope.rounding })
 }
 
-/// Reads the factor that stretches the base, if there is one.
+/// Reads the factor `alpha` that stretches the base, if there is one.
 fn alpha(parameters: &Config, family: &Family) -> Result<Option<f32>> {
     const KEY: &str = "alpha";
     let kind = if parameters.get("rope_type").is_some() { "rope_type" } else { "type" };
@@ -130,8 +131,7 @@ fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeSc
     }
 }
 
-/// Reads RoPE that rotates only the first pairs of a head, with the frequencies that they have if the whole head
-/// rotates.
+/// Reads RoPE that rotates only the first pairs of a head, with the same frequencies as if the whole head rotated.
 fn proportional_scaling(parameters: &Config, head_dim: usize) -> Result<RopeScaling> {
     parameters.only("factor", &[1.0.into(), 1.into()], "1 (scaled proportional RoPE is not supported)")?;
     let part = parameters.optional_f32(PARTIAL)?.unwrap_or(1.0);
@@ -156,8 +156,8 @@ fn llama3(parameters: &Config) -> Result<RopeScaling> {
     Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
 }
 
-/// Reads LongRoPE, which old files of Phi-3 call "su" or "yarn". If the file does not state the magnitude, it follows
-/// from the ratio of the extended context to the original one.
+/// Reads LongRoPE, which old files of Phi-3 call "su" or "yarn". If the file does not state the magnitude, it is
+/// computed from the ratio of the extended context to the original one.
 fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
     const CONTEXT: &str = "original_max_position_embeddings";
     let factors = |key: &str| {

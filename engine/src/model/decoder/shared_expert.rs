@@ -13,13 +13,13 @@ use crate::weight::Matrix;
 /// feed-forward size of the shared expert.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedExpert {
-    /// `[F, d]`; `None` for an expert without a gate
+    /// `[F, d]`; `None` for a shared expert without a gate
     pub(crate) gate: Option<Matrix>,
     /// `[F, d]`
     pub(crate) up: Matrix,
     /// `[d, F]`
     pub(crate) down: Matrix,
-    /// `[1, d]`, for the logit of the weight; `None` for an expert without a weight
+    /// `[1, d]`, which computes the logit of the weight; `None` for a shared expert without a weight
     pub(crate) weight: Option<Matrix>,
 }
 
@@ -52,8 +52,8 @@ impl SharedExpert {
         gate.chain(others).chain(self.weight.iter().map(|weight| ("ffn_gate_inp_shexp", weight)))
     }
 
-    /// Adds the shared expert's share to the weighted sum over the chosen experts. `x` is the normed input: `[T, d]`
-    /// twice, to `[T, d]`. A norm of the shared expert's output comes before the sum.
+    /// Adds the shared expert's output to the weighted sum over the chosen experts. `x` is the normed input: `[T, d]`
+    /// twice, to `[T, d]`. If the shared expert's output has a norm, it is applied before the addition.
     pub(crate) fn forward(
         &self,
         x: &Tensor,

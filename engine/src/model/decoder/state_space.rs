@@ -1,5 +1,6 @@
-//! A layer of Mamba-2 in place of attention (Dao and Gu, 2024): a projection to a gate, to x, B and C, which a short
-//! convolution mixes, and to steps; the recurrence; a norm of its gated output; and the output projection.
+//! A Mamba-2 layer in place of attention (Dao and Gu, 2024). A projection computes a gate, x with B and C, and step
+//! sizes; a short convolution mixes x, B and C. Then follow the recurrence, a norm of its gated output, and the
+//! output projection.
 
 use crate::checkpoint::Point::{self, *};
 use crate::error::Result;
@@ -18,7 +19,7 @@ use crate::weight::Matrix;
 /// Sizes of a layer of Mamba-2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StateSpaceSizes {
-    /// Number of groups of heads that share B and C, and a mean square of the norm: G.
+    /// Number of groups, G. The heads of a group share B and C, and the mean square of the norm.
     pub(crate) groups: usize,
     /// Limits of step sizes, if there are any.
     pub(crate) limits: Option<StepLimits>,
@@ -26,7 +27,7 @@ pub(crate) struct StateSpaceSizes {
     pub(crate) heads: usize,
     /// Number of values in one head, P.
     pub(crate) head_dim: usize,
-    /// Columns of the matrix of a head, N.
+    /// Number of columns in the state matrix of a head, N.
     pub(crate) columns: usize,
     /// Number of weights of a channel of the convolution, k.
     pub(crate) kernel: usize,
@@ -46,7 +47,7 @@ impl StateSpaceSizes {
         self.heads * self.head_dim
     }
 
-    /// Returns the number of channels of the convolution: x, and B and C of each group.
+    /// Returns the number of channels of the convolution: those of x, and those of B and C of each group.
     pub(crate) fn channels(&self) -> usize {
         self.inner() + 2 * self.groups * self.columns
     }

@@ -31,7 +31,7 @@ struct StateSpaceKeys {
     columns: &'static str,
     kernel: &'static str,
     conv_bias: &'static str,
-    /// Biases of the input and of the output projection.
+    /// Keys of the biases of the input and of the output projection.
     biases: [&'static str; 2],
 }
 
@@ -121,7 +121,7 @@ impl StateSpaceFiles {
         }
     }
 
-    /// Reads the limits of step sizes. For Nemotron-H, transformers reads the least step from a key of its own, which
+    /// Reads the limits of step sizes. For Nemotron-H, transformers reads the least step from a separate key, which
     /// other engines ignore.
     fn limits(self, file: &Config) -> Result<Option<StepLimits>> {
         const KEY: &str = "time_step_limit";
@@ -197,7 +197,7 @@ impl StateSpaceFiles {
     }
 }
 
-/// Returns true for two limits in ascending order, the first of which is finite and not negative.
+/// Returns true if the two limits are in ascending order, and the first one is finite and not negative.
 fn is_range(range: &[f32]) -> bool {
     matches!(range, [least, most] if *least >= 0.0 && least < most && least.is_finite())
 }
@@ -221,7 +221,7 @@ pub(super) fn check(file: &Path, sizes: StateSpaceSizes) -> Result<()> {
     }
 }
 
-/// Kind of a layer with one half.
+/// Kind of a layer that has only one half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SingleHalf {
     Recurrent,
@@ -231,13 +231,14 @@ pub(super) enum SingleHalf {
 }
 
 impl SingleHalf {
-    /// Returns flags that are true for the layers that are a feed-forward block alone, with experts or without.
+    /// Returns flags that are true for the layers that are only a feed-forward block, with experts or without.
     pub(super) fn feed_forward(kinds: &[Self]) -> Vec<bool> {
         kinds.iter().map(|kind| matches!(kind, SingleHalf::FeedForward | SingleHalf::Experts)).collect()
     }
 }
 
-/// Reads the kinds of the layers of a GGUF file: a feed-forward block has a size, and attention has key-value heads.
+/// Reads the kinds of the layers of a GGUF file: a layer with a feed-forward size is a feed-forward block, and one
+/// with key-value heads is attention.
 pub(super) fn kinds_in_gguf(layers: &GgufLayers) -> Result<Vec<SingleHalf>> {
     let (sizes, heads) = (layers.sizes("feed_forward_length")?, layers.sizes("attention.head_count_kv")?);
     let kind = |(size, heads): (usize, usize)| match (size, heads) {
@@ -248,7 +249,8 @@ pub(super) fn kinds_in_gguf(layers: &GgufLayers) -> Result<Vec<SingleHalf>> {
     Ok(sizes.into_iter().zip(heads).map(kind).collect())
 }
 
-/// Reads the kinds of the layers of a Nemotron-H: `layers_block_type`, or a letter for each layer.
+/// Reads the kinds of the layers of a Nemotron-H model: from `layers_block_type`, or from a string with a letter
+/// for each layer.
 pub(super) fn kinds(file: &Config) -> Result<Vec<SingleHalf>> {
     const LISTED: &str = "layer_types";
     const PATTERN: &str = "hybrid_override_pattern";

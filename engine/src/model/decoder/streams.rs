@@ -17,7 +17,7 @@ use crate::tap::Probe;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
-/// Share of the gates that are zero in the first layers of released models, and the number of these layers.
+/// Share of gate values that are zero in the first layers of released models, and the number of these layers.
 const USUAL_SPARSITY: (f32, usize) = (0.95, 10);
 
 /// Largest number of streams.
@@ -28,13 +28,13 @@ const MOST_STREAMS: usize = 64;
 pub struct StreamSettings {
     /// Number of streams, n.
     pub(crate) count: usize,
-    /// The stream that layers compute.
+    /// Index of the stream that layers compute.
     pub(crate) active: usize,
     /// Rank of the low-rank residual.
     pub(crate) rank: usize,
-    /// True if the active stream has factors where it gates a layer's embeddings.
+    /// True if the active stream is multiplied by factors before it gates a layer's embeddings.
     pub(crate) scales_active: bool,
-    /// Threshold of the gate of each layer; `None` for layers whose gate is not sparse.
+    /// Threshold of each layer's gate; `None` for layers whose gate is not sparse.
     pub(crate) sparsity: Vec<Option<GateSparsity>>,
 }
 
@@ -54,7 +54,7 @@ impl StreamSettings {
         }
     }
 
-    /// Reads the keys of a GGUF file. Its gates have the deviation of a sample, as llama.cpp computes it.
+    /// Reads the keys of a GGUF file. Its gates use the standard deviation of a sample, as llama.cpp does.
     pub(super) fn in_gguf(layers: &GgufLayers) -> Result<Self> {
         const SPARSITY: &str = "activation_sparsity_scale";
         let (file, path) = (layers.file, layers.file.tensors.path());
@@ -87,7 +87,7 @@ impl StreamSettings {
         }
     }
 
-    /// Returns the keys of an invalid number, the number, and the expected one.
+    /// Returns the first invalid setting: its keys, its value, and the expected value.
     fn fault(&self) -> Option<([&'static str; 2], usize, String)> {
         match self {
             Self { count, .. } if !(2..=MOST_STREAMS).contains(count) => {
@@ -104,7 +104,7 @@ impl StreamSettings {
     }
 }
 
-/// Returns the sparsity of models with more layers than `least` whose files do not state it.
+/// Returns the sparsity of models with more than `least` layers whose files do not state it.
 fn usual_sparsity(n_layers: usize, least: usize) -> Vec<Option<GateSparsity>> {
     let (share, sparse) = USUAL_SPARSITY;
     (0..n_layers)
@@ -112,7 +112,7 @@ fn usual_sparsity(n_layers: usize, least: usize) -> Vec<Option<GateSparsity>> {
         .collect()
 }
 
-/// Reads the share of gates that are zero in each layer.
+/// Reads the share of gate values that are zero in each layer.
 fn sparsity_in_json(file: &Config, n_layers: usize) -> Result<Vec<Option<GateSparsity>>> {
     const KEY: &str = "activation_sparsity_pattern";
     let Some(stated) = file.get(KEY) else { return Ok(usual_sparsity(n_layers, USUAL_SPARSITY.1)) };
@@ -128,7 +128,7 @@ fn sparsity_in_json(file: &Config, n_layers: usize) -> Result<Vec<Option<GateSpa
     shares.iter().map(of_layer).collect()
 }
 
-/// Projections of the embeddings to all streams but the first, and of these streams after the last layer.
+/// Projections of the embeddings to all streams except the first, and of these streams after the last layer.
 #[derive(Clone, Debug)]
 pub struct StreamProjections {
     /// `[d, d]` each
@@ -180,7 +180,7 @@ impl StreamProjections {
     }
 }
 
-/// Returns a stream: `[T, n·d]` to `[T, d]`.
+/// Returns one stream: `[T, n·d]` to `[T, d]`.
 pub(crate) fn stream(x: &Tensor, part: usize, count: usize, n: &dyn Numerics) -> Tensor {
     let d = x.row_len() / count;
     columns(n, x, part * d, d)

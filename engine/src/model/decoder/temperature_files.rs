@@ -14,7 +14,7 @@ pub enum TemperatureFiles {
     /// Llama 4: the keys `attn_temperature_tuning`, `floor_scale` and `attn_scale` in `config.json`, and llama.cpp's
     /// constants for GGUF files.
     Llama4,
-    /// Ministral 3: one factor. The temperature grows at every multiple of YaRN's original context.
+    /// Ministral 3: one key with the factor. The temperature grows at every multiple of YaRN's original context.
     Ministral3,
 }
 

@@ -5,8 +5,8 @@ use crate::format::Gguf;
 use crate::model::json::Config;
 use crate::ops::rope::yarn::{Yarn, YarnMagnitude};
 
-/// Reads YaRN from a `config.json` as transformers does. An original context beside the RoPE parameters counts before
-/// one among them, and without either it is the model's context.
+/// Reads YaRN from a `config.json` as transformers does. An original context outside the RoPE parameters takes
+/// precedence over one among them. Without either, the model's context is used.
 pub(super) fn from_json(file: &Config, parameters: &Config) -> Result<Yarn> {
     const CONTEXT: &str = "original_max_position_embeddings";
     let context = file.require_usize("max_position_embeddings")?;

@@ -11,31 +11,31 @@ use crate::weight::{DType, InputCodes, InputScale};
 /// Quantisation of a module's input, as the configuration states it.
 #[derive(Clone, Debug)]
 pub(crate) enum ActivationScheme {
-    /// 8-bit codes whose scales are computed from the values, and the groups that the configuration states; `None` for
-    /// groups that xcheck cannot state.
+    /// 8-bit codes whose scales are computed from the values, with the groups that the configuration states. `None` for
+    /// groups that are not supported.
     Dynamic(Option<InputScale>),
     /// Codes that the configuration determines, without a stored scale.
     Fixed(InputScale),
-    /// Codes whose scale is stored with the module. NVFP4: 4-bit codes in groups of 16, whose scales are computed from the
-    /// values and relative to the stored number.
+    /// Codes whose scale is stored with the module. For NVFP4: 4-bit codes in groups of 16, whose scales are computed
+    /// from the values, relative to the stored number.
     Static {
         /// Format of the codes.
         codes: InputCodes,
         /// Name of the scale, after the module's name.
         scale: &'static str,
-        /// True if the number is stored as its inverse.
+        /// True if the file stores the inverse of the scale.
         is_inverse: bool,
-        /// False if a zero point is stored, too.
+        /// False if a zero point is also stored.
         is_symmetric: bool,
     },
-    /// 8-bit integers with a scale for each token, except columns with a value of at least this size (LLM.int8()); 0
-    /// for none.
+    /// 8-bit integers with one scale per token, except in columns with a value of at least this size (LLM.int8()). 0
+    /// for no such columns.
     Outliers(f32),
     /// A quantisation that is not supported.
     Unsupported {
         /// Configuration file.
         file: PathBuf,
-        /// Key that asks for it.
+        /// Key that requests this quantisation.
         key: String,
         /// Its value.
         found: String,
@@ -50,7 +50,7 @@ impl ActivationScheme {
         Self::Static { codes, scale, is_inverse: false, is_symmetric: true }
     }
 
-    /// Returns codes in groups of 32, whose scales are powers of two: MXFP4 and MXFP8.
+    /// Returns codes in groups of 32 whose scales are powers of two: MXFP4 and MXFP8.
     pub(super) fn powers(codes: InputCodes) -> Self {
         Self::Fixed(InputScale { codes, number: 1.0, zero: 0.0 })
     }
@@ -177,7 +177,7 @@ impl ActivationScheme {
         }
     }
 
-    /// Returns true if a matrix's file states all that determines its codes.
+    /// Returns true if the file of a matrix states everything that determines the codes of its activations.
     pub(super) fn is_stated(&self) -> bool {
         matches!(self, ActivationScheme::Static { .. } | ActivationScheme::Fixed(_))
     }
@@ -196,9 +196,9 @@ impl ActivationScheme {
     }
 }
 
-/// If the file determines the codes of one format group, does so for all groups, because a dump is judged either by codes
-/// that the file determines or by codes that its values show. Returns the index of such a group, and of each group whose
-/// codes stay open.
+/// Lets the file determine the codes of all format groups if it determines those of one, because a dump is judged
+/// by codes from the file or by codes from its values, never by both. Returns the index of a group whose codes the
+/// file determines, and of each group whose codes stay open.
 pub(super) fn state_all(groups: &mut [FormatGroup]) -> Option<(usize, Vec<usize>)> {
     let states = |group: &FormatGroup| group.activations.as_ref().is_some_and(ActivationScheme::is_stated);
     let stated = groups.iter().position(states)?;

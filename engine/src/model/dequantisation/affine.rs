@@ -12,7 +12,7 @@ pub(super) enum ScaleGroup {
     Tensor,
     /// One output.
     Channel,
-    /// This many neighbouring inputs of an output.
+    /// A number of neighbouring inputs of one output.
     Inputs(usize),
     /// Blocks of this many outputs and inputs. The last blocks may be smaller.
     Block([usize; 2]),
@@ -59,7 +59,7 @@ impl ScaleGrid {
         row / self.block[0] * self.shape[1] + col / self.block[1]
     }
 
-    /// Returns the scale at an index, in a reading.
+    /// Returns the scale at an index, under a reading of the tensors.
     pub(crate) fn scale(&self, scales: &[f32], at: usize, reading: WeightReading) -> f32 {
         let [rows, cols] = self.shape;
         match reading {
@@ -70,7 +70,7 @@ impl ScaleGrid {
         }
     }
 
-    /// Returns the scales of a tensor. Axes of length 1 may be missing, and there may be more of them.
+    /// Returns the scales of a tensor. Axes of length 1 may be missing or added.
     ///
     /// # Errors
     /// If the tensor is missing, has another type or shape, or contains infinity or NaN.

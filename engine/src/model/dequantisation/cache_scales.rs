@@ -13,13 +13,13 @@ use crate::weight::{Matrix, StoredTensor};
 /// Kind of a KV cache of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheKind {
-    /// Floats, with stored scales.
+    /// 8-bit floats with stored scales.
     StoredFloats,
-    /// Integers, or scales that are computed from the values. Stored scales are skipped.
+    /// Integers, or floats whose scales are computed from the values. Stored scales are ignored.
     Other,
 }
 
-/// Returns the kind of the KV cache of `kv_cache_scheme`; `None` if the key is absent.
+/// Returns the kind of KV cache that `kv_cache_scheme` states; `None` if the key is absent.
 ///
 /// # Errors
 /// If the cache has other than 8 bits, or floats with zero points or other scales.
@@ -67,7 +67,7 @@ impl<'n> CacheNumber<'n> {
     }
 }
 
-/// Returns true if a tensor has a scale or a zero point of a KV cache.
+/// Returns true if a tensor contains a scale or a zero point of a KV cache.
 pub(super) fn is_one(name: &str) -> bool {
     CacheNumber::of(name).is_some()
 }

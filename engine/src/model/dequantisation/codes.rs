@@ -1,7 +1,7 @@
 //! Integers of a few bits, packed into 32-bit words.
 
-/// Words of codes. Code `i` of a line of words has the bits from `i · bits` on, the lowest first; it may continue in
-/// the next word.
+/// Words of codes, arranged in lines. Code `i` of a line starts at bit `i · bits`, counted from the lowest bit of
+/// the line's first word. A code may continue in the next word.
 #[derive(Clone, Copy)]
 pub(super) struct PackedCodes<'f> {
     bytes: &'f [u8],

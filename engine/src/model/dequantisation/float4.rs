@@ -8,7 +8,7 @@ use crate::weight::{DType, StoredTensor};
 pub(super) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Returns the number at an index.
+/// Returns the number at an index of the packed bytes.
 pub(super) fn e2m1(bytes: &[u8], at: usize) -> f32 {
     E2M1[usize::from(bytes[at / 2] >> (4 * (at % 2)) & 15)]
 }

@@ -12,7 +12,8 @@ use crate::weight::DType;
 pub(super) struct Float4Weights {
     pub(crate) group: ScaleGroup,
     pub(crate) tensors: Float4Tensors,
-    /// NVFP4: scales are 8-bit floats, with a scale of the whole matrix. `None` for MXFP4: scales are powers of two.
+    /// NVFP4: the scales of groups are 8-bit floats, multiplied by a scale of the whole matrix. `None` for MXFP4, whose
+    /// scales are powers of two.
     pub(crate) global: Option<GlobalScale>,
 }
 
@@ -21,17 +22,17 @@ pub(super) struct Float4Weights {
 pub(super) struct Float4Tensors {
     /// Name of the tensor with the codes.
     pub(crate) codes: &'static str,
-    /// Names of all tensors of a quantised module, including tensors that are not read. Every quantised module has the
-    /// first one, and no other module has it.
+    /// Names of all tensors of a quantised module, including tensors that are not read. The first name exists in every
+    /// quantised module and in no other module.
     pub(crate) all: &'static [&'static str],
 }
 
 /// Scale of a whole matrix. The string is the tensor's name after the module's name.
 #[derive(Clone, Copy)]
 pub(super) enum GlobalScale {
-    /// The scales of groups are divided by it.
+    /// The scales of groups are divided by this scale.
     Divides(&'static str),
-    /// The scales of groups are multiplied by it.
+    /// The scales of groups are multiplied by this scale.
     Multiplies(&'static str),
 }
 

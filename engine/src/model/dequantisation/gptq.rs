@@ -15,7 +15,7 @@ pub(super) struct Gptq {
     pub(crate) bits: usize,
     /// Number of inputs that share a scale; `None` for all.
     pub(crate) group: Option<usize>,
-    /// True for `checkpoint_format` "gptq": stored zero points are smaller by one than the zero points.
+    /// True for `checkpoint_format` "gptq", which stores each zero point minus one.
     pub(crate) is_v1: bool,
     /// True if inputs are assigned to groups by `g_idx`, which must exist.
     pub(crate) by_activation: bool,
@@ -61,8 +61,9 @@ impl WeightFormat for Gptq {
 impl Gptq {
     /// Returns the zero point of every group and output.
     ///
-    /// Version 1 stores each zero point minus one. The writers subtract and add 1 in all codes of a word at once, so a
-    /// borrow from one code to the next is undone by the addition. Codes of 3 bits are changed one by one.
+    /// Version 1 stores each zero point minus one. The programs that write it subtract 1 in all codes of a word with
+    /// one subtraction, and add 1 in the same way. A borrow from one code to the next is therefore undone by the
+    /// addition. Codes of 3 bits are changed one by one.
     fn zeros(&self, stored: &StoredTensor, groups: usize, rows: usize) -> Vec<u16> {
         let (bits, width) = (self.bits, stored.shape[1]);
         let mask = (1u32 << bits) - 1;
@@ -81,7 +82,7 @@ impl Gptq {
         all.map(|(group, row)| (codes.get(group, row).wrapping_add(more) & mask) as u16).collect()
     }
 
-    /// Returns the group of every input.
+    /// Returns the index of the quantisation group of every input.
     fn groups(
         &self,
         module: &ModuleTensors,

@@ -38,8 +38,8 @@ struct Hqq {
     stated: ModuleSettings,
 }
 
-/// Packing of codes in words. The codes of a word are in one column, and in rows that are as far apart as possible. The
-/// first row has the highest bits.
+/// Packing of codes in words. The codes of a word come from one column, and from rows that are as far apart as
+/// possible. The code of the first row has the highest bits.
 #[derive(Clone, Copy)]
 struct CodePacking {
     bits: usize,
@@ -62,12 +62,13 @@ impl CodePacking {
         Some(Self { bits, bytes, codes })
     }
 
-    /// Returns true if codes of `bits` bits may have this packing. A byte may store a code of 5 or 6 bits.
+    /// Returns true if codes of `bits` bits may be packed in this way. A byte may store one code of 5 or 6 bits.
     fn holds(self, bits: usize) -> bool {
         bits == self.bits || self.bits == 8 && [5, 6].contains(&bits)
     }
 
-    /// Returns the code at a row and a column of the matrix of groups. Its words are stored in `lines` rows of `width`.
+    /// Returns the code at a row and a column of the matrix of groups. The matrix's words are stored in `lines` rows of
+    /// `width`.
     fn code(
         self,
         bytes: &[u8],
@@ -174,7 +175,8 @@ struct GroupLayout {
     rows: usize,
     cols: usize,
     group: usize,
-    /// True if a group has neighbouring inputs (axis 1); false if its elements are as far apart as possible (axis 0).
+    /// True if a group consists of neighbouring inputs (axis 1). False if its elements are as far apart as possible
+    /// (axis 0).
     by_inputs: bool,
 }
 
@@ -236,7 +238,7 @@ impl GroupLayout {
     }
 }
 
-/// Checks that a module has no other layout of scales, zero points or settings.
+/// Checks that a module has no unsupported layout of scales, zero points or settings.
 fn check_supported(module: &ModuleTensors) -> Result<()> {
     let others = [("meta.shape", "written by hqq before 0.2"), ("zero_scale", "written with offload_meta")];
     for (name, why) in others {

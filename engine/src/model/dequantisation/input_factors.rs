@@ -11,7 +11,8 @@ use crate::model::dequantisation::{Dequantisation, WeightMatrix};
 /// SmoothQuant, engines multiply inputs by these factors before they quantise the inputs.
 pub(super) const INPUT_FACTORS: &str = "pre_quant_scale";
 
-/// Returns the name under which a decoded checkpoint has the factors of a module's inputs. Other checkpoints have none.
+/// Name under which a decoded checkpoint stores the factors of a module's inputs. Other checkpoints have no such
+/// tensor.
 pub(crate) fn tensor_of_input_factors(module: &str) -> String {
     format!("{module}.{INPUT_FACTORS}.of_inputs")
 }

@@ -1,8 +1,9 @@
-//! Weights of quantised Hugging Face checkpoints: `quantization_config`, and the decoding of each format to numbers.
+//! Weights of quantised Hugging Face checkpoints: `quantization_config`, and the decoding of each format to
+//! numbers.
 //!
-//! A quantised module stores several tensors, such as `qweight`, `qzeros` and `scales`. Decoding replaces them by one
-//! tensor `weight`, so that the rest of the program reads an ordinary checkpoint. Every format's numbers are those of
-//! the library that writes it. They are rounded to the model's type where a product uses them, as that library does.
+//! A quantised module stores several tensors, such as `qweight`, `qzeros` and `scales`. Decoding replaces them by
+//! one tensor `weight`, so that the rest of the program reads an ordinary checkpoint. The decoded numbers equal
+//! those of the library that writes the format. A product rounds them to the model's type, as that library does.
 
 mod activations;
 mod affine;
@@ -54,8 +55,8 @@ trait WeightFormat: Send + Sync {
     /// quantised module and in no other.
     fn tensors(&self) -> &'static [&'static str];
 
-    /// Returns the separator between the module's name and the tensor's: `.`, or another one for parameters that are
-    /// quantised without a module of their own.
+    /// Returns the separator between the module's name and the tensor's name: `.`, or another one for quantised
+    /// parameters without a module of their own.
     fn joint(&self) -> char {
         '.'
     }
@@ -65,15 +66,15 @@ trait WeightFormat: Send + Sync {
         false
     }
 
-    /// Returns true if even a correctly quantised weight may be unlike the original.
+    /// Returns true if even a correctly quantised weight may differ strongly from the original.
     fn is_coarse(&self, _module: &ModuleTensors) -> bool {
         false
     }
 
-    /// Returns the readings that faults of conversions call for.
+    /// Returns the alternative readings of the tensors that known converter faults would require.
     fn readings(&self) -> &'static [WeightReading];
 
-    /// Returns the decoder of a module's weight, in one of [`WeightFormat::readings`] or as the format says.
+    /// Returns the decoder of a module's weight, under one of [`WeightFormat::readings`] or as the format specifies.
     ///
     /// # Errors
     /// If a tensor is missing, has another type or shape than the format, or a scale is not a number.
@@ -97,12 +98,12 @@ pub struct Dequantisation {
 struct FormatGroup {
     format: Box<dyn WeightFormat>,
     activations: Option<ActivationScheme>,
-    /// True if the file may store factors of the modules' inputs.
+    /// True if the file may store factors for the modules' inputs.
     may_have_input_factors: bool,
 }
 
 impl FormatGroup {
-    /// Creates a group of modules without factors of inputs.
+    /// Creates a group of modules whose inputs have no factors.
     fn new(format: impl WeightFormat + 'static, activations: Option<ActivationScheme>) -> Self {
         Self { format: Box::new(format), activations, may_have_input_factors: false }
     }
@@ -118,7 +119,7 @@ impl Dequantisation {
         settings::read(config)
     }
 
-    /// Adds the tensor names of another library, for files that have those.
+    /// Adds the tensor names of another library, for files that use them.
     fn or_named_as(self, other: Self) -> Self {
         Self { other_names: Some(Box::new(other)), ..self }
     }
@@ -157,7 +158,7 @@ impl Dequantisation {
         self.groups.iter().any(|group| group.activations.is_some())
     }
 
-    /// Returns true if the scales of activations are stored.
+    /// Returns true if the file stores the scales of activations.
     pub(crate) fn stores_input_scales(&self) -> bool {
         let is_static =
             |group: &FormatGroup| matches!(group.activations, Some(ActivationScheme::Static { .. }));

@@ -204,7 +204,7 @@ fn mixed_groups(layers: &Config, dtype: DType) -> Result<(Vec<FormatGroup>, Vec<
     Ok((groups, modules))
 }
 
-/// Excludes factors of inputs if the settings state that there are none.
+/// Excludes factors of inputs, if the settings state that there are none.
 fn state_input_factors(groups: &mut [FormatGroup], place: &Config) -> Result<()> {
     let may_have_them = place.optional_bool(INPUT_FACTORS)? != Some(false);
     groups.iter_mut().for_each(|group| group.may_have_input_factors &= may_have_them);

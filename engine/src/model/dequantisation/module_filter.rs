@@ -10,11 +10,11 @@ use crate::model::json::Config;
 /// Key of the list of unquantised modules.
 pub(super) const UNCONVERTED: &str = "modules_to_not_convert";
 
-/// Quantisation of one module, by the configuration.
+/// Requirement of the configuration on one module: quantised or not.
 pub(super) enum Conversion {
     /// The module must have a format group's format.
     Group(usize),
-    /// The module may have a format group's format, or be unquantised: libraries differ, or they decide by the file.
+    /// The module may have a format group's format, or be unquantised: libraries differ, or the file decides.
     Either(usize),
     /// The module must be unquantised, for this reason.
     Excluded(String),
@@ -46,12 +46,13 @@ pub(super) struct ModuleFilter {
     pub(crate) excluded: Vec<(String, ModulePattern)>,
     /// Texts in the names of modules that some libraries leave unquantised.
     pub(crate) maybe_excluded: Vec<String>,
-    /// Modules with settings of their own, by format group, with the text of each pattern. These groups come before
-    /// `groups`. A module that several entries contain is refused: the first one applies, and their order is not known.
+    /// Modules with settings of their own, by format group, with the text of each pattern. These groups take precedence
+    /// over `groups`. A module that matches several entries is refused, because libraries apply the first entry but the
+    /// order of entries is not known.
     pub(crate) own: Vec<(String, ModulePattern)>,
     /// Modules of each format group.
     pub(crate) groups: Vec<Vec<ModulePattern>>,
-    /// True if modules without quantised tensors are unquantised, whatever the configuration says.
+    /// True if modules without quantised tensors count as unquantised, regardless of the configuration.
     pub(crate) follows_file: bool,
 }
 
@@ -64,8 +65,8 @@ impl ModuleFilter {
         Self { key_path, excluded, maybe_excluded, own, groups, follows_file: false }
     }
 
-    /// Excludes the modules of a list as transformers does: a pattern matches from the start of a name to the end of a
-    /// part, as a regular expression, or the end of the name.
+    /// Excludes the modules of a list as transformers does. An entry matches the end of a name, or, as a regular
+    /// expression, a name from its start to the end of one of its parts.
     ///
     /// # Errors
     /// If an entry is not a text or not a regular expression.
@@ -150,7 +151,7 @@ impl ModulePattern {
         Ok(Self::Regex(Box::new(regex(config, key, text, &format!(r"\A{pattern}\z"))?)))
     }
 
-    /// Returns true for a list of whole names that has this one.
+    /// Returns true for a list of whole names that contains this name.
     fn names(&self, module: &str) -> bool {
         matches!(self, ModulePattern::Names(names) if names.contains(module))
     }

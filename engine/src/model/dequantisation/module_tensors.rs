@@ -14,7 +14,7 @@ pub(super) struct ModuleTensors<'f> {
     pub(crate) file: &'f TensorFile,
     pub(crate) module: &'f str,
     pub(crate) joint: char,
-    /// Name of the tensor that errors are about, after the module's name.
+    /// Name of the tensor that error messages refer to, after the module's name.
     pub(crate) main: &'static str,
 }
 

@@ -1,8 +1,9 @@
-//! Model Optimizer's 4-bit integers: a byte has the codes of two neighbouring outputs, the first in the low bits.
+//! Model Optimizer's 4-bit integers: a byte contains the codes of two neighbouring outputs, the first in the low
+//! bits.
 //!
-//! For `W4A8_AWQ`, a weight is a code times its group's scale, and the library rounds it to an 8-bit float with one
-//! scale for the matrix. TensorRT-LLM's kernels do not round it: they multiply the code by the quotient of both scales
-//! in f16. Its kernels for `W4A16_AWQ` round the scales to the model's type.
+//! For `W4A8_AWQ`, a weight is a code times its group's scale. The library rounds the weight to an 8-bit float with
+//! one scale for the matrix. TensorRT-LLM's kernels do not round it: they multiply the code by the quotient of both
+//! scales in f16. TensorRT-LLM's kernels for `W4A16_AWQ` round the scales to the model's type.
 
 use crate::error::Result;
 use crate::model::dequantisation::affine::ScaleGroup;
@@ -18,7 +19,7 @@ const FLOAT8_SCALE: &str = "weight_scale_2";
 /// Signed integers of 4 bits, packed along the outputs.
 pub(super) struct PairedRows {
     pub(crate) group: ScaleGroup,
-    /// The model's type.
+    /// Type of the unquantised weights of the model.
     pub(crate) dtype: DType,
     /// True if decoded integers are rounded to 8-bit floats, with one scale for the matrix.
     pub(crate) has_float8: bool,

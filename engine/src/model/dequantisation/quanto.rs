@@ -30,17 +30,18 @@ const BYTES: DenseTensors = DenseTensors {
     all: &[SCALE, "weight._data", "input_scale", "output_scale"],
 };
 
-/// Group sizes. If a matrix has more than 128 inputs, quanto uses the first size that divides their number.
+/// Group sizes. If a matrix has more than 128 inputs, quanto uses the first of these sizes that divides the number
+/// of inputs.
 const GROUPS: [usize; 4] = [128, 96, 64, 32];
 
-/// Group size with which torch's kernel for int4 is used, for weights in bf16.
+/// Group size for which quanto uses torch's int4 kernel, if weights are bf16.
 const KERNEL_GROUP: usize = 128;
 
 /// Last parts of the names of modules whose outputs are the hidden state.
 const TO_HIDDEN: [&str; 8] =
     ["o_proj", "down_proj", "w2", "out_proj", "c_proj", "dense", "fc2", "dense_4h_to_h"];
 
-/// Weights of one byte.
+/// Quantised weights of quanto with one byte each.
 struct QuantoBytes {
     codes: DType,
 }
@@ -61,7 +62,7 @@ impl WeightFormat for QuantoBytes {
     }
 }
 
-/// Weights of 2 or 4 bits. The tensors have the groups in rows, and do not state the shape of the matrix.
+/// Weights of 2 or 4 bits. Each row of the tensors is one group. The tensors do not state the shape of the matrix.
 struct QuantoGroups {
     bits: usize,
     /// Size of the hidden state, which is the number of inputs or outputs of most modules.
@@ -138,8 +139,8 @@ impl WeightFormat for QuantoGroups {
 }
 
 impl QuantoGroups {
-    /// Returns the outputs and inputs of a matrix with that many groups of `width` codes. The elements are in the same
-    /// order in every shape, and the loader checks the shape.
+    /// Returns the numbers of outputs and inputs of a matrix that has this many groups of `width` codes. The order of
+    /// the elements is the same for every shape, and the loader checks the shape.
     fn shape(&self, module: &str, groups: usize, width: usize) -> [usize; 2] {
         let elements = groups.saturating_mul(width);
         let fits = |&[_, cols]: &[usize; 2]| match group_of(cols) {

@@ -97,7 +97,7 @@ fn awq(config: &Config, settings: &Config) -> Result<Dequantisation> {
     Ok(one_group(format!("AWQ, 4 bits, {}", inputs(group)), format, None, filter))
 }
 
-/// Keys of GPTQ that decide about the weights.
+/// Keys of GPTQ that affect the weights.
 const GPTQ_KEYS: &[&str] = &[
     "quant_method",
     "bits",
@@ -152,7 +152,7 @@ const GPTQ_UNUSED: &[&str] = &[
     "hyb_act",
 ];
 
-/// Key of the settings of single modules, and of unquantised ones.
+/// Key of the settings of single modules, and of the list of unquantised modules.
 const DYNAMIC: &str = "dynamic";
 
 fn gptq(config: &Config, settings: &Config) -> Result<Dequantisation> {

@@ -8,7 +8,7 @@ use crate::model::dequantisation::{modelopt, quanto};
 use crate::model::json::{Config, json_of};
 use crate::model::quantisation;
 
-/// Files beside `config.json` with settings of the quantisation. The first existing one is read.
+/// Files next to `config.json` that contain settings of the quantisation. The first existing file is read.
 pub(crate) const FILES: [&str; 2] = [modelopt::FILE, quanto::FILE];
 
 /// Parses `config.json`, and inserts the content of another settings file under the name of that file. hqq's

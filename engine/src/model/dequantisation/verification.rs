@@ -12,14 +12,15 @@ use crate::model::dequantisation::{
 use crate::view::View;
 use crate::weight::StoredTensor;
 
-/// Maximum number of rows on which other readings of the codes are tried. The rows are spread over the matrix.
+/// Maximum number of rows on which alternative readings of the codes are tried. The rows are spread over the
+/// matrix.
 const ROWS: usize = 256;
 
 /// Ratio of errors above which another reading of the codes is the better fit.
 const BETTER: f64 = 2.0;
 
-/// Largest error of a correct weight, relative to the error of rounding to the nearest code. GPTQ's error is larger
-/// than the error of rounding.
+/// Largest error of a correct weight, as a multiple of the error from rounding to the nearest code. GPTQ's error is
+/// larger than that of rounding.
 const CODES: f64 = 2.5;
 
 /// Largest relative error of a correct weight in a format with unequal steps (floats): 2.5 times the error of rounding,
@@ -27,19 +28,20 @@ const CODES: f64 = 2.5;
 const FLOATS: f64 = 0.1;
 const FEW_BITS: f64 = 0.3;
 
-/// Smallest distance of a factor from 1 that rounding of scales cannot cause: twice the largest rounding error of bf16.
+/// Smallest distance from 1 of a factor that rounding of scales cannot cause: twice the largest rounding error of
+/// bf16.
 const SCALE: f64 = 1.0 / 128.0;
 
-/// Fewest inputs that make the factor of a row significant.
+/// Minimum number of inputs for a row's factor to be significant.
 const FEW_INPUTS: usize = 128;
 
-/// Factors count as different if the largest one is more than this many times the smallest one.
+/// Two sets of factors count as different if the largest factor is more than this many times the smallest.
 const ALIKE: f64 = 1.1;
 
 /// Number of rounds in which factors of inputs and of outputs are fitted in turn.
 const ROUNDS: usize = 4;
 
-/// Relative error above which a weight has nothing in common with the original. A weight of zeros has the error 1.
+/// Relative error above which a weight is unrelated to the original. A weight of zeros has the error 1.
 const LOST: f64 = 0.9;
 
 /// Result for one quantised weight.
@@ -49,7 +51,7 @@ pub struct WeightFit {
     pub module: String,
     /// Root mean square of the difference, relative to the original.
     pub error: f64,
-    /// Largest error that the format explains.
+    /// Largest error that the rounding of the format explains.
     pub largest: f64,
     /// Conclusion.
     pub finding: WeightFinding,
@@ -58,21 +60,21 @@ pub struct WeightFit {
 /// Conclusion about one quantised weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WeightFinding {
-    /// The weight is the original up to the error of its format.
+    /// The weight equals the original, up to the error of its format.
     Fits,
-    /// The weight is the original with a factor for each input or output, which AWQ and SmoothQuant move to another
-    /// layer.
+    /// The weight equals the original times a factor for each input or output. AWQ and SmoothQuant move such factors to
+    /// another layer.
     FitsWithFactors,
-    /// The weight is the original times this factor.
+    /// The weight equals the original times this factor.
     Scaled(f64),
-    /// The weight fits the original much better if its codes are read in this other way. The number is the relative
-    /// error of that reading.
+    /// The weight fits the original much better under this other reading of its codes. The number is the relative error
+    /// under that reading.
     FitsIn(WeightReading, f64),
     /// The weight does not match the original.
     Differs,
-    /// The weight is not like the original, but its codes have so few bits that it may be correct.
+    /// The weight is unlike the original, but may be correct, since its codes have very few bits.
     TooCoarse,
-    /// The original has no such weight, or one of another shape.
+    /// The original has no weight of this name, or one of another shape.
     HasNoOriginal,
 }
 
@@ -121,8 +123,9 @@ struct OriginalRows {
     rows: Vec<(usize, Vec<f32>)>,
 }
 
-/// Reads the rows of the original. `None` if its shape differs from the weight's, or its type cannot be read. Divides
-/// the rows by the stored factors of inputs, if there are any: the quantised weight is the original divided by them.
+/// Reads the rows of the original. `None` if its shape differs from the weight's, or its type cannot be read. If
+/// the file stores factors of inputs, divides the rows by them, since the quantised weight is the original divided
+/// by them.
 fn rows_of(tensor: &StoredTensor, weight: &WeightMatrix, factors: Option<&[f32]>) -> Option<OriginalRows> {
     let view = View::stored(&[weight.rows, weight.cols], tensor.dtype, tensor.data.clone())?;
     if tensor.shape != weight.shape() {
@@ -145,7 +148,7 @@ impl OriginalRows {
         Self { rows: self.rows.iter().step_by(self.rows.len().div_ceil(ROWS) | 1).cloned().collect() }
     }
 
-    /// Returns the relative error of a weight, times a factor for each input.
+    /// Returns the relative error of a weight that is multiplied by a factor for each input.
     fn error(&self, weight: &WeightMatrix, factor: impl Fn(usize) -> f64) -> f64 {
         let (mut difference, mut size) = (0.0, 0.0);
         for (row, values) in &self.rows {
@@ -171,7 +174,7 @@ impl OriginalRows {
         })
     }
 
-    /// Returns true if a row is the original row times a factor of its own. Its small values must have the factor, too,
+    /// Returns true if a row is the original row times a factor. The row's small values must have the factor too,
     /// because a format that clips changes only the largest values.
     fn has_scaled_row(&self, weight: &WeightMatrix) -> bool {
         let is_scaled = |row: &(usize, Vec<f32>)| {
@@ -191,8 +194,8 @@ impl OriginalRows {
         [self.factors(weight), of_rows].iter().any(|factors| !are_alike(factors))
     }
 
-    /// Returns true if the weight is the original with a factor for each input and one for each output, and the factors of
-    /// inputs differ: AWQ moves factors of inputs to the layer before, and that layer's outputs then have factors.
+    /// Returns true if the weight is the original times a factor for each input and a factor for each output, and the
+    /// factors of inputs differ. AWQ moves the factors of inputs to the layer before, whose outputs then have factors.
     fn has_factors_of_both(&self, weight: &WeightMatrix, largest: f64) -> bool {
         let (mut of_rows, mut of_cols) = (vec![1.0; self.rows.len()], vec![None; weight.cols]);
         for _ in 0..ROUNDS {
@@ -224,7 +227,8 @@ impl OriginalRows {
         is_positive && !are_alike(&of_cols) && mean.sqrt() <= largest && !has_lost_row
     }
 
-    /// Returns the factor of each input that brings a weight nearest to the original; `None` if its weights are 0.
+    /// Returns the factor of each input that brings a weight nearest to the original; `None` for an input whose weights
+    /// are all 0.
     fn factors(&self, weight: &WeightMatrix) -> Vec<Option<f64>> {
         let factor = |col: usize| {
             let mut sums = FactorSums::default();
@@ -280,7 +284,7 @@ fn fit(
     Ok(WeightFit { module: module.module.to_owned(), error, largest, finding })
 }
 
-/// Returns the root mean square of the distance between codes, relative to the original.
+/// Returns the root mean square of the distance between neighbouring codes, relative to the original.
 fn step(original: &OriginalRows, weight: &WeightMatrix, above: &WeightMatrix) -> f64 {
     let rows = original.rows.iter().map(|(row, _)| {
         let stated = (0..weight.cols).map(|col| (weight.value)(*row, col)).collect();

@@ -5,17 +5,17 @@ use half::{bf16, f16};
 use crate::parallel;
 use crate::weight::{DType, StoredTensor};
 
-/// Number of rows that are decoded together: the codes of several rows share words in some formats.
+/// Number of rows that are decoded together, because in some formats the codes of several rows share words.
 const ROWS: usize = 32;
 
 /// Decodes the element at a row and a column.
 pub(crate) type ElementDecoder<'f> = Box<dyn Fn(usize, usize) -> f32 + Send + Sync + 'f>;
 
-/// A quantised weight, `[rows, cols]`, as a function from row and column to the decoded value.
+/// A quantised weight, `[rows, cols]`, whose values are decoded on demand.
 pub(crate) struct WeightMatrix<'f> {
     /// Type that represents every value exactly: F32, F16 or BF16.
     pub(crate) dtype: DType,
-    /// Rows: outputs of a module; in a stack of experts, number of experts · inputs.
+    /// Number of rows: the outputs of a module, or in a stack of experts, the number of experts times their inputs.
     pub(crate) rows: usize,
     /// Columns: inputs of a module; in a stack of experts, outputs.
     pub(crate) cols: usize,
@@ -81,7 +81,7 @@ impl WeightMatrix<'_> {
         StoredTensor { dtype, shape: self.shape(), data: data.into() }
     }
 
-    /// Decodes whole rows from `first` on, column by column.
+    /// Decodes whole rows, starting at row `first`, column by column.
     fn decode_rows(&self, value: &ElementDecoder, dtype: DType, first: usize, out: &mut [u8]) {
         let width = dtype.block_bytes();
         let rows = out.len() / (self.cols * width);

@@ -1,28 +1,28 @@
-//! Readings of a quantised weight's tensors: as the format says, and with one convention of another tool.
+//! Readings of a quantised weight's tensors: as the format specifies, or with one convention of another tool.
 
 /// A reading of the tensors of a quantised weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightReading {
     /// The reading that the format states.
     Stated,
-    /// Zero points increased by 1.
+    /// Zero points are increased by 1.
     ZeroAbove,
-    /// Zero points decreased by 1.
+    /// Zero points are decreased by 1.
     ZeroBelow,
-    /// Codes in another order in their words or bytes.
+    /// The codes in a word or byte are read in another order.
     OtherOrder,
     /// Inverse scales.
     InverseScales,
-    /// Inverse scale of the whole matrix.
+    /// The scale of the whole matrix is read as its inverse.
     InverseGlobalScale,
-    /// Scales whose two axes are exchanged.
+    /// The two axes of the scales are swapped.
     TransposedScales,
-    /// Inputs in their order, not in the groups of `g_idx`.
+    /// Inputs are assigned to groups in order, ignoring `g_idx`.
     WithoutIndices,
 }
 
 impl WeightReading {
-    /// Returns the fault of a file whose weights fit the original in this reading.
+    /// Returns the fault of a file whose weights fit the original under this reading.
     pub fn fault(self) -> &'static str {
         match self {
             WeightReading::Stated => "none",
@@ -36,7 +36,7 @@ impl WeightReading {
         }
     }
 
-    /// Returns the change of zero points.
+    /// Returns the number that is added to each zero point.
     pub(super) fn zero(self) -> f32 {
         match self {
             WeightReading::ZeroAbove => 1.0,
@@ -45,7 +45,7 @@ impl WeightReading {
         }
     }
 
-    /// Returns the index of a code, with neighbours exchanged in the other order.
+    /// Returns the index of a code; neighbouring codes are swapped under the other order.
     pub(super) fn index(self, at: usize) -> usize {
         if self == WeightReading::OtherOrder { at ^ 1 } else { at }
     }

@@ -19,7 +19,7 @@ pub struct Gpt2Config {
     pub(crate) vocab_size: usize,
     /// Width of the residual stream, d.
     pub(crate) hidden_size: usize,
-    /// Width of the feed-forward block, F: 4 d unless stated.
+    /// Width of the feed-forward block, F. Four times the hidden size, unless stated.
     pub(crate) ffn_size: usize,
     /// Number of transformer blocks.
     pub(crate) n_layers: usize,
@@ -29,7 +29,7 @@ pub struct Gpt2Config {
     pub(crate) context_length: usize,
     /// Epsilon, added to the variance in every LayerNorm.
     pub(crate) norm_eps: f32,
-    /// The nonlinearity of the feed-forward block.
+    /// The activation function of the feed-forward block.
     pub activation: Activation,
 }
 

@@ -14,7 +14,7 @@ const ARCHITECTURE: &str = "gpt2";
 #[derive(Clone, Copy)]
 enum Gpt2Names {
     Gguf,
-    /// Hugging Face names. Files of the bare model have no prefix; saved language models have one.
+    /// Hugging Face names. Files of the model without a head have no prefix; saved language models have one.
     HuggingFace {
         prefix: &'static str,
     },
@@ -68,11 +68,12 @@ impl Gpt2Names {
 }
 
 fn hugging_face(name: &str) -> &'static str {
-    let (_, found) = HUGGING_FACE.iter().find(|(gguf, _)| *gguf == name).expect("every name is listed");
+    let (_, found) =
+        HUGGING_FACE.iter().find(|(gguf, _)| *gguf == name).expect("HUGGING_FACE lists every GGUF name");
     found
 }
 
-/// Weight file that is being read.
+/// Weight file of GPT-2 that is being read.
 struct Gpt2Weights<'a, 'f> {
     weights: Weights<'f>,
     names: Gpt2Names,

@@ -183,8 +183,8 @@ impl ModelPass for Gpt2Pass<'_> {
 }
 
 impl Gpt2Block {
-    /// Computes the block's residual stream: `[T, d]` to `[T, d]`. GPT-2 has no RoPE, so queries and keys are tapped
-    /// unchanged at the taps after RoPE.
+    /// Computes the residual stream after the block: `[T, d]` to `[T, d]`. GPT-2 has no RoPE, so the taps after RoPE
+    /// get the unchanged queries and keys.
     fn forward(
         &self,
         x: &Tensor,

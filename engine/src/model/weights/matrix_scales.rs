@@ -1,5 +1,5 @@
-//! Tensors that a file stores with a matrix: scales of its products and groups, scales and outlier thresholds of its
-//! activations, and the weight values that some kernels use.
+//! Tensors that a file stores with a matrix: scales of its products and groups, scales and outlier thresholds of
+//! its activations, and the weight values that some kernels use.
 
 use super::Weights;
 use crate::error::{Error, Result};
@@ -7,8 +7,8 @@ use crate::model::dequantisation::tensor_of_input_factors;
 use crate::weight::{DType, InputCodes, InputScale, Matrix, StoredTensor};
 
 impl Weights<'_> {
-    /// Returns the scales of the `count` matrices of a GGUF tensor, which products are multiplied by (`.scale`); empty if
-    /// there are none. A `.scale` of another shape is a parameter of its own. llama.cpp does not read the scales of
+    /// Returns the scales by which the products of a GGUF tensor's `count` matrices are multiplied (`.scale`); empty if
+    /// there are none. A `.scale` of another shape is a separate parameter. llama.cpp does not read the scales of
     /// activations (`.input_scale`).
     pub(super) fn scales(&mut self, name: &str, count: usize) -> Result<Vec<f32>> {
         let is_of_gguf = name.starts_with("blk.") || name == "output.weight";
@@ -61,7 +61,7 @@ impl Weights<'_> {
         tensor.filter(|tensor| self.has(tensor)).map(|tensor| self.vector(&tensor, cols)).transpose()
     }
 
-    /// Returns the scales of an FP8 cache that stores a matrix's products, if there are any.
+    /// Returns the scales of the FP8 cache that stores a matrix's products, if there are any.
     pub(in crate::model) fn cache_scales(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         let tensor = name.strip_suffix(".weight").map(Matrix::tensor_of_cache).unwrap_or_default();
         let Some(count) = self.file.get(&tensor).map(StoredTensor::elements) else { return Ok(None) };
@@ -88,7 +88,7 @@ impl Weights<'_> {
         matrix.clone().with_scales(tensor).ok_or_else(unsupported)
     }
 
-    /// Returns an error about a matrix with a scale and a bias.
+    /// Returns an error about a matrix that has both a scale and a bias.
     pub(crate) fn scaled_bias(&self, tensor: &str, dtype: DType) -> Error {
         self.unsupported(tensor, dtype, "a feed-forward matrix with either a .scale or a bias, not both")
     }

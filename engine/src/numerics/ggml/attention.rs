@@ -39,21 +39,22 @@ pub(in crate::numerics) fn scores(
     }
 }
 
-/// Computes the scores of tiled flash attention: without rounding of operands, each dot product as one sequential sum.
+/// Computes the scores of tiled flash attention: operands are not rounded, and each dot product is one sequential
+/// sum.
 pub(in crate::numerics) fn scores_in_order(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     scores_of_batch(q, k, scale, dots_in_order)
 }
 
-/// Returns llama.cpp's summation order for `q·k`. With an f32 cache, the queries of several heads are interleaved in
-/// memory, which llamafile's product for several tokens cannot read.
+/// Returns llama.cpp's summation order for `q·k`. With an f32 cache, the queries of several heads are interleaved
+/// in memory. llamafile's product for several tokens cannot read that layout, so another kernel is used.
 pub(in crate::numerics) fn order_of_scores(q: &Tensor, cache: DType) -> DotOrder {
     let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
     let together = if cache == DType::F32 && heads > 1 { 1 } else { tokens };
     DotOrder::of(cache, together, CELLS, head_dim)
 }
 
-/// Returns the type to multiply in. Values of an f16 cache can be multiplied as f32: the result differs only for the
-/// elements after whole steps of 32.
+/// Returns the type to multiply in. Values of an f16 cache can be multiplied as f32: the result differs only in the
+/// elements after the last whole group of 32.
 fn narrowest(cache: DType, order: DotOrder, head_dim: usize) -> DType {
     let is_whole = order == DotOrder::Batch || head_dim.is_multiple_of(REGISTERS * LANES);
     if is_whole && !quant::CACHES.contains(&cache) { DType::F32 } else { cache }
@@ -75,7 +76,7 @@ fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, order: DotOrder, scale: f
     })
 }
 
-/// Computes scores of rows of whole registers; same bits as [`quant::dot`].
+/// Computes scores of rows that fill whole registers, with the same bits as [`quant::dot`].
 fn scores_of_rows(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
@@ -107,7 +108,7 @@ fn dots_in_four_registers(query: &[f32], keys: &[f32], stride: usize, scale: f32
     }
 }
 
-/// Number of keys that are multiplied together.
+/// Number of keys that are multiplied at the same time.
 const KEYS: usize = 32;
 
 /// Multiplies a query with each key of a block.
@@ -145,7 +146,7 @@ fn turned(k: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// Computes the dot products in eight lanes, as in one register.
+/// Computes the dot products in the eight lanes of one register.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_one_register(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<LANES, KEYS>(&|lane| lane, query, block, KEYS);
@@ -159,7 +160,7 @@ fn dots_in_order(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * scale);
 }
 
-/// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
+/// Computes softmax of each row of `scores` (`[H, T, S]`) over the keys that its token may see. Hidden keys get 0.
 /// The exponential of a head's sink is added to the denominator.
 pub(in crate::numerics) fn softmax(scores: &Tensor, mask: Mask, sinks: Option<&[f32]>) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
@@ -228,8 +229,8 @@ fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
 }
 
-/// Computes the product with four registers in turn, which are added first. The last four lanes are added neighbours
-/// first, so the middle two lanes are swapped.
+/// Computes `Σ weights[key] · values[key]` with four registers in turn. The registers are added first, then the
+/// lanes. The last four lanes are added in neighbouring pairs, so the middle two lanes are swapped.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     let place = |lane: usize| lane / 4 * 4 + [0, 2, 1, 3][lane % 4];

@@ -23,7 +23,7 @@ use crate::weight::DType;
 /// Number of lanes in a SIMD register.
 const LANES: usize = 8;
 
-/// Adds the lanes of a register: first the lanes that are four apart.
+/// Adds the lanes of a register, starting with lanes that are four apart.
 #[inline(always)]
 fn sum_of([a, b, c, d, e, f, g, h]: [f32; LANES]) -> f32 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))

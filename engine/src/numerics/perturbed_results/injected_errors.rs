@@ -9,8 +9,8 @@ use crate::ops::attention::head_of;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Roundings that another engine makes beyond those of these numerics. Each is the largest relative error, or 0 for
-/// none.
+/// Roundings that another engine makes in addition to those of these numerics. Each field is the largest relative
+/// error of one rounding, or 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roundings {
     /// Rounding of the results of every operation.
@@ -48,7 +48,8 @@ impl PerturbedResults<'_> {
         self.rounded_by(x, self.roundings.results)
     }
 
-    /// Adds to a sum of products the errors of `operands` rounded operands and of `roundings` roundings of the sum.
+    /// Adds errors to a sum of products: those of `operands` rounded operands, and those of `roundings` roundings of
+    /// the sum.
     pub(super) fn in_short(&self, x: Tensor, operands: f64, roundings: f64) -> Tensor {
         if self.short_products == 0.0 {
             return x;
@@ -57,7 +58,7 @@ impl PerturbedResults<'_> {
         self.moved(x, |x, rms| sigma * (operands * rms * rms + roundings * x * x).sqrt())
     }
 
-    /// Perturbs a value that is combined with the cache by the rounding of the cache's type.
+    /// Adds the error of rounding to the cache's type, for a value that is multiplied with cached values.
     pub(super) fn as_the_cache(&self, x: Tensor) -> Tensor {
         let unit = match self.cache_type() {
             DType::F16 if self.short_attention => 1.0 / 2048.0,
@@ -67,12 +68,12 @@ impl PerturbedResults<'_> {
         self.moved(x, |x, _| K * unit * x.abs())
     }
 
-    /// Adds to each value a Gaussian number times `sigma(value, root mean square of its row)`.
+    /// Adds a Gaussian number times `sigma(value, root mean square of its row)` to each value.
     pub(super) fn moved(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
         self.moved_in(self.numerics.activation_type(), x, |_, x, rms| sigma(x, rms))
     }
 
-    /// Perturbs a result that is rounded to `dtype`; `sigma` also gets the index of the row.
+    /// Adds errors to a result that is rounded to `dtype`. `sigma` also gets the index of the row.
     pub(super) fn moved_in(&self, dtype: DType, x: Tensor, sigma: impl Fn(usize, f64, f64) -> f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
         let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
@@ -93,7 +94,7 @@ impl PerturbedResults<'_> {
         Tensor::new(&shape, data)
     }
 
-    /// Adds to each value a Gaussian number times `unit` and the value's entry in `sizes`.
+    /// Adds a Gaussian number times `unit` times the value's entry in `sizes` to each value.
     pub(super) fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
         let moved =
@@ -101,7 +102,7 @@ impl PerturbedResults<'_> {
         Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
     }
 
-    /// Perturbs a result that stays in `f32`.
+    /// Adds errors to a result that stays in `f32`.
     pub(super) fn in_f32(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
         self.moved_in(DType::F32, x, |_, x, rms| sigma(x, rms))
     }
@@ -128,7 +129,7 @@ impl PerturbedResults<'_> {
         self.moved_in(self.activation_type(), summed, |row, _, rms| rms * steps[row.min(steps.len() - 1)])
     }
 
-    /// Adds to scores the error of skipping their rounding to 16 bits, since most kernels keep scores in `f32`.
+    /// Adds the error of a missing rounding to 16 bits to scores, since most kernels keep scores in `f32`.
     pub(super) fn unrounded(&self, scores: &Tensor) -> Tensor {
         let dtype = self.activation_type();
         if self.sums_alone || !matches!(dtype, DType::BF16 | DType::F16) {
@@ -148,7 +149,7 @@ impl PerturbedResults<'_> {
     }
 
     /// Adds the errors of softmax. An exponential at distance L below the largest has the error of 0.42 L roundings of
-    /// its argument, and the library's error.
+    /// its argument, plus the error of the library function.
     pub(super) fn softmaxed(&self, dtype: DType, weights: Tensor) -> Tensor {
         let terms = weights.shape().last().copied().unwrap_or(1) as f64;
         let below = |x: f64| if x > 0.0 { -x.ln() } else { 0.0 };
@@ -179,8 +180,8 @@ pub(super) fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
     Tensor::new(&[tokens, heads * head_dim], (0..tokens * heads).flat_map(of_head).collect())
 }
 
-/// Returns the relative error of products if a row and its weights are rounded to 8 bits: an error uniform over a
-/// step has a sigma of 1/√12 step, and there are two.
+/// Returns the relative error of products if a row and its weights are rounded to 8 bits. An error that is uniform
+/// over a step has the standard deviation step / √12, and there are two such errors.
 fn eight_bit_step(row: &[f32]) -> f64 {
     let largest = row.iter().fold(0.0f64, |most, x| most.max(f64::from(x.abs())));
     let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();

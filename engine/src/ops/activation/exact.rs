@@ -43,7 +43,7 @@ impl Operation for Nonlinearity {
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
 
-    /// Returns true for tanh only: a kernel may fuse the operations of a soft cap.
+    /// Returns true only for tanh, the nonlinearity of a soft cap: a kernel may fuse the operations of a soft cap.
     fn is_fused(&self) -> bool {
         self.activation == Activation::Tanh
     }
@@ -81,7 +81,7 @@ impl Nonlinearity {
     }
 }
 
-/// A clamped GLU of recorded or computed projections.
+/// A clamped GLU, evaluated from recorded or computed projections.
 pub(crate) struct ClampedGating {
     /// Gate projection.
     pub(crate) gate: Tensor,
@@ -205,12 +205,12 @@ fn silu_within(x: f64, e: f64, p: f64) -> (f64, f64) {
     (value, value.abs() * part)
 }
 
-/// Largest absolute error of a logistic function without relative precision, measured in ONNX Runtime, including its
-/// own roundings.
+/// Largest absolute error of a logistic function, for implementations without a relative error bound. Measured in
+/// ONNX Runtime, roundings included.
 const SIGMOID: f64 = 1.7e-7;
 
-/// Largest absolute error of the normal distribution (1 + erf(x / √2)) / 2 in torch's GELU on the CPU. Measured:
-/// 3.382e-7 at -2.985, the largest of 1 200 000 arguments from -9 to 9.
+/// Largest absolute error of the normal distribution function (1 + erf(x / √2)) / 2 in torch's GELU on the CPU.
+/// Measured: 3.382e-7 at -2.985, the largest among 1 200 000 arguments from -9 to 9.
 const NORMAL: f64 = 3.4e-7;
 
 /// Returns `x` times a function with an absolute error `off`. The product is rounded once.
@@ -222,7 +222,7 @@ fn absolute(y: ExactValue, x: ExactValue, off: Option<f64>) -> ExactValue {
     ExactValue { sigma, radius, ..y }
 }
 
-/// Returns true if an exponential may be infinite in `f32`; its quotient is then zero.
+/// Returns true if the exponential may be infinite in `f32`. A quotient by it is then zero.
 #[inline(always)]
 fn overflows(e: f64) -> bool {
     e * (1.0 + 16.0 * U) >= f64::from(f32::MAX)
@@ -245,7 +245,8 @@ fn quick_gelu(x: ExactValue, p: f64) -> ExactValue {
     ExactValue::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
 }
 
-/// Evaluates x times the rounded logistic function of `inner`, as compilers compute it in a short type.
+/// Evaluates x times the logistic function of `inner`, rounded after each operation, as compilers compute it in a
+/// short type.
 fn logistic_chain(x: ExactValue, inner: ExactValue, profile: &Profile) -> ExactValue {
     let e = (-inner.value).exp();
     let sigmoid = 1.0 / (1.0 + e);

@@ -83,7 +83,7 @@ fn has_gate(at: &SiteContext) -> bool {
     at.stage::<Nonlinearity>().is_some_and(|op| op.up.is_some())
 }
 
-/// Returns the other activation functions, and `more`.
+/// Returns the names of all other activation functions, and the names in `more`.
 fn others(at: &SiteContext, more: &[&str]) -> Vec<ChangeValue> {
     let own = at.stage().map(|op: &Nonlinearity| op.activation.function());
     let functions =

@@ -148,7 +148,7 @@ pub(crate) const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 /// Coefficient of the cubic term in the tanh form.
 pub(crate) const CUBIC: f32 = 0.044_715;
 
-/// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`
+/// Computes `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
 fn gelu_tanh(x: f32) -> f32 {
     0.5 * x * (1.0 + (SQRT_2_OVER_PI * x * (1.0 + CUBIC * x * x)).tanh())
 }

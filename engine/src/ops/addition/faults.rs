@@ -68,7 +68,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Returns the branch added to the stream before its multiplier, and the multiplier.
+/// Returns the branch that is added to the stream, before its multiplier, and the multiplier.
 fn branch(at: &SiteContext) -> Option<(Tensor, Multiplier)> {
     let Addition { b, .. } = at.stage()?;
     let node = made_by(b);

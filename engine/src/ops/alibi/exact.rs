@@ -17,8 +17,8 @@ pub(crate) struct BiasedScores {
 }
 
 impl Operation for BiasedScores {
-    /// Bounds the roundings of the slope, the bias and the sum, and of a score that a fused kernel adds unrounded.
-    /// Includes engines that count positions from the first key, whose biases are larger.
+    /// Bounds the rounding errors of the slope, the bias and the sum, and that of a score which a fused kernel adds
+    /// unrounded. Covers engines that count positions from the first key, whose biases are larger.
     ///
     /// The slope of head h is `base^n` with n up to h + 1. Such a power has h + 1 times the relative error of its base,
     /// which is up to `U` in engines that round it to f32, as ours does. All scores of a head share this error, so sigma

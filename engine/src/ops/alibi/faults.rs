@@ -30,7 +30,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Factors of slopes that are recognised within the uncertainty of an estimate.
+/// Common factors of slopes. An estimate becomes one of them if the difference is within its uncertainty.
 const USUAL: [f64; 4] = [2.0, 0.5, 0.25, 4.0];
 
 /// Returns the scores before ALiBi, the slopes, and the mask.
@@ -42,7 +42,7 @@ fn biased(at: &SiteContext) -> Option<(Tensor, Vec<f32>, Mask)> {
     Some((scores.clone(), slopes.clone(), *mask))
 }
 
-/// Computes the weights with other slopes.
+/// Computes the attention weights with other slopes.
 fn with_slopes(at: &SiteContext, change: impl Fn(&[f32]) -> Option<Vec<f32>>) -> Option<Tensor> {
     let (scores, slopes, mask) = biased(at)?;
     Some(at.n.softmax(&at.n.add_alibi(&scores, &change(&slopes)?, mask), mask))
@@ -60,7 +60,7 @@ fn geometric(slopes: &[f32]) -> Option<Vec<f32>> {
     (!heads.is_power_of_two()).then(|| (0..heads).map(slope).collect())
 }
 
-/// Estimates the factor of the slopes: in each row, the logarithms of weights minus the scores are linear in the bias.
+/// Estimates the factor of the slopes. In each row, log(weight) - score is linear in the bias.
 fn read_factor(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((scores, slopes, mask)) = biased(at) else { return Vec::new() };
     let &[_, tokens, keys] = scores.shape() else { return Vec::new() };

@@ -1,7 +1,7 @@
-//! ALiBi (Press et al., 2022): adds to each score the slope of its head times the distance from the query to the key, which
-//! is negative: `score + m · (j − i)`, `[H, T, S]` to `[H, T, S]`.
+//! ALiBi (Press et al., 2022): adds to each score the slope of its head times the distance from the query to the
+//! key, `score + m · (j − i)`, `[H, T, S]` to `[H, T, S]`. The distance is zero or negative.
 //!
-//! Softmax does not change if all scores of a row change alike, so engines may add `m · j` instead.
+//! Softmax does not change if a constant is added to all scores of a row, so engines may add `m · j` instead.
 
 pub(crate) mod exact;
 pub(crate) mod faults;

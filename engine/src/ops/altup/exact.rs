@@ -1,4 +1,4 @@
-//! Exact evaluation of AltUp: mixed streams, matched magnitudes, and the mean of streams.
+//! Exact evaluation of AltUp: mixed streams, rescaled magnitudes, and the mean of streams.
 
 use crate::exact::dot::{average, dot};
 use crate::exact::input::{InputTensor, InputValues};
@@ -8,7 +8,7 @@ use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::altup::{LEAST_SQUARE, parts};
 use crate::tensor::Tensor;
 
-/// Mixes the parts of each row.
+/// Linear combination of AltUp's streams, which are parts of each row.
 pub(crate) struct StreamMix {
     /// `[T, n·d]`
     pub(crate) streams: Tensor,
@@ -37,7 +37,7 @@ impl Operation for StreamMix {
     }
 }
 
-/// Gives the parts of each row of `x` the magnitude of the row of `like`.
+/// Rescales the parts of each row of `x` to the magnitude of the row of `like`.
 pub(crate) struct MagnitudeMatch {
     /// `[T, k·d]`
     pub(crate) x: Tensor,
@@ -68,13 +68,13 @@ impl Operation for MagnitudeMatch {
         vec![&self.x, &self.like]
     }
 
-    /// All values of a part share the errors of two magnitudes.
+    /// Returns how many values share an error: all values of a part share the errors of two magnitudes.
     fn dependence(&self) -> f64 {
         self.like.row_len() as f64
     }
 }
 
-/// Returns the root of the mean square, which is at least `least`.
+/// Returns the root of the mean square, or `least` if that is larger.
 fn magnitude(x: &InputValues, least: f64, short: Float) -> ExactValue {
     let squares = x.map(|x| x.times(x).rounded(short));
     let mean = average(&squares).rounded(short);
@@ -83,7 +83,7 @@ fn magnitude(x: &InputValues, least: f64, short: Float) -> ExactValue {
     mean.root().rounded(short)
 }
 
-/// Returns the larger one of a value and its least value, which engines may round.
+/// Returns the larger of a value and its lower limit, which engines may round.
 fn larger(x: ExactValue, least: ExactValue) -> ExactValue {
     let ends = |x: ExactValue| [x.value - x.radius, x.value + x.radius];
     let ([low, high], [least_low, least_high]) = (ends(x), ends(least));
@@ -100,7 +100,7 @@ fn reciprocal(x: ExactValue) -> ExactValue {
     x.through(1.0 / x.value, slope)
 }
 
-/// Mean of the parts of each row.
+/// Mean of AltUp's streams, which are parts of each row.
 pub(crate) struct StreamMean {
     /// `[T, n·d]`
     pub(crate) streams: Tensor,

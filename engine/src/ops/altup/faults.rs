@@ -67,12 +67,12 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Applies `read` to the operation that computed a tensor, if it has type `S`.
+/// Applies `read` to the operation that computed a tensor. `None` if that operation is not of type `S`.
 fn inside<S: Operation, R>(x: &Tensor, read: impl Fn(&S) -> R) -> Option<R> {
     made_by(x).and_then(|node: std::sync::Arc<Node>| node.operation().map(&read))
 }
 
-/// Computes a router without tanh, without the factor of its inputs, or without their norm.
+/// Computes a router with a known mistake: without tanh, without the factor of its inputs, or without their norm.
 fn routed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Nonlinearity { x: logits, up: None, activation: Activation::Tanh } = at.stage()? else { return None };
     let again =
@@ -87,7 +87,8 @@ fn routed(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Computes a prediction of streams: the streams themselves, transposed coefficients, or the mixed streams alone.
+/// Computes the predicted streams with a known mistake: the streams unchanged, transposed coefficients, or the
+/// mixture without the streams themselves.
 fn predicted(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Addition { a: mixed, b: streams } = at.stage()?;
     match word {
@@ -105,8 +106,8 @@ fn predicted(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Computes corrected streams: the predictions, coefficients without the 1 that is added, or the output of the layer in place of
-/// its difference from the prediction.
+/// Computes the corrected streams with a known mistake: the predictions, coefficients to which 1 is not added, or
+/// the layer's output in place of its difference from the prediction.
 fn corrected(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Addition { a: product, b: predicted } = at.stage()?;
     let (innovation, factors) =
@@ -123,8 +124,8 @@ fn corrected(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Computes streams with other magnitudes: those of the projections, copies of the first stream, or, of a mean, the first stream
-/// alone or the sum.
+/// Computes streams with wrong magnitudes: those of the projections, or copies of the first stream. For a mean of
+/// streams: the first stream alone, or the sum.
 fn magnitudes(at: &SiteContext, word: &str) -> Option<Tensor> {
     let mean = at.stage::<StreamMean>();
     let joined = mean.map_or_else(|| Some(at.value.clone()), |mean| Some(mean.streams.clone()))?;
@@ -156,7 +157,7 @@ fn magnitudes(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Computes the output of a layer with its embeddings added to no stream, or to all streams.
+/// Computes a layer's output with the layer's embeddings added to no stream, or to all streams.
 fn with_embeddings(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Gather { tensors, .. } = at.stage()?;
     let [corrected, sums] = tensors.as_slice() else { return None };

@@ -29,8 +29,9 @@ pub(crate) fn parts(coefs: &Tensor) -> usize {
     coefs.row_len().isqrt()
 }
 
-/// Rescales each part of a row of `x`, `[T, k·d]`, to the magnitude of the row of `like`, `[T, d]`. `round` is applied
-/// to each step. `magnitude` computes a magnitude; its second argument is the smallest mean square.
+/// Rescales each part of a row of `x`, `[T, k·d]`, to the magnitude of the row of `like`, `[T, d]`. `round` is
+/// applied to each step. `magnitude` computes the magnitude of a row; its second argument is the smallest mean
+/// square that it may use.
 pub(crate) fn matched(
     x: &Tensor,
     like: &Tensor,
@@ -47,14 +48,15 @@ pub(crate) fn matched(
     })
 }
 
-/// Returns the root of the sum of squares, which is at least `least` times the number of values. Squares are `f32`, summed in
-/// `f64`, as in ggml.
+/// Returns the root of the sum of squares. The sum is at least `least` times the number of values. Squares are
+/// `f32`, summed in `f64`, as in ggml.
 pub(crate) fn root_of_sum(x: &[f32], least: f32) -> f32 {
     let sum: f64 = x.iter().map(|&x| f64::from(x * x)).sum();
     (sum as f32).max(least * x.len() as f32).sqrt()
 }
 
-/// Computes the mean of the `count` parts of each row: `[T, n·d]` to `[T, d]`. `average` gets the sum and their number.
+/// Computes the mean of the `count` parts of each row: `[T, n·d]` to `[T, d]`. `average` divides a sum by the
+/// number of parts.
 pub(crate) fn mean(streams: &Tensor, count: usize, average: impl Fn(f32, f32) -> f32 + Sync) -> Tensor {
     let d = streams.row_len() / count;
     Tensor::from_rows(streams.rows(), d, |row, out| {

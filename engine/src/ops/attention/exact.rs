@@ -16,7 +16,9 @@ use crate::quant::{CACHES, activation_type};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Returns the sum of the products of each block's minimum with the surplus of the query's stored sum.
+/// Returns the effect of inexact stored sums on q·k. Some activation formats store the sum of each block, which may
+/// exceed the sum of the block's codes. The effect is that surplus times the key block's minimum, summed over
+/// blocks.
 fn surplus_of(surplus: Option<&[f64]>, key: &InputValues) -> f64 {
     let least = |block: &[f64]| block.iter().copied().fold(f64::INFINITY, f64::min);
     surplus
@@ -85,14 +87,14 @@ impl Operation for Scores {
 }
 
 impl Scores {
-    /// Returns the head, the token and the key head of a row of scores.
+    /// Returns the head, the token and the key head that a row of scores belongs to.
     fn place(&self, row: usize) -> [usize; 3] {
         let (tokens, heads) = (self.q.shape()[0], self.q.shape()[1]);
         let head = row / tokens;
         [head, row % tokens, head * self.k.shape()[1] / heads]
     }
 
-    /// Returns true if scaling queries is an operation of its own, so that its results are rounded.
+    /// Returns true if scaling the queries is a separate operation, so that the scaled queries are rounded.
     fn rounds_queries(&self, profile: &Profile) -> bool {
         matches!(self.scale, AttentionScale::RoundedQueries(_)) && profile.scaled == ScaledOperand::Model
     }
@@ -141,8 +143,8 @@ impl Scores {
         scaled(product.rounded(profile.dots), factor)
     }
 
-    /// Evaluates scores of one row. Engines of models that scale queries may scale the products instead, which shows if
-    /// operands are rounded.
+    /// Evaluates scores of one row. Engines of models that scale queries may scale the products instead; this makes a
+    /// difference if operands are rounded.
     fn row(
         &self,
         profile: &Profile,
@@ -258,8 +260,8 @@ impl Scores {
     }
 }
 
-/// Returns the products of a query with a panel of keys. Sigma is NaN if a sum may lose terms, or if the tile's sums do not
-/// show whether it does.
+/// Returns the products of a query with a panel of keys. Sigma is NaN if a sum may lose terms, or if the tile's
+/// sums do not show whether it loses any.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn products_of_panel(
     head_dim: usize,
@@ -296,13 +298,13 @@ fn times(x: ExactValue, factor: f64) -> ExactValue {
     x.through(value, factor).moved(0.0, U * value.abs())
 }
 
-/// Returns the type that an attention operand is rounded to: `own`, or if that is `f32`, the profile's type for
-/// attention.
+/// Returns the type that an attention operand is rounded to: `own`, or the profile's type for attention if `own` is
+/// `f32`.
 fn unit(profile: &Profile, own: Float) -> Float {
     if own == Float::F32 { profile.attended() } else { own }
 }
 
-/// Returns true if matrix units accumulate attention in `f32` and truncate.
+/// Returns true if matrix units accumulate the sums of attention in `f32` and truncate them.
 fn is_cut(profile: &Profile) -> bool {
     profile.truncates && profile.operands.tf32().is_some()
 }
@@ -404,7 +406,7 @@ fn exponentials_below(scores: &[f64], max: f64, exponentials: &mut [f64]) {
     }
 }
 
-/// Computes the attention weights of recorded scores.
+/// Computes the attention weights from recorded scores.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
 fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], weights: &mut [ExactValue]) {
     let n = scores.len() as f64;
@@ -526,9 +528,9 @@ impl AttentionContext {
     }
 }
 
-/// Evaluates a weighted sum over values that is rounded after each key, and again where the largest score changes.
-/// Exponentials are relative to the largest score so far, and divided by their sum at the end. Terms below the last bit
-/// of the sum do not change it.
+/// Evaluates a weighted sum of values that is rounded after each key, and once more whenever the largest score so
+/// far changes. The weights are exponentials relative to the largest score so far; the sum is divided by their sum
+/// at the end. A term below the last bit of the sum does not change it.
 fn added_in(sums: Float, exact: ExactValue, terms: impl Iterator<Item = (f64, f64)>) -> ExactValue {
     let (mut sum, mut largest, mut squares, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
     // Below the smallest normal number, the rounding error stays that of the smallest normal number.

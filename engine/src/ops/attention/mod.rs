@@ -24,10 +24,10 @@ use crate::tensor::Tensor;
 pub struct Mask {
     /// Index of the pass's first token among the keys: its position minus the number of dropped keys.
     pub position: usize,
-    /// Maximum number of keys that a query sees, itself included; `None` for no limit.
+    /// Maximum number of keys that a query sees, including its own. `None` for no limit.
     pub window: Option<usize>,
-    /// Number of keys that the cache has already dropped, if windows are chunks of positions: a query sees keys of its
-    /// own chunk only. `None` if windows are the latest keys.
+    /// Number of keys that the cache has already dropped, if windows are chunks of positions: a query then sees only
+    /// keys of its own chunk. `None` if windows are the latest keys.
     pub chunks: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ pub enum AttentionScale {
     Products(f32),
     /// The queries, before the dot product: `(q · scale)·k`. Some engines scale the products instead.
     Queries(f32),
-    /// The queries, in an operation of its own in all engines: its results are rounded like those of other operations.
+    /// The queries, as a separate operation in all engines, whose results are rounded.
     RoundedQueries(f32),
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn softmax_with_sinks(
     })
 }
 
-/// Computes masked softmax with another function for a row.
+/// Computes masked softmax with a given function for one row.
 pub(crate) fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
@@ -171,7 +171,7 @@ pub(crate) fn largest(row: &[f32]) -> f32 {
     lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Number of tokens for which the last visible key is determined together.
+/// Number of tokens whose last visible key is determined at once.
 const TOGETHER: usize = 64;
 
 /// Computes `weights · v` with heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
@@ -214,7 +214,8 @@ fn in_parts<T>(all: Vec<T>, len: usize) -> impl Iterator<Item = Vec<T>> {
         .take_while(|part| !part.is_empty())
 }
 
-/// Returns the number of keys up to the last one with a weight in any row of `keys` weights; at least one.
+/// Returns the number of keys up to the last one that has a nonzero weight in any row; at least one. Each row has
+/// `keys` weights.
 pub(crate) fn seen(weights: &[f32], keys: usize) -> usize {
     let last = |row: &[f32]| row.iter().rposition(|&weight| weight != 0.0).map_or(1, |last| last + 1);
     weights.chunks(keys).map(last).max().unwrap_or(keys)
@@ -231,7 +232,7 @@ fn turned(v: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// Computes the weighted sum of values for one token, in a tile's summation order.
+/// Computes the weighted sum of values for one token, in the same summation order as a tile.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);

@@ -15,7 +15,7 @@ use crate::weight::DType;
 pub(crate) struct CachedRows {
     /// The new rows.
     pub(crate) x: Tensor,
-    /// Type that they are rounded to.
+    /// Type of the cache, to which the rows are rounded.
     pub(crate) cache: Float,
 }
 
@@ -33,7 +33,7 @@ impl Operation for CachedRows {
     }
 }
 
-/// New key or value rows, quantised to an int8 cache or a cache of blocks.
+/// New key or value rows, quantised as an int8 cache or a cache of quantised blocks stores them.
 pub(crate) struct CachedCodes {
     /// The new rows, `[T, Hkv, D]`.
     pub(crate) x: Tensor,
@@ -67,7 +67,7 @@ impl Operation for CachedCodes {
     }
 }
 
-/// New key or value rows, as codes of an FP8 cache times stored scales.
+/// New key or value rows, as an FP8 cache stores them: codes times stored scales.
 pub(crate) struct ScaledRows {
     /// The new rows, `[T, Hkv, D]`.
     pub(crate) x: Tensor,

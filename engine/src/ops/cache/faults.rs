@@ -89,8 +89,7 @@ fn moved(at: &SiteContext, how: &str) -> Option<CacheRows> {
     Some(all)
 }
 
-/// Parses `pass3:15:zero` or `pass2:0-3:4-7`: at a pass, rows that are cleared, or that hold other rows. The cache keeps
-/// them.
+/// Parses `pass3:15:zero` or `pass2:0-3:4-7`: from a pass on, cache rows are cleared, or contain other rows.
 fn overwritten(at: &SiteContext, word: &str) -> Option<CacheRows> {
     let (pass, rows) = word.strip_prefix("pass")?.split_once(':')?;
     let (to, from) = rows.split_once(':')?;
@@ -128,7 +127,8 @@ const MOST_ROWS: usize = 512;
 /// Largest error of two rows that still match.
 const NEAR: f64 = 0.01;
 
-/// Returns our nearest row for each wrong row of the dump, `None` for zeros. Empty if a row has no match.
+/// Returns our nearest row for each wrong row of the dump, and `None` for rows of zeros. Empty if a row has no
+/// match.
 fn nearest_rows(at: &SiteContext, theirs: &[f64]) -> Vec<(usize, Option<usize>)> {
     let (rows, width) = (at.value.rows(), at.value.row_len());
     if rows > MOST_ROWS {
@@ -156,7 +156,8 @@ fn nearest_rows(at: &SiteContext, theirs: &[f64]) -> Vec<(usize, Option<usize>)>
     places
 }
 
-/// Returns the list of rows at other positions than their own, unless rows of earlier passes were overwritten.
+/// Returns the list of rows that contain the row of another position, unless rows of earlier passes were
+/// overwritten.
 fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let places = nearest_rows(at, theirs);
     if overwriting(at, &places).is_some() {
@@ -170,7 +171,7 @@ fn read_rows(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     }
 }
 
-/// Returns neighbouring rows of earlier passes that hold neighbouring other rows, or zeros.
+/// Returns consecutive rows of earlier passes that contain consecutive other rows, or zeros.
 fn read_overwritten(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let value = overwriting(at, &nearest_rows(at, theirs));
     value.map_or(Vec::new(), |value| not_named(at, theirs, value))
@@ -188,7 +189,7 @@ fn overwriting(at: &SiteContext, places: &[(usize, Option<usize>)]) -> Option<St
     Some(format!("pass{pass}:{}:{}", rows(to), from.map_or("zero".to_owned(), rows)))
 }
 
-/// Returns a value, unless a change with a name of its own has the same result.
+/// Returns a value, unless another change in the catalogue has the same result under its own name.
 fn not_named(at: &SiteContext, theirs: &[f64], value: String) -> Vec<ChangeValue> {
     let named = ENTRIES.iter().flat_map(|entry| {
         let words = entry.usual(at).into_iter();

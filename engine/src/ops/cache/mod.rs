@@ -22,7 +22,7 @@ pub(crate) fn scaled(x: Tensor, scales: &[f32], short: ScaleType) -> Tensor {
     Tensor::new(x.shape(), data)
 }
 
-/// Returns the codes of an FP8 cache whose quotients and decoded values have these types.
+/// Returns the codes of an FP8 cache for these types of quotients and decoded values.
 fn scaled_codes(quotients: ScaleType, values: ScaleType) -> ActivationCodes {
     let (group, codes) = (CodeGroup::Matrix, ActivationCodeType::F8E4m3);
     ActivationCodes { group, codes, quotients, values: Some(values), ..ActivationCodes::default() }

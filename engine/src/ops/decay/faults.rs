@@ -1,5 +1,5 @@
-//! Changes of the decay of linear attention: none, the wrong sign, without its bias, or rates read as logarithms or the
-//! reverse.
+//! Faults in the decay of linear attention: no decay, the wrong sign, no bias, or rates that are confused with
+//! their logarithms.
 
 use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;

@@ -11,14 +11,14 @@ use crate::tensor::Tensor;
 pub struct DecayRates {
     /// `A_log` of each head, or `-exp(A_log)`: `[H]`.
     pub(crate) rates: Vec<f32>,
-    /// True if `rates` are `A_log`, as in Hugging Face files; false if they are `-exp(A_log)`, as in GGUF files.
+    /// True if `rates` are `A_log`, as in Hugging Face files. False if they are `-exp(A_log)`, as in GGUF files.
     pub(crate) are_logarithms: bool,
     /// `[H]`
     pub(crate) bias: Vec<f32>,
 }
 
 impl DecayRates {
-    /// Computes the logarithms of the decay in `f32`, with this form of softplus.
+    /// Computes the logarithms of the decay in `f32`, with the given form of softplus.
     pub(crate) fn of(&self, a: &Tensor, softplus: fn(f32) -> f32) -> Tensor {
         let heads = self.bias.len();
         let rates: Vec<f32> = match self.are_logarithms {

@@ -29,7 +29,7 @@ pub struct DeltaTokens {
     pub(crate) v: Tensor,
     /// Logarithms of the decay, `[T, H]`.
     pub(crate) decay: Tensor,
-    /// Fractions β by which the state's values move towards the tokens' values, `[T, H]`.
+    /// Fraction β by which each token moves the state's value towards its own value, `[T, H]`.
     pub(crate) beta: Tensor,
 }
 

@@ -91,8 +91,9 @@ impl Operation for ExpertWeights {
 }
 
 impl ExpertWeights {
-    /// Returns the distance of the largest logit, which engines subtract in their softmax, from the largest of the chosen
-    /// experts. A correction bias or groups may skip the expert with the largest logit.
+    /// Returns the difference between the largest logit of all experts and the largest logit of the chosen ones.
+    /// Engines subtract the largest logit in their softmax. A correction bias or expert groups may exclude the expert
+    /// that has it.
     fn skipped(&self, logits: &[f64], chosen: impl Iterator<Item = usize>) -> f64 {
         let may_skip = !self.routing.bias.is_empty() || self.routing.groups.is_some();
         if !may_skip || self.routing.is_of_chosen {
@@ -104,7 +105,7 @@ impl ExpertWeights {
     }
 }
 
-/// Weights of engines that use the biased scores of the choice as weights: `[T, k]` to `[T, k]`.
+/// Routing weights of engines that wrongly use the biased scores as weights: `[T, k]` to `[T, k]`.
 pub(crate) struct BiasedWeights {
     /// Scores of the chosen experts, `[T, k]`.
     pub(crate) scores: Tensor,
@@ -147,7 +148,7 @@ impl Operation for BiasedWeights {
     }
 }
 
-/// Multiplies a weight by the scaling factor of the routing. `used` terms were added in its divisor.
+/// Multiplies a weight by the scaling factor of the routing. `used` is the number of terms in the weight's divisor.
 fn scaled(weight: ExactValue, scale: f64, used: usize) -> ExactValue {
     let weight = weight.through(weight.value * scale, scale);
     let size = U * weight.value.abs();
@@ -179,7 +180,7 @@ impl ExpertRouting {
         values.into_iter().map(divided).collect()
     }
 
-    /// Returns the divisor of the weights: their sum and the added number.
+    /// Returns the divisor of the weights: their sum plus a constant.
     fn sum(&self, values: &[ExactValue], profile: &Profile) -> ExactValue {
         let (added, short) = (f64::from(self.added), profile.results);
         let terms = ExactValue {
@@ -243,8 +244,8 @@ impl Operation for ExpertScores {
     }
 }
 
-/// Choice of experts: `[T, E]` to `[T, k]`. Scores that differ by less than their errors are ties, which
-/// the verdict decides.
+/// Choice of experts: `[T, E]` to `[T, k]`. Scores that differ by less than their errors are ties, which the
+/// verdict handles.
 pub(crate) struct ExpertChoice {
     /// `[T, E]`
     pub(crate) scores: Tensor,

@@ -143,7 +143,7 @@ fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Returns the function of this name.
+/// Returns the score function with this name.
 fn score_function(word: &str) -> Option<ScoreFunction> {
     match word {
         "softmax" => Some(ScoreFunction::Softmax),
@@ -152,7 +152,7 @@ fn score_function(word: &str) -> Option<ScoreFunction> {
     }
 }
 
-/// Computes the scores of the choice in another way.
+/// Computes the scores by which experts are chosen with a known mistake.
 fn scored(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ExpertScores { logits, routing } = at.stage()?;
     let by = |routing: ExpertRouting| Some(at.n.expert_scores(logits, &routing));
@@ -168,7 +168,7 @@ fn scored(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Chooses experts from other groups.
+/// Chooses experts from wrong groups.
 fn grouped(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ExpertChoice { scores, routing } = at.stage()?;
     let groups = routing.groups?;
@@ -181,7 +181,7 @@ fn grouped(at: &SiteContext, word: &str) -> Option<Tensor> {
     Some(at.n.choose(scores, &ExpertRouting { groups, ..routing.clone() }))
 }
 
-/// Keeps only the likeliest chosen experts and gives the others weight 0, as if each token chose fewer experts.
+/// Gives weight 0 to all chosen experts except the likeliest, as if each token chose fewer experts.
 fn with_fewer(at: &SiteContext, count: f64) -> Option<Tensor> {
     let ExpertWeights { logits, chosen, routing } = at.stage()?;
     let (used, is_whole) = (count as usize, count.fract() == 0.0);
@@ -207,7 +207,7 @@ fn with(at: &SiteContext, w: &[Matrix]) -> Option<Tensor> {
     fits.then(|| at.n.routed(x, w, chosen))
 }
 
-/// Returns the expert that replaces each expert.
+/// Returns, for each expert, the expert that replaces it.
 fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
     let all = 0..experts;
     match word {
@@ -222,14 +222,14 @@ fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// Returns the order of expert parallelism on two devices without the second one's offset.
+/// Returns the order of experts if two devices share them and the second device omits its offset.
 fn first_half(experts: usize) -> Option<Vec<usize>> {
     let half = (experts > 2 && experts.is_multiple_of(2)).then_some(experts / 2)?;
     Some((0..experts).map(|expert| expert % half).collect())
 }
 
 /// Finds, for each chosen expert, the expert whose matrix gives its first outputs. Experts that no token chose keep
-/// their matrix.
+/// their own matrix.
 fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     const OUTPUTS: usize = 16;
     let Some(ExpertProducts { x, w, chosen }) = at.stage() else { return Vec::new() };

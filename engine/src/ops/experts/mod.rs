@@ -2,7 +2,7 @@
 //! their outputs.
 //!
 //! T = tokens, E = experts, k = experts that each token chooses. A token's experts are in ascending index order,
-//! whatever order an engine finds them in, so that engines can be compared.
+//! regardless of the engine's own order, so that engines can be compared.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -19,26 +19,27 @@ pub struct ExpertRouting {
     pub(crate) precision: RouterPrecision,
     /// Function of the logits that gives each expert's score.
     pub(crate) function: ScoreFunction,
-    /// Correction bias of each expert, `[E]`, which only the choice adds to the scores; empty without one.
+    /// Correction bias of each expert, `[E]`. It is added to the scores only for the choice. Empty without one.
     pub(crate) bias: Vec<f32>,
     /// Groups of experts, if a token may choose from some groups only.
     pub(crate) groups: Option<ExpertGroups>,
-    /// Factor of the weights after they are divided by their sum.
+    /// Factor of the weights, applied after they are divided by their sum.
     pub(crate) scale: f32,
-    /// Further factor of each expert's weight, `[E]`; empty without such factors.
+    /// Additional factor of each expert's weight, `[E]`. Empty without such factors.
     pub(crate) scales: Vec<f32>,
-    /// Number that is added to the sum before weights are divided by it.
+    /// Constant that is added to the sum of weights before the weights are divided by it.
     pub(crate) added: f32,
     /// True if the weights are divided by their sum.
     pub(crate) is_normalised: bool,
-    /// True if experts are chosen by their logits, and the function reads the logits of the chosen ones alone. Softmax
-    /// then differs only in roundings from weights of all experts, divided by the sum of the chosen ones.
+    /// True if experts are chosen by their logits, and the score function reads only the logits of the chosen experts.
+    /// For softmax, the result then differs only by rounding from the weights of all experts divided by the sum of the
+    /// chosen ones.
     pub(crate) is_of_chosen: bool,
     /// True if the architecture's authors round the weights to the type of activations.
     pub(crate) is_rounded: bool,
-    /// True if they round the weighted sum only, not its products and partial sums.
+    /// True if the architecture's authors round only the weighted sum, not its products and partial sums.
     pub(crate) mixes_whole: bool,
-    /// True if they round scores, before the bias is added, and the sum of the weights, too.
+    /// True if the architecture's authors also round the scores, before the bias is added, and the sum of the weights.
     pub(crate) rounds_scores: bool,
 }
 
@@ -69,7 +70,7 @@ pub struct ExpertGroups {
     pub count: usize,
     /// Number of groups that a token chooses from.
     pub used: usize,
-    /// Number of a group's largest scores that are added to the group's score.
+    /// Number of a group's largest scores whose sum is the group's score.
     pub summed: usize,
 }
 
@@ -91,7 +92,7 @@ impl ExpertGroups {
         chosen
     }
 
-    /// Replaces the scores of all other groups' experts by negative infinity.
+    /// Replaces the scores of experts in all other groups by negative infinity.
     fn masked(&self, scores: &[f32]) -> Vec<f32> {
         let (chosen, size) = (self.chosen(scores), (scores.len() / self.count).max(1));
         let masked = |(expert, &score): (usize, &f32)| match chosen.get(expert / size) {
@@ -103,13 +104,13 @@ impl ExpertGroups {
 }
 
 impl ExpertRouting {
-    /// Returns true if the choice reads other scores than the softmax of the logits.
+    /// Returns true if experts are not chosen by the plain softmax of the logits.
     pub(crate) fn has_scores(&self) -> bool {
         let is_of_all = !self.is_of_chosen && self.function != ScoreFunction::Softmax;
         is_of_all || !self.bias.is_empty() || self.groups.is_some()
     }
 
-    /// Returns true if experts are chosen by their logits, because only the chosen ones get scores.
+    /// Returns true if experts are chosen by their logits, because only the chosen experts get scores.
     pub(crate) fn chooses_by_logits(&self) -> bool {
         self.is_of_chosen && self.function == ScoreFunction::Sigmoid
     }
@@ -131,7 +132,7 @@ impl ExpertRouting {
         if self.scale == 1.0 { weights } else { weights.map(|weight| weight * self.scale) }
     }
 
-    /// Multiplies weights by the factors of their experts: `[T, k]` twice, to `[T, k]`.
+    /// Multiplies weights by the factors of their experts. Both are `[T, k]`, and so is the result.
     pub(crate) fn scaled_each(&self, weights: Tensor, chosen: &Tensor) -> Tensor {
         if self.scales.is_empty() {
             return weights;
@@ -148,7 +149,7 @@ impl ExpertRouting {
 pub(crate) enum ExpertOrder {
     /// Order of the experts' indices.
     Numbers,
-    /// Largest score in the choice of experts first; equal scores by ascending index.
+    /// Order of the scores by which experts are chosen, largest first; equal scores by ascending index.
     Scores,
 }
 
@@ -188,7 +189,7 @@ pub(crate) fn of_chosen(scores: &Tensor, chosen: &Tensor) -> Tensor {
     Tensor::new(chosen.shape(), (0..chosen.rows()).flat_map(of_token).collect())
 }
 
-/// Divides each row by its `sum`.
+/// Divides each row by its sum, which `sum` computes.
 pub(crate) fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
     let (shape, width) = (weights.shape().to_vec(), weights.row_len());
     let mut data = weights.into_data();
@@ -208,8 +209,8 @@ pub(crate) fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     entries.chunk_by(|one, other| one.0 == other.0).map(of_expert).collect()
 }
 
-/// Applies the chosen experts to each token: `[T, d]`, or `[T, k, d]` with an input for each expert, to `[T, k,
-/// outputs]`. `product` multiplies rows by the matrix of an expert.
+/// Applies the chosen experts to each token. The input is `[T, d]`, or `[T, k, d]` with one input per expert; the
+/// result is `[T, k, outputs]`. `product` multiplies rows by the matrix of an expert.
 pub(crate) fn routed(
     x: &Tensor,
     chosen: &Tensor,
@@ -230,7 +231,7 @@ pub(crate) fn routed(
     Tensor::new(&[tokens, used, outputs], data)
 }
 
-/// Returns the row of `x` for each entry of `[T, k]`: the entry's own row, or its token's row.
+/// Returns the row of `x` that each entry of `[T, k]` reads: a row of its own, or its token's row.
 pub(crate) fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
     let per_row = if x.shape().len() == 3 { 1 } else { used };
     move |entry| entry / per_row

@@ -6,9 +6,9 @@ use crate::tensor::Tensor;
 
 /// `gate · x`: `[T, n · C]` and `[T, C]` to `[T, C]`.
 pub(crate) struct GatedProduct {
-    /// Projection that has the gate as one of its parts, `[T, n · C]`.
+    /// Projection that contains the gate as one of its parts, `[T, n · C]`.
     pub(crate) projected: Tensor,
-    /// Number of the gate's part.
+    /// Index of the part of a row that contains the gate.
     pub(crate) part: usize,
     /// Value that the gate multiplies, `[T, C]`.
     pub(crate) x: Tensor,

@@ -1,4 +1,4 @@
-//! Changes of a gate: missing, with an activation, or another part of its projection.
+//! Faults in a gate: the gate is missing, has an activation, or is another part of its projection.
 
 use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
@@ -15,8 +15,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Computes a product with a changed gate. The projection's parts are the gate before the convolution, the gate after it,
-/// and the input.
+/// Computes a product with a changed gate. The parts of the projection are the gate before the convolution, the
+/// gate after it, and the input.
 fn by_word(at: &SiteContext, word: &str) -> Option<Tensor> {
     let GatedProduct { projected, part, x } = at.stage()?;
     let (all, width) = (projected.row_len(), x.row_len());

@@ -1,5 +1,5 @@
-//! Product of a value and a gate, `gate · x`, elementwise. The gate is a part of a projection that also computes other
-//! values: `[T, n · C]` and `[T, C]` to `[T, C]`, as in LFM2's convolution (Liquid AI, 2025).
+//! Product of a value and a gate, `gate · x`, elementwise. The gate is one part of a projection that also computes
+//! other values: `[T, n · C]` and `[T, C]` to `[T, C]`, as in LFM2's convolution (Liquid AI, 2025).
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -7,7 +7,7 @@ pub(crate) mod faults;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Multiplies `x`, `[T, C]`, by the C columns number `part` of `projected`, `[T, n · C]`. `round` is applied to each
+/// Multiplies `x`, `[T, C]`, by part number `part` of `projected`, `[T, n · C]`. `round` is applied to each
 /// product.
 pub(crate) fn gated(
     projected: &Tensor,

@@ -1,4 +1,5 @@
-//! Changes of the L2 norm of queries and keys: missing, the mean of squares in place of their sum, and another epsilon.
+//! Faults in the L2 norm of queries and keys: no norm, the mean of squares in place of their sum, or another
+//! epsilon.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
@@ -56,7 +57,7 @@ fn with(at: &SiteContext, change: impl Fn(L2Norm) -> Option<L2Norm>) -> Option<T
     Some(at.n.l2_norm(x, change(*norm)?))
 }
 
-/// Computes RMSNorm without a weight: the norm times the root of the row's length.
+/// Computes RMSNorm without a weight, which equals the L2 norm times the root of the row's length.
 fn of_means(at: &SiteContext) -> Option<Tensor> {
     let L2Normalisation { x, norm } = at.stage()?;
     let root = (norm.width as f64).sqrt();

@@ -14,7 +14,7 @@ pub struct L2Norm {
     pub(crate) width: usize,
     /// Epsilon.
     pub(crate) eps: f32,
-    /// True if epsilon is the smallest divisor; false if it is added to the sum of squares.
+    /// True if epsilon is a lower limit of the divisor. False if epsilon is added to the sum of squares.
     pub(crate) is_least: bool,
 }
 

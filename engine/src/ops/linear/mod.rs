@@ -33,13 +33,13 @@ impl<'w> DecodedRows<'w> {
         Self { w, rounded_to }
     }
 
-    /// Returns a row without a copy, if it is stored as `f32`.
+    /// Returns a row without copying it, if it is stored as `f32`.
     fn stored(&self, index: usize) -> Option<&[f32]> {
         let is_stored = self.w.dtype == DType::F32 && self.is_as_stored();
         is_stored.then(|| <[f32]>::ref_from_bytes(self.w.row(index)).ok()).flatten()
     }
 
-    /// Returns true if weights are the stored numbers, neither scaled nor rounded.
+    /// Returns true if weights are the stored numbers, without a scale and without rounding.
     fn is_as_stored(&self) -> bool {
         self.w.dtype == self.rounded_to && self.w.scale() == 1.0
     }

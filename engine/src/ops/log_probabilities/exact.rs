@@ -67,10 +67,11 @@ impl LogProbabilities {
 /// log Σ exp z, with its sensitivity to errors of z.
 struct LogSum {
     value: f64,
-    /// Σ p·sigma and Σ p·radius: the error of the logarithm if all logit errors have the same sign.
+    /// Sum of the logits' errors, weighted by probability: Σ p·sigma and Σ p·radius. This is the error of the logarithm
+    /// if all logit errors have the same sign.
     sigma: f64,
     radius: f64,
-    /// Factor for the curvature of the exponential: e^(2r) of the largest error bound.
+    /// Factor for the curvature of the exponential: e^(2r), where r is the largest error bound.
     bend: f64,
     /// The engine's own rounding error in the sum.
     own: ExactValue,

@@ -57,8 +57,8 @@ fn made(at: &SiteContext, op: &LogProbabilities, picks: Picks) -> Option<Tensor>
     Some(at.n.log_probabilities(&op.logits, &picks, op.temperature))
 }
 
-/// Computes another function of the probability, or the token's log-probability by the next row of logits (late) or
-/// the previous one (early).
+/// Computes another function of the probability, or the token's log-probability from the next row of logits (late)
+/// or the previous one (early).
 fn otherwise(at: &SiteContext, word: &str) -> Option<Tensor> {
     match word {
         "log10" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_10, 0.0)),
@@ -76,8 +76,8 @@ fn otherwise(at: &SiteContext, word: &str) -> Option<Tensor> {
     made(at, op, Picks { rows: (0..rows).map(|row| (row + by) % rows).collect(), ..op.picks.clone() })
 }
 
-/// Computes the log-probabilities of other tokens: of the row's own token by its own logits, or of another row, as in
-/// a list that is shifted by one.
+/// Computes the log-probabilities of other tokens: of the token that the row itself reads, or of the tokens of a
+/// neighbouring row, as in a list that is shifted by one.
 fn of_other_tokens(at: &SiteContext, word: &str) -> Option<Tensor> {
     let op = at.stage::<LogProbabilities>()?;
     let Picks { ids, rows, before, .. } = &op.picks;
@@ -100,7 +100,8 @@ fn of_other_tokens(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Finds the nearest temperature by search: with one token per row, a linear fit is impossible.
+/// Finds the temperature nearest to the dump's values by search. With one token per row, a linear fit is not
+/// possible.
 fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(op) = at.stage::<LogProbabilities>() else { return Vec::new() };
     // With one or two values, some temperature always fits.

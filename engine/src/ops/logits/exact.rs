@@ -18,7 +18,7 @@ impl Operation for LastRow {
         wanted.iter().map(|&flat| ExactValue::sure(last[flat].into())).collect()
     }
 
-    /// Returns `F32`, since the values were rounded before.
+    /// Returns `F32`, which adds no rounding, since the values were already rounded.
     fn results(&self, _: &Profile) -> Float {
         Float::F32
     }

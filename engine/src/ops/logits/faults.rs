@@ -64,7 +64,8 @@ fn product<'b>(at: &'b SiteContext) -> Option<(&'b Tensor, &'b Matrix, Option<&'
     }
 }
 
-/// Returns the row that a value selects. `None` if the row does not exist or is the last one, which is the model's own.
+/// Returns the row that a value selects. `None` if there is no such row, or if it is the last row, which the model
+/// selects.
 fn index(at: &SiteContext, value: &ChangeValue) -> Option<usize> {
     let rows = rows(at);
     let index = match value {
@@ -84,7 +85,7 @@ fn row(at: &SiteContext, index: usize) -> Option<Tensor> {
     Some(at.n.linear_of_pass(&at.row(x, index, x.row_len()), w, bias, x.rows()))
 }
 
-/// Finds the nearest other row.
+/// Finds the row of logits, other than the last, that is nearest to the engine's.
 fn read_row(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(LastRow { logits }) = at.stage() else { return Vec::new() };
     let off = |index: &usize| {
@@ -100,8 +101,8 @@ fn read_row(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     }
 }
 
-/// Estimates the temperature: the logarithms of probabilities have the slope 1/temperature over the logits. Likely
-/// tokens weigh most.
+/// Estimates the temperature. The logarithms of probabilities are linear in the logits, with the slope
+/// 1/temperature. Likely tokens have the largest weight.
 fn read_temperature(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Probabilities { logits, .. }) = at.stage() else { return Vec::new() };
     if theirs.iter().any(|&p| p < 0.0) {

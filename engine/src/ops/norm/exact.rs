@@ -180,13 +180,13 @@ impl RmsNormalisation {
     }
 }
 
-/// Divisor of a row.
+/// Divisor of a row: √(mean square + eps), stored as its inverse.
 struct Mean {
     /// 1 / √(mean square + eps)
     inverse: f64,
     /// Relative loss of small squares that are added to large ones.
     lost: f64,
-    /// Relative uncertainty of the row.
+    /// Relative error of the divisor that uncertain values of the row cause.
     inherited: f64,
 }
 

@@ -16,7 +16,7 @@ pub struct RmsNorm {
     pub weight: Vec<f32>,
     /// Epsilon, added to the mean square.
     pub eps: f32,
-    /// Gain in terms of the weight: the weight itself, or 1 + weight.
+    /// Relation between the gain and the stored weight: the weight itself, or 1 + weight.
     pub gain: Gain,
     /// Number of parts of a row, each with a mean square of its own: 1, or the groups of heads of Mamba-2.
     pub groups: usize,
@@ -31,7 +31,7 @@ pub enum Gain {
     WeightFirst,
     /// 1 + weight, as in Gemma's own files. (GGUF files contain the sum.)
     OnePlusWeight,
-    /// 2 + weight: a known mistake, if the file already contains the sum of [`Self::OnePlusWeight`].
+    /// 2 + weight: a known mistake, made if the file already contains 1 + weight and the engine adds 1 again.
     TwoPlusWeight,
 }
 
@@ -48,7 +48,7 @@ impl RmsNorm {
 }
 
 impl Gain {
-    /// Returns the factor that a weight stands for.
+    /// Returns the gain for a stored weight.
     pub(crate) fn of(self, weight: f32) -> f32 {
         match self {
             Gain::Weight | Gain::WeightFirst => weight,

@@ -58,7 +58,8 @@ impl Operation for Rotary {
 }
 
 impl Rotary {
-    /// Returns, for each rotated value of a head, its pair and true if it is the pair's second value.
+    /// Returns, for each rotated value of a head, the index of its pair, and true if it is the second value of the
+    /// pair.
     fn places(&self) -> Vec<(usize, bool)> {
         let (turned, pairing) = (self.rope.width, self.rope.pairing);
         let mut of = vec![(0, false); turned];
@@ -124,7 +125,7 @@ struct PairRotation {
     frequency: f64,
     /// Number of roundings of an angle.
     steps: f64,
-    /// Factor of cosines and sines, and its number of roundings.
+    /// Factor of cosines and sines, and number of roundings in computing and applying it.
     magnitude: (f64, f64),
 }
 

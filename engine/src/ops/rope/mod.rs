@@ -53,7 +53,7 @@ pub enum RopeScaling {
     /// Llama 3.1's scaling: low frequencies are divided by `factor`, high ones kept, and frequencies between
     /// interpolated.
     Llama3 {
-        /// Divisor of low frequencies.
+        /// Divisor of the low frequencies of RoPE.
         factor: f32,
         /// Wavelengths above `original_context / low_freq_factor` are low frequencies.
         low_freq_factor: f32,
@@ -67,14 +67,14 @@ pub enum RopeScaling {
     Long {
         /// Divisors of the frequencies in passes that end within the original context.
         short: Vec<f32>,
-        /// Divisors of the frequencies in passes that end beyond it.
+        /// Divisors of the frequencies in passes that end beyond the original context.
         long: Vec<f32>,
         /// Original context: number of positions of the first training.
         original_context: usize,
         /// Factor of cosines and sines.
         magnitude: f32,
     },
-    /// LongRoPE's factors of one pass.
+    /// LongRoPE with the factors of one pass.
     Stretched {
         /// Divisor of each pair's frequency.
         factors: Vec<f32>,
@@ -167,7 +167,7 @@ impl Rope {
         }
     }
 
-    /// Returns the factor of cosines and sines, and the number of roundings that it and its product take.
+    /// Returns the factor of cosines and sines, and the number of roundings in computing and applying it.
     pub(crate) fn exact_magnitude(&self) -> (f64, f64) {
         match &self.scaling {
             RopeScaling::Yarn(yarn) => (yarn.exact_magnitude(), yarn.magnitude_roundings()),
@@ -176,7 +176,7 @@ impl Rope {
         }
     }
 
-    /// Returns the relative error of a pair's angle that YaRN's mixing causes, in roundings of the scaled angle.
+    /// Returns the relative error that YaRN's mixing causes in a pair's angle, in roundings of the scaled angle.
     pub(crate) fn mixing_steps(&self, pair: usize) -> f64 {
         match &self.scaling {
             RopeScaling::Yarn(yarn) => yarn.mixing_steps(self.theta, self.width, pair),
@@ -184,7 +184,8 @@ impl Rope {
         }
     }
 
-    /// Returns the longest sequence for LongRoPE's short factors, if the long factors differ.
+    /// Returns the length of the longest sequence that uses LongRoPE's short factors. `None` if the long factors are
+    /// the same.
     pub(crate) fn long_beyond(&self) -> Option<usize> {
         match &self.scaling {
             RopeScaling::Long { short, long, original_context, .. } => {
@@ -194,7 +195,7 @@ impl Rope {
         }
     }
 
-    /// Returns the rotation of a sequence of that length.
+    /// Returns the rotation for a sequence of this length.
     pub fn within(&self, length: usize) -> Self {
         match &self.scaling {
             RopeScaling::Long { short, long, original_context, magnitude } => {

@@ -12,7 +12,7 @@ const BETA_SLOW: f32 = 1.0;
 /// YaRN's settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// Divisor of low frequencies, 1 or more.
+    /// Divisor of RoPE's low frequencies, 1 or more.
     pub factor: f32,
     /// Original context: number of positions of the first training.
     pub(crate) original_context: f32,
@@ -26,16 +26,16 @@ pub struct Yarn {
     pub(crate) magnitude: YarnMagnitude,
 }
 
-/// YaRN's factor of cosines and sines, as files state it.
+/// YaRN's factor of cosines and sines, in the form that files state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct YarnMagnitude {
     /// The factor, if the file states it.
     pub(crate) stated: Option<f32>,
-    /// Weight of the logarithm in `1 + 0.1 · weight · ln factor`, for a file that does not state the factor.
+    /// Weight of the logarithm in `1 + 0.1 · weight · ln factor`. Used if the file does not state the factor.
     pub(crate) mscale: f32,
-    /// The same weight in a divisor of that number; 0 for no divisor.
+    /// Weight of the logarithm in a second such expression, by which the first one is divided. 0 for no divisor.
     pub(crate) mscale_all_dim: f32,
-    /// A further factor.
+    /// Number by which the magnitude is multiplied in addition.
     pub(crate) times: f32,
 }
 
@@ -98,8 +98,8 @@ impl Yarn {
         self.exact_magnitude() as f32
     }
 
-    /// Returns the factor of cosines and sines as llama.cpp computes it. The context divides by the factor that the
-    /// kernel multiplies with, whose sum the compiler fuses.
+    /// Returns the factor of cosines and sines as llama.cpp computes it. llama.cpp's context divides by the factor that
+    /// its kernel multiplies by; the compiler fuses the sum in that factor.
     pub(crate) fn ggml_magnitude(&self) -> f32 {
         let freq_scale = 1.0 / self.factor;
         let log = (1.0 / freq_scale).ln();
@@ -112,8 +112,8 @@ impl Yarn {
         }
     }
 
-    /// Returns the number of roundings of the factor of cosines and sines and its product. Engines may compute a factor
-    /// that is not stated from logarithms in `f32`, also one that is 1.
+    /// Returns the number of roundings in the factor of cosines and sines and in the product with it. If the factor is
+    /// not stated, engines may compute it from logarithms in `f32`, even if it is 1.
     pub(crate) fn magnitude_roundings(&self) -> f64 {
         match self.magnitude.stated {
             None => 8.0,
@@ -135,13 +135,13 @@ impl Yarn {
         if low == high { [low, high + 0.001] } else { [low, high] }
     }
 
-    /// Returns true if the ramp rises. If it does not, engines compute different frequencies.
+    /// Returns true if the ramp rises from its first to its last pair. Otherwise engines compute different frequencies.
     pub(crate) fn has_ramp(&self, theta: f32, width: usize) -> bool {
         let [low, high] = self.ramp(theta, width);
         low < high
     }
 
-    /// Returns a pair's place on the ramp: 0 at its first pair, 1 at its last.
+    /// Returns the position of a pair on the ramp: 0 at the ramp's first pair, 1 at its last.
     fn place(&self, theta: f32, width: usize, pair: usize) -> f64 {
         let [low, high] = self.ramp(theta, width);
         (pair as f64 - low) / (high - low)

@@ -8,7 +8,8 @@ use crate::exact::{ExactValue, Operation, Profile};
 use crate::ops::row_factor::{QueryTemperature, repeats};
 use crate::tensor::Tensor;
 
-/// Number of roundings in a temperature: two of the logarithm, one each of its argument, a product and a sum.
+/// Number of roundings in a temperature: two in the logarithm, and one each in its argument, the product and the
+/// sum.
 const ROUNDINGS: f64 = 5.0;
 
 /// Multiplies each row by its factors.
@@ -17,7 +18,7 @@ pub(crate) struct RowProduct {
     pub(crate) x: Tensor,
     /// `[T]`, or `[T, k]` for several products of each row
     pub(crate) factors: Tensor,
-    /// Temperature and positions that the factors are computed from; `None` for other factors.
+    /// Settings and positions from which the factors are computed, if they are temperatures; `None` for other factors.
     pub(crate) temperature: Option<(QueryTemperature, Range<usize>)>,
 }
 

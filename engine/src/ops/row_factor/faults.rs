@@ -25,7 +25,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Multiplies queries by other temperatures.
+/// Multiplies queries by wrong temperatures.
 fn tempered(at: &SiteContext, word: &str) -> Option<Tensor> {
     let RowProduct { x, temperature, .. } = at.stage()?;
     let (temperature, positions) = temperature.as_ref()?;
@@ -42,7 +42,7 @@ fn tempered(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Multiplies the inputs of experts by other weights.
+/// Multiplies the inputs of experts by wrong weights.
 fn weighed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let RowProduct { x, factors, .. } = at.stage()?;
     match word {

@@ -18,7 +18,7 @@ pub struct QueryTemperature {
     pub floor: usize,
     /// Factor of the logarithm.
     pub scale: f32,
-    /// Number that is added to positions.
+    /// Number that is added to a position before the logarithm.
     pub(crate) offset: usize,
     /// True if the architecture's authors round temperatures to the type of activations.
     pub(crate) is_rounded: bool,

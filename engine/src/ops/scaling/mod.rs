@@ -1,6 +1,6 @@
 //! Scaling: `x · c` or `x / c`, elementwise, with a constant factor as an architecture's authors write it.
 //!
-//! The mistakes here concern layers' factors. Those of other factors belong to the operation whose result they scale.
+//! `faults` covers the factors of layers. Faults in other factors belong to the operation whose result is scaled.
 
 pub(crate) mod exact;
 pub(crate) mod faults;
@@ -8,7 +8,7 @@ pub(crate) mod faults;
 /// A factor, and how it is rounded if activations have a short type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Multiplier {
-    /// A tensor element, rounded to the activation type, such as Gemma's factor of embeddings.
+    /// A tensor element, which is rounded to the activation type, such as Gemma's factor of embeddings.
     Element(f32),
     /// A constant of the program, always `f32`.
     Number(f32),

@@ -1,4 +1,4 @@
-//! Changes of a mixture's shared expert: without the expert, or without its weight.
+//! Faults in a mixture's shared expert: the expert is missing, or its weight is.
 
 use crate::change::{CatalogueEntry, CauseKind};
 use crate::checkpoint::Point;

@@ -55,8 +55,8 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Computes a pass with a wrong cache. The cache has the `kernel - 1` inputs before the pass; the wrong one has zeros,
-/// lacks the latest input, or has the inputs in reverse order.
+/// Computes a pass with a wrong cache of the `kernel - 1` inputs before the pass: with zeros, without the latest
+/// input, or with the inputs in reverse order.
 fn with_kept(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Convolution { x, conv } = at.stage()?;
     let (kept, channels, zero) = (conv.kernel - 1, x.row_len(), Tensor::new(&[1], vec![0.0]));

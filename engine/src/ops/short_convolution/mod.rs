@@ -22,7 +22,7 @@ pub struct ShortConvolution {
 }
 
 impl ShortConvolution {
-    /// Takes these channels, in this order.
+    /// Returns the convolution of some channels, in the given order.
     pub(crate) fn gathered(&self, channels: &[usize]) -> Self {
         let kernel = self.kernel;
         let weight = channels.iter().flat_map(|channel| &self.weight[channel * kernel..][..kernel]);

@@ -8,8 +8,8 @@ use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::sparse_gate::GateSparsity;
 use crate::tensor::Tensor;
 
-/// Largest relative error of a library's normal quantile, in halves of a unit in the last place: the constant of llama.cpp is two
-/// units below torch's value.
+/// Largest relative error of a library's normal quantile, in half units in the last place: llama.cpp's constant is
+/// two units below torch's value.
 const QUANTILE: f64 = 4.0;
 
 /// Sparse gate along the last axis.
@@ -40,7 +40,7 @@ impl Operation for SparseGating {
         vec![&self.gate]
     }
 
-    /// All values of a row share the error of the threshold.
+    /// Returns how many values share an error: all values of a row share the error of the threshold.
     fn dependence(&self) -> f64 {
         self.gate.row_len() as f64
     }
@@ -74,7 +74,7 @@ fn sum(a: ExactValue, b: ExactValue) -> ExactValue {
         .moved(K * U * value.abs(), U * value.abs())
 }
 
-/// Evaluates the part of a value above a threshold. A value that is certainly below has none.
+/// Evaluates the part of a value that is above a threshold. It is zero for a value that is certainly below.
 fn above(x: ExactValue, threshold: ExactValue) -> ExactValue {
     let rest = sum(x, ExactValue { value: -threshold.value, ..threshold });
     match rest.value + rest.radius <= 0.0 {

@@ -1,4 +1,5 @@
-//! Changes of a sparse gate: missing, another deviation, and values above the threshold that keep their size.
+//! Faults in a sparse gate: no gate, another standard deviation, or values above the threshold that are not
+//! reduced.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, rounded_to};
 use crate::checkpoint::Point;
@@ -37,8 +38,9 @@ fn share(quantile: f64) -> f64 {
     (1.0 + libm::erf(quantile * std::f64::consts::FRAC_1_SQRT_2)) / 2.0
 }
 
-/// Estimates the share of zeros from the thresholds of all rows, rounded to three and to two digits, as configurations
-/// state it. Reads a row's threshold from the smallest value above it, which has the smallest rounding error.
+/// Estimates the share of zeros from the thresholds of all rows, rounded to three and to two digits, as
+/// configurations state it. A row's threshold is estimated from the smallest value above it, which has the smallest
+/// rounding error.
 fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(SparseGating { gate, sparsity }) = at.stage() else { return Vec::new() };
     let width = gate.row_len();

@@ -1,18 +1,18 @@
-//! Sparse gate: the part of each value of a row above a threshold, `max(x - (mean + quantile · deviation), 0)`. For normally
-//! distributed values, the quantile of a probability p leaves the share 1 - p. `[T, F]` to `[T, F]`. Source: Gemma 3n
-//! (Google, 2025).
+//! Sparse gate: keeps the part of each value that exceeds a threshold of the row,
+//! `max(x - (mean + quantile · deviation), 0)`. For normally distributed values, the quantile of a probability p
+//! leaves the share 1 - p. `[T, F]` to `[T, F]`. Source: Gemma 3n (Google, 2025).
 
 pub(crate) mod exact;
 pub(crate) mod faults;
 
 use crate::tensor::Tensor;
 
-/// Threshold of a sparse gate.
+/// Sparse gate: gate values below a threshold become zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateSparsity {
-    /// Number of standard deviations from the mean to the threshold.
+    /// Number of standard deviations by which the threshold exceeds the mean.
     pub(crate) quantile: f32,
-    /// True if the deviation is that of a sample, with a divisor of one less than the number of values, as in llama.cpp.
+    /// True for the standard deviation of a sample, which divides by the number of values minus one, as in llama.cpp.
     pub(crate) is_of_sample: bool,
 }
 
@@ -20,7 +20,8 @@ pub struct GateSparsity {
 const LLAMA_CPP_QUANTILE: f32 = 1.644_853_4;
 
 impl GateSparsity {
-    /// Returns the sparsity as llama.cpp computes it: a quantile of 0.95 is its constant, whatever the last digits in the file.
+    /// Returns the sparsity as llama.cpp computes it. A quantile of 0.95 becomes llama.cpp's constant, even if the last
+    /// digits in the file differ.
     pub(crate) fn in_llama_cpp(self) -> Self {
         let is_it = (self.quantile / LLAMA_CPP_QUANTILE - 1.0).abs() <= 4.0 * f32::EPSILON;
         Self { quantile: if is_it { LLAMA_CPP_QUANTILE } else { self.quantile }, ..self }

@@ -1,10 +1,11 @@
 //! Exact evaluation of Mamba-2's steps and recurrence.
 //!
-//! Engines add in several orders. The recurrent form adds the tokens' terms in the state, then the columns in the product
-//! with C. The chunked form adds columns in products of B and C, then tokens. The bounds hold for any order of the terms of
-//! all tokens and columns. A chunked engine adds exponents before their exponential, which loses digits.
+//! Engines add in several orders. The recurrent form adds the tokens' terms into the state, then the columns in the
+//! product with C. The chunked form adds columns in products of B and C, then tokens. The bounds hold for any order
+//! of the terms of all tokens and columns. A chunked engine adds exponents before it takes the exponential, which
+//! loses digits.
 //!
-//! Errors of decays add up linearly over tokens. Equal tokens have equal steps, so that each decay has the same rounding
+//! Errors of decays add up linearly over tokens, because equal tokens have equal steps and so the same rounding
 //! error. A bound that assumes independent errors would be too small for correct engines.
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ pub(crate) struct StepSizes {
 }
 
 impl StepSizes {
-    /// Applies the limits. If some engines do not apply them, both values are possible.
+    /// Applies the limits. If only some engines apply them, the result covers both values.
     fn limited(&self, step: ExactValue) -> ExactValue {
         let Some(limits) = self.rule.limits else { return step };
         let [least, most] = limits.range.map(f64::from);
@@ -77,7 +78,7 @@ pub(crate) struct Scan {
     pub(crate) before: Tensor,
     /// Sizes and weights.
     pub(crate) space: StateSpace,
-    /// True for single-token decode, which transformers computes with other code that rounds products to the type of
+    /// True for single-token decode. transformers computes it with other code, which rounds products to the type of
     /// activations.
     pub(crate) is_single: bool,
 }
@@ -102,7 +103,7 @@ struct ScanInputs<'s> {
 
 /// Row of the recurrent state after a token.
 struct StateRow {
-    /// Values with their systematic errors.
+    /// Values of the row, with their systematic errors.
     values: Vec<ExactValue>,
     /// Sums of the squares of the terms of each value.
     squares: Vec<f64>,
@@ -140,7 +141,7 @@ impl Scan {
         ScanInputs { x: of(&self.x), before: of(&self.before), steps, decays }
     }
 
-    /// Returns A of a head.
+    /// Returns the coefficient A of a head's recurrence.
     fn rate(&self, decay: f64, profile: &Profile) -> f64 {
         if self.space.is_log { -exp(profile.weights.round(decay)) } else { decay }
     }

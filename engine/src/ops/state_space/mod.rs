@@ -9,26 +9,26 @@ pub(crate) mod faults;
 use crate::parallel;
 use crate::tensor::Tensor;
 
-/// Bias and limits of step sizes.
+/// Bias of step sizes, and their limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepRule {
     /// `[H]`
     pub(crate) bias: Vec<f32>,
-    /// Limits, if there are any.
+    /// Limits of the step size Δ, if there are any.
     pub(crate) limits: Option<StepLimits>,
 }
 
-/// Limits of step sizes. Transformers does not apply them in single-token decode.
+/// Limits of step sizes. transformers does not apply them in single-token decode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLimits {
-    /// Least and largest step.
+    /// Smallest and largest step size Δ.
     pub(crate) range: [f32; 2],
     /// True if only transformers applies the limits.
     pub(crate) is_optional: bool,
 }
 
 impl StepRule {
-    /// Returns the step within the limits.
+    /// Returns the step size after the limits are applied.
     pub(crate) fn limited(&self, step: f32) -> f32 {
         // Not `clamp`, which panics for limits in the wrong order.
         self.limits.map_or(step, |StepLimits { range: [least, most], .. }| step.max(least).min(most))
@@ -133,8 +133,8 @@ impl StateSpace {
 }
 
 impl StateSpace {
-    /// Runs the recurrence over a single token as transformers does in single-token decode. Rounds Δ · B, its product with x,
-    /// the state as it is read, the product with C, D · x and the output. The state stays `f32`.
+    /// Runs the recurrence over a single token as transformers does in single-token decode. Rounds Δ · B, its product
+    /// with x, the state when it is read, the product with C, D · x and the output. The state itself stays `f32`.
     pub(crate) fn run_single(
         &self,
         x: &Tensor,
@@ -166,7 +166,7 @@ impl StateSpace {
     }
 }
 
-/// Number of partial sums of a product with C.
+/// Number of partial sums in a product with C.
 const SUMS: usize = 32;
 
 /// Updates a row of the state and multiplies it by C in ggml's order: 32 partial sums for groups of columns, added by

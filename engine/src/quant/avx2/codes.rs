@@ -52,7 +52,7 @@ pub(in crate::quant) fn six_bits(low: &[u8; 128], high: &[u8; 64]) -> Codes {
     })
 }
 
-/// Returns `VALUE` for each set bit: bit r of byte c belongs to value 32r + c.
+/// Returns `VALUE` for each set bit. Bit r of byte c belongs to value 32r + c.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn high_bits<const VALUE: i8>(bits: &[u8; 32]) -> Codes {
@@ -106,8 +106,8 @@ pub(in crate::quant) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
     _mm_sub_epi8(_mm_set_epi64x(high, low), _mm_set1_epi8(32))
 }
 
-/// Unpacks the scales of IQ4_XS, repeated for each 16 codes. Multiplying by a power of two moves a group's two bits to
-/// the upper end of 16 bits.
+/// Unpacks the scales of IQ4_XS, repeated for each 16 codes. The two upper bits of a scale are moved into place by
+/// multiplying 16-bit numbers by powers of two.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
@@ -122,7 +122,7 @@ pub(in crate::quant) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
     _mm_unpacklo_epi8(scales, scales)
 }
 
-/// Unpacks the codes of TQ1_0, 0 to 2: bytes are multiplied by powers of 3, and 3 · byte / 256 is the digit.
+/// Unpacks the codes of TQ1_0, 0 to 2. Each byte is multiplied by powers of 3; the digit is then 3 · byte / 256.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn tq1_0_codes(block: &tq1_0::BlockTq1_0) -> Codes {

@@ -1,4 +1,4 @@
-//! F32, F16 and BF16: twins of [`crate::quant::floats`].
+//! AVX2 version of [`crate::quant::floats`]: F32, F16 and BF16.
 
 use std::arch::x86_64::*;
 
@@ -81,7 +81,8 @@ fn batch_dot<const W: usize, const A: usize>(
     sum(lanes)
 }
 
-/// Sums four registers over all whole steps of 32 elements, and adds them; `widen` reads eight elements of `N` bytes.
+/// Sums products of whole steps of 32 elements in four registers, and adds the registers. `widen` reads eight
+/// elements of `N` bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn sums<const N: usize>(weights: &[u8], activations: &[u8], widen: impl Fn(&[u8; N]) -> __m256) -> __m256 {
@@ -99,7 +100,7 @@ fn sums<const N: usize>(weights: &[u8], activations: &[u8], widen: impl Fn(&[u8;
     _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))
 }
 
-/// Adds all lanes, neighbours first.
+/// Adds all lanes, in neighbouring pairs first.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_neighbours(lanes: __m256) -> f32 {

@@ -1,4 +1,4 @@
-//! Blocks of 256 codes in groups of 16: twins of [`crate::quant::k_quants`].
+//! AVX2 version of [`crate::quant::k_quants`]: blocks of 256 codes in groups of 16.
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -137,7 +137,7 @@ fn grid_sums<B: GridBlock>(w: &B, a: &q8_k::BlockQ8K) -> BlockSums {
     BlockSums { scale: widen(w.block_scale()), sums }
 }
 
-/// Returns the sums of the entries, and the integer sums of the shifts.
+/// Returns the sums of the grid entries, and the integer sums of the shifts.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn entry_and_shift_sums<B: ShiftedGridBlock>(w: &B, a: &q8_k::BlockQ8K) -> (BlockSums, __m256i) {
@@ -148,7 +148,8 @@ fn entry_and_shift_sums<B: ShiftedGridBlock>(w: &B, a: &q8_k::BlockQ8K) -> (Bloc
     (sums, weighted(signed(shifts, a), scales))
 }
 
-/// Multiplies codes of 0 to 2, minus 1 each, without group scales.
+/// Multiplies ternary codes by activations. Codes are stored as 0 to 2, and 1 is subtracted from each. There are no
+/// group scales.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn ternary(scale: f32, codes: Codes, activations: &q8_k::BlockQ8K) -> BlockSums {
@@ -295,8 +296,8 @@ fn dot_with_shifts_in_eight<B: KQuantBlock>(
     B::FACTOR.mul_add(sum(shifts), sum(lanes))
 }
 
-/// Computes [`crate::quant::k_quants::batch_dot`] of a shifted grid with the same bits: the sum of a block is an
-/// integer, eight times the entries' plus the shifts'.
+/// Computes [`crate::quant::k_quants::batch_dot`] of a shifted grid with the same bits. The sum of a block is an
+/// integer: eight times the entries' sum plus the shifts' sum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn batch_dot_of_shifted<B: KQuantBlock>(
@@ -336,7 +337,7 @@ fn weighted(products: Codes, scales: __m128i) -> __m256i {
     sums
 }
 
-/// Multiplies each group's factor by the sum of its activations, two groups to a lane.
+/// Multiplies each group's factor by the sum of its activations, and adds two groups in each lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pair_sums(factors: __m128i, activations: &q8_k::BlockQ8K) -> __m256i {

@@ -1,5 +1,5 @@
-//! Tiles of two rows of 256-value blocks with four rows of activations. Same bits as the dot products for several
-//! tokens in [`super::k_quants`], with every block unpacked once.
+//! Tiles of two rows of 256-value blocks with four rows of activations. The bits equal those of the dot products
+//! for several tokens in [`super::k_quants`], but every block is unpacked only once.
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -11,7 +11,7 @@ use crate::quant::{q2_k, q4_k, q5_k, q6_k, q8_k};
 
 /// An unpacked block of weights.
 pub(in crate::quant) struct UnpackedBlock {
-    /// Factor of its integer sums.
+    /// Factor of the integer sums of the block.
     pub(in crate::quant) scale: StoredF16,
     /// Codes, all non-negative.
     pub(in crate::quant) codes: Codes,
@@ -19,11 +19,11 @@ pub(in crate::quant) struct UnpackedBlock {
     pub(in crate::quant) scales: __m128i,
     /// Factor of the sums of minima.
     pub(in crate::quant) min_scale: StoredF16,
-    /// Minimum of each 16 codes; for types without minima, the factor of the codes' offset.
+    /// Minimum of each 16 codes. For types without minima: the factor of the codes' offset.
     pub(in crate::quant) mins: __m128i,
 }
 
-/// Shift that gives the codes' offset for types without minima: the offset of Q6_K is 32.
+/// For types without minima, the codes' offset as a power of two: Q6_K's offset is 32.
 pub(in crate::quant) const OFFSET: u32 = 5;
 
 #[inline]
@@ -104,7 +104,8 @@ fn tile<B: QuantBlock, const HAS_MINS: bool>(
     [as_array(lanes[0]), as_array(lanes[1])]
 }
 
-/// Adds one block. Unpacking it here, with its own type, avoids going through memory.
+/// Adds one block to the sums. The block is unpacked inside this function, so that it need not be written to
+/// memory.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_block<B, const HAS_MINS: bool>(
@@ -141,7 +142,7 @@ fn add_block<B, const HAS_MINS: bool>(
     _mm_fmadd_ps(of_block, a_scales, lanes)
 }
 
-/// Returns the scales of each 32 codes, one for each sum of two products.
+/// Returns the scale of each 32 codes, for each sum of two products.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn scales_of_rows(scales: __m128i) -> Codes {
@@ -163,7 +164,7 @@ fn products(codes: &Codes, scales: &Codes, activations: &[i8; 256]) -> __m256i {
     sums
 }
 
-/// Adds the lanes of each of four registers.
+/// Sums the lanes of each of four registers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_tokens(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m128i {

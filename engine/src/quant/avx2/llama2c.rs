@@ -11,7 +11,7 @@ use crate::quant::llama2c::portable::{
     GroupProducts, Groups, Products, QuantisedRow, by_row, plain_products,
 };
 
-/// Number of rows that share a register, one to a lane.
+/// Number of weight rows that share a register, one per lane.
 const ROWS: usize = 8;
 
 /// Returns [`Products`], if this machine has the instructions.
@@ -46,7 +46,7 @@ fn fill(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// Writes the lanes of the tokens from `first` on to their rows.
+/// Writes lanes to the rows of their tokens. The first lane belongs to token `first`.
 #[inline]
 fn scatter<const N: usize>(sums: [[f32; ROWS]; N], first: usize, tokens: usize, out: &mut [f32]) {
     for (token, sums) in sums.iter().enumerate() {
@@ -100,7 +100,7 @@ fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
     ]
 }
 
-/// Transposes four rows of four values, in the lower and in the upper half.
+/// Transposes four rows of four values, separately in the lower and in the upper half.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pairs(a: __m256, b: __m256, c: __m256, d: __m256) -> [__m256; 4] {
@@ -119,7 +119,7 @@ fn fill_groups(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]) {
     by_row(weights, activations, out, |w, x| dot(w, x));
 }
 
-/// Multiplies 16 codes at a time in integers, whose order does not matter.
+/// Multiplies codes, 16 at a time, and adds them as integers, whose order does not matter.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn dot(weights: &[u8], x: &[i8]) -> i32 {

@@ -19,7 +19,7 @@ use super::block::{self, QuantBlock};
 use super::{Dot, DotTile, RowDecoder, RowQuantiser, TernaryCodes, TernarySum};
 use crate::weight::DType;
 
-/// Provides safe access to functions that need special instructions.
+/// Wraps functions that need special instructions, so that they can be called safely.
 macro_rules! detected {
     ($dtype:expr; $($variant:ident $kernel:path;)*) => {
         match $dtype {
@@ -140,7 +140,7 @@ pub(super) fn ternary_codes() -> Option<TernaryCodes> {
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
 }
 
-/// Returns the decoder of rows that the compiler makes for AVX2.
+/// Returns the portable decoder of rows, compiled for AVX2.
 #[expect(unsafe_code)]
 pub(super) fn decoder<B: QuantBlock>() -> Option<RowDecoder> {
     #[target_feature(enable = "avx2,fma,f16c")]

@@ -23,7 +23,8 @@ pub(super) fn q5_1_codes(block: &q5_1::BlockQ5_1) -> __m256i {
     _mm256_or_si256(nibbles(&block.nibbles), high)
 }
 
-/// Same bits as [`crate::quant::q_asymmetric::dot`]; `read` returns a block's scale, minimum and codes.
+/// Computes [`crate::quant::q_asymmetric::dot`] with the same bits. `read` returns a block's scale, minimum and
+/// codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot<B: QuantBlock>(

@@ -64,7 +64,8 @@ pub(in crate::quant) fn iq4_nl_codes(block: &iq4_nl::BlockIq4Nl) -> __m256i {
     look_up(&iq4_nl::VALUES, nibbles(&block.nibbles))
 }
 
-/// Same bits as [`crate::quant::q_symmetric_dot::dot`]; `read` returns the product of both scales, and the codes.
+/// Computes [`crate::quant::q_symmetric_dot::dot`] with the same bits. `read` returns the product of both scales,
+/// and the codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot<B: QuantBlock>(

@@ -1,4 +1,4 @@
-//! Quantises activations to Q8_0 and Q8_1; same bits as [`crate::quant::q8_0::quantise`] and
+//! Quantises activations to Q8_0 and Q8_1, with the same bits as [`crate::quant::q8_0::quantise`] and
 //! [`crate::quant::q8_1::quantise`].
 
 use std::arch::x86_64::*;
@@ -30,7 +30,8 @@ pub(super) fn q8_1(row: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Returns the scale, and the codes before clamping to 8 bits; same bits as [`crate::quant::q8_0::integers`].
+/// Returns the scale, and the codes before clamping to 8 bits, with the same bits as
+/// [`crate::quant::q8_0::integers`].
 #[inline]
 #[target_feature(enable = "avx2")]
 fn integers(values: &[f32; 32]) -> (f32, [__m256i; 4]) {
@@ -51,7 +52,7 @@ fn largest(registers: [__m256; 4]) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// Clamps codes to 8 bits and restores their order, since packing mixes the halves of two registers.
+/// Clamps codes to 8 bits and restores their order, which the packing instruction changes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn codes([a, b, c, d]: [__m256i; 4]) -> [i8; 32] {

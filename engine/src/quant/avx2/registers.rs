@@ -85,14 +85,14 @@ pub(in crate::quant) fn sum(lanes: __m256) -> f32 {
     sum4(halves_added(lanes))
 }
 
-/// Adds the upper half to the lower half.
+/// Adds the upper half of a register to its lower half.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn halves_added(lanes: __m256) -> __m128 {
     _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes))
 }
 
-/// Performs the last steps of [`sum`].
+/// Adds the last four lanes, as [`sum`] does.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn sum4(lanes: __m128) -> f32 {
@@ -109,8 +109,8 @@ pub(in crate::quant) fn sum_integers(lanes: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<1>(pairs)))
 }
 
-/// Returns the exact product of two `f16`. They are widened together, since compilers make the conversion of one wait
-/// for the sums of the previous block, whose register it fills up.
+/// Returns the exact product of two `f16`. Both are widened in one register: if they were widened one by one, the
+/// second conversion would wait for the sums of the previous block.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn product(a: StoredF16, b: StoredF16) -> f32 {
@@ -136,7 +136,7 @@ pub(in crate::quant) fn products(a: [StoredF16; 2], b: [StoredF16; 2]) -> (f32, 
     (_mm_cvtss_f32(products), _mm_cvtss_f32(_mm_movehdup_ps(products)))
 }
 
-/// Widens four `f16`, in each half of the register.
+/// Widens four `f16`, and repeats them in each half of the register.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(in crate::quant) fn widen_four(four: [StoredF16; 4]) -> __m256 {
@@ -174,7 +174,7 @@ pub(in crate::quant) fn as_array(lanes: __m128) -> [f32; 4] {
     transmute!(lanes)
 }
 
-/// Picks 16-bit elements `2 · pair` and `2 · pair + 1`, each for one half of a register.
+/// Copies 16-bit elements `2 · pair` and `2 · pair + 1`, each into one half of a register.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::quant) fn neighbours(pair: usize) -> __m256i {

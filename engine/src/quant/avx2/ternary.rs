@@ -54,7 +54,7 @@ fn multiply(codes: __m256i, activations: &[i8; 32]) -> __m256i {
     _mm256_maddubs_epi16(codes, load_signed(activations))
 }
 
-/// Same bits as [`crate::quant::ternary::plain_codes`], for codes of whole blocks.
+/// Computes [`crate::quant::ternary::plain_codes`] with the same bits, for codes of whole blocks.
 #[target_feature(enable = "avx2")]
 pub(super) fn codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     for (values, codes) in row.chunks(8).zip(codes.chunks_mut(8)) {

@@ -1,5 +1,5 @@
-//! Tiles of two rows of weights with four rows of activations. Same bits as the dot products in [`super::q_symmetric`] and
-//! [`super::q_asymmetric`], with every block read once.
+//! Tiles of two rows of weights with four rows of activations. The bits equal those of the dot products in
+//! [`super::q_symmetric`] and [`super::q_asymmetric`], but every block is read only once.
 
 use std::arch::x86_64::*;
 
@@ -31,8 +31,8 @@ pub(super) fn iq4_nl_batch(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f3
     tile(weights, activations, |block: &iq4_nl::BlockIq4Nl| (block.scale, iq4_nl_codes(block)))
 }
 
-/// Computes eight dot products with the bits of [`crate::quant::q_symmetric_dot::dot`]; `read` returns a weight block's
-/// scale and codes.
+/// Computes eight dot products with the bits of [`crate::quant::q_symmetric_dot::dot`]. `read` returns a weight
+/// block's scale and codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<B: QuantBlock>(
@@ -89,8 +89,8 @@ pub(super) fn q5_1(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2
     })
 }
 
-/// Computes eight dot products with the bits of [`crate::quant::q_asymmetric::dot`]; `read` returns a weight block's scale,
-/// minimum and codes.
+/// Computes eight dot products with the bits of [`crate::quant::q_asymmetric::dot`]. `read` returns a weight
+/// block's scale, minimum and codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_with_mins<B: QuantBlock>(
@@ -118,7 +118,7 @@ fn tile_with_mins<B: QuantBlock>(
     [0, 1].map(|row| [0, 1, 2, 3].map(|token| sum(lanes[token][row]) + mins[row][token]))
 }
 
-/// Adds one block of one token, as [`add`] does, for codes without a sign.
+/// Adds the products of one block of one token, as [`add`] does, for unsigned codes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add_unsigned<const TOKEN: i32>(

@@ -1,4 +1,4 @@
-//! Blocks of 64 and 128 codes: twins of [`crate::quant::wide_block`] and [`crate::quant::nvfp4`].
+//! AVX2 version of [`crate::quant::wide_block`] and [`crate::quant::nvfp4`]: blocks of 64 and 128 codes.
 
 use std::arch::x86_64::*;
 
@@ -49,7 +49,7 @@ pub(super) fn nvfp4(weights: &[u8], activations: &[u8]) -> f32 {
     sum(lanes)
 }
 
-/// Returns sums of products that are exact for an activation of −128, too.
+/// Returns sums of products. They are exact even for an activation of −128.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn exact_products(codes: __m256i, activations: __m256i) -> __m256i {
@@ -61,7 +61,7 @@ fn exact_products(codes: __m256i, activations: __m256i) -> __m256i {
     )
 }
 
-/// Returns the sums of four products to a lane.
+/// Returns sums of products, four products per lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums_of_four(codes: __m256i, activations: &q8_0::BlockQ8_0) -> __m256i {

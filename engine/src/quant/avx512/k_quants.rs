@@ -118,8 +118,8 @@ fn of_sums(minima: __m512i, a: &q8_k::BlockQ8K) -> __m512i {
     _mm512_madd_epi16(minima, _mm512_broadcast_i64x4(load_sums(&a.sums)))
 }
 
-/// Sums the lanes of each 256-bit half of four registers. The result has the sums of the four lower halves, then the
-/// sums of the four upper halves.
+/// Sums the lanes of each 256-bit half of four registers. Returns the four sums of the lower halves, then the four
+/// sums of the upper halves.
 #[inline]
 #[target_feature(enable = "avx512f,avx2")]
 fn in_tokens(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> __m256i {

@@ -1,4 +1,4 @@
-//! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Integer sums are
+//! Tiles for x86-64 with AVX-512 (F, BW and VNNI). One register contains two rows of weights. Integer sums are
 //! exact in any order, and sums of blocks use the same lanes and roundings as [`super::avx2`].
 
 mod k_quants;
@@ -7,7 +7,7 @@ mod q_symmetric;
 use super::DotTile;
 use crate::weight::DType;
 
-/// Provides safe access to functions that need special instructions.
+/// Wraps functions that need special instructions, so that they can be called safely.
 macro_rules! detected {
     ($dtype:expr; $($variant:ident $tile:path;)*) => {
         match $dtype {

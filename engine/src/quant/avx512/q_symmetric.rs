@@ -10,7 +10,7 @@ use crate::quant::avx2::registers::*;
 use crate::quant::block::{QuantBlock, StoredF16, blocks};
 use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
 
-/// Defines the tiles of a type, given how a block's scale and codes are read.
+/// Defines the tiles of a type, from a function that reads a block's scale and codes.
 macro_rules! tiles {
     ($($tile:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -53,7 +53,7 @@ fn tile<B: QuantBlock>(
     [0, 1].map(|row| [a[row], b[row], c[row], d[row]])
 }
 
-/// Adds one block of one token. `scales` are the scales of all tokens' products, concatenated.
+/// Adds the products of one block of one token. `scales` are the concatenated scales of all tokens' products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2")]
 fn add<const TOKEN: i32>(lanes: __m512, scales: __m512, codes: __m512i, a: &q8_0::BlockQ8_0) -> __m512 {
@@ -64,7 +64,7 @@ fn add<const TOKEN: i32>(lanes: __m512, scales: __m512, codes: __m512i, a: &q8_0
     _mm512_fmadd_ps(_mm512_shuffle_ps::<TOKEN>(scales, scales), _mm512_cvtepi32_ps(sums), lanes)
 }
 
-/// Returns the sum of each half.
+/// Returns the sum of each half of a register.
 #[inline]
 #[target_feature(enable = "avx512f,avx2")]
 fn in_rows(lanes: __m512) -> [f32; 2] {

@@ -1,9 +1,9 @@
 //! Products of llama2.c: sums in column order, with a rounding after each product and each sum.
 //!
-//! `run.c` multiplies `f32`. `runq.c` splits rows of weights and activations into groups, whose length the file states.
-//! Each group of activations is rounded to `int8` by its largest value, groups are multiplied in integers, and the
-//! products are added in `f32`. Compilers may not reorder these sums (gcc without `-ffast-math`), so the portable code
-//! is the definition; the code in `avx2` takes several rows at a time and gives the same bits.
+//! `run.c` multiplies `f32`. `runq.c` splits rows of weights and activations into groups, whose length the file
+//! states. It rounds each group of activations to `int8` by its largest value, multiplies groups in integers, and
+//! adds their products in `f32`. Compilers may not reorder these sums (gcc without `-ffast-math`), so the portable
+//! code defines the bits. The code in `avx2` computes several rows at a time with the same bits.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::llama2c as fast;
@@ -35,7 +35,7 @@ pub fn group_products() -> GroupProducts {
     fast_group_products().unwrap_or(plain_group_products)
 }
 
-/// Returns the products in faster instructions; `None` if the machine lacks them.
+/// Returns the version with special instructions; `None` if the machine lacks them.
 pub fn fast_products() -> Option<Products> {
     #[cfg(target_arch = "x86_64")]
     return fast::products();
@@ -43,7 +43,7 @@ pub fn fast_products() -> Option<Products> {
     return None;
 }
 
-/// Returns the products of groups in faster instructions; `None` if the machine lacks them.
+/// Returns the version of the products of groups with special instructions; `None` if the machine lacks them.
 pub fn fast_group_products() -> Option<GroupProducts> {
     #[cfg(target_arch = "x86_64")]
     return fast::group_products();

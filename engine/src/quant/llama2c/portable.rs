@@ -1,4 +1,4 @@
-//! Portable code of llama2.c's products: the definition.
+//! Portable code of llama2.c's products. It defines the bits.
 
 /// Computes the products of rows of `f32` weights (little-endian, concatenated) with each row of activations. The
 /// output has, for each row of weights, one value for each row of activations.
@@ -46,7 +46,7 @@ fn to_int8(rounded: f32) -> i8 {
     if rounded.abs() < 2_147_483_648.0 { rounded as i32 as i8 } else { 0 }
 }
 
-/// Definition of [`Products`].
+/// Portable version of [`Products`], which defines the bits.
 pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     let columns = activations[0].len();
     for (row, out) in weights.chunks(4 * columns).zip(out.chunks_mut(activations.len())) {
@@ -56,7 +56,7 @@ pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// Definition of [`GroupProducts`].
+/// Portable version of [`GroupProducts`], which defines the bits.
 pub fn plain_group_products(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]) {
     by_row(weights, activations, out, |codes, x| {
         let products = codes.iter().zip(x).map(|(&w, &x)| i32::from(w as i8) * i32::from(x));
@@ -64,7 +64,7 @@ pub fn plain_group_products(weights: Groups, activations: &[QuantisedRow], out: 
     });
 }
 
-/// Adds the products of the groups one after the other in `f32`; `dot` returns the integer product of two groups.
+/// Adds the products of groups one after the other in `f32`. `dot` returns the integer product of two groups.
 #[inline(always)]
 pub(in crate::quant) fn by_row(
     weights: Groups,

@@ -1,4 +1,4 @@
-//! Codes of 256-value blocks, unpacked into registers: row r has values 32r to 32r + 31.
+//! Codes of 256-value blocks, unpacked into registers. Row r contains values 32r to 32r + 31.
 
 use std::arch::aarch64::*;
 

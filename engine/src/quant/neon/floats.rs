@@ -1,4 +1,4 @@
-//! F32, F16 and BF16: twins of [`crate::quant::floats`].
+//! NEON version of [`crate::quant::floats`]: F32, F16 and BF16.
 
 use std::arch::aarch64::*;
 
@@ -84,7 +84,8 @@ fn batch_dot<const W: usize, const A: usize>(
     lanes.sum()
 }
 
-/// Sums four registers over all whole steps of 32 elements, and adds them; `widen` reads eight elements of `N` bytes.
+/// Sums products of whole steps of 32 elements in four registers, and adds the registers. `widen` reads eight
+/// elements of `N` bytes.
 #[inline]
 #[target_feature(enable = "neon")]
 fn sums<const N: usize>(
@@ -106,7 +107,7 @@ fn sums<const N: usize>(
     a.plus(c).plus(b.plus(d))
 }
 
-/// Adds all lanes, neighbours first.
+/// Adds all lanes, in neighbouring pairs first.
 #[inline]
 #[target_feature(enable = "neon")]
 fn in_neighbours(lanes: NeonLanes) -> f32 {

@@ -1,4 +1,4 @@
-//! Conversion of `f16` by instructions that every machine has, but that have no stable Rust function.
+//! Conversion of `f16` by instructions that every aarch64 machine has, but for which Rust has no stable function.
 
 use std::arch::aarch64::{float32x4_t, uint8x16_t};
 use std::arch::asm;

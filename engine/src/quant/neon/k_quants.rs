@@ -1,4 +1,4 @@
-//! Blocks of 256 codes in groups of 16: twins of [`crate::quant::k_quants`].
+//! NEON version of [`crate::quant::k_quants`]: blocks of 256 codes in groups of 16.
 
 use std::arch::aarch64::*;
 
@@ -181,8 +181,8 @@ fn dot_with_shifts_in_eight<B: ShiftedGridBlock>(
     <B as GridBlock>::FACTOR.mul_add(shifts.sum(), lanes.sum())
 }
 
-/// Returns the sums of codes times activations times group scales, with the offset subtracted: lane l has values 4l to
-/// 4l + 3 of each 32.
+/// Returns the sums of codes times activations times group scales, with the offset subtracted. Lane l contains
+/// values 4l to 4l + 3 of each 32.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sums<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K, codes: impl Fn(&B, usize) -> Bytes) -> Int32Lanes {
@@ -205,7 +205,7 @@ pub(super) fn offset<B: KQuantBlock>(w: &B, a: &q8_k::BlockQ8K) -> Int32Lanes {
     }
 }
 
-/// Adds the products of 32 codes with activations, times the scale of each half.
+/// Adds the products of 32 codes with activations, times the scale of each 16 codes.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn row_sums(
@@ -219,7 +219,7 @@ pub(super) fn row_sums(
     [vmlaq_n_s32(sums[0], low, scales[0]), vmlaq_n_s32(sums[1], high, scales[1])]
 }
 
-/// Multiplies each group's factor by the sum of its activations, two groups to a lane.
+/// Multiplies each group's factor by the sum of its activations, and adds two groups in each lane.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn pair_sums(factors: [i8; 16], a: &q8_k::BlockQ8K) -> Int32Lanes {

@@ -1,5 +1,5 @@
-//! Tiles of two rows of 256-value blocks with four rows of activations. Same bits as the dot products for several
-//! tokens in [`super::k_quants`], with every block unpacked once.
+//! Tiles of two rows of 256-value blocks with four rows of activations. The bits equal those of the dot products
+//! for several tokens in [`super::k_quants`], but every block is unpacked only once.
 
 use super::codes;
 use super::k_quants::{offset, pair_sums, row_sums};

@@ -1,9 +1,9 @@
 //! Dot products for aarch64 with the dot product instructions (ARMv8.2): faster than the portable code, with the same
 //! bits.
 //!
-//! Loops over bytes stay in the portable code, which compilers vectorise well. Written by hand are four products to a
-//! lane, table look-ups, bit operations and `f16`. Registers are loaded from arrays of their size, so only the
-//! selection of the functions, and instructions without a stable Rust function, are unsafe.
+//! Loops over bytes stay in the portable code, which compilers vectorise well. Code with special instructions
+//! exists for four products per lane, table look-ups, bit operations and `f16`. Registers are loaded from arrays of
+//! their size, so only the selection of the functions, and instructions without a stable Rust function, are unsafe.
 
 mod codes;
 mod floats;
@@ -19,7 +19,7 @@ mod wide_block;
 use super::{Dot, DotTile};
 use crate::weight::DType;
 
-/// Provides safe access to functions that need special instructions.
+/// Wraps functions that need special instructions, so that they can be called safely.
 macro_rules! detected {
     ($dtype:expr; $($variant:ident $kernel:path;)*) => {
         match $dtype {
@@ -115,7 +115,7 @@ pub(super) fn tile(dtype: DType) -> Option<DotTile> {
     }
 }
 
-/// Checks for the instructions, and for little-endian byte order, which the register loads assume.
+/// Returns true if the machine has the instructions, and little-endian byte order, which the register loads assume.
 fn found() -> bool {
     use std::arch::is_aarch64_feature_detected as has;
     cfg!(target_endian = "little") && has!("neon") && has!("dotprod")

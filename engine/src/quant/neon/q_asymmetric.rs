@@ -15,7 +15,7 @@ pub(super) fn q5_1(weights: &[u8], activations: &[u8]) -> f32 {
     dot(weights, activations, |w: &q5_1::BlockQ5_1| below(spread_bits(w.high, 0x10), &w.nibbles))
 }
 
-/// Same bits as [`crate::quant::q_asymmetric::dot`].
+/// Computes [`crate::quant::q_asymmetric::dot`] with the same bits.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot<B: AsymmetricBlock>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Bytes) -> f32 {

@@ -1,7 +1,7 @@
 //! NEON version of [`crate::quant::q_symmetric_dot`]: blocks of 32 signed codes with one scale.
 //!
-//! For an activation of −128, which encodes NaN or infinity, the definition multiplies as x86 instructions do. Rows
-//! with such an activation use the definition.
+//! An activation of −128 encodes NaN or infinity. For such an activation, x86 instructions multiply differently
+//! from NEON's. Rows that contain one therefore use the portable code.
 
 use std::arch::aarch64::*;
 
@@ -11,7 +11,7 @@ use crate::quant::q_symmetric::SymmetricBlock;
 use crate::quant::q_symmetric_dot::{self, add_whole};
 use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
 
-/// Defines the dot products of a type, given the loop, its definition, and how a block's codes are unpacked.
+/// Defines the dot products of a type, given the loop, the portable version, and how a block's codes are unpacked.
 macro_rules! dots {
     ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -40,7 +40,7 @@ pub(super) fn q4_0_codes(block: &q4_0::BlockQ4_0) -> Bytes {
     nibbles(&block.nibbles).map(|codes| vsubq_s8(codes, vdupq_n_s8(8)))
 }
 
-/// Unpacks Q5_0: if the fifth bit is not set, 16 is subtracted by setting the upper four bits of a signed byte.
+/// Unpacks Q5_0. If the fifth bit is not set, 16 is subtracted by setting the upper four bits of a signed byte.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q5_0_codes(block: &q5_0::BlockQ5_0) -> Bytes {

@@ -22,7 +22,7 @@ impl NeonLanes {
         Self([vdupq_n_f32(0.0); 2])
     }
 
-    /// Returns `lanes + scale · sums`, with one rounding for each lane.
+    /// Returns `lanes + scale · sums`, with one rounding per lane.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn plus_scaled(self, scale: f32, sums: Int32Lanes) -> Self {
@@ -36,7 +36,7 @@ impl NeonLanes {
         *self = self.plus_scaled(scale, sums);
     }
 
-    /// Adds products lane by lane, each with one rounding.
+    /// Adds products lane by lane, with one rounding per lane.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn add_products(&mut self, a: [float32x4_t; 2], b: [float32x4_t; 2]) {
@@ -63,21 +63,22 @@ impl NeonLanes {
     }
 }
 
-/// Performs the last steps of [`NeonLanes::sum`].
+/// Adds the last four lanes, as [`NeonLanes::sum`] does.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn sum4(lanes: float32x4_t) -> f32 {
     vpadds_f32(vadd_f32(vget_low_f32(lanes), vget_high_f32(lanes)))
 }
 
-/// Multiplies bytes, four to a lane; same bits as [`crate::quant::lanes::dot4`] if no activation is −128.
+/// Multiplies bytes and adds four products per lane, with the same bits as [`crate::quant::lanes::dot4`] if no
+/// activation is −128.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> Int32Lanes {
     [products(w0, a0), products(w1, a1)]
 }
 
-/// Computes `vdotq_s32`, which is stable from Rust 1.98 on.
+/// Computes `vdotq_s32`, whose Rust function is stable only from 1.98 on.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 #[expect(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Tiles of two rows of weights with four rows of activations. Same bits as the dot products in [`super::q_symmetric`],
-//! with every block read once.
+//! Tiles of two rows of weights with four rows of activations. The bits equal those of the dot products in
+//! [`super::q_symmetric`], but every block is read only once.
 
 use std::arch::aarch64::*;
 
@@ -29,7 +29,7 @@ tiles! {
     iq4_nl_batch: iq4_nl::BlockIq4Nl, |w| iq4_nl_codes(w);
 }
 
-/// Computes the tile by the definition, for activations that contain −128 ([`super::q_symmetric`]).
+/// Computes the tile with the portable code, for activations that contain −128 ([`super::q_symmetric`]).
 fn defined<B: SymmetricBlock>(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
     weights.map(|weights| activations.map(|activations| q_symmetric_dot::dot::<B>(weights, activations)))
 }
@@ -56,7 +56,7 @@ fn tile<B: SymmetricBlock>(
     [0, 1].map(|row| lanes.map(|lanes| lanes[row].sum()))
 }
 
-/// Adds one block of one token, given the scale and the codes of each row of weights.
+/// Adds the products of one block of one token, given the scale and the codes of each row of weights.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn add(

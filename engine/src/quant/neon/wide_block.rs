@@ -1,4 +1,4 @@
-//! Blocks of 64 and 128 codes: the portable code, compiled for these instructions.
+//! NEON version of blocks of 64 and 128 codes: the portable code, compiled for these instructions.
 
 use crate::quant::{nvfp4, q1_0, q2_0, wide_block};
 

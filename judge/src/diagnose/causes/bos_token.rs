@@ -65,8 +65,8 @@ pub(super) fn of_rows(context: &RunContext, rows: &[SiteResult]) -> Result<Optio
     Ok(None)
 }
 
-/// Returns true if our logits, shifted by `shift` tokens, reproduce every value of a row except those at the
-/// first position.
+/// Returns true if our logits, shifted by `shift` tokens, reproduce every value of a row. The first position is not
+/// compared.
 fn explains(context: &RunContext, row: &SiteResult, logits: &Tensor, shift: isize) -> Result<bool> {
     let (site, held) = (row.site, context.held);
     let named = ListedIds::of(held, Site { point: Point::Logits, ..site }, logits.row_len())?;

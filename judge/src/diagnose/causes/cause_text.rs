@@ -28,7 +28,7 @@ impl<'w> CauseText<'w> {
         Self { role: search.context.role, at, is_supposed: search.context.is_supposed() }
     }
 
-    /// Describes the cause found at the first of `sites`. The cause explains all of them.
+    /// Describes a cause that explains all of `sites`. The text names the values at the first one.
     pub(super) fn told(
         &self,
         sought: CauseSearch,
@@ -79,7 +79,7 @@ impl<'w> CauseText<'w> {
         }
     }
 
-    /// Returns true if the layer has a sliding window and its own RoPE base.
+    /// Returns true if the layer has a sliding window and a RoPE base of its own.
     fn has_own_base(&self) -> bool {
         let operations = self.at.operations;
         let theta = |layer| operations.rope(layer).map(|rope| rope.theta);

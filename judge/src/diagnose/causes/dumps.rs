@@ -46,7 +46,7 @@ pub(super) fn other_activation(
 struct RecordedActivation {
     /// Gate values, `[T, F]`, if the architecture has a gate.
     gate: Option<Tensor>,
-    /// Up values, `[T, F]`.
+    /// Result of the up projection, `[T, F]`.
     up: Tensor,
     /// Result of the activation function, `[T, F]`.
     act: Tensor,

@@ -15,7 +15,7 @@ fn of_others(rows: &[SiteResult]) -> impl Iterator<Item = &SiteResult> {
     rows.iter().filter(is_of_others)
 }
 
-/// Makes a cause from the rows with a different number of experts.
+/// Makes a cause from the rows whose arrays have a different number of experts.
 pub(super) fn of_rows(rows: &[SiteResult]) -> Option<Cause> {
     let first = of_others(rows).find(|row| row.site.point == Point::Experts)?;
     let sites: Vec<Site> = of_others(rows).map(|row| row.site).collect();

@@ -1,8 +1,8 @@
 //! Keys that attention reads with another rotation than the cache or the tap `k_rope` shows.
 //!
-//! Several taps are then wrong at once: a port that rotates keys for the cache alone records unrotated keys as
-//! `k_rope`, and rotated ones as `k_cache`, which follow from no recorded value. The operations are therefore computed
-//! again without these taps.
+//! A port that rotates keys only for the cache records unrotated keys as `k_rope` and rotated keys as `k_cache`.
+//! Several taps are then wrong at once, and `k_cache` follows from no recorded value. The operations are therefore
+//! computed again without these taps.
 
 use std::collections::HashSet;
 
@@ -86,14 +86,14 @@ fn as_recorded(search: &SearchContext, change: &OperationChange, shown: &[Point]
     Cause::described(CauseSearch::Stages, CauseKind::CacheRotation, sites, what)
 }
 
-/// Returns the readings of the catalogue.
+/// Returns the catalogue's changes of how cached keys are rotated.
 fn readings() -> Vec<OperationChange> {
     let entry = catalogue().find(|entry| entry.kind == CauseKind::CacheRotation);
     let words = entry.into_iter().flat_map(|entry| entry.takes.split('|').map(move |word| (entry, word)));
     words.map(|(entry, word)| OperationChange::new(entry, ChangeValue::word(word))).collect()
 }
 
-/// Returns the sites that rounding explains in a run with a change, and those that it does not explain.
+/// Returns the sites that rounding explains in a run with a change, and the sites that it does not explain.
 fn judged_with(
     search: &SearchContext,
     held: &AlignedDump,

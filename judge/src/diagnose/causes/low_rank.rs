@@ -1,10 +1,10 @@
 //! Products whose error has a low rank over many tokens: an adapter (LoRA) that one engine applies and the other does
 //! not.
 //!
-//! The adapter's matrices cannot be read from a few tokens, but their rank can: the error of `T` tokens is a matrix of
-//! that rank. Errors of few outputs or few tokens have a low rank, too, and so has a wrong bias. Those are excluded. Wrong
-//! zero points of a quantised weight have the rank of its number of groups: their errors are multiples of the sums of
-//! each group's inputs.
+//! A few tokens show the rank of an adapter, but not its matrices: the error of `T` tokens is a matrix with the
+//! adapter's rank. Errors of few outputs or few tokens have a low rank too, and so has a wrong bias. Those are
+//! excluded. Wrong zero points of a quantised weight give a rank equal to the number of groups: their errors are
+//! multiples of the sums of each group's inputs.
 
 use crate::change::CauseKind;
 use crate::check::UnexplainedOperation;
@@ -19,14 +19,14 @@ use crate::weight::DType;
 /// Maximum number of tokens whose errors are compared.
 const MOST_TOKENS: usize = 96;
 
-/// A rank is low if it is at most this part of the number of different tokens, and of outputs. The number of
-/// tokens matters because any error of a few tokens has a low rank.
+/// A rank is low if it is at most this share of the number of different tokens and of outputs. Any error of a few
+/// tokens has a low rank, so the number of tokens matters.
 const SHARE: usize = 4;
 
 /// Smallest share of tokens, and of outputs, with errors above the rounding of the product.
 const DENSE: f64 = 0.9;
 
-/// Largest error of rounding, relative to the largest value of a token, in `f32` and in short types.
+/// Largest rounding error, relative to the largest value of a token: in `f32`, and in 16-bit types.
 const ROUNDING: [f64; 2] = [1e-5, 1.0 / 64.0];
 
 /// Finds the products whose errors have the same rank as the first error. `None` if that rank is not low.
@@ -72,7 +72,7 @@ fn input_of(product: &Tensor) -> Option<Tensor> {
     node.operation::<Linear>().map(|product| product.x.clone()).or_else(of_codes)
 }
 
-/// Removes the part along other vectors that are orthogonal to each other.
+/// Subtracts the components along other vectors, which are orthogonal to each other.
 fn without_parts(mut vector: Vec<f64>, units: &[Vec<f64>]) -> Vec<f64> {
     for unit in units {
         let along: f64 = vector.iter().zip(unit).map(|(a, b)| a * b).sum();
@@ -83,13 +83,13 @@ fn without_parts(mut vector: Vec<f64>, units: &[Vec<f64>]) -> Vec<f64> {
 
 /// Errors of a matrix product.
 struct ProductErrors {
-    /// Tokens whose errors are compared.
+    /// Indices of the tokens whose errors are compared.
     rows: Vec<usize>,
     tokens: usize,
     outputs: usize,
     /// `[tokens, outputs]`
     errors: Vec<f64>,
-    /// Largest error of rounding of each token.
+    /// Largest rounding error of each token.
     rounding: Vec<f64>,
 }
 
@@ -139,8 +139,8 @@ impl ProductErrors {
         None
     }
 
-    /// Returns the length of the groups of inputs if the errors of every output combine the sums over these groups, and
-    /// there are as many groups as the rank.
+    /// Returns the number of inputs per group if each output's errors are combinations of the groups' input sums, and
+    /// the number of groups equals the rank.
     fn group_length(&self, product: &Tensor, rank: usize) -> Option<usize> {
         let x = input_of(product).filter(|x| x.row_len().is_multiple_of(rank))?;
         let len = x.row_len() / rank;
@@ -171,7 +171,7 @@ impl ProductErrors {
         is_most(tokens.count(), self.tokens) && is_most(outputs.count(), self.outputs)
     }
 
-    /// Returns true if all tokens have the same error, as with another bias.
+    /// Returns true if all tokens have the same error, as with a wrong bias.
     fn is_constant(&self) -> bool {
         let first = self.row(0);
         let is_first = |token: usize| {
@@ -180,8 +180,8 @@ impl ProductErrors {
         (1..self.tokens).all(is_first)
     }
 
-    /// Removes the part along the largest singular vector, found by power iteration. Any vector in the rows' space lowers
-    /// the rank by one.
+    /// Subtracts the component along the largest singular vector, which power iteration finds. Subtracting any vector
+    /// in the rows' space lowers the rank by one.
     fn remove_largest(&self, rest: &mut [f64]) {
         const STEPS: usize = 30;
         let width = self.outputs;

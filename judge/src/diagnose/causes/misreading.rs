@@ -39,7 +39,7 @@ pub(super) fn of(search: &SearchContext, open: &[&UnexplainedOperation]) -> Resu
     Ok(None)
 }
 
-/// The sites that rounding explains if the dump is read differently, and the sites that it does not explain.
+/// The sites that rounding explains if the dump is read differently, and the sites that rounding does not explain.
 struct AlternativeReading {
     right: HashSet<Site>,
     wrong: HashSet<Site>,
@@ -123,7 +123,7 @@ fn storage(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Opt
 /// Slack factor on half a rounding step, because our own results are rounded too.
 const SLACK: f64 = 1.1;
 
-/// Counts the later operations that continue from the values as they are stored, and those that do not.
+/// Counts the later operations that are explained by the stored values, and the later operations that are not.
 fn readers(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<(usize, usize)> {
     let tells =
         |site: &Site| !COPIES.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
@@ -189,12 +189,12 @@ fn taps(search: &SearchContext, open: &[&UnexplainedOperation]) -> Result<Option
     Ok(None)
 }
 
-/// Returns true if one tap is computed from another.
+/// Returns true if one tap is computed from the other.
 fn reads(point: Point, from: Point) -> bool {
     point.inputs().iter().any(|inputs| inputs.contains(&from))
 }
 
-/// Returns true if one tap is computed from another through copies and taps that the dump does not record.
+/// Returns true if one tap is computed from the other, possibly through copies and unrecorded taps.
 fn reads_through(point: Point, from: Point, recorded: &BTreeSet<Point>) -> bool {
     let passes_on = |between: &Point| COPIES.contains(between) || !recorded.contains(between);
     point.inputs().iter().flat_map(|inputs| inputs.iter()).any(|&input| {
@@ -202,7 +202,7 @@ fn reads_through(point: Point, from: Point, recorded: &BTreeSet<Point>) -> bool 
     })
 }
 
-/// Returns true if a site is computed directly from another in the same pass.
+/// Returns true if a site is computed directly from the other site in the same pass.
 fn follows(site: Site, from: Site) -> bool {
     let is_next = match (from.point, site.layer, from.layer) {
         (Point::BlockOut, Some(layer), Some(before)) => layer == before + 1,
@@ -263,7 +263,7 @@ fn exchanged_axes(one: &UnexplainedOperation) -> Option<Vec<&'static str>> {
     })
 }
 
-/// Returns the other tap of the layer whose values equal the misnamed tap's values.
+/// Returns the tap of the same layer whose values the misnamed tap contains.
 fn same_as(search: &SearchContext, one: &UnexplainedOperation, without: &Dump) -> Result<Option<Site>> {
     let held = AlignedDump::new(without)?;
     let context = search.context.along(&held);

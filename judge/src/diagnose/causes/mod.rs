@@ -113,7 +113,7 @@ fn is_coarse(row: &SiteResult) -> bool {
     row.verdict == Verdict::Fail && !row.is_single_operation() && is_real && row.judged().is_some()
 }
 
-/// Searches for causes of operations: first those that several taps show together.
+/// Searches for causes of operations. Causes that several taps show together come first.
 fn of_operations(
     search: &SearchContext,
     rows: &[SiteResult],
@@ -198,7 +198,7 @@ fn restrict_operation(
     Ok(())
 }
 
-/// Runs the layers of unexplained operations again. An unrecorded sum or cache before the operation may be
+/// Runs the layers of unexplained operations again, since an unrecorded sum or cache before an operation may be
 /// wrong instead of the operation.
 fn of_sums_before(search: &SearchContext, rows: &[SiteResult], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
     let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
@@ -219,8 +219,8 @@ fn starts_at_its_inputs(row: &SiteResult) -> bool {
     row.site.point.inputs().iter().all(|points| is_held(points))
 }
 
-/// Searches for causes of rows with several operations between recorded values: likely contents of the cache, the
-/// catalogue, then other contents.
+/// Searches for causes of rows with several operations between recorded values. Tries likely contents of the cache,
+/// then the catalogue, then other contents of the cache.
 fn of_coarse(search: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResult>) -> Result<Vec<Cause>> {
     if let Some(cause) = provenance::of_other_rows(search, &coarse)? {
         return Ok(vec![cause]);
@@ -244,7 +244,7 @@ fn of_coarse(search: &SearchContext, rows: &[SiteResult], coarse: Vec<&SiteResul
     Ok(causes)
 }
 
-/// Returns advice for a dump that is correct before a pass.
+/// Returns advice for a failure that begins at a pass, after correct passes.
 fn begins(first: &SiteResult) -> String {
     let (pass, start) = (first.site.pass.unwrap_or(0), first.positions.start);
     format!(

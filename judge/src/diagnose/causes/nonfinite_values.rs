@@ -8,8 +8,8 @@ use crate::verdict::{Finding, SiteResult, Verdict};
 /// The largest finite `f16` number.
 const LARGEST: f64 = 65504.0;
 
-/// Describes the first row that fails with NaN or infinity. Skips rows that only inherit NaN or infinity,
-/// because our engine's result has them there too.
+/// Describes the first row that fails with NaN or infinity. Skips rows in which our engine's result has NaN or
+/// infinity too, because they inherit it from their inputs.
 pub(super) fn of_rows(
     context: &RunContext,
     rows: &[SiteResult],

@@ -21,7 +21,7 @@ const MOST_COMBINED: usize = 32;
 /// unchanged result.
 const FARTHER: f64 = 1.1;
 
-/// Larger operations are not computed with two changes at once.
+/// Maximum number of values of an operation that is computed with two changes at once.
 const MOST_VALUES: usize = 1 << 22;
 
 /// Shared data for computing operations again with changes.
@@ -58,8 +58,8 @@ pub(super) struct SearchResult {
 }
 
 impl SearchResult {
-    /// Makes a result from the fitting changes and all candidates. A search that its time limit ended excludes no kind: it has not
-    /// tried every candidate.
+    /// Makes a result from the fitting changes and all candidates. If the time limit ended the search, no kind is
+    /// excluded, since some candidates were not tried.
     pub(super) fn new<'c>(
         fits: Vec<Changes>,
         candidates: impl Iterator<Item = &'c OperationChange>,
@@ -99,8 +99,9 @@ impl<'s> OperationSearch<'s> {
         self.explains(&value)
     }
 
-    /// Returns the changes that explain every value if the operation has the same fault: the same changes, or a change
-    /// of the same kind at another tap. A scale of the cache may have another value at each site.
+    /// Returns the changes that explain every value of the operation, if the operation has the same fault as another:
+    /// the same changes, or a change of the same kind at another tap. The scale of a cache may differ from site to
+    /// site.
     pub(super) fn shares(&self, changes: &[OperationChange]) -> Option<Changes> {
         if self.is_explained_by(changes) {
             return Some(changes.to_vec());
@@ -164,7 +165,7 @@ impl<'s> OperationSearch<'s> {
         SearchResult::new(fits, tried.iter().map(|tried| &tried.change), self.search.deadline)
     }
 
-    /// Returns the changes that explain the operation if they are made in the wrong part of it alone.
+    /// Returns changes that explain the operation if they apply only to its wrong part.
     fn of_parts(&self, at: &SiteContext, theirs: &[f64], farthest: f64) -> Vec<Changes> {
         let mut fits = Vec::new();
         for part in WrongPart::all(at, self.unexplained) {

@@ -16,23 +16,23 @@ const POWERS: [i32; 8] = [-7, -5, -3, -1, 1, 3, 5, 7];
 /// Number of values that are tried around the best of the first values.
 const STEPS: usize = 14;
 
-/// A parameter is given up if the error is still this share of the error before, after the first steps.
+/// A parameter is dropped if its first steps leave more than this share of the error.
 const HALFWAY: f64 = 0.7;
 const FIRST_STEPS: usize = 4;
 
 /// Powers of 2 that are tried first for each parameter if there are several.
 const COARSE: [i32; 12] = [-9, -7, -5, -3, -2, -1, 1, 2, 3, 4, 6, 9];
 
-/// Number of rounds in which several parameters are solved for, one after the other.
+/// Number of rounds in which several parameters are computed, one after the other.
 const ROUNDS: usize = 8;
 
 /// The search ends if the logarithm of the value is known to this precision.
 const PRECISE: f64 = 1e-7;
 
-/// Several parameters are solved if the error is this share of the error before.
+/// Solving stops if several parameters leave at most this share of the error.
 const SOLVED: f64 = 1e-6;
 
-/// A parameter is followed only if one of the first values reduces the error to this share.
+/// A parameter is pursued only if one of its first values reduces the error to this share.
 const SHARE: f64 = 0.9;
 
 /// A parameter of the model, with the model's value.
@@ -51,7 +51,8 @@ impl Parameter {
         OperationChange { point: self.point, passes: self.passes, ..OperationChange::new(self.entry, value) }
     }
 
-    /// Returns the factor of the first steps: epsilons and bases differ by orders of magnitude.
+    /// Returns the factor between the first steps. Epsilons and bases differ by orders of magnitude, so their steps are
+    /// larger.
     fn stretch(&self) -> f64 {
         if matches!(self.entry.kind, CauseKind::NormEps | CauseKind::RopeTheta) { 2.0 } else { 1.0 }
     }
@@ -60,8 +61,8 @@ impl Parameter {
         self.with(ChangeValue::Number(self.own * log.exp()))
     }
 
-    /// Returns plain values near a solution, those with the fewest digits first. Engines divide what they store in a cache
-    /// by a scale, so the scale may be the plain number.
+    /// Returns round numbers near a solution, those with the fewest digits first. Engines divide cached values by a
+    /// scale, so the inverse may be the round number.
     fn plain(&self, log: f64) -> Vec<ChangeValue> {
         let number = self.own * log.exp();
         let digits = |digits: i32, number: f64| {
@@ -82,15 +83,15 @@ impl Parameter {
 /// Minimises the error of a row over the logarithms of parameters. `error` computes the error with these changes.
 pub(super) struct ParameterSearch<'e> {
     pub(super) error: &'e mut dyn FnMut(&[OperationChange]) -> Result<Option<f64>>,
-    /// Error without a change.
+    /// Error of the unchanged operation.
     pub(super) before: f64,
     /// True if no parameter is given up after the first steps.
     pub(super) is_exhaustive: bool,
 }
 
 impl ParameterSearch<'_> {
-    /// Returns the changes with plain values that give the smallest error, and this error. `None` if no value reduces the
-    /// error much.
+    /// Returns the changes, with round values, that give the smallest error, and this error. `None` if no value reduces
+    /// the error much.
     pub(super) fn solve(&mut self, parameters: &[Parameter]) -> Result<Option<(Vec<OperationChange>, f64)>> {
         let (mut logs, mut best) = (vec![0.0; parameters.len()], self.before);
         for round in 0..ROUNDS {
@@ -166,7 +167,7 @@ impl ParameterSearch<'_> {
         Ok(points.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)))
     }
 
-    /// Replaces each value by the plainest one that does not raise the error much.
+    /// Replaces each value by the roundest number that does not raise the error much.
     fn plain(
         &mut self,
         parameters: &[Parameter],

@@ -45,8 +45,8 @@ impl Rerun<'_> {
         Ok(found)
     }
 
-    /// Solves for the scale of values by the first token, which attends to itself alone, and then for the scale of keys.
-    /// Large scales of keys saturate softmax, so a joint search for both scales does not converge.
+    /// Solves for the scale of values at the first token, which attends only to itself, and then for the scale of keys.
+    /// A joint search for both scales does not converge, since large scales of keys saturate the softmax.
     fn solved_from_first_token(&self, values: &Parameter, keys: &Parameter) -> Result<Vec<ChangeTrial>> {
         let all = |changes: &[OperationChange]| -> Vec<Supposition> {
             changes.iter().map(|change| self.one(change, change.point)).collect()
@@ -66,7 +66,7 @@ impl Rerun<'_> {
         self.tried(found.map(|(keys, _)| all(&[values, keys].concat())).into_iter())
     }
 
-    /// Returns the row's error with these changes. `None` if the time is over or the row is not compared.
+    /// Returns the row's error with these changes. `None` if the time limit is reached or the row is not compared.
     fn error_with(&self, supposed: &[Supposition]) -> Result<Option<f64>> {
         if self.deadline.is_over() {
             return Ok(None);

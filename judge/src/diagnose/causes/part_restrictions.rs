@@ -1,6 +1,7 @@
 //! Wrong parts of an operation whose other parts are correct: some heads, or the tokens after a position.
 //!
-//! A change restricted to the wrong part must explain every value of the part. Its parameters are read from the part alone.
+//! A change that is restricted to the wrong part must explain every value of that part. Its parameters are read
+//! only from that part.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::change::{HeadAxis, SiteContext};
 use crate::check::UnexplainedOperation;
 use crate::checkpoint::{Point, TapAxis};
 
-/// Least number of wrong values in a part, and their least share of its values.
+/// Least number of wrong values in a part, and their least share of the part's values.
 const LEAST: usize = 8;
 const LEAST_SHARE: f64 = 0.125;
 
@@ -17,7 +18,7 @@ const LEAST_SHARE: f64 = 0.125;
 pub(super) enum WrongPart {
     /// The heads with a wrong value.
     Heads(HeadAxis, HeadRestriction),
-    /// The tokens from the first wrong one on.
+    /// The first wrong token and all later tokens.
     Tokens {
         /// Number of consecutive values of one token.
         inner: usize,
@@ -51,8 +52,8 @@ impl WrongPart {
         is_part.then(|| Self::Heads(layout, HeadRestriction::new(heads)))
     }
 
-    /// Returns the tokens from the first wrong one on. A single wrong token is the end of a text only at the logits, where
-    /// engines sample.
+    /// Returns the first wrong token and all later tokens. A single wrong token counts only at the logits, since engines
+    /// sample from the last token's logits.
     fn tokens(at: &SiteContext, wrong: &[usize]) -> Option<Self> {
         let (point, shape) = (at.site.point, at.value.shape());
         let axis = point.axes().iter().position(|axis| *axis == TapAxis::Token)?;

@@ -109,8 +109,8 @@ impl<'s> EffectComparison<'s> {
         self.rows.iter().any(|row| is_right(row))
     }
 
-    /// Restricts each change to the passes in which it explains wrong sites. Returns the changes that alter no correct site
-    /// and explain the most wrong sites, then those that the time limit left untested.
+    /// Restricts each change to the passes in which it explains wrong sites. Returns changes that alter no correct
+    /// site, those that explain the most wrong sites first, followed by changes that the time limit left untested.
     pub(super) fn settled(&self, fits: Vec<Changes>) -> Result<SettledChanges> {
         let mut settled: Vec<(Changes, PassEffect)> = Vec::new();
         let mut untested: Vec<Changes> = Vec::new();
@@ -199,7 +199,7 @@ impl<'s> EffectComparison<'s> {
         }
     }
 
-    /// Returns true if rounding explains a site. The error of a correct site may be as large as rounding can cause.
+    /// Returns true if rounding explains a site. A correct site may have an error as large as its bound.
     fn is_explained(&self, row: &SiteResult, check: &SiteCheck) -> bool {
         let role = self.search.context.role;
         if check.explained.as_ref().is_some_and(|explained| explained.side(role).is_explained()) {

@@ -110,8 +110,8 @@ impl<'s> Rerun<'s> {
         Ok(Some(SearchResult::new(fits, changes.usual.iter().chain(&changes.sweep), self.deadline)))
     }
 
-    /// Tries single changes until one explains all: at all their taps, then with less usual values, then at single taps.
-    /// Returns those that come nearer to the row.
+    /// Tries single changes until one explains everything: first at all taps of the change, then with less usual
+    /// values, then at single taps. Returns the changes that bring the result nearer to the row.
     fn singles(&self, changes: &FoundChanges, best: &mut SettledChanges) -> Result<Vec<ChangeTrial>> {
         let (mut local, common): (Vec<_>, Vec<_>) =
             changes.usual.iter().partition(|change| change.entry.is_local);
@@ -140,7 +140,8 @@ impl<'s> Rerun<'s> {
         best.is_simple() && !self.deadline.is_exhaustive()
     }
 
-    /// Returns the restrictions to try: passes like the row's if earlier passes of the site are correct, then none.
+    /// Returns the restrictions to try. If earlier passes of the site are correct, passes like the row's come first;
+    /// then no restriction.
     fn likely_passes(&self) -> Vec<Option<PassRestriction>> {
         let site = self.row.site;
         let is_before = |row: &&SiteResult| {
@@ -246,7 +247,7 @@ impl<'s> Rerun<'s> {
         Ok(checks.into_iter().find(|check| check.site == self.row.site).and_then(|check| check.found))
     }
 
-    /// Returns true if the row is as near as rounding allows when a tap replaces values.
+    /// Returns true if the row's error is within rounding when a tap replaces values.
     pub(super) fn is_near_with(&self, replaces: &mut dyn Tap) -> Result<bool> {
         let found = self.run(&[], replaces)?;
         Ok(matches!(found, Some(ArrayComparison::Measured(found)) if self.is_near(&found.errors)))
@@ -327,7 +328,7 @@ impl<'s> Rerun<'s> {
         weights * passes.map(|pass| pass.tokens.len()).sum::<usize>() < MOST_PRODUCTS
     }
 
-    /// Tries pairs of changes. The second change applies at a tap of the first; in a short run, at any tap.
+    /// Tries pairs of changes. The second change applies at a tap of the first change; in a short run, at any tap.
     fn pairs(&self, singles: &[ChangeTrial], changes: &[OperationChange]) -> Result<Vec<ChangeTrial>> {
         let mut nearest: Vec<&ChangeTrial> =
             singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
@@ -349,7 +350,8 @@ impl<'s> Rerun<'s> {
     }
 }
 
-/// Returns the taps that record the same values: in the pass of the prompt, engines may record the last logits alone.
+/// Returns the taps that record the same values. In the pass of the prompt, engines may record only the last row of
+/// logits.
 fn same_values(point: &Point) -> &[Point] {
     match point {
         Point::Logits | Point::LastLogits => &[Point::Logits, Point::LastLogits],
@@ -377,7 +379,7 @@ struct FoundChanges {
     usual: Vec<OperationChange>,
     /// Changes with less usual values.
     sweep: Vec<OperationChange>,
-    /// Parameters that can be solved for.
+    /// Parameters of changes that can be computed from inputs and outputs.
     parameters: Vec<Parameter>,
 }
 
@@ -392,8 +394,8 @@ impl FoundChanges {
 }
 
 impl ApplicableChanges<'_, '_> {
-    /// Adds a parameter that a change sets to a number, with its own value. A change of a single weight is solved for at
-    /// each tap.
+    /// Adds a parameter whose value a change can set, with the model's own value. For a change of a single weight, adds
+    /// one parameter per tap.
     fn add_parameter(&mut self, change: &OperationChange, at: &SiteContext) {
         let entry = change.entry;
         let point = (entry.is_local || entry.at.len() == 1).then_some(at.site.point);

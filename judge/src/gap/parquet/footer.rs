@@ -1,5 +1,5 @@
-//! The metadata at the end of a Parquet file. Its schema is checked before the crate reads it: the crate allocates
-//! memory by the stated number of fields, and calls itself for each level of the schema.
+//! The metadata at the end of a Parquet file. Its schema is checked before the crate `parquet` reads it, because
+//! the crate allocates memory for the stated number of fields, and is recursive in the depth of the schema.
 
 use parquet::file::metadata::{
     ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
@@ -16,7 +16,8 @@ const MAGIC: &[u8] = b"PAR1";
 const ENCRYPTED: &[u8] = b"PARE";
 /// Maximum nesting depth of the schema, and of Thrift's structures.
 const DEEPEST: usize = 32;
-/// Maximum number of values, which bounds the memory to about 1 GB. A file of 200 000 column chunks has fewer.
+/// Maximum number of values in the metadata, which limits the memory to about 1 GB. A file with 200 000 column
+/// chunks has fewer.
 const MOST_VALUES: usize = 1 << 24;
 
 /// Reads the metadata of a file.
@@ -79,14 +80,14 @@ fn encrypted(source: &FileBytes, at: usize) -> Error {
     source.bad(at, "the file", "encrypted", "plain Parquet; write it again without encryption")
 }
 
-/// Counts the elements of the schema, a tree in depth-first order.
+/// Counts the elements of the schema, which lists a tree in depth-first order.
 #[derive(Default)]
 struct SchemaCheck {
     elements: u64,
-    /// Numbers of children: the sum over all elements, and that of the current element.
+    /// Numbers of children: the sum over all elements, and the number of the current element.
     children: u64,
     own_children: u64,
-    /// Number of children that follow, on each level of the tree.
+    /// Number of remaining children on each level of the tree.
     open: Vec<u64>,
     is_encrypted: bool,
 }
@@ -127,12 +128,13 @@ impl SchemaCheck {
 /// Thrift's kind of field that ends a structure.
 const STOP: u8 = 0;
 
-/// Reader of Thrift's compact protocol: structures of numbered fields. `visit` gets the numbers of the fields that lead
-/// to a value, its kind, and its number if it is an integer; it gets [`STOP`] at the end of a structure.
+/// Reader of Thrift's compact protocol: structures of numbered fields. `visit` is called with the numbers of the
+/// fields that lead to a value, the value's kind, and the value itself if it is an integer. At the end of a
+/// structure, it is called with [`STOP`].
 struct ThriftReader<'a, V> {
     bytes: &'a [u8],
     path: Vec<i16>,
-    /// Number of values that may follow.
+    /// Maximum number of further values.
     left: usize,
     visit: V,
 }
@@ -156,7 +158,7 @@ impl<'a, V: FnMut(&[i16], u8, i64) -> Option<()>> ThriftReader<'a, V> {
         None
     }
 
-    /// Reads a signed number: 0, -1, 1, -2, ...
+    /// Reads a signed number in zigzag encoding: 0, -1, 1, -2, ...
     fn signed(&mut self) -> Option<i64> {
         self.varint().map(|number| (number >> 1) as i64 ^ -((number & 1) as i64))
     }
@@ -181,7 +183,7 @@ impl<'a, V: FnMut(&[i16], u8, i64) -> Option<()>> ThriftReader<'a, V> {
         }
     }
 
-    /// Reads a value. Parquet's metadata has no maps and no lists of truth values.
+    /// Reads a value. Maps and lists of booleans do not occur in Parquet's metadata.
     fn value(&mut self, kind: u8) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
         let number = match kind {

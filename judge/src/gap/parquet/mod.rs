@@ -1,7 +1,8 @@
 //! Parquet files, read with the crate `parquet`: columns of numbers, of texts, and of lists of them.
 //!
-//! The crate allocates memory by the counts that a file states, and panics for some damaged files. So [`footer`] checks
-//! the schema before the crate reads it, [`pages`] bounds the pages, and panics become errors.
+//! The crate allocates memory for the counts that a file states, and panics for some damaged files. Therefore
+//! [`footer`] checks the schema before the crate reads it, [`pages`] limits the sizes of pages, and panics become
+//! errors.
 
 mod footer;
 mod pages;

@@ -1,7 +1,7 @@
 //! Pages of a column in one row group, decompressed one at a time.
 //!
-//! The crate would allocate the size that a page states, and decompress gzip without a limit. So it reads the pages as if
-//! they were not compressed, and [`BoundedPages`] decompresses them.
+//! The crate would allocate the size that a page states, and decompress gzip without a limit. Therefore the crate
+//! reads the pages as if they were not compressed, and [`BoundedPages`] decompresses them.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-/// Number of bytes of a page up to which its compression ratio does not matter.
+/// Page size in bytes up to which the compression ratio is not limited.
 const SMALL_PAGE: usize = 16 << 20;
 /// Maximum number of bytes of a page.
 const LARGEST_PAGE: usize = 1 << 28;
-/// Largest compression ratio of a page that is not small.
+/// Largest compression ratio of a page above [`SMALL_PAGE`].
 const LARGEST_RATIO: usize = 1024;
-/// Maximum number of values in all pages of one row, since the crate allocates memory for all of them at once. A page may
-/// have many more values than bytes: a mask of 8192 sequences with 8192 equal tokens is one run.
+/// Maximum number of values in all pages of one row, since the crate allocates memory for all of them at once. A
+/// page may have many more values than bytes: a mask of 8192 sequences with 8192 equal tokens is stored as one run.
 const MOST_VALUES: usize = 1 << 26;
 /// Maximum number of values of a dictionary.
 const MOST_ENTRIES: usize = 1 << 24;
@@ -129,7 +129,7 @@ impl BoundedPages {
         Ok(Self { stored, compression, next: None, has_dictionary: false, read_values })
     }
 
-    /// Reads the next page that has values, unless it is read.
+    /// Reads the next page that has values, unless it was already read.
     fn look_ahead(&mut self) -> Result<()> {
         while self.next.is_none() {
             match self.stored.get_next_page()? {

@@ -27,7 +27,7 @@ pub struct ParquetRow<V> {
     pub is_null: bool,
     /// Values of all lists, one after the other; `None` is null.
     pub values: Vec<Option<V>>,
-    /// Repetition level of each value, if lists are nested: 0 begins the row, 1 an outer list, and so on.
+    /// Repetition level of each value, if lists are nested: 0 starts the row, 1 starts an outer list, and so on.
     levels: Vec<i16>,
     depth: i16,
     has_empty_list: bool,
@@ -40,7 +40,7 @@ pub struct ParquetRows<V> {
     /// Index of the next row group.
     group: usize,
     reader: Option<ColumnReader>,
-    /// Number of rows that the group still has.
+    /// Number of remaining rows in the current row group.
     left: u64,
     levels: RowLevels,
     read_values: PageValueCount,
@@ -55,7 +55,7 @@ pub struct RowLevels {
     most: usize,
 }
 
-/// A value of a column: a number, or a text.
+/// A value of a column: a number or a text.
 pub trait ParquetValue: Sized {
     /// True for texts.
     const IS_TEXT: bool;

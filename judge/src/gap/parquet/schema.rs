@@ -21,17 +21,17 @@ pub struct ParquetFile {
 /// A column of numbers or texts, or of lists of them.
 #[derive(Clone)]
 pub(super) struct ParquetColumn {
-    /// Name of the column; a structure's columns have the same name.
+    /// Name of the column. All columns of a structure have the structure's name.
     pub(super) name: String,
-    /// Index among the columns of numbers and texts.
+    /// Index among the columns that contain numbers or texts.
     pub(super) index: usize,
     /// The kind of values, or the reason why they cannot be read.
     pub(super) kind: Result<ColumnContent, String>,
     /// Number of nested lists.
     pub(super) depth: i16,
-    /// Definition level of a value.
+    /// Definition level of an entry that has a value.
     pub(super) present: i16,
-    /// Definition level of an entry of the innermost list, null or not.
+    /// Definition level of an entry of the innermost list, whether or not it is null.
     pub(super) entry: i16,
     /// True if a row may be null.
     pub(super) is_optional: bool,

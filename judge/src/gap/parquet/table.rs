@@ -154,7 +154,7 @@ impl ParquetTable {
     }
 }
 
-/// Returns a number that is not NaN, with which pandas marks missing numbers.
+/// Returns a number unless it is NaN, with which pandas marks missing numbers.
 fn number(column: &FieldColumn<f64>) -> Option<f64> {
     column.scalar().copied().filter(|number| !number.is_nan())
 }
@@ -181,7 +181,7 @@ fn count(field: SequenceField, row: &ParquetRow<f64>) -> Result<usize, FieldProb
     token_count(value).ok_or_else(problem)
 }
 
-/// Names the columns that were looked for, and those that the file has.
+/// Lists the column names that were searched, and those that the file has.
 fn missing(file: &ParquetFile, wanted: &SideNames) -> String {
     let mut names: Vec<_> = file.names().map(|name| format!("`{}`", EscapedText(name))).collect();
     names.dedup();

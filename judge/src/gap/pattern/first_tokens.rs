@@ -1,4 +1,4 @@
-//! Tokens of the prompt or of the padding that one side does not score: its log-probabilities are 0 there.
+//! Detects that one side does not score tokens of the prompt or of the padding: its log-probabilities are 0 there.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::gap::finding::{GapFinding, counted};
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Shortest run of zeros that counts.
+/// Minimum length of a run of zeros.
 const LEAST: usize = 2;
-/// Smallest share of the zeros that differ from the other side by more than rounding.
+/// Minimum share of the zeros that differ from the other side by more than rounding.
 const WRONG: f64 = 0.1;
-/// Smallest share of the sum of squared differences at the zeros.
+/// Minimum share of the sum of squared differences at the zeros.
 const SHARE: f64 = 0.9;
 
-/// Finds runs of exact zeros at the start or the end of sequences, where the other side has other values.
+/// Finds runs of exact zeros at the start or end of sequences, where the other side has other values.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     [PolicySide::Rollout, PolicySide::Trainer]
         .into_iter()

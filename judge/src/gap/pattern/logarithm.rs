@@ -1,4 +1,4 @@
-//! Logarithms of another base than e on one side.
+//! Detects that one side uses logarithms of another base than e.
 
 use std::f64::consts::{LN_2, LN_10};
 
@@ -7,7 +7,7 @@ use crate::gap::finding::GapFinding;
 use crate::gap::pair_view::{PairView, rms};
 use crate::gap::token_sample::ScoredToken;
 
-/// Bases that libraries use.
+/// Bases of logarithms that libraries use, with their natural logarithms.
 const BASES: [(f64, f64); 2] = [(2.0, LN_2), (10.0, LN_10)];
 
 /// Finds a base whose conversion reduces the differences to rounding.

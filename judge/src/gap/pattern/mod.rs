@@ -1,6 +1,6 @@
 //! Patterns of differences that rounding cannot give, one file each.
 //!
-//! A pattern is named only if it explains the differences: without it, little is left.
+//! A pattern is reported only if it explains the differences: once it is removed, little difference is left.
 
 mod first_tokens;
 mod logarithm;

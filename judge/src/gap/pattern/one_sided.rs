@@ -1,7 +1,7 @@
-//! One side normalises over fewer tokens: all its log-probabilities are too large.
+//! Detects that one side normalises over fewer tokens, so that all its log-probabilities are too large.
 //!
-//! After top-p or top-k, the log-probabilities of the kept tokens are renormalised, and a token that is kept alone has
-//! exactly 0. A log-sum-exp over a part of the vocabulary, or over padding, has no such zeros.
+//! After top-p or top-k, the log-probabilities of the kept tokens are renormalised. If only one token is kept, its
+//! log-probability is exactly 0. A log-sum-exp over a part of the vocabulary, or over padding, gives no such zeros.
 
 use serde_json::json;
 
@@ -10,19 +10,19 @@ use crate::gap::finding::GapFinding;
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Smallest mean difference in units of the root mean square.
+/// Minimum mean difference, in units of the root mean square.
 const SHARE: f64 = 0.3;
-/// Largest share of tokens whose difference has the opposite sign and exceeds rounding.
+/// Maximum share of tokens whose difference has the opposite sign and exceeds rounding.
 const OPPOSITE: f64 = 0.002;
-/// Smallest share of tokens that are alone after top-p.
+/// Minimum share of tokens that are the only one kept by top-p.
 const ALONE: f64 = 0.01;
-/// Largest difference of log-sum-exps over vocabulary ranges.
+/// Maximum difference of log-sum-exps over vocabulary ranges.
 const FARTHEST: f64 = 1.5;
-/// Share of the squared differences that a multiple of the log-probability explains.
+/// Share of the squared differences that a multiple of the log-probability must explain.
 const PROPORTIONAL: f64 = 0.9;
-/// Smallest mean in standard errors over sequences.
+/// Minimum mean, in standard errors over sequences.
 const SIGMAS: f64 = 5.0;
-/// Largest probability with which noise gives all differences beyond rounding the same sign.
+/// Maximum probability that noise gives all differences beyond rounding the same sign.
 const CHANCE: f64 = 1e-6;
 
 /// Finds log-probabilities that are renormalised after top-p or top-k.
@@ -52,10 +52,10 @@ pub(super) fn find_range(pair: &PairView) -> Option<GapFinding> {
     (farthest <= FARTHEST && is_range).then(|| range(larger, farthest, mean))
 }
 
-/// Finds differences that exceed rounding to one side only.
+/// Finds differences that exceed rounding in one direction only.
 ///
-/// The tokens are sampled from the rollout's distribution. So even for unbiased noise of size d, the rollout's
-/// log-probability is the larger one exp(d) times as often as the trainer's.
+/// The tokens are sampled from the rollout's distribution. Even with unbiased noise of size d, the rollout's
+/// log-probability is therefore larger than the trainer's exp(d) times as often as smaller.
 pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
     let tokens = &pair.sample.tokens;
     let beyond: Vec<f64> =
@@ -81,14 +81,14 @@ pub(super) fn find_excess(pair: &PairView) -> Option<GapFinding> {
     })
 }
 
-/// Returns true if noise is unlikely to give all these differences the same sign.
+/// Returns true if it is unlikely that noise gives all these differences the same sign.
 pub(super) fn exceed_chance(deltas: impl Iterator<Item = f64>) -> bool {
     let evidence: f64 = deltas.map(|delta| (-delta.abs()).exp().ln_1p()).sum();
     evidence > -CHANCE.ln()
 }
 
-/// Returns true if most differences exceed rounding. Other faults than a shift of log-sum-exp move tokens of such a
-/// pair to both sides.
+/// Returns true if most differences exceed rounding. If another fault than a shift of log-sum-exp is present, the
+/// differences have both signs.
 fn is_beyond_rounding(pair: &PairView) -> bool {
     let beyond = pair.sample.tokens.iter().filter(|token| !pair.is_rounding(token)).count();
     2 * beyond > pair.sample.tokens.len()
@@ -102,8 +102,8 @@ fn is_proportional(pair: &PairView) -> bool {
     both * both >= PROPORTIONAL * own * all
 }
 
-/// Returns the side whose log-probabilities are systematically larger, by more than rounding can give, and the mean
-/// difference.
+/// Returns the side whose log-probabilities are systematically larger, by more than rounding can cause, and the
+/// mean difference.
 fn larger_side(pair: &PairView) -> Option<(PolicySide, f64)> {
     let tokens = &pair.sample.tokens;
     let sum: f64 = tokens.iter().map(ScoredToken::delta).sum();
@@ -118,7 +118,7 @@ fn larger_side(pair: &PairView) -> Option<(PolicySide, f64)> {
     (is_systematic && tokens.len() >= 100 && opposite as f64 <= OPPOSITE * count).then_some((larger, mean))
 }
 
-/// Log-probabilities after top-p or top-k.
+/// Creates the finding for log-probabilities that are renormalised after top-p or top-k.
 fn processed(side: PolicySide, kept: f64, alone: usize) -> GapFinding {
     let kept = kept.exp();
     let text = format!(
@@ -132,7 +132,7 @@ fn processed(side: PolicySide, kept: f64, alone: usize) -> GapFinding {
     GapFinding::fault("processed", text).with("renormalised", value)
 }
 
-/// A log-sum-exp over fewer entries.
+/// Creates the finding for a log-sum-exp over fewer entries of the vocabulary.
 fn range(side: PolicySide, farthest: f64, mean: f64) -> GapFinding {
     let text = format!(
         "log-sum-exp over another range of the vocabulary: the {}'s log-probabilities are larger (by {mean:.3} on \
@@ -144,7 +144,8 @@ fn range(side: PolicySide, farthest: f64, mean: f64) -> GapFinding {
     GapFinding::fault("vocabulary-range", text).with("fewer_entries", side.name())
 }
 
-/// Returns true if the differences are a shift of log-sum-exp: they do not depend on the token's own probability.
+/// Returns true if the differences are a shift of log-sum-exp, so that they do not depend on the token's own
+/// probability.
 fn is_range(pair: &PairView) -> bool {
     let mean = |is_in: &dyn Fn(f64) -> bool| {
         let chosen = pair.sample.tokens.iter().filter(|token| is_in(token.logprob()));

@@ -1,19 +1,19 @@
-//! Log-probabilities that belong to another sequence of the batch.
+//! Detects log-probabilities that belong to another sequence of the batch.
 
 use crate::gap::finding::{GapFinding, counted};
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Fewest tokens of a sequence that is compared with others.
+/// Minimum number of tokens of a sequence that is compared with others.
 const LEAST: usize = 8;
-/// Largest number of sequences to find a partner for.
+/// Maximum number of sequences for which a partner is searched.
 const MOST_LOOKED_FOR: usize = 64;
-/// Largest number of sequences to search for a partner.
+/// Maximum number of sequences among which a partner is searched.
 const MOST_AMONG: usize = 50_000;
-/// Smallest share of the searched sequences that have a partner.
+/// Minimum share of the searched sequences that must have a partner.
 const SHARE: f64 = 0.8;
 
-/// Finds sequences that agree with another sequence of the trainer and not with their own.
+/// Finds sequences of the rollout that agree with another sequence of the trainer instead of their own.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let sequences: Vec<_> =
         pair.sequences().filter(|(_, tokens)| tokens.len() >= LEAST).take(MOST_AMONG).collect();
@@ -43,7 +43,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(GapFinding::fault("permuted", text).at(indices, share))
 }
 
-/// Returns true if most tokens of a rollout's sequence agree with a trainer's sequence up to rounding.
+/// Returns true if most tokens of a rollout sequence agree with a trainer sequence up to rounding.
 fn agree(pair: &PairView, rollout: &[ScoredToken], trainer: &[ScoredToken]) -> bool {
     let length = rollout.len().min(trainer.len());
     let mut missed = 0;

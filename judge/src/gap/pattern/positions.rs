@@ -1,18 +1,18 @@
-//! Differences that start at one position of all sequences.
+//! Detects differences that start at the same position in all sequences.
 
 use crate::gap::change_point::ChangePoint;
 use crate::gap::finding::GapFinding;
 use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 
-/// Longest sequence in which a step is searched.
+/// Length up to which sequences are searched for a step.
 const MOST_POSITIONS: usize = 1 << 22;
-/// Fewest tokens before and after the step.
+/// Minimum number of tokens before and after the step.
 const LEAST: usize = 40;
-/// Smallest ratio of the scales after and before the step.
+/// Minimum ratio of the scale after the step to the scale before it.
 const RATIO: f64 = 4.0;
 
-/// Finds the position from which all sequences differ.
+/// Finds the position after which all sequences differ.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let position = |index: usize| pair.sample.tokens[index].position as usize;
     let farthest = (0..pair.sample.tokens.len()).map(position).max()?;
@@ -39,7 +39,7 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(GapFinding::fault("position-step", text).with("from_position", step.at).at(sequences, share))
 }
 
-/// Returns true if the usual differences are larger after the step, too, and not only those of single tokens.
+/// Returns true if typical differences are larger after the step too, and not only those of a few tokens.
 fn are_usual(pair: &PairView, step: usize) -> bool {
     let tokens = pair.sample.tokens.iter().zip(&pair.scaled);
     let [before, after] = [false, true].map(|is_after| {
@@ -49,7 +49,7 @@ fn are_usual(pair: &PairView, step: usize) -> bool {
     after > 2.0 * before
 }
 
-/// Returns true if most sequences that reach the step differ after it.
+/// Returns true if most of the sequences that reach the step differ after it.
 fn are_most_different(pair: &PairView, step: usize) -> bool {
     let (mut reached, mut wrong) = (0, 0);
     for (sequence, tokens) in pair.sequences() {

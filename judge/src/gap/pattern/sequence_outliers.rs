@@ -1,4 +1,4 @@
-//! Whole sequences with larger differences than the others.
+//! Detects whole sequences with larger differences than the others.
 
 use crate::gap::change_point::{ChangePoint, LEAST_SIDE};
 use crate::gap::finding::{GapFinding, counted, listed};
@@ -6,14 +6,14 @@ use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 use crate::gap::token_sample::SampleSequence;
 
-/// Fewest tokens of a sequence that count.
+/// Minimum number of tokens for a sequence to be considered.
 const LEAST: usize = 6;
-/// Smallest scale of an outlier in units of the middle sequence's.
+/// Minimum ratio of an outlier's scale to the scale of the median sequence.
 const RATIO: f64 = 4.0;
-/// Largest share of outliers: with more, the middle sequence is one of them.
+/// Maximum share of outliers. With more of them, the median sequence would be an outlier itself.
 const MOST: f64 = 0.45;
 
-/// Finds sequences with large differences, if the others differ by rounding only.
+/// Finds sequences with large differences, if the other sequences differ only by rounding.
 pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     let outliers: Vec<&SampleSequence> =
         pair.sample.sequences.iter().filter(|sequence| is_outlier(pair, sequence)).collect();
@@ -57,7 +57,8 @@ fn is_outlier(pair: &PairView, sequence: &SampleSequence) -> bool {
     scale > uncertainty * pair.limit().max(RATIO / 1.5 * pair.typical)
 }
 
-/// Returns the middle position from which on the outliers differ, if they start as the others do.
+/// Returns the median of the positions at which the outliers begin to differ, if the tokens before agree like those
+/// of other sequences.
 fn steps(pair: &PairView, outliers: &[&SampleSequence]) -> Option<u32> {
     let starts: Vec<f64> = outliers
         .iter()

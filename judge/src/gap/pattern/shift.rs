@@ -1,15 +1,15 @@
-//! Log-probabilities that belong to the token before or after.
+//! Detects log-probabilities that belong to the token before or after.
 
 use crate::gap::finding::GapFinding;
 use crate::gap::logprob_error::median;
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Largest shift that is tried.
+/// Maximum number of positions by which log-probabilities may be shifted.
 const FARTHEST: isize = 3;
-/// Fewest tokens in which a shift is searched.
+/// Minimum number of tokens in a sequence in which a shift is searched.
 const LEAST: usize = 30;
-/// Largest ratio of the median differences with and without the shift.
+/// Maximum ratio of the median difference with the shift to the one without it.
 const RATIO: f64 = 0.2;
 
 /// Finds a shift that makes the log-probabilities of all sequences agree.
@@ -36,7 +36,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(GapFinding::fault("shifted", text).with("shift", by as i64))
 }
 
-/// Returns the median difference between a token's log-probability and the trainer's one `by` tokens later.
+/// Returns the median difference between a token's log-probability and the trainer's log-probability `by` tokens
+/// later.
 fn typical(pair: &PairView, by: isize) -> f64 {
     median(pair.sequences().flat_map(|(_, tokens)| moved(tokens, by)))
 }

@@ -1,7 +1,8 @@
-//! A temperature that only one side applies.
+//! Detects a temperature that only one side applies.
 //!
-//! With temperature T, the log-odds of a token become x/T + (1/T - 1)·h, and h >= 0 measures how many other tokens are
-//! likely. The differences of the log-odds are a line over the log-odds, and slope and intercept have one sign.
+//! With temperature T, the log-odds x of a token become x/T + (1/T - 1)·h, where h >= 0 measures how many other
+//! tokens are likely. The difference of the log-odds is then a linear function of the log-odds, whose slope and
+//! intercept have the same sign.
 
 use serde_json::json;
 
@@ -11,15 +12,15 @@ use crate::gap::logprob_error::{log_odds_of, quantile};
 use crate::gap::pair_view::PairView;
 use crate::gap::token_sample::ScoredToken;
 
-/// Smallest slope that counts: a temperature of 0.98.
+/// Minimum slope: that of a temperature of 0.98.
 const LEAST_SLOPE: f64 = 0.02;
-/// Smallest share of the variance that the line explains.
+/// Minimum share of the variance that the line explains.
 const SHARE: f64 = 0.7;
-/// Smallest slope in standard errors over sequences.
+/// Minimum slope, in standard errors over sequences.
 const SIGMAS: f64 = 6.0;
-/// Share of the likely tokens, whose slope is the temperature's.
+/// Share of the tokens, likeliest first, whose slope gives the temperature.
 const CONFIDENT: f64 = 0.3;
-/// Fewest tokens for a line.
+/// Minimum number of tokens for a line.
 const LEAST: usize = 60;
 
 /// Finds the temperature that one side applies.
@@ -60,18 +61,18 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(GapFinding::fault("temperature", text).with("temperature", value))
 }
 
-/// The line of the differences over the log-odds.
+/// The line through the differences as a function of the log-odds.
 struct Line {
     slope: f64,
     intercept: f64,
-    /// Explained share of the variance.
+    /// Share of the variance of the differences that the line explains.
     explained: f64,
     /// Slope in standard errors over sequences.
     sigmas: f64,
 }
 
 impl Line {
-    /// Fits the line to a share of the tokens, the likeliest ones.
+    /// Fits the line to the likeliest tokens; `share` states how many.
     fn of(pair: &PairView, share: f64) -> Option<Self> {
         let least = least_log_odds(pair, share);
         let informative = |index: usize| {
@@ -109,7 +110,8 @@ impl Line {
     }
 }
 
-/// Returns the least sum of both sides' log-odds among a share of the informative tokens, the likeliest ones.
+/// Returns the smallest sum of both sides' log-odds among the likeliest informative tokens, of which there is a
+/// given share.
 fn least_log_odds(pair: &PairView, share: f64) -> f64 {
     if share >= 1.0 {
         return f64::NEG_INFINITY;

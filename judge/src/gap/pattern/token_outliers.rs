@@ -1,4 +1,4 @@
-//! Single tokens with large differences, in sequences that otherwise differ by rounding.
+//! Detects single tokens with large differences, in sequences that otherwise differ only by rounding.
 
 use serde_json::json;
 
@@ -9,18 +9,19 @@ use crate::gap::pair_view::{PairView, rms};
 use crate::gap::pattern::one_sided::exceed_chance;
 use crate::gap::token_route::TokenRoute;
 
-/// Smallest difference of an outlier token, in standard deviations of the other tokens.
+/// Minimum difference of an outlier token, in standard deviations of the other tokens.
 const SIGMAS: f64 = 12.0;
-/// Smallest difference of an outlier token, in units of the standard deviation that rounding to the coarsest type causes.
+/// Minimum difference of an outlier token, in units of the standard deviation that rounding to the coarsest type
+/// causes.
 const LARGEST_SIGMAS: f64 = 8.0;
-/// Largest share of outlier tokens.
+/// Maximum share of tokens that may count as outliers.
 const MOST: f64 = 0.1;
-/// Fewest outlier tokens of a pattern.
+/// Minimum number of outlier tokens for a pattern.
 const LEAST: usize = 3;
-/// Smallest share of the outlier tokens that have one sign in a one-sided pattern.
+/// Minimum share of outlier tokens that have the same sign in a one-sided pattern.
 const ONE_SIDED: f64 = 0.9;
-/// Largest excess of one sign among the differences of middle size, per outlier token, that is not yet a tail. One standard
-/// deviation of random signs is added.
+/// Maximum excess of one sign among medium-sized differences, per outlier token, that is not yet a tail. One
+/// standard deviation of random signs is added.
 const LEAN: f64 = 0.25;
 
 /// Finds outlier tokens: single tokens with large differences.
@@ -79,8 +80,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(finding.with("tokens", json!(far.len())).at(sequences, share))
 }
 
-/// Returns true if flipped experts can be the reason for differences to one side. The sampled tokens are those that the
-/// rollout's experts made likely, so the rollout's log-probabilities are the larger ones.
+/// Returns true if flipped experts can cause differences in one direction. The sampled tokens are those that the
+/// rollout's experts made likely, so the rollout's log-probabilities are then the larger ones.
 fn can_flip(pair: &PairView, far: &[usize], larger: PolicySide) -> bool {
     let has_same_experts = far.iter().all(|&index| pair.sample.routes[index] == TokenRoute::Same);
     let deltas = far.iter().map(|&index| pair.sample.tokens[index].delta());
@@ -88,8 +89,8 @@ fn can_flip(pair: &PairView, far: &[usize], larger: PolicySide) -> bool {
     larger == PolicySide::Rollout && !has_same_experts && !(is_all && exceed_chance(deltas))
 }
 
-/// Returns true if middling differences, between rounding and the outliers, mostly have the outliers' sign. Scoring
-/// another token than the sampled one causes outliers without such a tail.
+/// Returns true if medium-sized differences, between rounding and the outliers, mostly have the outliers' sign. If
+/// a side scores another token than the sampled one, there are outliers without such a tail.
 fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool {
     let sign = if larger == PolicySide::Rollout { 1.0 } else { -1.0 };
     let sigmas = pair.sample.tokens.iter().map(|token| sign * token.delta() / pair.error.sigma(token, usual));
@@ -98,8 +99,8 @@ fn is_tail(pair: &PairView, far: usize, usual: f64, larger: PolicySide) -> bool 
     lean > LEAN * far as f64 + (between.len() as f64).sqrt()
 }
 
-/// Returns true if few outlier tokens are adjacent and no sequence has most of them. Faults of positions or sequences
-/// make adjacent tokens outliers.
+/// Returns true if few outlier tokens are adjacent, and no sequence has most of them. Faults of positions or
+/// sequences would make adjacent tokens outliers.
 fn are_scattered(pair: &PairView, far: &[usize]) -> bool {
     let most = pair.sample.sequences.iter().map(|sequence| {
         far.partition_point(|&index| index < sequence.tokens.end)
@@ -109,7 +110,7 @@ fn are_scattered(pair: &PairView, far: &[usize]) -> bool {
     5 * adjacent <= far.len() && 2 * most.max().unwrap_or(0) <= far.len().max(4)
 }
 
-/// Returns true if all sequences differ by rounding once the outlier tokens are left out.
+/// Returns true if all sequences differ only by rounding once the outlier tokens are removed.
 fn are_others_right(pair: &PairView, far: &[usize]) -> bool {
     pair.sample.sequences.iter().all(|sequence| {
         let others = sequence.tokens.clone().filter(|index| far.binary_search(index).is_err());

@@ -1,4 +1,4 @@
-//! Differences that grow with the number of training steps between the two sides.
+//! Detects differences that grow with the number of training steps between the two sides.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::gap::finding::GapFinding;
 use crate::gap::logprob_error::median;
 use crate::gap::pair_view::{PairView, rms};
 
-/// Fewest sequences of a version that count.
+/// Minimum number of sequences with the same version.
 const LEAST: usize = 2;
-/// Largest number of sequences in the rank correlation.
+/// Maximum number of sequences in the rank correlation.
 const MOST: usize = 2000;
-/// Smallest rank correlation of version and scale, in standard deviations.
+/// Minimum rank correlation between version and scale, in standard deviations.
 const SIGMAS: f64 = 3.7;
-/// Smallest ratio of the largest to the smallest scale.
+/// Minimum ratio of the largest to the smallest scale.
 const RATIO: f64 = 3.0;
 
 /// Finds differences that grow with the stated versions.
@@ -55,7 +55,8 @@ pub(super) fn find(pair: &PairView) -> Option<GapFinding> {
     Some(GapFinding::fault("stale-weights", text).with("versions", by_version).at(indices, share))
 }
 
-/// Returns the training steps between both sides; the stated version, if only one side states it or both state the same.
+/// Returns the number of training steps between both sides. If only one side states a version, or both state the
+/// same one, returns the version.
 fn steps(pair: &PairView) -> Vec<Option<i64>> {
     let versions = || pair.sample.sequences.iter().map(|sequence| sequence.versions);
     let between =
@@ -66,7 +67,7 @@ fn steps(pair: &PairView) -> Vec<Option<i64>> {
     }
 }
 
-/// Returns Kendall's S of version and scale in standard deviations: 0 on average if they are independent.
+/// Returns Kendall's S of version and scale, in standard deviations. It is 0 on average if they are independent.
 fn concordance(ranked: &[(i64, f64)]) -> f64 {
     let (mut sum, mut ties) = (0.0, BTreeMap::<i64, f64>::new());
     for (at, (version, scale)) in ranked.iter().enumerate() {

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The form of a value in `report.json`.
+/// A value that has a form in `report.json`.
 pub trait JsonForm: Sized {
     /// The value in memory.
     type Value;

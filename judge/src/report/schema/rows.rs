@@ -348,7 +348,7 @@ forms! {
         last_position: usize,
     }
 
-    /// Baseline entry of a waived failure.
+    /// Baseline entry that waives a failure.
     WaiverRow of Waiver {
         reason: String,
         link: String,

@@ -83,7 +83,8 @@ impl PackedWeights {
         Ok(Some(all.map(|(row, group)| zeros.get(group, row) as i32).collect()))
     }
 
-    /// Returns the group of every input, if inputs are ordered by their activations. -1 marks an unused tensor.
+    /// Returns the group of every input, if inputs are assigned to groups by activation order. -1 marks a tensor that
+    /// is not used.
     fn groups(&self, module: &ModuleTensors, cols: usize, groups: usize) -> Result<Option<Vec<usize>>> {
         const INDICES: &str = "weight_g_idx";
         let Some(stored) = module.get(INDICES) else { return Ok(None) };

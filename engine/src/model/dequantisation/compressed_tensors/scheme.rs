@@ -108,7 +108,8 @@ pub(in crate::model::dequantisation) fn read(config: &Config) -> Result<Dequanti
     })
 }
 
-/// Marks scales of whole tensors that are computed from activations as unsupported if another group states its codes.
+/// Marks scales of whole tensors that are computed from activations as unsupported, if another format group states
+/// its codes.
 fn refuse_mixed(all: &Config, keys: &[&str], groups: &mut [FormatGroup]) {
     let Some((stated, unknown)) = state_all(groups) else { return };
     let expected = "\"token\" or \"group\": the activations of another group have stored scales or scales of NVFP4, \

@@ -39,13 +39,13 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Returns the gate of a product.
+/// Returns the gate that the operation multiplies by, if it multiplies by one.
 fn gate<'a>(at: &'a SiteContext) -> Option<&'a Tensor> {
     let Nonlinearity { x, up: Some(_), .. } = at.stage()? else { return None };
     Some(x)
 }
 
-/// Computes the product without its gate, or with another activation of the gate.
+/// Computes the operation's result without its gate, or with another activation of the gate.
 fn gated(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Nonlinearity { x, up, activation } = at.stage()?;
     let up = up.as_ref()?;
@@ -57,7 +57,7 @@ fn gated(at: &SiteContext, word: &str) -> Option<Tensor> {
     }
 }
 
-/// Computes β of the gated delta rule as 1, without the sigmoid, or doubled.
+/// Computes β of the gated delta rule with a known mistake: as 1, without the sigmoid, or doubled.
 fn share(at: &SiteContext, word: &str) -> Option<Tensor> {
     let Nonlinearity { x, .. } = at.stage()?;
     match word {

@@ -1,4 +1,5 @@
-//! Multiples of the residual stream: a residual that each device of tensor parallelism adds.
+//! Faults of the residual stream in tensor parallelism: each device adds the residual, so the sum contains a
+//! multiple of it.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, plain_gain};
 use crate::checkpoint::Point;

@@ -1,4 +1,4 @@
-//! Changes of the rotation of keys on their way through the cache: attention reads keys before RoPE, or rotated twice.
+//! Faults in the rotation of cached keys: attention reads keys before RoPE, or keys that were rotated twice.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext};
 use crate::checkpoint::Point;
@@ -11,7 +11,7 @@ use crate::ops::rope::exact::Rotary;
 use crate::ops::rope::faults::inverse;
 use crate::tensor::Tensor;
 
-/// Readings of keys, each with its meaning.
+/// Wrong keys that attention may read, each with its meaning.
 const READINGS: [(&str, &str); 4] = [
     (
         "prompt-unrotated",
@@ -28,7 +28,7 @@ const READINGS: [(&str, &str); 4] = [
     ("cached-twice", "cached keys are rotated again when later passes read them"),
 ];
 
-/// Describes a reading of keys.
+/// Describes which keys attention reads.
 pub(crate) fn meaning(word: &str) -> Option<&'static str> {
     READINGS.iter().find(|(known, _)| *known == word).map(|(_, meaning)| *meaning)
 }
@@ -93,7 +93,7 @@ fn unrotated(at: &SiteContext, k: &Tensor, rope: &Rope) -> Option<Tensor> {
     Some(at.n.to_cache(at.n.rotate(k, &table)))
 }
 
-/// Returns the keys that the rotations of cached keys started from, `None` if some are not traced.
+/// Returns the keys before RoPE of all cached keys. `None` if some of them are not traced.
 fn inputs(at: &SiteContext, k: &Tensor) -> Option<Tensor> {
     let mut tensors: Vec<Tensor> = Vec::new();
     let mut index: Vec<(usize, usize)> = Vec::new();

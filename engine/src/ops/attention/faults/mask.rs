@@ -152,7 +152,8 @@ fn along(at: &SiteContext, axis: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
 }
 
-/// Computes softmax of scores rounded to a smaller type, and rounds the weights too if only the type is named.
+/// Computes softmax of scores rounded to a smaller type. If `how` is only the name of a type, the weights are
+/// rounded too.
 fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     let Softmax { scores, mask, .. } = at.stage()?;
     let round: fn(f64, f64) -> f64 = match what.strip_prefix("scores-").unwrap_or(what) {
@@ -164,7 +165,8 @@ fn of_rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     Some(if what.starts_with("scores-") { weights } else { at.n.mapped(&weights, round, 0.0) })
 }
 
-/// Returns the nearest layer of the other kind: sliding if this layer is not, and the reverse.
+/// Returns the nearest layer of the other kind of attention: with a sliding window if this layer has none, and the
+/// reverse.
 fn other_layer(at: &SiteContext) -> Option<usize> {
     let (layer, slides) = (at.site.layer?, |layer: usize| at.operations.window(layer).is_some());
     let others = (0..at.operations.n_layers()).filter(|&other| slides(other) != slides(layer));
@@ -181,8 +183,8 @@ fn as_other_layer(at: &SiteContext) -> Option<Tensor> {
     masked(at, |mask| Mask { window: at.operations.window(other), ..mask })
 }
 
-/// Returns windows to try: none, one larger, one smaller, twice the model's, and chunks. Small windows if the model has
-/// none.
+/// Returns windows to try: no window, one larger, one smaller, twice the model's window, and chunks. If the model
+/// has no window, tries small windows.
 fn windows(at: &SiteContext) -> Vec<ChangeValue> {
     let number = |window: usize| ChangeValue::Number(window as f64);
     match own_window(at) {

@@ -8,8 +8,8 @@ use crate::ops::attention::exact::Softmax;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Returns the scores: the dump's where the model's queries see keys, elsewhere our engine's, which may differ by
-/// rounding.
+/// Returns the dump's scores where the model's queries see keys, and our engine's scores elsewhere. Our scores may
+/// differ from the dump's by rounding.
 pub(super) fn known_scores(at: &SiteContext) -> Option<Tensor> {
     let Softmax { scores, mask, .. } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
@@ -30,7 +30,7 @@ pub(super) fn known_scores(at: &SiteContext) -> Option<Tensor> {
     }))
 }
 
-/// Replaces the scores of some keys: `hidden` for keys that a query does not see.
+/// Replaces the scores of some keys. Keys that a query does not see get the score `hidden`.
 pub(super) fn seeing(at: &SiteContext, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
     let scores = known_scores(at)?;
     let &[_, tokens, keys] = scores.shape() else { return None };

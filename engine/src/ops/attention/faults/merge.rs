@@ -1,5 +1,5 @@
-//! Changes of attention that is computed apart over cached and over new keys, and then merged by the sums of the parts'
-//! exponentials (prefix caching, chunked prefill). A port may merge with wrong shares.
+//! Faults in merging attention. Prefix caching and chunked prefill compute attention separately over cached and
+//! over new keys, then merge the parts by their sums of exponentials. A port may merge them with wrong shares.
 
 use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;
@@ -17,7 +17,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Computes the weights of attention whose parts are merged with other shares than those of their exponentials.
+/// Computes attention weights whose two parts are merged with wrong shares.
 fn merged(at: &SiteContext, how: &str) -> Option<Tensor> {
     let Softmax { scores, mask, sinks: None } = at.stage()? else { return None };
     let &[_, tokens, keys] = scores.shape() else { return None };
@@ -55,7 +55,7 @@ fn log_sum(scores: &[f32]) -> f64 {
     largest + sum.ln()
 }
 
-/// Returns the number to add to the scores of each part, so that its share becomes the wrong one.
+/// Returns the number to add to the scores of each part, so that the part gets the wrong share.
 fn shifts(how: &str, [past, new]: [f64; 2]) -> Option<[f64; 2]> {
     let scaled = |factor: f64| [(factor - 1.0) * past, (factor - 1.0) * new];
     match how {

@@ -18,7 +18,7 @@ use crate::ops::scaling::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Taps at which query heads meet key or value heads.
+/// Taps at which query heads are combined with key or value heads.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
@@ -68,7 +68,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 const ATTN_CAP: Option<[&str; 2]> = Some(["attn_logit_softcapping", "attn_logit_softcapping"]);
 const LOGITS_CAP: Option<[&str; 2]> = Some(["final_logit_softcapping", "final_logit_softcapping"]);
 
-/// The model soft-caps scores or logits; the engine does not.
+/// Name of the fault that the engine lacks the model's soft cap of scores or logits.
 const NO_SOFTCAP: CatalogueEntry = CatalogueEntry {
     takes: "none",
     own: |at| uncapped(at).1.map_or(ChangeValue::word("none"), |cap| ChangeValue::Number(cap.into())),
@@ -103,7 +103,7 @@ fn with_scale(at: &SiteContext, factor: f32) -> Option<Tensor> {
     Some(at.n.scores(q, k, scale))
 }
 
-/// Returns scales to try: for other head sizes, applied twice, left out, or with a rounded factor.
+/// Returns scales to try: for other head sizes, applied twice, omitted, or with a rounded factor.
 fn scales(at: &SiteContext) -> Vec<f64> {
     let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
     let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
@@ -175,8 +175,8 @@ fn uncapped(at: &SiteContext) -> (Tensor, Option<f32>) {
     soft_cap(at).map_or_else(|| (at.value.clone(), None), |(x, cap)| (x, Some(cap)))
 }
 
-/// Applies the model's soft cap to products before their scale, or to scores times log2(e), as kernels that compute powers
-/// of 2 may do.
+/// Applies the model's soft cap at the wrong step: to products before their scale, or to scores times log2(e), as
+/// kernels that compute powers of 2 may do.
 fn capped_otherwise(at: &SiteContext, how: &str) -> Option<Tensor> {
     let (x, cap) = soft_cap(at)?;
     let node = made_by(&x)?;
@@ -202,7 +202,7 @@ fn capped(at: &SiteContext, cap: f64) -> Option<Tensor> {
     Some(at.n.soft_cap(&x, cap as f32))
 }
 
-/// Finds the cap `c` by bisection. Values are weighted by how far the cap bends them, about x³ / 3c².
+/// Finds the cap `c` by bisection. Each value is weighted by the effect of the cap on it, about x³ / 3c².
 fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (x, _) = uncapped(at);
     let pairs = x.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
@@ -226,7 +226,7 @@ fn read_cap(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     values.into_iter().map(ChangeValue::Number).collect()
 }
 
-/// Lowest and highest cap that is plausible.
+/// Lowest and highest plausible cap.
 const LIKELY: (f64, f64) = (0.1, 1e4);
 
 /// Returns the number of query heads and of key or value heads.
@@ -238,12 +238,12 @@ fn heads(at: &SiteContext) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns the head counts; `None` if each query head has its own key head, or all share one.
+/// Returns the head counts. `None` if each query head has a key head of its own, or all query heads share one.
 fn grouped(at: &SiteContext) -> Option<(usize, usize)> {
     heads(at).filter(|&(heads, key_heads)| key_heads > 1 && key_heads < heads)
 }
 
-/// Returns the key head that each query head reads; `None` if the assignment is the model's.
+/// Returns the key head that each query head reads. `None` if that is the model's own assignment.
 fn key_heads(at: &SiteContext, how: &str) -> Option<Vec<usize>> {
     let (heads, key_heads) = grouped(at)?;
     let map: Vec<usize> = match how {
@@ -273,7 +273,7 @@ fn reading(at: &SiteContext, map: &[usize]) -> Option<Tensor> {
     }
 }
 
-/// Returns the nearest key head for each query head.
+/// Returns, for each query head, the key head that explains the engine's values best.
 fn read_key_heads(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((heads, key_heads)) = grouped(at) else { return Vec::new() };
     let mut nearest = HeadSearch::new(at, theirs, heads);
@@ -284,7 +284,7 @@ fn read_key_heads(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     nearest.chosen().map(|map| told(&map, key_heads_named(at, &map))).into_iter().collect()
 }
 
-/// Formats a head order: its name if it has one, else its numbers.
+/// Formats a head order: by its name if it has one, otherwise as a list of numbers.
 fn told(map: &[usize], name: Option<&str>) -> ChangeValue {
     name.map_or_else(|| ChangeValue::Word(listed(map)), ChangeValue::word)
 }
@@ -301,7 +301,7 @@ fn order_named(at: &SiteContext, map: &[usize]) -> Option<&'static str> {
     ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
 }
 
-/// Search for our nearest head for each of their heads.
+/// Search that finds, for each head of the engine, our nearest head.
 struct HeadSearch<'t> {
     theirs: &'t [f64],
     /// Indices of the values of each head, in scores `[H, T, S]` or in context `[T, H·D]`.
@@ -310,7 +310,7 @@ struct HeadSearch<'t> {
     found: Vec<(usize, f64)>,
 }
 
-/// Largest error of a head that still matches.
+/// Largest relative error between two heads that still match.
 const NEAR: f64 = 0.1;
 
 impl<'t> HeadSearch<'t> {
@@ -373,7 +373,7 @@ fn in_order(at: &SiteContext, how: &str) -> Option<Tensor> {
     Some(at.n.scores(&at.n.gathered(&[q], q.shape(), |flat| (0, from(flat))), k, *scale))
 }
 
-/// Returns the index of each value of `[T, H, D]` in another layout.
+/// Returns the index that each value of `[T, H, D]` has in another layout.
 fn laid_out(
     at: &SiteContext,
     how: &str,
@@ -402,7 +402,7 @@ fn laid_out(
     }
 }
 
-/// Returns our nearest head for each head.
+/// Returns, for each head of the engine, our nearest head.
 fn read_order(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some((heads, _)) = heads(at) else { return Vec::new() };
     let mut nearest = HeadSearch::new(at, theirs, heads);

@@ -1,4 +1,5 @@
-//! Changes of softmax's denominator: additional keys with a score of 0, such as zero rows of a static cache, or a sink.
+//! Faults in the denominator of softmax: additional keys with a score of 0, such as zero rows of a static cache, or
+//! a sink.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, rounded_to};
 use crate::checkpoint::Point;
@@ -31,7 +32,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
 /// Maximum number of additional keys.
 const MOST_KEYS: usize = 1 << 13;
 
-/// Minimum number of queries from which a sink of each head is read.
+/// Minimum number of queries needed to estimate the sink of each head.
 const LEAST_QUERIES: usize = 3;
 
 /// Returns the number of additional keys and their score in each head.
@@ -86,8 +87,8 @@ fn with_more_keys(at: &SiteContext, how: &str) -> Option<Tensor> {
     Some(at.n.gathered(&[&weights], at.value.shape(), |flat| (0, flat / keys * width + flat % keys)))
 }
 
-/// Reads the additional summand from the sums of weights: a row sums to `E / (E + n)`, where `E` is the sum of the
-/// exponentials of its scores.
+/// Estimates the number `n` that the engine adds to softmax's denominator, from the sums of weights: a row sums to
+/// `E / (E + n)`, where `E` is the sum of the exponentials of its scores.
 fn read_sum(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
     let Softmax { scores, mask, .. } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
@@ -122,7 +123,8 @@ fn read_sum(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
     Some(values)
 }
 
-/// Reads a sink of each head: a row sums to `E / (E + n)`, so `n` is the slope of `1 - sum` over `sum / E`.
+/// Estimates the sink of each head. A row sums to `E / (E + n)`, where `E` is the sum of the exponentials of its
+/// scores, so `n` is the slope of `1 - sum` over `sum / E`.
 fn read_sinks(at: &SiteContext, theirs: &[f64]) -> Option<Vec<ChangeValue>> {
     let Softmax { scores, mask, .. } = at.stage()?;
     let &[heads, tokens, keys] = scores.shape() else { return None };

@@ -1,5 +1,5 @@
-//! Rules by which a query sees keys, other than a causal mask with a window: kept first keys, a buffer trimmed by its
-//! padded length, shifted keys, an unread last block, a ring buffer, keys that no query sees.
+//! Wrong rules for the keys that a query sees: the first keys are kept, a buffer is trimmed by its padded length,
+//! keys are shifted, the last block is not read, the cache is a ring buffer, or some keys are seen by no query.
 
 use std::ops::Range;
 
@@ -18,17 +18,17 @@ pub(super) enum KeyRule {
         /// Number of latest keys.
         window: usize,
     },
-    /// The model's window, counted from the end of a buffer whose length is a multiple of this step.
+    /// The model's window, but counted from the end of a buffer that is padded to a multiple of this step.
     Padded(usize),
-    /// The model's keys, this many later.
+    /// The keys that the model shows, shifted this many positions later.
     Shifted(isize),
-    /// The model's keys, without those in a last block that is not full.
+    /// The keys that the model shows, except those in a last block of this size that is not full.
     WholeBlocks(usize),
-    /// The model's keys among this many at the pass's end.
+    /// The keys that the model shows, but only those among this many latest keys at the pass's end (a ring buffer).
     Ring(usize),
-    /// The model's keys without this many that were cached last, just before the pass.
+    /// The keys that the model shows, except the latest cached ones: this many, just before the pass.
     WithoutLatest(usize),
-    /// The model's keys without those of some positions.
+    /// The keys that the model shows, except those at some positions.
     Without {
         /// First hidden position.
         first: usize,
@@ -114,7 +114,7 @@ impl KeyRule {
         }
     }
 
-    /// Computes softmax over the keys that the rule shows. Returns `None` if they are the model's.
+    /// Computes softmax over the keys that the rule shows. Returns `None` if the model shows the same keys.
     pub(super) fn softmax(self, at: &SiteContext) -> Option<Tensor> {
         let extent = KeyExtent::of(at)?;
         let shown: Vec<Vec<bool>> = (0..extent.tokens).map(|token| extent.shown(self, token)).collect();
@@ -165,20 +165,21 @@ impl KeyExtent {
         }
     }
 
-    /// Returns, for each key, true if the model shows it to a query.
+    /// Returns one entry per key: true if the model shows the key to a query.
     fn own(&self, token: usize) -> Vec<bool> {
         let own = self.query(token).own;
         (0..self.keys).map(|key| own.contains(&(self.dropped + key))).collect()
     }
 
-    /// Returns, for each key, true if a rule shows it to a query. A query that would see no key sees the model's.
+    /// Returns one entry per key: true if a rule shows the key to a query. If the rule shows a query no keys, the query
+    /// sees the model's keys.
     fn shown(&self, rule: KeyRule, token: usize) -> Vec<bool> {
         let query = self.query(token);
         let shown: Vec<bool> = (0..self.keys).map(|key| rule.sees(&query, self.dropped + key)).collect();
         if shown.contains(&true) { shown } else { self.own(token) }
     }
 
-    /// Returns all rules that make a difference for some query, with few parameters first.
+    /// Returns all rules that change the keys of some query, those with few parameters first.
     fn rules(&self) -> Vec<KeyRule> {
         let length = self.position + self.tokens;
         let most = length.min(MOST_PARAMETERS);
@@ -197,7 +198,8 @@ impl KeyExtent {
         rules
     }
 
-    /// Returns the rule without the keys that no query sees, if they are consecutive and some query sees keys on both sides.
+    /// Returns the rule that hides the keys which no query sees, if these keys are consecutive and some query sees keys
+    /// on both sides of them.
     fn hidden(&self, seen: &[Vec<bool>]) -> Option<KeyRule> {
         let is_hidden = |&key: &usize| {
             let shows = |token: usize| self.own(token)[key];
@@ -212,7 +214,7 @@ impl KeyExtent {
         (is_run && is_inside).then_some(KeyRule::Without { first, last })
     }
 
-    /// Returns the rule with kept first keys that one query's keys show, if they have a gap.
+    /// Returns the rule that keeps the first keys, if the keys that a query sees have a gap.
     fn sinks(&self, seen: &[Vec<bool>]) -> Option<KeyRule> {
         let end = |token: usize| self.position + token + 1 - self.dropped;
         let gap = |token: usize| {
@@ -225,16 +227,16 @@ impl KeyExtent {
     }
 }
 
-/// Largest block, step or window that is tried without being read from weights.
+/// Largest block, step or window that is tried when no attention weights are recorded.
 const MOST_PARAMETERS: usize = 128;
 
 /// Largest number of keys before the current pass for which hiding is tried.
 const LATEST: usize = 8;
 
-/// Most rules of one family that are read from the keys that queries see.
+/// Maximum number of rules of one family that are read from the keys that queries see.
 const MOST_RULES: usize = 6;
 
-/// Reads the rules that show each query the keys whose weights are not 0 in some head.
+/// Finds the rules under which each query sees exactly the keys that have a nonzero weight in some head.
 pub(super) fn read(at: &SiteContext, theirs: &[f64], is_of_window: bool) -> Vec<ChangeValue> {
     let Some(extent) = KeyExtent::of(at) else { return Vec::new() };
     let heads = theirs.len() / (extent.tokens * extent.keys).max(1);

@@ -1,5 +1,5 @@
-//! Scales of a quantised cache: keys or values that are divided by a scale when they are stored, and not multiplied by
-//! it when they are read.
+//! Faults in the scales of a quantised cache: keys or values are divided by a scale when stored, but not multiplied
+//! by it when read.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, FactorEstimate, SiteContext, rounded_to};
 use crate::checkpoint::Point;
@@ -27,7 +27,8 @@ const SCALED: CatalogueEntry = CatalogueEntry {
     ..CatalogueEntry::PLAIN
 };
 
-/// Value for keys or values that are the codes of a cache of blocks: no block's scale is applied.
+/// Value of `--suppose` for a cache of quantised blocks whose codes are read as the keys or values: the blocks'
+/// scales are not applied.
 const CODES: &str = "codes";
 
 /// Returns the codes of the new rows of a cache of blocks; `None` for another cache.
@@ -44,8 +45,8 @@ fn codes(at: &SiteContext) -> Option<Tensor> {
     }))
 }
 
-/// Parses the factor of each head: one number, or one for each head, each written as `20` or `1/0.05`. Layers with their
-/// own factors are separated by `;`.
+/// Parses the factor of each head: one number for all heads, or one per head, each written as `20` or `1/0.05`. `;`
+/// separates layers with different factors.
 fn factors(at: &SiteContext, value: &ChangeValue) -> Option<Vec<Multiplier>> {
     let heads = *at.value.shape().get(1)?;
     let number = |word: &str| match word.strip_prefix("1/") {
@@ -125,13 +126,13 @@ fn stored_scale(at: &SiteContext, head: Option<usize>) -> Option<f32> {
     }
 }
 
-/// Returns a number if the word is one, as `--suppose` reads it.
+/// Returns a number if the word can be parsed as one, in the syntax of `--suppose`.
 fn number_or_word(word: String) -> ChangeValue {
     word.parse().map_or_else(|_| ChangeValue::Word(word), ChangeValue::Number)
 }
 
-/// Returns a factor as a number with few digits, and as the reciprocal of one: engines store a scale, by which they
-/// divide. The plainer of the two is the first.
+/// Returns a factor in two forms: as a number with few digits, and as the reciprocal of such a number, since
+/// engines store the scale that they divide by. The form with fewer digits is first.
 fn plain(factor: &FactorEstimate, at: &SiteContext) -> [String; 2] {
     const MOST_DIGITS: i32 = 9;
     let number = factor.values(at, &[1.0]).first().and_then(ChangeValue::number).unwrap_or(1.0);

@@ -12,7 +12,7 @@ use crate::ops::delta_rule::exact::inputs::{TokenInputs, dot, sizes};
 
 /// Tokens of a chunk up to the current one.
 pub(super) struct Chunk {
-    /// Number of tokens of a whole chunk; 1 for an engine that computes one token after the other.
+    /// Number of tokens of a whole chunk. 1 for an engine that computes one token at a time.
     len: usize,
     /// Variance of rounding an operand of a product, relative to the operand's square.
     of_operand: f64,
@@ -23,13 +23,13 @@ pub(super) struct Chunk {
     local: Vec<Vec<f64>>,
     /// State at the chunk's beginning, `[Dv][Dk]`.
     start: Vec<Vec<f64>>,
-    /// Square of the decay since the chunk's beginning.
+    /// Square of the total decay since the chunk's beginning.
     kept: f64,
     /// Sum of g since the chunk's beginning.
     sum: f64,
 }
 
-/// A token of the chunk, in relation to the current token.
+/// A token of the chunk, with its effect on the current token.
 struct ChunkToken {
     q: Vec<f64>,
     k: Vec<f64>,
@@ -38,7 +38,7 @@ struct ChunkToken {
     local: Vec<f64>,
     /// Update β(v - S·k) with the whole state, one entry per value dimension.
     whole: Vec<f64>,
-    /// Square of the decay since the token.
+    /// Square of the total decay since this token.
     kept: f64,
     /// Product of the token's key with the current key: its square, and the sum of the squared terms.
     by_key: [f64; 2],

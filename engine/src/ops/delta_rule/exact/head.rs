@@ -6,8 +6,8 @@ use crate::exact::{ExactValue, Profile};
 use crate::ops::delta_rule::exact::chunk::Chunk;
 use crate::ops::delta_rule::exact::inputs::{KnownPass, TokenInputs, dot, sizes};
 
-/// One token's step of the recurrence. It multiplies the state by exp(g) · (I - β k kᵀ) and adds β v kᵀ. Vectors of errors
-/// have one entry per value dimension.
+/// One token's step of the recurrence. It multiplies the state by exp(g) · (I - β k kᵀ) and adds β v kᵀ. Each
+/// vector of errors has one entry per value dimension.
 struct DeltaStep {
     decay: f64,
     beta: f64,
@@ -133,7 +133,7 @@ impl HeadRun {
 
     /// Returns a token's outputs, `[Dv]`, with the errors of the state.
     fn output(&self, token: usize) -> Vec<ExactValue> {
-        /// Squared weight below which errors of earlier tokens are neglected.
+        /// Squared weight below which the errors of earlier tokens are neglected.
         const FORGOTTEN: f64 = 1e-12;
         let mut weight = self.steps[token].q.clone();
         let mut variances = vec![0.0; self.state.len()];

@@ -7,7 +7,7 @@ use crate::ops::delta_rule::DeltaTokens;
 use crate::ops::delta_rule::exact::DeltaState;
 use crate::tensor::Tensor;
 
-/// Returns the history that a state results from; `None` if the state is recorded.
+/// Returns the history from which a state was computed. `None` if the state is recorded.
 fn before(state: &Tensor) -> Option<Arc<DeltaHistory>> {
     match state.origins() {
         [whole] => node_of(whole)?.operation::<DeltaState>().map(|DeltaState(history)| history.clone()),
@@ -44,7 +44,7 @@ impl DeltaHistory {
 
     /// Returns the tokens of the latest pass.
     pub(crate) fn latest(&self) -> &DeltaTokens {
-        self.passes.last().expect("every history has a pass")
+        self.passes.last().expect("a history has at least one pass")
     }
 
     /// Returns all input tensors.

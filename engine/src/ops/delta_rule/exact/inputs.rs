@@ -4,7 +4,7 @@ use crate::exact::input::{InputTensor, InputValues};
 use crate::exact::{ExactValue, Profile};
 use crate::ops::delta_rule::DeltaTokens;
 
-/// Inputs of a pass with their uncertainty.
+/// Inputs of a pass, with their uncertainty.
 pub(super) struct KnownPass<'t> {
     pub(super) tokens: &'t DeltaTokens,
     q: InputTensor<'t>,

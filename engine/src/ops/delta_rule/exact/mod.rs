@@ -63,7 +63,7 @@ impl Operation for DeltaState {
     }
 }
 
-/// Evaluates the heads of the requested results; the others are empty.
+/// Evaluates the heads that the requested results need. The entries of other heads are empty.
 fn runs(
     history: &DeltaHistory,
     profile: &Profile,

@@ -72,7 +72,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 
 pub(crate) struct EmbeddingInputs {
     table: Matrix,
-    /// Token ids that are looked up.
+    /// Token ids that are looked up in the table.
     pub(crate) tokens: Vec<u32>,
     factor: Option<Multiplier>,
     /// Position embeddings, if the model has them.
@@ -160,7 +160,7 @@ fn is_shift(value: &ChangeValue) -> bool {
     value.as_word().is_some_and(|word| word.contains(':'))
 }
 
-/// Shifts the first pass by one token: with another token before it, or without its first token.
+/// Computes the first pass shifted by one token: with another token before it, or without its first token.
 fn shifted(at: &SiteContext, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
     let (how, id) = word.split_once(':')?;
     let (id, is_first) = (id.parse().ok()?, at.positions.start == 0 && tokens.len() > 1);
@@ -171,7 +171,7 @@ fn shifted(at: &SiteContext, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
     }
 }
 
-/// Parses a list of token ids, or adds an offset to each of the model's token ids.
+/// Parses a list of token ids, or an offset that is added to each of the model's token ids.
 fn others(tokens: &[u32], value: &ChangeValue) -> Option<Vec<u32>> {
     match value {
         // A list with one id is parsed as a number.
@@ -187,7 +187,8 @@ fn others(tokens: &[u32], value: &ChangeValue) -> Option<Vec<u32>> {
     }
 }
 
-/// Returns the tokens whose table rows match `theirs`, unless a row matches none or all tokens are the model's.
+/// Returns the tokens whose table rows match the engine's rows. Returns nothing if a row matches no token, or all
+/// tokens are the model's.
 fn read_tokens(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
     let made = EmbeddingInputs::of(at)?;
     let rows = made.rows_of(theirs)?;
@@ -319,7 +320,7 @@ fn first_row(at: &SiteContext, positions: &[u32]) -> Option<u32> {
     positions.first()?.checked_sub(start)
 }
 
-/// Returns the offset of the positions whose rows were added.
+/// Returns the offset of the positions whose embeddings the engine added.
 fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Addition { a, b }) = at.stage() else { return Vec::new() };
     let Some((table, positions)) = looked_up(b) else { return Vec::new() };

@@ -12,9 +12,9 @@ pub(crate) struct ExpertMixture {
     pub(crate) outputs: Tensor,
     /// `[T, k]`
     pub(crate) weights: Tensor,
-    /// Scores in the choice, which decide the order of the sum: `[T, k]`
+    /// Scores by which experts are chosen, `[T, k]`. They decide the order of the sum.
     pub(crate) scores: Tensor,
-    /// True if the architecture's authors round the sum only. Other engines may round products and partial sums.
+    /// True if the architecture's authors round only the sum. Other engines may round products and partial sums.
     pub(crate) is_whole: bool,
 }
 
@@ -70,6 +70,6 @@ fn sum_in(short: Float, terms: &[ExactValue]) -> ExactValue {
             .moved(K * U * value.abs(), U * value.abs())
             .rounded(short)
     };
-    let (first, rest) = terms.split_first().expect("a token chooses an expert");
+    let (first, rest) = terms.split_first().expect("each token chooses at least one expert");
     rest.iter().fold(*first, add)
 }

@@ -83,8 +83,8 @@ impl ExpertProducts {
         exacts
     }
 
-    /// Widens the results of experts that one token of the pass chooses: cuBLAS computes products of one row in plain
-    /// f32, unless other sequences of a batch add rows.
+    /// Widens the error bounds of experts that only one token of the pass chooses: cuBLAS computes a product of one row
+    /// in plain f32, unless other sequences of a batch add rows.
     fn allow_whole_rows(&self, profile: &Profile, wanted: &[usize], exacts: &mut [ExactValue]) {
         let mut tokens = vec![0; self.w.len()];
         self.chosen.data().iter().for_each(|&expert| tokens[expert as usize] += 1);
@@ -98,8 +98,8 @@ impl ExpertProducts {
         }
     }
 
-    /// Returns the index of the operand that each entry of `chosen` reads: its row of activations, or its own operand
-    /// if the codes of activations depend on the expert.
+    /// Returns the index of the operand that each entry of `chosen` reads: the token's row of activations, or a
+    /// separate operand if the codes of activations depend on the expert.
     fn operand_of_each(&self, profile: &Profile) -> Box<dyn Fn(usize) -> usize + Sync> {
         match has_codes_of_experts(profile) {
             true => Box::new(|entry| entry),
@@ -134,7 +134,8 @@ impl ExpertProducts {
     }
 }
 
-/// Returns true if the codes of a token's activations depend on the expert: on its stored scale, or on its other tokens.
+/// Returns true if the codes of a token's activations depend on the expert: on its stored scale, or on the other
+/// tokens that chose it.
 fn has_codes_of_experts(profile: &Profile) -> bool {
     let depend = |codes: ActivationCodes| {
         matches!(codes.group, CodeGroup::Matrix | CodeGroup::Pass) || codes.outliers > 0.0

@@ -1,5 +1,5 @@
-//! Changes of a mixture's weighted sum: experts that are added without their weights, with those of other experts, or not
-//! at all.
+//! Faults in a mixture's weighted sum: experts are added without their weights, with the weights of other experts,
+//! or not at all.
 
 use crate::change::{CatalogueEntry, CauseKind, SiteContext};
 use crate::checkpoint::Point;

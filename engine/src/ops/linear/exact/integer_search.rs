@@ -1,4 +1,4 @@
-//! Search for how an engine quantises activations to codes, based on its products.
+//! Search for the way in which an engine quantises activations, based on the results of its products.
 
 use std::cell::LazyCell;
 
@@ -13,17 +13,18 @@ use crate::weight::{InputCodes, InputScale, Matrix};
 pub struct IntegerProducts {
     /// Quantisation of the activations.
     pub codes: ActivationCodes,
-    /// Application of the weights' row scales to products.
+    /// Step at which the row scales of the weights are applied.
     pub row_scales: RowScales,
     /// True if decoded weights are not rounded: kernels apply the scales of weights to sums.
     pub has_whole_weights: bool,
 }
 
-/// Number of values that rule out most candidates, and number that the remaining candidates are tested on.
+/// Number of values that rule out most candidates, and number of values on which the remaining candidates are
+/// tested.
 const FEW: usize = 48;
 const MANY: usize = 2048;
-/// Minimum ratio of the values' distance from the exact product to their distance from the product of integers. Codes
-/// of unrecorded operands may be off by one, so the error bounds alone would explain any engine's values.
+/// Smallest ratio of two distances of the values: to the exact product, and to the product of integers. Codes of
+/// unrecorded operands may be off by one, so error bounds alone would explain any engine's values.
 const NEARER: f64 = 2.0;
 
 impl IntegerProducts {
@@ -51,7 +52,7 @@ impl IntegerProducts {
         groups.flat_map(of).chain(Self::of_short_quotients(results)).chain(Self::floats(results)).collect()
     }
 
-    /// Returns the candidate for matrices whose file states a threshold of outliers.
+    /// Returns the candidate for a matrix whose file states a threshold for outliers.
     pub fn with_outliers(threshold: f32) -> Vec<Self> {
         let codes = ActivationCodes::with_outliers(threshold);
         vec![Self { has_whole_weights: true, ..Self::of_decoded(codes) }]
@@ -114,7 +115,7 @@ impl IntegerProducts {
         codes.flat_map(weights).collect()
     }
 
-    /// Returns integers whose quotients have the type of the results, as compressed-tensors computes them.
+    /// Returns integer products whose quotients are rounded to the type of the results, as in compressed-tensors.
     fn of_short_quotients(results: Float) -> impl Iterator<Item = Self> {
         let ends = [(127.5, false), (127.0, true)];
         let of = move |short: ScaleType| {
@@ -132,7 +133,7 @@ impl IntegerProducts {
         short_type(results).into_iter().flat_map(of).map(Self::of_decoded)
     }
 
-    /// Returns 8-bit floats, also those of MXFP8.
+    /// Returns 8-bit floats, including those of MXFP8.
     fn floats(results: Float) -> impl Iterator<Item = Self> {
         let groups = [CodeGroup::Values(128), CodeGroup::Token, CodeGroup::Pass];
         let short = short_type(results).map(|short| (short, short));
@@ -155,7 +156,7 @@ impl IntegerProducts {
         codes.flat_map(weights)
     }
 
-    /// Returns products of decoded weights.
+    /// Returns products of decoded weights with quantised activations.
     pub fn of_decoded(codes: ActivationCodes) -> Self {
         Self { codes, row_scales: RowScales::Decoded, has_whole_weights: false }
     }
@@ -176,8 +177,8 @@ pub(crate) fn short_type(results: Float) -> Option<ScaleType> {
     }
 }
 
-/// Returns the candidates that explain the dump's values of a linear layer or of experts and are much nearer to the
-/// values than a product without integers. `None` if another operation computed the values.
+/// Returns the candidates that explain the dump's values of a linear layer or of experts, and are much nearer to
+/// them than a product without integers. `None` if another operation computed the values.
 pub fn products_that_explain(
     compared: &ResultPair,
     among: &[IntegerProducts],

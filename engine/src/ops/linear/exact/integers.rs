@@ -1,4 +1,5 @@
-//! Exact evaluation of integer products. Integer sums are exact in any order, so the kernel's own products are reused.
+//! Exact evaluation of integer products. Integer sums are exact in any order, so the results of our own kernel are
+//! used.
 //!
 //! Activations are quantised to 8 bits with one scale for each token or group. Scales are applied last, or for each
 //! group. Only the scales, the sum over groups, and codes of uncertain inputs can differ by rounding.
@@ -60,7 +61,7 @@ impl Operation for Integers {
 }
 
 impl Integers {
-    /// Returns the error from activation codes that may round either way, relative to the token's products.
+    /// Returns the error from activation codes that engines may round either way, relative to the token's products.
     fn unsure_codes(&self, x: &InputTensor, token: usize) -> f64 {
         let n = self.x.row_len();
         let x = x.part(token * n, n);

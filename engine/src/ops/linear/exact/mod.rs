@@ -1,9 +1,10 @@
 //! Exact evaluation of products with a weight matrix: `x · wᵀ (+ bias)`.
 //!
 //! A sum of n products xᵢwᵢ, added one after the other in `f32`, has the standard deviation k·u·√(n/2·Q² + (n/3 +
-//! 1)·y²), with Q² = Σ(xᵢwᵢ)². Each partial sum is rounded, and partial sums follow a random walk or drift towards y.
-//! Other orders have shorter chains of additions. The exception is a sum that begins with a bias b: it adds n·b·(b + y)
-//! under the root. If activations are codes, products within a block are exact integers, and n counts blocks.
+//! 1)·y²), with Q² = Σ(xᵢwᵢ)². Each partial sum is rounded, and partial sums follow a random walk or drift towards
+//! y. In other orders, chains of additions are shorter, so the error is smaller. A sum that begins with a bias b
+//! has an additional term n·b·(b + y) under the root. If activations are codes, products within a block are exact
+//! integers, and n counts blocks.
 
 mod integer_search;
 mod integers;
@@ -41,16 +42,16 @@ pub(crate) use split_sums::SplitSums;
 pub(crate) use weight_row::WeightRow;
 use weight_row::{reduced, with_bias};
 
-/// Products that are computed in f64, together with their squares, in one nanosecond.
+/// Number of products that are computed in f64, together with their squares, in one nanosecond.
 const PRODUCTS: usize = 2;
 
-/// Returns true if products use integers, or operands that are split in two numbers.
+/// Returns true if products use integers, or operands that are split into two numbers.
 pub(crate) fn is_of_parts(profile: &Profile) -> bool {
     let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
     of_integers || profile.operands.split().is_some()
 }
 
-/// Number of weight rows that are searched for row scales.
+/// Number of weight rows in which row scales are searched.
 const FIRST_ROWS: usize = 4;
 
 /// A linear layer, `x · wᵀ` and a bias: `[T, cols]` to `[T, rows]`.
@@ -256,7 +257,7 @@ impl Linear {
         parallel::map(tokens.len(), 4 * width, operand)
     }
 
-    /// Widens stored weights, rounded as the profile's engine rounds them.
+    /// Decodes stored weights and rounds them as the profile's engine does.
     fn widen(profile: &Profile, stored: &[f32], weights: &mut [f64]) {
         weights.iter_mut().zip(stored).for_each(|(weight, &x)| *weight = x.into());
         for float in [profile.weights, profile.unit_of_products()] {
@@ -359,7 +360,7 @@ impl TiledProducts<'_> {
         self.finish(token, outputs, exacts);
     }
 
-    /// Adds biases, and evaluates separately the values that a tile cannot decide.
+    /// Adds biases. Values that the tile does not decide are evaluated separately.
     fn finish(&self, token: usize, outputs: Range<usize>, exacts: &mut [ExactValue]) {
         if self.linear.bias.is_none() && exacts.iter().all(|exact| !exact.sigma.is_nan()) {
             return;

@@ -1,4 +1,4 @@
-//! Exact evaluation of a product whose bias is added several times, as by the devices of tensor parallelism.
+//! Exact evaluation of a product whose bias is added several times, once by each device of tensor parallelism.
 
 use crate::exact::{Choice, ExactValue, Float, Operation, Profile};
 use crate::ops::linear::exact::{Linear, reduced, with_bias};
@@ -46,7 +46,7 @@ impl Operation for RepeatedBias {
 }
 
 impl RepeatedBias {
-    /// Adds the bias to a complete sum: all at once, or one after the other with rounding in between.
+    /// Adds the bias to a complete sum: all multiples at once, or one after the other with rounding after each.
     fn over_all(&self, sum: ExactValue, bias: f64, profile: &Profile) -> ExactValue {
         let (columns, n) = (self.product.w.cols, self.times as f64);
         let at_once = with_bias(sum, n * bias, columns, profile);

@@ -3,11 +3,11 @@
 use crate::exact::Float;
 use crate::quant::nearest_whole;
 
-/// Range of the largest weight's code. A scale that gives a smaller code can be halved, since a factor of two changes
-/// no rounding.
+/// Range of the largest weight's code. A scale that gives a smaller code can be halved, because a factor of two
+/// changes no rounding.
 const LARGEST: std::ops::RangeInclusive<usize> = 64..=128;
 
-/// Maximum number of scales; more fit only if there are too few weights to decide.
+/// Maximum number of scales. If more scales fit, the row has too few weights to decide.
 const MOST: usize = 4;
 
 /// Returns every scale `s` of type `scale` for which each weight of the row equals an 8-bit integer times `s`, rounded to type
@@ -34,8 +34,8 @@ pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     if scales.len() > MOST { Vec::new() } else { scales }
 }
 
-/// Returns false if one of the row's first weights, all `f32`, is not an integer times the scale with which the largest has
-/// this code. Most rows are of floats, and one weight rules out most codes.
+/// Returns false if one of the row's first weights, all `f32`, is not an integer times the scale for which the
+/// largest weight has this code. Most rows are not quantised, and one weight rules out most codes.
 fn may_be(row: &[f64], largest: f64, code: f64, scale: Float) -> bool {
     // Both weights are rounded, by half a unit in the last place each.
     const SLACK: f64 = 128.0 * 3.0 * (f32::EPSILON as f64) / 2.0;

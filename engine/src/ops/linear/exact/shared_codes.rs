@@ -1,5 +1,5 @@
-//! Properties of activation codes that the rows of a product share: the scale of a pass or a matrix, and the columns with
-//! outliers.
+//! Properties of activation codes that all rows of a product share: the scale of a pass or a matrix, and the
+//! columns with outliers.
 
 use crate::exact::Profile;
 use crate::exact::input::{InputTensor, InputValues};
@@ -20,7 +20,8 @@ pub(crate) struct SharedCodes {
 }
 
 impl SharedCodes {
-    /// Finds what `rows` of `x`, the activations of a product with `w`, share. `read` has the evaluated values of `x`.
+    /// Finds the properties that `rows` of `x`, the activations of a product with `w`, share. `read` returns the
+    /// evaluated values of `x`.
     pub(crate) fn of(
         x: &Tensor,
         read: &InputTensor,
@@ -41,7 +42,7 @@ impl SharedCodes {
         Self { profile, weights: w.dtype, range, outliers }
     }
 
-    /// Returns a row of activations as it is multiplied.
+    /// Returns a row of activations as the product reads it.
     pub(crate) fn operand(&self, row: InputValues) -> Operand {
         match (&self.profile.activation_codes, &self.outliers) {
             (Some(codes), Some(columns)) => Operand::with_outliers(&row, codes, columns),

@@ -1,16 +1,17 @@
-//! Exact evaluation of a product whose sum is split in parts, each rounded to a short type: split-K kernels.
+//! Exact evaluation of a product whose sum is split into parts that are each rounded to a short type (split-K
+//! kernels).
 
 use crate::exact::{ExactValue, Float, Operation, Profile};
 use crate::ops::linear::exact::Linear;
 use crate::tensor::Tensor;
 
-/// `x · wᵀ (+ bias)` as sums over consecutive columns, each rounded, that are added in order in the short type: `[T,
-/// cols]` to `[T, rows]`.
+/// `x · wᵀ (+ bias)`, `[T, cols]` to `[T, rows]`. Each part sums consecutive columns and is rounded. The parts are
+/// added in order, in the short type.
 pub(crate) struct SplitSums {
     pub(crate) product: Linear,
     /// Number of columns of a part, at least 1.
     pub(crate) width: usize,
-    /// Type that the parts and their sums are rounded to.
+    /// Type that the parts and the sums of parts are rounded to.
     pub(crate) short: Float,
 }
 

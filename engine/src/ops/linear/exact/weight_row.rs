@@ -11,7 +11,7 @@ use crate::quant::ternary::is_ternary;
 use crate::quant::{self, decode_matrix_row};
 use crate::weight::Matrix;
 
-/// Relative error of the constant for 1 / 127² in bitsandbytes' code for CPUs. Its code for CUDA has 6.200012e-5.
+/// Relative error of the constant for 1 / 127² in bitsandbytes' code for CPUs. Its code for CUDA uses 6.200012e-5.
 const CONSTANT_ERROR: f64 = 6.200124e-5 * 127.0 * 127.0 - 1.0;
 
 /// A row of weights. Minima of blocks are multiplied with the activations in a separate sum.
@@ -20,9 +20,9 @@ pub(crate) struct WeightRow {
     minima: Option<Vec<f64>>,
     /// Number of neighbouring products that are summed exactly.
     block: usize,
-    /// Candidates for the row's scale, which multiplies the sum over the codes.
+    /// Candidates for the row's scale, by which the sum over the codes is multiplied.
     scales: Vec<f64>,
-    /// Second number of each weight, if weights are split in two numbers.
+    /// Second number of each weight, if weights are split into two numbers.
     low: Option<Vec<f64>>,
 }
 
@@ -100,8 +100,8 @@ impl WeightRow {
         }
     }
 
-    /// Adds the product of the columns with outliers, whose weights are rounded, to a product of codes, which is rounded
-    /// before.
+    /// Adds the product of the columns with outliers to a product of codes. The weights of these columns are rounded,
+    /// and so is the product of codes before the addition.
     fn with_outliers(&self, codes: ExactValue, outliers: &OutlierColumns, profile: &Profile) -> ExactValue {
         let OutlierColumns { columns, values } = outliers;
         // Libraries multiply by a rounded 1 / 127².
@@ -121,8 +121,8 @@ impl WeightRow {
         sum(codes, whole).or(sum(codes, whole.rounded(profile.results)))
     }
 
-    /// Returns the sum over devices that each have equal ranges of columns. The bias is added to the complete sum, or to
-    /// the first device's part before it is rounded.
+    /// Returns the sum over devices that each have an equal range of columns. The bias is added to the complete sum, or
+    /// to the first device's part before that part is rounded.
     fn over_devices(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> ExactValue {
         let columns = self.codes.len();
         let width = columns.div_ceil(profile.parts);
@@ -164,7 +164,7 @@ impl WeightRow {
         self.scales.iter().map(times).reduce(ExactValue::or).unwrap_or(sum)
     }
 
-    /// Returns the sum over some columns.
+    /// Returns the sum over a range of columns.
     fn over(&self, columns: Range<usize>, x: &Operand, profile: &Profile) -> ExactValue {
         let block = if x.is_coded { self.block } else { 1 };
         let (codes, values) = (&self.codes[columns.clone()], &x.row.values[columns.clone()]);
@@ -200,7 +200,7 @@ impl WeightRow {
     }
 }
 
-/// Maximum number of neighbouring weights that share a scale, if activations are integers.
+/// Maximum number of neighbouring weights that share a scale, if activations are quantised to integers.
 const BLOCK: usize = 32;
 
 /// Evaluates a sum of integer products in blocks. The product of a block's two scales is rounded, and so is its product
@@ -223,8 +223,8 @@ pub(super) fn with_bias(sum: ExactValue, bias: f64, columns: usize, profile: &Pr
     }
 }
 
-/// Returns the rounded sum over devices that each hold a partial sum in a short type. They add all at once, or around
-/// a ring in either direction, or in pairs, with rounding after each partial sum.
+/// Returns the rounded sum over devices that each have a partial sum in a short type. The devices add all at once,
+/// around a ring in either direction, or in pairs, and round after each partial sum.
 pub(super) fn reduced(sums: &[ExactValue], short: Float) -> ExactValue {
     let sums: Vec<ExactValue> = sums.iter().map(|sum| sum.rounded(short)).collect();
     let plus = |a: ExactValue, b: ExactValue| ExactValue::bounded(a.value + b.value, a.radius + b.radius);

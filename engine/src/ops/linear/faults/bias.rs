@@ -39,14 +39,14 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Numbers of times that are recognised within the uncertainty of an estimate.
+/// Common multiples of the bias. An estimate becomes one of them if the difference is within its uncertainty.
 const USUAL: [f64; 8] = [2.0, 3.0, 4.0, 8.0, 16.0, 0.5, 0.25, 0.125];
 
 fn is_row_parallel(at: &SiteContext) -> bool {
     ROW_PARALLEL.contains(&at.site.point)
 }
 
-/// Returns true for a number of devices.
+/// Returns true if a number is a plausible number of devices.
 fn is_count(factor: f64) -> bool {
     factor >= 2.0 && factor.fract() == 0.0
 }
@@ -68,7 +68,8 @@ fn biased(at: &SiteContext) -> Option<(LinearParameters, Vec<f32>)> {
     Some((product, bias))
 }
 
-/// Computes the product with a multiple of its bias. No bias at all is another cause.
+/// Computes the product with a multiple of its bias. The multiple 0 is excluded, because a missing bias is another
+/// entry.
 fn times(at: &SiteContext, factor: f64) -> Option<Tensor> {
     let (product, bias) = biased(at).filter(|_| factor != 0.0)?;
     let scaled: Vec<f32> = bias.iter().map(|&b| (factor * f64::from(b)) as f32).collect();

@@ -1,5 +1,5 @@
-//! Scales of square blocks of a matrix of plain numbers that were decoded from 8-bit floats (e4m3): the largest code of a
-//! block is 448, which gives its scale.
+//! Scales of square blocks in a matrix that was decoded from 8-bit floats (e4m3) to plain numbers. The largest code
+//! of a block is 448, which gives the block's scale.
 
 use crate::ops::linear::faults::group_steps::{is_plain, with_numbers};
 use crate::quant::decode_matrix_row;
@@ -8,11 +8,12 @@ use crate::weight::Matrix;
 /// Sides of blocks that are tried, the largest first.
 const SIDES: [usize; 4] = [128, 64, 32, 16];
 
-/// Largest number of e4m3, and the exponent of its smallest normal number.
+/// Largest number of e4m3, and exponent of its smallest normal number.
 const LARGEST: f64 = 448.0;
 const LEAST_EXPONENT: f64 = -6.0;
 
-/// Largest distance from a code, in steps of the code. Decoded weights may be rounded to a short type.
+/// Largest distance between a weight and a code, in steps of the code. Decoded weights may be rounded to a short
+/// type.
 const NEAR: f64 = 0.07;
 
 /// The scales of a matrix's blocks.
@@ -23,7 +24,8 @@ struct SquareBlockScales {
     scales: Vec<f32>,
 }
 
-/// Exchanges the two axes of the scales; `None` if the matrix has no such blocks, or not as many rows of them as columns.
+/// Swaps the two axes of the scales. `None` if the matrix has no such blocks, or if its grid of blocks is not
+/// square.
 pub(super) fn with_transposed_scales(w: &Matrix) -> Option<Matrix> {
     let SquareBlockScales { side, width, scales } =
         SIDES.into_iter().find_map(|side| SquareBlockScales::of(w, side))?;
@@ -38,7 +40,7 @@ pub(super) fn with_transposed_scales(w: &Matrix) -> Option<Matrix> {
 }
 
 impl SquareBlockScales {
-    /// Reads the scales of blocks of a side; `None` if a number is no code times its block's scale.
+    /// Reads the scales of blocks with this side. `None` if a number is not a code times its block's scale.
     fn of(w: &Matrix, side: usize) -> Option<Self> {
         if !is_plain(w.dtype) || !w.rows.is_multiple_of(side) || !w.cols.is_multiple_of(side) {
             return None;
@@ -58,7 +60,7 @@ impl SquareBlockScales {
     }
 }
 
-/// Returns the scale of a block from its largest number, if all its numbers are then codes.
+/// Returns the scale of a block from its largest number. `None` if its other numbers are then not codes.
 fn scale(values: impl Iterator<Item = f32> + Clone) -> Option<f32> {
     let largest = values.clone().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let scale = f64::from(largest) / LARGEST;

@@ -1,5 +1,5 @@
-//! A product that adds up some of its input columns only, or some of them several times: a missing all-reduce, a shard
-//! that is counted twice, a loop that drops the tail of a row.
+//! Faults in which a product sums only some of its input columns, or some columns several times: a missing
+//! all-reduce, a shard that is counted twice, or a loop that drops the tail of a row.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -43,19 +43,19 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
     },
 ];
 
-/// Computes the product from the columns that a word lists.
+/// Computes the product from the columns that `--suppose` lists.
 fn added(at: &SiteContext, word: &str) -> Option<Tensor> {
     let x = input(at)?;
     multiplied(at, &scaled(at, x, &gains(word, x.row_len())?), &own(at)?)
 }
 
-/// Returns the value for the columns of one device.
+/// Returns the value of `--suppose` for the columns of one device.
 fn of_rank(word: &str) -> Option<ChangeValue> {
     let is_one = word.contains('/') && !word.contains([',', 'x']);
     is_one.then(|| ChangeValue::Word(format!("rank:{word}")))
 }
 
-/// Returns the number of times that each column enters the sum.
+/// Returns how often each column is included in the sum.
 fn gains(word: &str, columns: usize) -> Option<Vec<f32>> {
     let mut gains = vec![0.0; columns];
     let kept = |kept: usize| (kept > 0 && kept < columns).then_some(0..kept);
@@ -104,19 +104,19 @@ fn scaled(at: &SiteContext, x: &Tensor, gains: &[f32]) -> Tensor {
     at.n.gathered(&all, x.shape(), |flat| place(flat).map_or((distinct.len(), 0), |tensor| (tensor, flat)))
 }
 
-/// Largest number of unknown gains.
+/// Maximum number of unknown gains.
 const MOST_GAINS: usize = 128;
 
 /// Number of equations for each unknown gain.
 const EQUATIONS: usize = 4;
 
-/// Largest number of column ranges with different gains. A longer list is no evidence.
+/// Maximum number of column ranges with different gains. A longer list is not evidence of a fault.
 const MOST_RANGES: usize = 6;
 
-/// Number of widths of groups that are tried, the smallest first.
+/// Maximum number of group widths that are tried, smallest first.
 const MOST_WIDTHS: usize = 5;
 
-/// Smallest relative error for which gains of columns are estimated.
+/// Smallest relative error of a product for which gains are estimated.
 const SMALL: f64 = 0.01;
 
 /// Finds the gain of each column, or of each group of columns, by least squares.
@@ -136,7 +136,7 @@ fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<String> {
     widths.into_iter().find_map(read).unwrap_or_default()
 }
 
-/// Returns the plain gains of equal groups of columns.
+/// Returns the gains of equal groups of columns, rounded to plain numbers.
 fn gains_of(at: &SiteContext, theirs: &[f64], groups: usize) -> Option<Vec<f64>> {
     let (x, w) = (input(at)?, own(at)?.w);
     let width = w.cols / groups;
@@ -158,7 +158,7 @@ fn gains_of(at: &SiteContext, theirs: &[f64], groups: usize) -> Option<Vec<f64>>
     more.into_iter().map(|more| plain_gain(1.0 + more)).collect()
 }
 
-/// Describes the gains of equal groups of columns; `None` if they are all alike, or form no pattern.
+/// Describes the gains of equal groups of columns. `None` if all gains are equal, or form no pattern.
 fn words(gains: &[f64], columns: usize) -> Option<Vec<String>> {
     let width = columns / gains.len();
     let mut ranges: Vec<(Range<usize>, f64)> = Vec::new();

@@ -1,6 +1,6 @@
 //! Corrupted elements of a weight matrix: recomputes a row with changed bytes.
 //!
-//! The error of an output, token by token, is the element's error times its activation. This identifies the wrong
+//! The error of an output is, for each token, the element's error times the activation. This identifies the wrong
 //! element. The wrong byte of a block is found by trying all byte values.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::quant::{activation_type, decode_matrix_row, decode_row, known, quanti
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Maximum number of wrong rows that are searched; more wrong rows have another cause.
+/// Maximum number of wrong rows that are searched. A larger number of wrong rows has another cause.
 const MOST_ROWS: usize = 3;
 
 /// Minimum number of tokens needed to identify an element.
@@ -37,7 +37,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Edit of a row.
+/// One change of an element or byte in a row of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Edit {
     row: usize,
@@ -100,7 +100,7 @@ fn edited(at: &SiteContext, edits: &[Edit]) -> Option<Tensor> {
 }
 
 impl Edit {
-    /// Applies the edit to the row's bytes.
+    /// Changes the bytes of a row as the edit states; `None` if that is impossible.
     fn make(&self, w: &Matrix, bytes: &mut [u8]) -> Option<()> {
         match self.to {
             Replacement::Byte(at, byte) => *bytes.get_mut(at)? = byte,
@@ -113,8 +113,8 @@ impl Edit {
     }
 }
 
-/// Returns an edit with a large effect: an element set to twice the largest of its row, or for blocks the bit that
-/// changes the fewest elements, and these most.
+/// Returns an edit with a large effect. For plain types, an element becomes twice the largest of its row. For block
+/// types, it flips the bit that changes the fewest elements, and changes these the most.
 fn usual_edit(at: &SiteContext) -> Option<Edit> {
     let w = own(at)?.w.with_scale(1.0);
     let (row, column, mut values) = (w.rows / 3, w.cols / 2, vec![0.0f32; w.cols]);
@@ -175,7 +175,7 @@ impl<'w> RowBlock<'w> {
         values.into_iter().map(|value| self.used.round(value.into())).collect()
     }
 
-    /// Returns how a new byte changes each weight; `None` if no weight changes, or if one becomes NaN or infinite.
+    /// Returns how a new byte changes each weight. `None` if no weight changes, or a weight becomes NaN or infinite.
     fn off(&self, at: usize, byte: u8) -> Option<Vec<f64>> {
         let mut bytes = self.bytes.to_vec();
         bytes[at] = byte;
@@ -234,7 +234,7 @@ fn wrong_rows(errors: &[f64], rows: usize) -> Vec<usize> {
     wrong
 }
 
-/// Returns the factor that a file stores for all weights of a matrix.
+/// Returns the factor of all weights of a matrix, as stored in the file.
 fn effective(factor: Option<Factor>) -> f64 {
     match factor {
         Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => factor.into(),
@@ -243,7 +243,7 @@ fn effective(factor: Option<Factor>) -> f64 {
     }
 }
 
-/// Returns the activations approximately as they are multiplied with the matrix.
+/// Returns the activations, approximately as the product with the matrix reads them.
 fn operands(at: &SiteContext, x: &Tensor, w: &Matrix) -> Vec<Vec<f64>> {
     let ggml = matches!(Profile::of(at.n.numerics()).operands, Operands::Ggml | Operands::GgmlButF16);
     let wide = |row: &[f32]| row.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -322,8 +322,8 @@ impl CorruptionSearch<'_> {
         }
     }
 
-    /// Returns candidates for a number that differs from `own` by `by` within `sigma`: results of a flipped bit, and
-    /// numbers with few digits. Returns both kinds if a smaller type cannot distinguish them.
+    /// Returns candidates for the true value of a number that differs from `own` by `by`, within `sigma`: results of a
+    /// flipped bit, and numbers with few digits. Returns both kinds if a smaller type cannot distinguish them.
     fn numbers(&self, own: f32, by: f64, sigma: f64, stored: Float) -> Vec<f32> {
         let read = self.used.round(own.into()) + by;
         let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());

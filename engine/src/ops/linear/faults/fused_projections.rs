@@ -1,4 +1,4 @@
-//! Projections fused in one matrix (q, k and v; gate and up) and split in the wrong layout.
+//! Faults in splitting fused projections (q, k and v; gate and up): the wrong layout of the fused matrix.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, distance};
 use crate::checkpoint::Point;
@@ -58,8 +58,8 @@ struct FusedLayout {
 }
 
 impl FusedLayout {
-    /// Returns the index of a row of a projection: interleaved by group, q q k v q q k v, or concatenated, q q q q k
-    /// k v v.
+    /// Returns the index that a row of a projection has in the fused matrix: interleaved by group (q q k v q q k v), or
+    /// concatenated (q q q q k k v v).
     fn place(&self, is_interleaved: bool, part: usize, row: usize) -> usize {
         let before: usize = self.rows[..part].iter().sum();
         match is_interleaved {
@@ -68,7 +68,7 @@ impl FusedLayout {
         }
     }
 
-    /// Returns the projection and its row at each row of the fused matrix.
+    /// Returns the projection, and its row, that each row of the fused matrix contains.
     fn places(&self, is_interleaved: bool) -> Vec<(usize, usize)> {
         let mut places = vec![(0, 0); self.groups * self.rows.iter().sum::<usize>()];
         for (part, &rows) in self.rows.iter().enumerate() {
@@ -79,13 +79,13 @@ impl FusedLayout {
     }
 }
 
-/// Numbers of devices that are tried.
+/// Numbers of devices to try.
 const SHARDS: [usize; 5] = [2, 4, 8, 3, 16];
 
-/// Largest relative error of a layout that is worth an exact evaluation.
+/// Largest relative error of a layout for which an exact evaluation is made.
 const NEAR: f64 = 0.05;
 
-/// Returns the layouts of shards that come near the dump's values.
+/// Returns the layouts of shards whose results are near the dump's values.
 fn read_shards(at: &SiteContext, parts: &[Point], theirs: &[f64]) -> Vec<ChangeValue> {
     let words = SHARDS
         .into_iter()
@@ -96,8 +96,8 @@ fn read_shards(at: &SiteContext, parts: &[Point], theirs: &[f64]) -> Vec<ChangeV
     words.filter(is_other).filter(is_near).map(ChangeValue::Word).collect()
 }
 
-/// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or the
-/// reverse. With a number of shards, the fused matrix has each device's parts one after the other.
+/// Returns one of `parts`, cut from the fused matrix in the wrong layout: interleaved instead of concatenated, or
+/// the reverse. With a number of shards, the fused matrix contains each device's parts in turn.
 fn cut(at: &SiteContext, parts: &[Point], word: &str) -> Option<Tensor> {
     own(at)?;
     let part = parts.iter().position(|&part| part == at.site.point)?;

@@ -1,22 +1,23 @@
-//! Groups of a matrix of plain numbers that were decoded from codes and scales: the columns of each row that share a
-//! scale, and the scales, read from the distances between the numbers.
+//! Groups of columns that share a scale, in a matrix that was decoded from codes and scales to plain numbers. The
+//! groups and their scales are read from the distances between the numbers.
 
 use crate::quant::decode_matrix_row;
 use crate::weight::{DType, Matrix, StoredTensor};
 
-/// Lengths of groups that are tried, the largest first. A group of a whole row comes before all others.
+/// Lengths of groups that are tried, largest first. A whole row is tried before all others.
 const LENGTHS: [usize; 8] = [2048, 1024, 512, 256, 128, 64, 32, 16];
 
-/// Number of rows in which a length is tried.
+/// Number of rows in which a group length is tried.
 const ROWS: usize = 8;
 
 /// Largest code.
 const MOST: f64 = 255.0;
 
-/// Largest distance of a number divided by the scale from a whole number. Decoded weights may be rounded to a short type.
+/// Largest distance from an integer of a number divided by its scale. Decoded weights may be rounded to a short
+/// type.
 const NEAR: f64 = 0.06;
 
-/// Numbers of steps between the nearest two numbers of a group. Codes with many bits leave gaps.
+/// Possible distances between the nearest two numbers of a group, in steps. Codes with many bits leave gaps.
 const GAPS: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
 
 /// The scales of a matrix's groups.
@@ -34,7 +35,7 @@ impl GroupSteps {
         length(w).is_some()
     }
 
-    /// Reads the groups of a matrix; `None` if its numbers have no common scales.
+    /// Reads the groups of a matrix. `None` if its numbers have no common scales.
     pub(super) fn of(w: &Matrix) -> Option<Self> {
         let len = length(w)?;
         let mut row = vec![0.0; w.cols];
@@ -77,7 +78,7 @@ pub(super) fn is_plain(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Returns the largest length of groups that have a scale in some rows, spread over the matrix.
+/// Returns the largest group length for which some rows, spread over the matrix, have scales.
 fn length(w: &Matrix) -> Option<usize> {
     if !is_plain(w.dtype) {
         return None;
@@ -109,7 +110,7 @@ fn scale(group: &[f32]) -> Option<f32> {
     GAPS.into_iter().find_map(|steps| fitted(&sorted, least / steps, largest))
 }
 
-/// Fits a scale to the numbers of a group by least squares; `None` if a number is no multiple of it.
+/// Fits a scale to the numbers of a group by least squares. `None` if a number is not a multiple of the scale.
 fn fitted(values: &[f64], step: f64, largest: f64) -> Option<f32> {
     let code = |value: f64| (value / step).round();
     let is_code = |value: &f64| (value / step - code(*value)).abs() < NEAR;

@@ -1,5 +1,5 @@
-//! Scales and zero points of the groups of a quantised weight: a zero point that is off by one, and scales of another
-//! group.
+//! Faults in the scales and zero points of a quantised weight's groups: a zero point that is off by one, and scales
+//! of another group.
 //!
 //! GGUF's blocks store their scale. Weights of quantised Hugging Face checkpoints are decoded to plain numbers, so their
 //! groups and scales are read from the numbers (`GroupSteps`).
@@ -39,7 +39,7 @@ fn has_scales(dtype: DType) -> bool {
     matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0)
 }
 
-/// Returns the group whose scale a group gets; a group at the end of the matrix keeps its own.
+/// Returns the group whose scale a group wrongly gets. A group at the end of the matrix keeps its own scale.
 fn other_group(word: &str, group: usize, groups: usize, all: usize) -> Option<usize> {
     let first = group / groups * groups;
     Some(match word {
@@ -76,7 +76,7 @@ fn changed(at: &SiteContext, w: &Matrix, word: &str) -> Option<Matrix> {
     }
 }
 
-/// Changes a matrix of plain numbers that are codes times the scales of groups or blocks.
+/// Changes a matrix of plain numbers that were decoded from codes and scales of groups or blocks.
 fn changed_numbers(w: &Matrix, word: &str) -> Option<Matrix> {
     if word == "transposed" {
         return with_transposed_scales(w);
@@ -120,7 +120,7 @@ fn with_scales_of(w: &Matrix, other: impl Fn(usize) -> usize) -> Option<Matrix> 
     })
 }
 
-/// Decodes the weights and adds a multiple of each group's scale.
+/// Decodes the weights and adds a multiple of each group's scale to the group's weights.
 fn decoded_off(w: &Matrix, by: f32) -> Option<Matrix> {
     let (size, len) = (w.dtype.block_bytes(), w.dtype.block_len());
     let mut data = Vec::with_capacity(4 * w.rows * w.cols);
@@ -136,8 +136,8 @@ fn decoded_off(w: &Matrix, by: f32) -> Option<Matrix> {
     Some(Matrix::from_stored(&stored)?.with_activations_of(w))
 }
 
-/// Adds a number to each code, in a type that products read as codes. Codes of 4 bits need a type with 5 bits. `None` if
-/// a code would overflow, or the type stores a minimum in place of a zero point.
+/// Adds a number to each code and stores the codes in a type that products can read. Codes of 4 bits need a type
+/// with 5 bits. `None` if a code would overflow, or if the type stores a minimum in place of a zero point.
 fn with_codes_off(w: &Matrix, by: i8) -> Option<Matrix> {
     let bytes = w.row_range(0..w.rows);
     let blocks = bytes.chunks(w.dtype.block_bytes());

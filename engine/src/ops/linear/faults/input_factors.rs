@@ -20,12 +20,12 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Suffixes of values for engines that also quantise activations by the stored scale. The second string is the suffix
-/// of the same types in [`input_scales`]; `None` selects its default.
+/// Suffixes of values of `--suppose`, for engines that also quantise activations by the stored scale. The second
+/// string is the suffix of the same types in [`input_scales`]; `None` selects its default.
 const SUFFIXES: [(&str, Option<&str>); 3] =
     [(":codes", None), (":short", Some(":short")), (":values", Some(":values"))];
 
-/// Returns the values to try for a product whose inputs have factors; none for other products.
+/// Returns the values of `--suppose` to try for a product whose inputs have factors. Empty for other products.
 fn words(at: &SiteContext) -> Vec<String> {
     if scaled_input(at).is_none() {
         return Vec::new();

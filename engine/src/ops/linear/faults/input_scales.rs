@@ -1,4 +1,5 @@
-//! Scales of the codes of activations: not applied, of another matrix, or of other groups of values.
+//! Faults in the scales of activation codes: the scale is not applied, or is that of another matrix or of other
+//! groups of values.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, LinearParameters, SiteContext};
 use crate::checkpoint::Point;
@@ -19,14 +20,15 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Suffixes of values. `:short`: quotients and decoded values are rounded to the 16-bit type of the engine's results;
-/// `:values`: only decoded values are; `:floor` and `:ceil`: powers of two are rounded down or up.
+/// Suffixes of values of `--suppose`. `:short`: quotients and decoded values are rounded to the 16-bit type of the
+/// engine's results; `:values`: only decoded values are rounded; `:floor` and `:ceil`: powers of two are rounded
+/// down or up.
 const SUFFIXES: [&str; 4] = [":short", ":values", ":floor", ":ceil"];
 
-/// Suffixes of types.
+/// Suffixes of `--suppose` that name types.
 const TYPES: [&str; 2] = [":short", ":values"];
 
-/// Returns the values that apply to a product with a stored scale.
+/// Returns the values of `--suppose` that apply to a product with a stored scale.
 fn words(at: &SiteContext) -> Vec<String> {
     if own(at).is_some_and(|product| product.w.outliers().is_some()) {
         return vec!["token".to_owned()];
@@ -57,7 +59,7 @@ fn words(at: &SiteContext) -> Vec<String> {
     all.into_iter().chain(more).collect()
 }
 
-/// Returns the values that apply to all matrices with a format of codes.
+/// Returns the values of `--suppose` that apply to every matrix with this format of codes.
 fn fixed_words(stored: &InputScale) -> &'static [&'static str] {
     match stored.codes {
         InputCodes::Nvfp4 => &["unit", "inverse", "unrounded", "values:32", "token", "pass"],
@@ -101,7 +103,8 @@ fn changed(at: &SiteContext, value: &str) -> Option<Tensor> {
     Some(multiplied(at, x, &product, scale, codes))
 }
 
-/// Returns the codes of the run's arithmetic, or those of the stored scale. Powers of two are rounded as the suffix says.
+/// Returns the activation codes of the run's arithmetic, or those of the stored scale. Powers of two are rounded as
+/// the suffix states.
 fn codes(at: &SiteContext, stored: &InputScale, suffix: Option<&str>) -> Option<ActivationCodes> {
     let known = at.n.profile().activation_codes.filter(|codes| codes.group == CodeGroup::Matrix);
     let codes = known.filter(|_| !stored.codes.has_powers()).unwrap_or(ActivationCodes::of_matrix(stored));

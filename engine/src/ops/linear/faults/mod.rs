@@ -63,8 +63,8 @@ const MATRICES: &[Point] = &[
 /// Taps of products with a weight matrix.
 pub(crate) const PRODUCTS: &[Point] = MATRICES.split_at(1).1;
 
-/// Products that tensor parallelism splits by inputs, and whose partial sums devices add. A bias that each device adds is
-/// added once per device.
+/// Products that tensor parallelism splits by inputs. The devices add their partial sums. If each device adds the
+/// bias, the bias is added once per device.
 const ROW_PARALLEL: &[Point] = &[Point::AttnOut, Point::FfnOut, Point::SharedOut];
 
 /// Taps of products inside layers.
@@ -199,7 +199,7 @@ pub(crate) fn input<'b>(at: &'b SiteContext) -> Option<&'b Tensor> {
     plain.or_else(|| Some(&at.stage::<Integers>()?.x))
 }
 
-/// Returns the model's matrix at a site, with its bias and scale.
+/// Returns the model's own matrix at a site, with its bias and scale.
 pub(crate) fn own(at: &SiteContext) -> Option<LinearParameters> {
     LinearParameters::of(at.node()?)
 }
@@ -209,7 +209,7 @@ pub(crate) fn with(at: &SiteContext, product: &LinearParameters) -> Option<Tenso
     multiplied(at, input(at)?, product)
 }
 
-/// Computes a product in the same way as the model: by `linear`, `affine` or `bit_linear`.
+/// Computes a product with the model's function: `linear`, `affine` or `bit_linear`.
 pub(crate) fn multiplied(at: &SiteContext, x: &Tensor, product: &LinearParameters) -> Option<Tensor> {
     let LinearParameters { w, bias, factor } = product;
     let fits = w.cols == x.row_len() && bias.as_ref().is_none_or(|bias| bias.len() == w.rows);
@@ -235,7 +235,7 @@ fn neighbours(at: &SiteContext) -> impl Iterator<Item = usize> {
     next.into_iter().chain(layer.and_then(|layer| layer.checked_sub(1)))
 }
 
-/// Multiplies each token's first activation by a matrix of zeros, so that only the bias is left.
+/// Multiplies each token's first activation by a matrix of zeros, so that only the bias remains.
 fn without_weight(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (x, product) = (input(at)?, own(at)?);
     let first = at.n.gathered(&[x], &[x.rows(), 1], |token| (0, token * x.row_len()));
@@ -338,8 +338,8 @@ fn nearest_layers(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near.into_iter().map(|(layer, _)| ChangeValue::Number(layer as f64)).collect()
 }
 
-/// Permutes the rows of each head into the order of the other RoPE pairing. With a head count, permutes as a converter
-/// does that assumes so many heads.
+/// Permutes the rows of each head into the order of the other RoPE pairing. With a head count, permutes as a
+/// converter does that assumes this number of heads.
 fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     at.operations.rope(at.site.layer?)?;
     let (word, counted) = match value.as_word()?.split_once(':') {
@@ -375,10 +375,10 @@ fn permuted(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     Some(gathered(&made, back, half))
 }
 
-/// Maps a position in a head to a row of the head.
+/// Maps a position in a head to the row of the head at that position.
 type RowOrder = fn(place: usize, half: usize) -> usize;
 
-/// Returns an order and its inverse.
+/// Returns a row order and its inverse.
 fn orders(word: &str) -> Option<[RowOrder; 2]> {
     let to_interleaved: RowOrder = |place, half| place % 2 * half + place / 2;
     let to_half: RowOrder = |place, half| place % half * 2 + place / half;
@@ -389,7 +389,8 @@ fn orders(word: &str) -> Option<[RowOrder; 2]> {
     }
 }
 
-/// Returns both directions, with the right head count and with the counts of query heads and of key heads.
+/// Returns the permutations to try: in both directions, with the right head count and with the counts of query
+/// heads and of key heads.
 fn permutations(at: &SiteContext) -> Vec<ChangeValue> {
     let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
     let heads_at = |point| Some(at.operations.product(point, at.site.layer)?.w.rows / head_dim);

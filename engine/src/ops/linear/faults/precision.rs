@@ -57,11 +57,11 @@ const QUANTISED: CatalogueEntry = CatalogueEntry {
     ..CatalogueEntry::PLAIN
 };
 
-/// Roundings that are tried if a product's first outputs come nearer with them.
+/// Roundings of weights that are tried if they bring a product's first outputs nearer to the dump's.
 const READ: [&str; 7] =
     ["f8_e4m3", "f8_e5m2", "f8_e4m3-tensor", "f8_e4m3-row", "int8-tensor", "int8-row", "q8_0"];
 
-/// Returns the rounding of a catalogue value.
+/// Returns the rounding with this name in the catalogue.
 fn named(word: &str) -> Option<WeightRounding> {
     Some(match word {
         "f16" => WeightRounding::Float(DType::F16),
@@ -77,7 +77,7 @@ fn named(word: &str) -> Option<WeightRounding> {
     })
 }
 
-/// Returns true if a file may have all its weights in this type.
+/// Returns true if all weights of a file may be stored in this type.
 fn is_of_file(rounding: WeightRounding) -> bool {
     matches!(rounding, WeightRounding::Float(DType::F16 | DType::BF16))
 }
@@ -91,7 +91,7 @@ fn applies_to(rounding: WeightRounding, w: &Matrix) -> bool {
     }
 }
 
-/// Rounds stored weights of a plain type and stores them in the original type, so activations are rounded as before. The
+/// Rounds the stored weights of a plain type and keeps the original type, so activations are rounded as before. The
 /// matrix keeps its own scale.
 fn rounded(w: &Matrix, rounding: WeightRounding) -> Option<Matrix> {
     rounded_by(w, rounding, largest_in(w, rounding))
@@ -128,7 +128,8 @@ fn quantised(at: &SiteContext, word: &str) -> Option<Tensor> {
     rounded_product(at, rounding)
 }
 
-/// Computes the product with rounded weights. A file in a float type has its biases in that type, too.
+/// Computes the product with rounded weights. A file in a float type also stores its biases in that type, so these
+/// are rounded too.
 fn rounded_product(at: &SiteContext, rounding: WeightRounding) -> Option<Tensor> {
     let product = own(at)?;
     let w = rounded(&product.w, rounding)?;

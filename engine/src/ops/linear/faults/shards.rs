@@ -1,4 +1,5 @@
-//! Shards of a weight in another order, or one of them repeated: outputs or inputs of tensor parallelism.
+//! Faults of tensor parallelism in which shards of a weight are in another order or repeated, along outputs or
+//! inputs.
 
 use crate::change::{
     CatalogueEntry, CauseKind, ChangeValue, LeastSquares, SiteContext, distance, plain_gain,
@@ -8,7 +9,7 @@ use crate::ops::linear::faults::{PRODUCTS, input, multiplied, own};
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 
-/// Projections that engines fuse, so that shards of both are wrong at once.
+/// Projections that engines fuse, so that shards of both are wrong together.
 const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[
@@ -50,7 +51,7 @@ fn outputs(at: &SiteContext, order: &str) -> Option<Tensor> {
 /// Numbers of equal shards that are searched.
 const COUNTS: [usize; 6] = [2, 4, 8, 3, 6, 16];
 
-/// Parses the shard that replaces each shard.
+/// Parses a list with the shard that replaces each shard.
 fn order_of(word: &str) -> Option<Vec<usize>> {
     let order: Vec<usize> = word.split(',').map(|shard| shard.trim().parse().ok()).collect::<Option<_>>()?;
     let is_one = order.len() > 1 && order.iter().all(|&shard| shard < order.len());
@@ -74,10 +75,10 @@ fn named(prefix: &str, order: &[usize]) -> Option<ChangeValue> {
     (!is_own).then(|| ChangeValue::Word(format!("{prefix}{}", list.join(","))))
 }
 
-/// Largest distance of a shard from the one that replaces it.
+/// Largest relative difference between a shard and the shard that replaces it.
 const NEAR: f64 = 0.05;
 
-/// Finds the shard of our outputs that equals each shard of the dump's.
+/// Finds, for each shard of the dump's outputs, the equal shard of our outputs.
 fn read_outputs(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
     own(at)?;
     let columns = at.value.row_len();
@@ -101,8 +102,8 @@ fn read_outputs(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
     COUNTS.into_iter().find_map(of_count)
 }
 
-/// Finds the shard of the inputs that each shard of the weight's columns is multiplied with, by least squares over all
-/// pairs of shards.
+/// Finds, for each shard of the weight's columns, the shard of the inputs that it is multiplied with. Uses least
+/// squares over all pairs of shards.
 fn read_columns(at: &SiteContext, theirs: &[f64]) -> Option<ChangeValue> {
     let (x, w) = (input(at)?, own(at)?.w);
     let few = [2, 4, 8];

@@ -1,4 +1,5 @@
-//! A product whose sum is split in parts that are rounded to a short type before they are added (split-K).
+//! Fault of a product whose sum is split into parts that are rounded to a short type before they are added
+//! (split-K).
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
     ..CatalogueEntry::PLAIN
 }];
 
-/// Returns the number of columns of a part. The value gives that number, or the number of parts.
+/// Returns the number of columns of a part. The value states this number, or the number of parts.
 fn width(at: &SiteContext, value: &ChangeValue) -> Option<usize> {
     let columns = input(at)?.row_len();
     let width = match value {
@@ -32,7 +33,7 @@ fn width(at: &SiteContext, value: &ChangeValue) -> Option<usize> {
     (width > 0 && width < columns).then_some(width)
 }
 
-/// Returns the type that parts are rounded to: the type of activations, or `bf16` if that is `f32`.
+/// Returns the type that parts are rounded to: the type of activations, or `bf16` if activations are `f32`.
 fn short(at: &SiteContext) -> Float {
     Float::of(at.n.activation_type()).filter(|float| *float != Float::F32).unwrap_or(Float::Bf16)
 }
@@ -65,17 +66,17 @@ fn split(at: &SiteContext, width: usize) -> Option<Tensor> {
     Some(at.n.by(made, SplitSums { product, width, short }))
 }
 
-/// Largest relative error of a product that is only rounded in another way.
+/// Largest relative error of a product that differs only in rounding.
 const SMALL: f64 = 0.03;
 
-/// Number of outputs that a reading computes.
+/// Number of outputs that are computed to find the width.
 const OUTPUTS: usize = 8;
 
-/// Largest share of wrong values among the outputs that are computed. Another order of sums may round a few values to a
+/// Largest share of wrong values among the computed outputs. A different order of sums may round a few values to a
 /// neighbour.
 const MOST_WRONG: f64 = 0.02;
 
-/// Finds the widths of parts that give the dump's first outputs.
+/// Finds the widths of parts that reproduce the dump's first outputs.
 fn read_split(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
     let short = short(at);
@@ -94,7 +95,8 @@ fn read_split(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     fitting.flat_map(|width| values(width, columns)).collect()
 }
 
-/// Returns the values that describe a width: the width if it is a power of two, as kernels use, and the number of parts.
+/// Returns the values of `--suppose` for a width: the width itself if it is a power of two, as in kernels, and the
+/// number of parts.
 fn values(width: usize, columns: usize) -> Vec<ChangeValue> {
     let by_width = ChangeValue::Word(format!("columns:{width}"));
     let by_parts = columns.is_multiple_of(width).then_some(ChangeValue::Number((columns / width) as f64));
@@ -116,7 +118,7 @@ struct FirstOutputs<'s> {
 }
 
 impl FirstOutputs<'_> {
-    /// Returns the share of values that parts of this width do not give.
+    /// Returns the share of values that parts of this width do not reproduce.
     fn wrong(&self, width: usize) -> f64 {
         let (mut wrong, mut all, mut row) = (0.0, 0.0, vec![0.0f32; self.w.cols]);
         for output in 0..OUTPUTS.min(self.w.rows) {
@@ -136,7 +138,7 @@ impl FirstOutputs<'_> {
         wrong / all
     }
 
-    /// Returns a weight as the product reads it.
+    /// Returns a weight, rounded as the product reads it.
     fn stored(&self, w: f32) -> f64 {
         self.weights.round(w.into())
     }

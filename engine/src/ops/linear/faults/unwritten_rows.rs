@@ -1,10 +1,11 @@
-//! Rows of an operation's result that a kernel did not write: those of an incomplete tile, or past the end of a loop.
+//! Fault in which a kernel did not write rows of its result: those of an incomplete tile, or past the end of a
+//! loop.
 
 use crate::change::{CatalogueEntry, CauseKind, ChangeValue, SiteContext, index_range};
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
 
-/// Results of products, and of the operations that kernels split by tokens.
+/// Results of products, and of other operations that kernels split by tokens.
 const TILED: &[Point] = &[
     Point::Q,
     Point::K,
@@ -18,7 +19,7 @@ const TILED: &[Point] = &[
     Point::Logits,
 ];
 
-/// Least number of values of a row that are evidence.
+/// Minimum number of values in a row for a row of zeros to be evidence.
 const SHORTEST: usize = 8;
 
 pub(crate) static ENTRIES: &[CatalogueEntry] = &[CatalogueEntry {
@@ -45,7 +46,7 @@ fn without_rows(at: &SiteContext, positions: &str) -> Option<Tensor> {
     })
 }
 
-/// Reads the positions of rows that are zero, if they are consecutive and other rows of the pass are not zero.
+/// Finds the positions of rows that are zero, if they are consecutive and other rows of the pass are not zero.
 fn read_zeros(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let width = at.value.row_len();
     let rows: Vec<&[f64]> = theirs.chunks(width).collect();

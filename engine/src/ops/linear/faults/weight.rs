@@ -1,4 +1,4 @@
-//! Changes of how the model's own matrices are decoded, rounded or multiplied.
+//! Faults in decoding, rounding or multiplying the model's own matrices.
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -83,7 +83,7 @@ pub(crate) fn encoded(float: Float, x: f64) -> Vec<u8> {
     }
 }
 
-/// Offsets of the minima in a block, and of the highest bits of its codes.
+/// Offset of the minima in a block, and of the highest bits of its codes.
 const MINIMA: &[(DType, usize, usize)] = &[
     (DType::Q4_1, 2, 4),
     (DType::Q5_1, 2, 4),
@@ -99,8 +99,8 @@ const HIGH_BITS: &[(DType, usize, usize)] = &[
     (DType::Q6_K, 128, 192),
 ];
 
-/// Types with blocks of 32 values whose bytes hold the first half of the block in the low 4 bits, the second in the
-/// high 4.
+/// Types with blocks of 32 values in which a byte stores a value of the first half of the block in its low 4 bits,
+/// and a value of the second half in its high 4 bits.
 const IN_HALVES: &[DType] =
     &[DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::MXFP4];
 
@@ -138,8 +138,8 @@ fn read_as(at: &SiteContext, layout: &str) -> Option<Tensor> {
     }
 }
 
-/// Permutes the values within each block of weights, so that each is multiplied by another column's activation. The
-/// block's largest value, and therefore its codes, stay the same.
+/// Permutes the values within each block of weights, so that each value is multiplied by another column's
+/// activation. The block's largest value stays the same, and so do its codes.
 fn in_order(
     at: &SiteContext,
     product: &LinearParameters,

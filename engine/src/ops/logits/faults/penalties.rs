@@ -1,4 +1,4 @@
-//! Penalties on tokens that were already read: samplers change the logits of these tokens before they choose one.
+//! Faults in which a sampler's penalties on already read tokens change the recorded logits.
 
 use std::collections::BTreeMap;
 
@@ -52,11 +52,11 @@ pub(crate) static ENTRIES: &[CatalogueEntry] = &[
 
 const LOGITS: &[Point] = &[Point::Logits, Point::LastLogits];
 
-/// Largest share of the change of read tokens that other tokens change by.
+/// Largest change of other tokens' logits, as a share of the change of read tokens' logits.
 const REST: f64 = 0.1;
 
-/// Returns the penalty at this tap. The logits of all tokens and those of the sampled row are different values: a number
-/// applies to the first, `sampled:1.1` to the row alone.
+/// Returns the penalty at this tap. The logits of all tokens and the logits of the sampled row are separate values:
+/// a number applies to the first, `sampled:1.1` only to the sampled row.
 fn amount(at: &SiteContext, value: &ChangeValue) -> Option<f64> {
     match is_sampled_row(at) {
         true => value.as_word()?.strip_prefix("sampled:")?.parse().ok(),
@@ -70,7 +70,7 @@ fn is_sampled_row(at: &SiteContext) -> bool {
     at.stage::<LastRow>().is_some()
 }
 
-/// Returns the value for a penalty at this tap.
+/// Returns the value of `--suppose` for a penalty at this tap.
 fn value_of(at: &SiteContext, penalty: ChangeValue) -> ChangeValue {
     if is_sampled_row(at) { ChangeValue::Word(format!("sampled:{penalty}")) } else { penalty }
 }
@@ -103,8 +103,9 @@ fn subtracted(at: &SiteContext, penalty: f64, times: fn(usize) -> usize) -> Opti
     Some(at.n.gathered(&all, at.value.shape(), |flat| (level(reads.count(flat)), flat)))
 }
 
-/// Estimates a penalty by least squares over the tokens already read. `pair` returns x and y of `y = penalty · x` from our
-/// logit, the engine's, and how often the token was read. Other logits must be nearly unchanged.
+/// Estimates a penalty by least squares over the tokens already read. `pair` returns x and y of `y = penalty · x`,
+/// given our logit, the engine's logit, and how often the token was read. Returns nothing if other logits changed
+/// too.
 fn read(
     at: &SiteContext,
     theirs: &[f64],
@@ -134,12 +135,12 @@ fn read(
 /// Counts of the tokens read before each row of logits.
 struct ReadTokens {
     vocabulary: usize,
-    /// Counts of the tokens read before the first row, and then of each row.
+    /// For each row of logits, counts of all tokens that were read up to that row.
     counts: Vec<BTreeMap<u32, usize>>,
 }
 
 impl ReadTokens {
-    /// Counts the tokens up to each row; `None` if the tokens are unknown.
+    /// Counts the tokens up to each row. `None` if the tokens are unknown.
     fn of(at: &SiteContext) -> Option<Self> {
         let vocabulary = *at.value.shape().last()?;
         let rows = at.value.data().len() / vocabulary.max(1);

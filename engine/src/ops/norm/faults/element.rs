@@ -35,7 +35,7 @@ fn gains(at: &SiteContext) -> Option<Vec<f32>> {
     of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.weight.clone()))
 }
 
-/// Estimates each channel's gain by least squares over all rows; returns the outliers.
+/// Estimates each channel's gain by least squares over all rows. Returns the channels that deviate.
 fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let (Some(gains), Some(x), Some(eps)) = (gains(at), input(at), own_eps(at)) else { return Vec::new() };
     let bias = at.stage::<LayerNormalisation>().map(|layer| &layer.norm.bias);

@@ -1,4 +1,4 @@
-//! Changes of a norm of a gated output.
+//! Faults in the norm of a gated output.
 
 use crate::change::{CatalogueEntry, CauseKind};
 use crate::checkpoint::Point;

@@ -1,6 +1,6 @@
 //! Norms: epsilon, divisor, gain, kind and width.
 //!
-//! An engine's divisor can be any number: RMSNorm with a separate epsilon for each row reproduces it.
+//! RMSNorm with a separate epsilon for each row reproduces any divisor that an engine may use.
 
 pub(crate) mod element;
 pub(crate) mod gate;
@@ -127,8 +127,8 @@ pub(crate) fn own_eps(at: &SiteContext) -> Option<f32> {
     of_rms.or_else(|| Some(at.stage::<LayerNormalisation>()?.norm.eps))
 }
 
-/// Computes the norm with a number added to each weight. `1:stored`: the sum is stored in the type of the weights, and read
-/// as a weight.
+/// Computes the norm with a number added to each weight. With `1:stored`, the sum is rounded to the type of the
+/// weights, as if it were stored in the file.
 fn with_offset(at: &SiteContext, value: &ChangeValue) -> Option<Tensor> {
     let (offset, is_stored) = match value.as_word() {
         Some(word) => (word.strip_suffix(":stored")?.parse().ok()?, true),
@@ -218,7 +218,7 @@ fn with_variance(at: &SiteContext, how: &str) -> Option<Tensor> {
     }
 }
 
-/// Returns the mean of the squares of partial mean squares: a reduction in two steps that squares in both.
+/// Returns the mean of the squares of partial mean squares: a reduction in two steps that wrongly squares in both.
 fn squared_twice(row: &[f32], width: usize) -> f64 {
     let parts = row.chunks(width).map(|part| mean_square(part).powi(2));
     parts.sum::<f64>() / row.len().div_ceil(width) as f64
@@ -257,7 +257,7 @@ pub(crate) fn statistics(at: &SiteContext, row: &[f32]) -> (f64, f64) {
     }
 }
 
-/// Computes the norm with gains derived from the model's.
+/// Computes the norm with gains that are computed from the model's gains.
 pub(crate) fn with_gains(at: &SiteContext, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
     if let Some(RmsNormalisation { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
@@ -357,7 +357,7 @@ fn over_all_heads(at: &SiteContext) -> Option<Tensor> {
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
 
-/// Norms each head with its own divisor, where the model uses one divisor for all heads.
+/// Norms each head with its own divisor, where the model has one divisor for all heads.
 fn over_each_head(at: &SiteContext) -> Option<Tensor> {
     let RmsNormalisation { x, norm } = at.stage()?;
     let (heads, head_dim) = (*x.shape().get(1)?, *x.shape().get(2)?);
@@ -370,7 +370,7 @@ fn over_each_head(at: &SiteContext) -> Option<Tensor> {
     Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
 }
 
-/// Norms equal parts of each row with a divisor of their own, as on devices that each have a part of the row.
+/// Norms equal parts of each row with separate divisors, as on devices that each have a part of the row.
 fn in_parts(at: &SiteContext, parts: usize) -> Option<Tensor> {
     let RmsNormalisation { x, norm } = at.stage()?;
     let whole = norm.weight.len();
@@ -385,7 +385,7 @@ fn in_parts(at: &SiteContext, parts: usize) -> Option<Tensor> {
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
 
-/// Finds the numbers of parts whose results are near the engine's.
+/// Finds the numbers of parts for which the results are near the engine's.
 fn read_parts(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let width = at.stage::<RmsNormalisation>().map_or(0, |rms| rms.norm.weight.len());
     let is_near = |&parts: &usize| in_parts(at, parts).is_some_and(|made| distance(&made, theirs) < 0.02);
@@ -428,7 +428,7 @@ fn read_eps(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     values.into_iter().map(ChangeValue::Number).collect()
 }
 
-/// Finds the other norms whose gain explains the engine's rows.
+/// Finds the other norms whose gain reproduces the engine's rows.
 fn read_gains(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let is_near = |value: &ChangeValue| {
         let computed = value.as_word().and_then(|place| of_another(at, place));

@@ -1,7 +1,8 @@
-//! Frequencies of some of RoPE's pairs, as `--suppose rope_frequencies` takes them: `4-7:x4`, `6-7:unscaled`,
-//! `all:x0.5` or `0-1:short`, several of them with commas.
+//! Faults in the frequencies of some of RoPE's pairs, in the syntax of `--suppose rope_frequencies`: `4-7:x4`,
+//! `6-7:unscaled`, `all:x0.5` or `0-1:short`, or several of these separated by commas.
 //!
-//! The reader measures the ratio of each pair's frequency to the model's, and describes runs of pairs with one ratio.
+//! The search measures the ratio of each pair's frequency to the model's, and describes runs of pairs with the same
+//! ratio.
 
 use crate::change::{CauseKind, ChangeValue, SiteContext, distance, index_range, rounded_to, snapped};
 use crate::numerics::Numerics;
@@ -12,25 +13,25 @@ use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
-/// Largest number of runs of changed pairs. More runs would describe any curve of frequencies.
+/// Maximum number of runs of changed pairs. With more runs, any curve of frequencies could be described.
 const MOST_RUNS: usize = 2;
 
-/// Ratios that ports produce.
+/// Ratios of frequencies that known faults of ports produce.
 const RATIOS: [f64; 12] = [0.5, 2.0, 0.25, 4.0, 0.125, 8.0, 1.0 / 16.0, 16.0, 1.0 / 32.0, 32.0, 0.75, 1.5];
 
-/// Rotates with changed frequencies of some pairs.
+/// Rotates heads with other RoPE frequencies for some pairs.
 pub(super) fn changed(at: &SiteContext, word: &str) -> Option<Tensor> {
     let ratios = ratios(at, word).filter(|_| !is_plain(at, word))?;
     with(at, |rope| Some(divided(rope, |pair| 1.0 / ratios[pair])))
 }
 
-/// Returns true if the change is that of a missing scaling, which has a name of its own.
+/// Returns true if the change equals a missing scaling, which is a separate entry.
 fn is_plain(at: &SiteContext, word: &str) -> bool {
     let magnitude = at.stage::<Rotary>().map_or(1.0, |op| op.rope.magnitude());
     word == "all:unscaled" && magnitude == 1.0
 }
 
-/// Returns the changes to try if no ratio can be read.
+/// Returns the changes to try if no ratio can be measured.
 pub(super) fn usual(at: &SiteContext) -> Vec<ChangeValue> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let pairs = rope.width / 2;
@@ -57,7 +58,7 @@ fn ratios(at: &SiteContext, word: &str) -> Option<Vec<f64>> {
     ratios.iter().any(|&ratio| ratio != 1.0).then_some(ratios)
 }
 
-/// Returns the ratio that a word stands for, for one pair.
+/// Returns the ratio that a word such as `x4` gives for one pair.
 fn ratio_of(at: &SiteContext, rope: &Rope, pair: usize, how: &str) -> Option<f64> {
     let of = |other: &Rope| other.exact_frequency(pair) / rope.exact_frequency(pair);
     match how {
@@ -68,7 +69,7 @@ fn ratio_of(at: &SiteContext, rope: &Rope, pair: usize, how: &str) -> Option<f64
     }
 }
 
-/// Ratio of a pair's frequency as read from values, with its uncertainty.
+/// Ratio of a pair's frequency to the model's, as measured, with its uncertainty.
 #[derive(Clone, Copy)]
 struct RatioEstimate {
     ratio: f64,
@@ -82,7 +83,8 @@ impl RatioEstimate {
     }
 }
 
-/// Estimates runs of pairs with other frequencies. Returns nothing if another base or scaling comes as near.
+/// Estimates runs of pairs with changed frequencies. Returns nothing if another base or scaling comes as near to
+/// the values.
 pub(super) fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(word) = estimates(at, theirs).and_then(|pairs| runs(at, &pairs)) else { return Vec::new() };
     let Some(off) = changed(at, &word).map(|made| distance(&made, theirs)) else { return Vec::new() };
@@ -96,7 +98,7 @@ pub(super) fn read(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     if comes_as_near { Vec::new() } else { vec![ChangeValue::Word(word)] }
 }
 
-/// Returns the ratio of each pair's frequency to the model's; `None` if no pair has turned.
+/// Returns the ratio of each pair's frequency to the model's. `None` if no pair has rotated.
 fn estimates(at: &SiteContext, theirs: &[f64]) -> Option<Vec<RatioEstimate>> {
     let Rotary { rope, positions, .. } = at.stage()?;
     let last = positions.clone().next_back().filter(|&last| last > 0)?;
@@ -115,7 +117,8 @@ fn estimates(at: &SiteContext, theirs: &[f64]) -> Option<Vec<RatioEstimate>> {
     Some(read.collect())
 }
 
-/// Describes the runs of pairs whose frequency is not the model's. A pair with an uncertain ratio continues its run.
+/// Describes the runs of pairs whose frequency differs from the model's. A pair with an uncertain ratio belongs to
+/// the run before it.
 fn runs(at: &SiteContext, pairs: &[RatioEstimate]) -> Option<String> {
     let Rotary { rope, .. } = at.stage()?;
     let is_of_all = |how: &&str| {

@@ -1,6 +1,6 @@
 //! Changes of RoPE: base, scaling, positions, pairing, width and precision.
 //!
-//! Any table of angles equals the model's table with a divisor for each pair and each position.
+//! Any table of angles can be expressed as the model's table with a divisor for each pair and each position.
 
 mod frequencies;
 mod scaling;
@@ -202,7 +202,7 @@ fn with(at: &SiteContext, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tens
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
 }
 
-/// Norms a query or key before its rotation instead of after it. At the norm's own tap, values then stay as they are.
+/// Norms a query or key before its rotation instead of after it. At the norm's own tap, the values stay unchanged.
 fn normed_before(at: &SiteContext) -> Option<Tensor> {
     let norm = match at.site.point {
         Point::QRope => Point::QRopeNorm,
@@ -245,7 +245,7 @@ fn read_position(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     nearest.map(|(_, position)| ChangeValue::Number(position as f64 - own as f64)).into_iter().collect()
 }
 
-/// Rotates in a layer that should not rotate, with another layer's angles.
+/// Rotates in a layer that should not rotate, with the angles of another layer.
 fn turned_as_others(at: &SiteContext) -> Option<Tensor> {
     if at.stage::<Rotary>().is_some() {
         return None;
@@ -265,7 +265,7 @@ fn each_position(at: &SiteContext, position: impl Fn(usize) -> usize) -> Option<
     by_token(at, |token| (rope.clone(), position(positions.start + token)))
 }
 
-/// Rotates each token with its own settings and position.
+/// Rotates each token with separate settings and a separate position.
 fn by_token(at: &SiteContext, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
     by_table(at, at.n, &at.stage::<Rotary>()?.x, |token| {
         let (rope, position) = rope(token);
@@ -273,7 +273,7 @@ fn by_token(at: &SiteContext, rope: impl Fn(usize) -> (Rope, usize)) -> Option<T
     })
 }
 
-/// Rotates each token with its own table of one position.
+/// Rotates each token with a separate table that has one position.
 fn by_table(
     at: &SiteContext,
     n: &TracedNumerics,
@@ -297,7 +297,7 @@ fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     Rope { scaling: by_factors(rope, (0..rope.width / 2).map(factor).collect()), ..rope.clone() }
 }
 
-/// Returns the rotation that turns rotated values back, with the inverse magnitude.
+/// Returns the rotation that undoes this rotation, with the inverse magnitude.
 pub(crate) fn inverse(rope: &Rope) -> Rope {
     let back = divided(rope, |_| -1.0);
     let scaling = match back.scaling {
@@ -369,7 +369,7 @@ fn rounded(at: &SiteContext, what: &str) -> Option<Tensor> {
     }
 }
 
-/// Returns bases of models in use; bases of this model's other layers come first.
+/// Returns the bases of common models. Bases of this model's other layers come first.
 fn thetas(at: &SiteContext) -> Vec<f64> {
     const USUAL: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1.6e5, 1.5e5, 2.5e5, 2e5, 1e7, 8e6, 5e6, 5e4];
     let layers = 0..at.operations.n_layers();
@@ -383,7 +383,7 @@ fn thetas(at: &SiteContext) -> Vec<f64> {
     all
 }
 
-/// Returns each pair's angle per position and its weight, from rows whose angles are known modulo full turns.
+/// Returns each pair's angle per position, and its weight. The angles of each row are known only up to full turns.
 pub(crate) fn pair_frequencies(at: &SiteContext, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
     let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
@@ -449,7 +449,7 @@ fn read_theta(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     near(at, theirs, values.into_iter().map(ChangeValue::Number), "theta")
 }
 
-/// Returns the values whose results are near the engine's results.
+/// Returns the values of `--suppose` whose results are near the engine's.
 fn near(
     at: &SiteContext,
     theirs: &[f64],

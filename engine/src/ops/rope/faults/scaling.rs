@@ -1,4 +1,4 @@
-//! Changes of RoPE's scaling: its words for `--suppose`, and values read from the angles and sizes of rotated values.
+//! Faults in RoPE's scaling: the syntax of `--suppose`, and estimates from the angles and sizes of rotated values.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use crate::ops::rope::faults::{by_factors, near, pair_frequencies};
 use crate::ops::rope::yarn::Yarn;
 use crate::ops::rope::{Rope, RopeScaling};
 
-/// Formats a scaling as `--suppose` takes it.
+/// Formats a scaling in the syntax of `--suppose`.
 pub(super) fn told(scaling: &RopeScaling) -> String {
     match scaling {
         RopeScaling::None => "none".to_owned(),
@@ -23,7 +23,7 @@ pub(super) fn told(scaling: &RopeScaling) -> String {
     }
 }
 
-/// Parses a scaling as `--suppose` takes it, for a model's rotation.
+/// Parses a scaling in the syntax of `--suppose`, for a model's rotation.
 pub(super) fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
     let mut parts = word.split(':');
     let name = parts.next()?;
@@ -73,11 +73,11 @@ fn with_magnitude(rope: &Rope, magnitude: f32) -> Option<RopeScaling> {
     }
 }
 
-/// Range of factors of cosines and sines. Other factors of rotated values have another origin, such as the scale of
-/// attention.
+/// Plausible range of the factor of cosines and sines. A factor outside the range has another origin, such as the
+/// scale of attention.
 const MAGNITUDES: RangeInclusive<f64> = 0.6..=1.9;
 
-/// Estimates the factor of cosines and sines from rotated values that all differ by one factor.
+/// Estimates the factor of cosines and sines, if all rotated values differ by one factor.
 fn read_magnitude(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Rotary { rope, x, .. }) = at.stage() else { return Vec::new() };
     let own = f64::from(rope.magnitude());
@@ -93,7 +93,8 @@ fn read_magnitude(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     values.map(|value| ChangeValue::Word(format!("magnitude:{value}"))).collect()
 }
 
-/// Estimates the scaling from the slowdown of each pair, and from the size of rotated values.
+/// Estimates the scaling from the ratio of each pair's frequency to the unscaled one, and from the size of rotated
+/// values.
 pub(super) fn read_scaling(at: &SiteContext, theirs: &[f64]) -> Vec<ChangeValue> {
     let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
     let magnitudes = read_magnitude(at, theirs);

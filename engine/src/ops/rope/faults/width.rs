@@ -1,5 +1,5 @@
-//! Part of a head that rotates, as `--suppose rope_width` takes it: a number of first values, of last values
-//! (`last:32`), and with the frequencies of the whole head (`32:whole`).
+//! Faults in the part of a head that rotates, in the syntax of `--suppose rope_width`: a number of first values
+//! (`32`) or last values (`last:32`), or first values with the frequencies of the whole head (`32:whole`).
 
 use crate::change::{ChangeValue, SiteContext};
 use crate::numerics::Numerics;
@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 struct RotatedPart {
     width: usize,
     is_last: bool,
-    /// True if pair `i` has the frequency that it has if the whole head rotates.
+    /// True if pair `i` has the same frequency as when the whole head rotates.
     has_whole_frequencies: bool,
 }
 

@@ -1,10 +1,12 @@
-//! Faults of YaRN: other factors, original contexts, betas and magnitudes, in the notation of `--suppose rope_scaling`.
+//! Faults in YaRN's settings: factor, original context, betas and magnitude, in the syntax of
+//! `--suppose rope_scaling`.
 
 use crate::ops::rope::yarn::Yarn;
 use crate::ops::rope::{Rope, RopeScaling};
 
-/// Returns YaRN with a factor and an original context, optionally with both betas, and then the magnitude. Settings
-/// that are not listed are the model's own.
+/// Returns YaRN settings from a list of numbers: factor and original context, optionally both betas, then
+/// optionally the magnitude. Settings that are not in the list are the model's own. `None` if the settings are
+/// invalid.
 pub(super) fn yarn(rope: &Rope, numbers: &[f32]) -> Option<Yarn> {
     let (&[factor, original_context], others) = numbers.split_first_chunk()?;
     let new = Yarn::new(factor, original_context);
@@ -32,8 +34,8 @@ pub(super) fn usual_yarns(rope: &Rope) -> Vec<String> {
     others.map(|(factor, context)| format!("yarn:{factor}:{context}")).chain([betas]).collect()
 }
 
-/// Returns YaRN settings to try, with the factor that an engine's frequencies show. The original contexts are the
-/// model's own, the model's own times its factor, and powers of two.
+/// Returns YaRN settings to try, for the factor that an engine's frequencies show. The original contexts to try are
+/// the model's own, the model's own times its factor, and powers of two.
 pub(super) fn yarn_of_ratio(rope: &Rope, factor: f64) -> Vec<String> {
     let own = match rope.scaling {
         RopeScaling::Yarn(own) => vec![own.original_context, own.original_context * own.factor],

@@ -24,7 +24,7 @@ pub(super) struct RowSpan {
 }
 
 impl RowSpan {
-    /// Makes a span of one row.
+    /// Makes a span that contains one row.
     pub(super) fn new(pass: usize, first: usize, origin: RowOrigin, others: Vec<RowOrigin>) -> Self {
         Self { pass, first, rows: 1, origin, others }
     }

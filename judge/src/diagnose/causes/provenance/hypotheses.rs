@@ -1,5 +1,5 @@
-//! Hypotheses on rows of the cache, for dumps that record no cache: from a pass on, rows hold those of another sequence
-//! or position, or zeros. Our engine computes the recorded values with each of them.
+//! Hypotheses on rows of the cache, for dumps that record no cache: starting with some pass, some cache rows contain
+//! zeros, or the rows of another sequence or position. Our engine computes the recorded values under each hypothesis.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,21 +26,21 @@ const BLOCKS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Maximum number of hypotheses.
 const MOST: usize = 2048;
 
-/// A right row may become this many times worse.
+/// Factor by which the error of a correct row may grow under a hypothesis.
 const AS_WELL: f64 = 3.0;
 
-/// Wrong rows in a block of the cache.
+/// The wrong content of a block of the cache.
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
-    /// Rows of another sequence, from this position on.
+    /// Rows of another sequence, starting at this position.
     Sequence(String, usize),
-    /// Rows of the own sequence, from this position on.
+    /// Rows of the own sequence, starting at this position.
     Own(usize),
     /// Zeros.
     Zeros,
 }
 
-/// A block of the cache that holds other rows from a pass on.
+/// A block of the cache that contains wrong rows, starting with some pass.
 #[derive(Clone, Debug, PartialEq)]
 struct BlockHypothesis {
     pass: usize,
@@ -48,8 +48,8 @@ struct BlockHypothesis {
     content: Content,
 }
 
-/// Finds the one content of cache rows that explains all wrong rows of the dump and leaves the other rows right. Tries
-/// blocks of other sequences at their own positions, and zeros; if `is_thorough`, all other contents.
+/// Finds the only content of cache rows that explains all wrong rows of the dump and leaves the other rows correct.
+/// Tries the rows of other sequences at the same positions, and zeros; if `is_thorough`, all other contents too.
 ///
 /// # Errors
 /// The errors of a run of the model.
@@ -127,7 +127,8 @@ fn cause(
     Some(Cause::described(CauseSearch::Parts, CauseKind::CacheRow, sites, what))
 }
 
-/// Returns the first wrong row, if passes before it are compared and right and later passes are wrong.
+/// Returns the first wrong row, provided that earlier passes were compared and are correct, and that later passes
+/// are wrong.
 pub(in crate::diagnose::causes) fn onset<'r>(
     rows: &[SiteResult],
     coarse: &[&'r SiteResult],
@@ -254,7 +255,7 @@ impl BlockTap<'_> {
     }
 }
 
-/// Returns true if a run with replaced rows matches all wrong rows and leaves the others right.
+/// Returns true if a run with replaced rows matches all wrong rows and leaves the correct rows unchanged.
 fn explains_all(
     search: &SearchContext,
     rows: &[SiteResult],

@@ -24,9 +24,9 @@ const SHORTEST: usize = 8;
 pub(super) struct RowPlace {
     /// Name of the sequence; `None` for the sequence that is judged.
     pub(super) sequence: Option<String>,
-    /// Tap of the row.
+    /// Tap that recorded the row.
     pub(super) point: Point,
-    /// Layer of the row.
+    /// Layer of the row; `None` for a tap outside the layers.
     pub(super) layer: Option<usize>,
     /// Position of the row's token.
     pub(super) position: usize,

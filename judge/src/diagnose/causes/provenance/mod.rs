@@ -1,7 +1,9 @@
-//! Provenance of wrong rows: looks up the rows of a wrong cache among all rows of keys and values that the run
-//! computes, and rows of other taps among the rows of their tap, and says where they come from.
+//! Provenance of wrong rows: where the content of a wrong row comes from. Rows of a wrong cache are looked up among
+//! all rows of keys and values that the run computes. Rows of other taps are looked up among the rows of their own
+//! tap.
 //!
-//! The same mistake usually shows in keys and values, in all layers. It is one cause, whose rows have one provenance.
+//! The same mistake usually affects keys and values in all layers. It counts as one cause if all rows have the same
+//! provenance.
 
 mod description;
 mod hypotheses;
@@ -45,10 +47,10 @@ enum RowOrigin {
         layer: Option<usize>,
         /// Pass that computed the row, if it is not the pass that the row belongs to. Rows of a cache belong to any pass.
         pass: Option<usize>,
-        /// Position of the row.
+        /// Position that the row comes from.
         position: usize,
     },
-    /// No row of the run.
+    /// The row is no known row of the run.
     Unknown,
     /// A row of zeros, which was never written or was cleared.
     Zero,
@@ -65,8 +67,8 @@ struct WrongRows<'o> {
     rows: BTreeMap<usize, BTreeSet<RowOrigin>>,
 }
 
-/// Explains rows of caches and other taps that no change of the catalogue explains. Returns the causes with their sites
-/// taken out of those without a name.
+/// Explains rows of caches and other taps that no change of the catalogue explains. Returns the causes; their sites
+/// are removed from the unexplained causes.
 ///
 /// # Errors
 /// The errors of a run of the model.
@@ -127,8 +129,8 @@ impl<'o> WrongRows<'o> {
         Self { one, start: positions.start, dropped, rows }
     }
 
-    /// Returns true if the rows of these origins explain every value of the cache. Rows without a known origin must
-    /// have been written before, and few of them may have changed.
+    /// Returns true if rows with these origins explain every value of the cache. Wrong rows without an origin in the
+    /// run must belong to earlier passes, and be at most half of their rows.
     fn is_explained(&self, search: &SearchContext, known: &KnownRows, spans: &[RowSpan]) -> bool {
         let pass = self.one.site.pass.unwrap_or(0);
         let origin = |row: &usize| {
@@ -230,7 +232,7 @@ fn is_cache(site: Site) -> bool {
     CACHES.contains(&site.point)
 }
 
-/// Returns a place as seen from the tap of a wrong row.
+/// Returns the origin of a row relative to the layer, pass and position of the wrong row.
 fn relative(place: &RowPlace, site: Site) -> RowOrigin {
     RowOrigin::Place {
         sequence: place.sequence.clone(),
@@ -241,8 +243,8 @@ fn relative(place: &RowPlace, site: Site) -> RowOrigin {
     }
 }
 
-/// Returns the one origin of each row that all wrong caches of a pass share; `None` if they share none, or several that
-/// are equally simple.
+/// Returns the origin of each row that all wrong caches of a pass have in common. `None` if there is none, or
+/// several are equally simple.
 fn common_origins(wrong: &[WrongRows]) -> Option<Vec<RowSpan>> {
     let mut common: BTreeMap<(usize, usize), BTreeSet<RowOrigin>> = BTreeMap::new();
     for cache in wrong {

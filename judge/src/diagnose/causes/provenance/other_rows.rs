@@ -1,5 +1,5 @@
-//! Rows of recorded taps with several operations before them, such as logits alone: rows that are exchanged, repeated
-//! from another pass, or of another sequence.
+//! Rows of recorded taps with several operations before them, such as logits alone: rows that are swapped, repeated
+//! from another pass, or taken from another sequence.
 
 use std::collections::BTreeSet;
 
