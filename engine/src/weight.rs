@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use self::input_scale::{InputCodes, InputScale};
 use crate::lazy_bytes::LazyBytes;
@@ -14,9 +15,9 @@ use crate::lazy_bytes::LazyBytes;
 macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
         /// Encoding of the elements of a stored tensor.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[allow(missing_docs, non_camel_case_types)] // the names are the documentation: ggml's own, and llama2.c's version 2
-        pub enum DType { $($variant,)* }
+        pub enum DType { $(#[serde(rename = $name)] $variant,)* }
 
         impl DType {
             /// All types, in declaration order.

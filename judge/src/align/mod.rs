@@ -11,7 +11,7 @@ mod selection;
 mod visible_keys;
 
 pub use aligned_dump::{AlignedDump, RecordedRows};
-pub use alignment::{Heads, aligned};
+pub use alignment::aligned;
 pub(crate) use choices::logits_after;
 pub use selection::{Checkpoints, Ranges, Selection};
 pub(crate) use visible_keys::VisibleKeys;

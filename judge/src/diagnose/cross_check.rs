@@ -24,8 +24,8 @@ use crate::numerics::{self, Numerics};
 use crate::plan::{self, Crossing, Unit, input_of};
 use crate::tap::Tap;
 use crate::verdict::{
-    Basis, ComparisonSubject, Evidence, LogitSource, OUR_ENGINE, Outcome, SiteObservation, SiteResult,
-    TieEvidence, UnitRows, conclude, is_half_precision,
+    Basis, ComparisonSubject, Evidence, LogitSource, OUR_ENGINE, Outcome, SiteResult, TieEvidence, UnitRows,
+    conclude, is_half_precision,
 };
 use crate::weight::DType;
 
@@ -296,8 +296,8 @@ pub(super) fn run_and_judge(
         };
         judge.lies_behind(site, segment.choices);
         let (since, recorded) = (segment.since, held.recorded(site));
-        let found = SiteObservation { accumulated, local, since, explained, uniform, recorded };
-        judge.add(site, positions, found, segment.span);
+        let row = SiteResult { since, explained, uniform, recorded, ..judge.unjudged(site, positions) };
+        judge.add(row, accumulated, local, segment.span);
     }
     held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
     note_sketches(judge, held);
@@ -416,8 +416,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
             judge.skip(site, positions, what);
             continue;
         }
-        let found = SiteObservation { accumulated: found, uniform, recorded, ..SiteObservation::default() };
-        judge.add(site, positions, found, SegmentSpan::Run);
+        let row = SiteResult { uniform, recorded, ..judge.unjudged(site, positions) };
+        judge.add(row, found, None, SegmentSpan::Run);
         if [&one, &other].iter().any(|held| held.dump.sketches(site)) {
             judge.doubt_sketch();
         }

@@ -19,8 +19,8 @@ use crate::exact::{EngineErrors, ExactValue, Float, K, LAMBDA, errors_of, rms_in
 use crate::measure::{ColumnSelection, ValuePrecision, coarser, measure};
 use crate::plan::Unit;
 use crate::verdict::{
-    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SiteObservation,
-    SiteResult, Verdict, VerdictCriteria, conclude,
+    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SiteResult,
+    Verdict, conclude,
 };
 use crate::view::View;
 use crate::weight::DType;
@@ -215,24 +215,16 @@ impl<'d> ModuleCheck<'d> {
             ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
         let measured = measure(theirs.clone(), View::from(exact), precision, |_| ColumnSelection::All);
         let evaluated = evaluation(row, stored, (theirs, exact, sigma));
-        let observed = SiteObservation {
-            local: Some(ArrayComparison::Measured(measured)),
-            explained: Some(evaluated.evaluation),
-            ..SiteObservation::default()
-        };
         let precision = self.dump.manifest.producer.precision().unwrap_or("f32");
-        let criteria = VerdictCriteria {
-            tolerance: self
-                .rules
-                .tolerances
-                .get(&self.facts.architecture, precision, site.point.checkpoint())
-                .clone(),
-            gate: Gate::Rounding,
+        let checkpoint = site.point.checkpoint();
+        let tolerance = self.rules.tolerances.get(&self.facts.architecture, precision, checkpoint).clone();
+        let row = SiteResult {
+            explained: Some(evaluated.evaluation),
             computed: self.computed,
             is_single_operation: true,
-            demanded_of: None,
+            ..SiteResult::new(site, self.positions(site), tolerance)
         };
-        let judged = SiteResult::judge(site, self.positions(site), observed, criteria);
+        let judged = row.judge(None, Some(ArrayComparison::Measured(measured)));
         match evaluated.doubt.filter(|_| judged.verdict == Verdict::Pass) {
             Some(why) => judged.undetermined(&why),
             None => judged,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::align::Selection;
 use crate::checkpoint::{Point, Site};
 use crate::ops::linear::exact::IntegerProducts;
@@ -13,8 +15,9 @@ use crate::verdict::site_result::SiteResult;
 pub(crate) const OUR_ENGINE: &str = "our engine";
 
 /// A site that should have been compared but was not.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MissingSite {
+    #[serde(flatten)]
     pub(crate) site: Site,
     /// The reason, which names the site.
     pub(crate) why: String,

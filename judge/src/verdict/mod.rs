@@ -22,7 +22,7 @@ pub use coverage::{NOT_RECORDED, once_each};
 pub use evidence::{Basis, Evidence, MissingSite};
 pub use finding::{Finding, changes_of};
 pub use outcome::{CheckpointSummary, ComparisonSubject, Coverage, Outcome};
-pub use site_result::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria, Waiver};
+pub use site_result::{Doubt, SiteResult, Verdict, Waiver};
 
 pub(crate) use cause::{MOST, MOST_PARTS};
 pub(crate) use evidence::OUR_ENGINE;

@@ -13,7 +13,7 @@ use crate::measure::{Measurement, measure_tokens};
 use crate::plan::Unit;
 use crate::verdict::cause::Cause;
 use crate::verdict::evidence::{Evidence, MissingSite};
-use crate::verdict::site_result::{SiteObservation, SiteResult, Verdict, VerdictCriteria};
+use crate::verdict::site_result::{SiteResult, Verdict};
 use crate::verdict::ties::{LogitSource, refuse_ties_of_a_wrong_run};
 use crate::view::View;
 use crate::weight::DType;
@@ -84,27 +84,32 @@ impl<'r> UnitRows<'r> {
         self.expected.push(((site.point, site.layer, positions), site));
     }
 
-    /// Judges one site and adds its row. A site without results gets no row.
-    pub(crate) fn add(
-        &mut self,
-        site: Site,
-        positions: Range<usize>,
-        found: SiteObservation,
-        span: SegmentSpan,
-    ) {
-        if found.accumulated.is_none() && found.local.is_none() {
-            return;
-        }
-        let span = if found.local.is_some() { span } else { SegmentSpan::Run };
-        let measure = VerdictCriteria {
-            tolerance: self.tolerance(site.point),
+    /// Makes the result of a site, not yet judged.
+    pub(crate) fn unjudged(&self, site: Site, positions: Range<usize>) -> SiteResult {
+        SiteResult {
             gate: self.rules.gate,
             computed: self.computed,
-            is_single_operation: span == SegmentSpan::Stage,
-            demanded_of: matches!(self.rules.rounding, EngineRounding::Demanded(_))
-                .then_some(self.rules.role),
+            ..SiteResult::new(site, positions, self.tolerance(site.point))
+        }
+    }
+
+    /// Judges one site and adds its row. `span` is the distance between the site and its inputs in the local run.
+    pub(crate) fn add(
+        &mut self,
+        row: SiteResult,
+        accumulated: Option<ArrayComparison>,
+        local: Option<ArrayComparison>,
+        span: SegmentSpan,
+    ) {
+        let is_demanded = matches!(self.rules.rounding, EngineRounding::Demanded(_));
+        let row = SiteResult {
+            is_single_operation: local.is_some() && span == SegmentSpan::Stage,
+            demanded_of: is_demanded.then_some(self.rules.role),
+            ..row
         };
-        self.rows.push(SiteResult::judge(site, positions, found, measure));
+        if accumulated.is_some() || local.is_some() {
+            self.rows.push(row.judge(accumulated, local));
+        }
     }
 
     /// Makes the last added row inconclusive if it passes and is not bit-identical. A small error of a sketch
@@ -143,15 +148,8 @@ impl<'r> UnitRows<'r> {
             is_asked: false,
         };
         let found = ArrayComparison::Measured(measure_tokens(View::of_tokens(own), View::of_tokens(known)));
-        let found = SiteObservation { accumulated: Some(found), ..SiteObservation::default() };
-        let measure = VerdictCriteria {
-            tolerance: equal,
-            gate: self.rules.gate,
-            computed: self.computed,
-            is_single_operation: true,
-            demanded_of: None,
-        };
-        let mut row = SiteResult::judge(site, 0..0, found, measure);
+        let row = SiteResult { is_single_operation: true, tolerance: equal, ..self.unjudged(site, 0..0) };
+        let mut row = row.judge(Some(found), None);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt is tokenized as {own:?}, expected {known:?}"));
             self.causes.extend(cause);

@@ -1,31 +1,27 @@
 //! The document `report.json`, for writing and reading. The meaning of a field never changes within a version. New
 //! fields can be added without a new version.
 
-mod enum_name;
 mod error_map;
 mod figures;
-mod finding;
-mod form;
 mod layout;
 mod rows;
 mod shard;
 mod upgrade;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Serializer, Value};
+use serde_json::{Serializer, Value};
 
-pub(crate) use enum_name::EnumName;
-pub(crate) use figures::{ElementRow, ErrorFigures};
-pub(crate) use finding::FindingRow;
-pub use form::{JsonForm, JsonNumber};
-pub(crate) use rows::{ExactRow, ReportRow, SiteRow, StartRow, position};
+pub(crate) use figures::ElementRow;
+pub use figures::JsonNumber;
+pub(crate) use rows::{ExactRow, ReportRow, StartRow, position};
 pub(crate) use shard::ShardRow;
 
 use crate::check::{Gate, Mode, Role};
-use crate::checkpoint::{Checkpoint, Point};
+use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::dump::Producer;
+use crate::measure::Errors;
 use crate::report::{ModelRecord, PromptTokens, ServerReport};
-use crate::verdict::{Coverage, Verdict};
+use crate::verdict::{Coverage, Finding, Verdict};
 
 /// Name of the document in its field `schema`.
 pub(crate) const SCHEMA: &str = "xcheck-report";
@@ -121,19 +117,18 @@ pub(crate) struct ModelRow {
     pub(crate) sha256: Option<String>,
 }
 
-impl JsonForm for ModelRow {
-    type Value = ModelRecord;
-
-    fn of(ModelRecord { name, architecture, format, quantisation, sha256 }: ModelRecord) -> Self {
+impl From<ModelRecord> for ModelRow {
+    fn from(ModelRecord { name, architecture, format, quantisation, sha256 }: ModelRecord) -> Self {
         let [name, architecture, format, quantisation] = [name, architecture, format, quantisation].map(Some);
         Self { name, architecture, format, quantisation, sha256 }
     }
+}
 
-    fn value(self) -> ModelRecord {
-        let Self { name, architecture, format, quantisation, sha256 } = self;
+impl From<ModelRow> for ModelRecord {
+    fn from(ModelRow { name, architecture, format, quantisation, sha256 }: ModelRow) -> Self {
         let [name, architecture, format, quantisation] =
             [name, architecture, format, quantisation].map(Option::unwrap_or_default);
-        ModelRecord { name, architecture, format, quantisation, sha256 }
+        Self { name, architecture, format, quantisation, sha256 }
     }
 }
 
@@ -141,16 +136,16 @@ impl JsonForm for ModelRow {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reference {
     pub(crate) name: String,
-    pub(crate) producer: ProducerRow,
+    pub(crate) producer: Producer,
     pub(crate) model: ModelRow,
     /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub(crate) numerics: String,
     /// Role of the named dump.
-    pub(crate) role: EnumName<Role>,
-    pub(crate) mode: EnumName<Mode>,
+    pub(crate) role: Role,
+    pub(crate) mode: Mode,
     /// Criterion of the verdict.
-    pub(crate) gate: EnumName<Gate>,
-    pub(crate) verdict: EnumName<Verdict>,
+    pub(crate) gate: Gate,
+    pub(crate) verdict: Verdict,
     pub(crate) reason: Option<String>,
     /// The failure in a sentence; null after a pass.
     #[serde(default)]
@@ -158,7 +153,7 @@ pub(crate) struct Reference {
     pub(crate) notes: Vec<String>,
     pub(crate) coverage: Coverage,
     pub(crate) first_divergence: Option<Divergence>,
-    pub(crate) findings: Vec<FindingRow>,
+    pub(crate) findings: Vec<Finding>,
     /// Next commands, quoted for a shell.
     #[serde(default)]
     pub(crate) next: Vec<String>,
@@ -171,25 +166,6 @@ pub(crate) struct Reference {
     pub(crate) results: Vec<ReportRow>,
     /// Data to merge the report of a shard with others.
     pub(crate) shard: Option<ShardRow>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(crate) struct ProducerRow {
-    name: String,
-    version: String,
-    settings: Map<String, Value>,
-}
-
-impl JsonForm for ProducerRow {
-    type Value = Producer;
-
-    fn of(Producer { name, version, settings, rounding: _ }: Producer) -> Self {
-        Self { name, version, settings }
-    }
-
-    fn value(self) -> Producer {
-        Producer { name: self.name, version: self.version, settings: self.settings, rounding: None }
-    }
 }
 
 /// Input tokens and their texts.
@@ -205,24 +181,24 @@ struct TextRow {
     text: String,
 }
 
-impl JsonForm for TokensRow {
-    type Value = PromptTokens;
-
-    fn of(PromptTokens { prompt, texts }: PromptTokens) -> Self {
+impl From<PromptTokens> for TokensRow {
+    fn from(PromptTokens { prompt, texts }: PromptTokens) -> Self {
         Self { prompt, texts: texts.into_iter().map(|(token, text)| TextRow { token, text }).collect() }
     }
+}
 
-    fn value(self) -> PromptTokens {
-        let texts = self.texts.into_iter().map(|row| (row.token, row.text));
-        PromptTokens { prompt: self.prompt, texts: texts.collect() }
+impl From<TokensRow> for PromptTokens {
+    fn from(row: TokensRow) -> Self {
+        let texts = row.texts.into_iter().map(|row| (row.token, row.text));
+        Self { prompt: row.prompt, texts: texts.collect() }
     }
 }
 
 /// First failing row, with the figures that fail.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Divergence {
-    pub(crate) tap: EnumName<Point>,
-    pub(crate) checkpoint: EnumName<Checkpoint>,
+    pub(crate) tap: Point,
+    pub(crate) checkpoint: Checkpoint,
     pub(crate) layer: Option<usize>,
     pub(crate) pass: Option<usize>,
     pub(crate) position: Option<usize>,
@@ -245,20 +221,20 @@ pub struct ArchitectureRow {
     pub(super) architecture: String,
     pub(super) models: Vec<String>,
     pub(super) dumps: usize,
-    pub(super) verdict: EnumName<Verdict>,
+    pub(super) verdict: Verdict,
     pub(super) checkpoints: Vec<CheckpointRow>,
 }
 
 /// Results of one checkpoint.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct CheckpointRow {
-    pub(crate) checkpoint: EnumName<Checkpoint>,
+    pub(crate) checkpoint: Checkpoint,
     pub(crate) number: usize,
-    pub(crate) verdict: EnumName<Verdict>,
-    pub(crate) local: Option<ErrorFigures>,
-    pub(crate) accumulated: Option<ErrorFigures>,
+    pub(crate) verdict: Verdict,
+    pub(crate) local: Option<Errors>,
+    pub(crate) accumulated: Option<Errors>,
     pub(crate) bound_ratio: Option<JsonNumber>,
     pub(crate) over: Option<usize>,
     pub(crate) tolerance: Option<JsonNumber>,
-    pub(crate) worst: Option<SiteRow>,
+    pub(crate) worst: Option<Site>,
 }
