@@ -190,6 +190,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "verdict",
         &[
+            "json_number",
             "catalogue",
             "ops exact",
             "checkpoint",

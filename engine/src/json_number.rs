@@ -39,3 +39,27 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
         },
     }
 }
+
+/// Optional numbers, for `#[serde(with)]`. `None` is null.
+pub mod optional {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct JsonNumber(#[serde(with = "super")] f64);
+
+    /// Writes a number or null.
+    ///
+    /// # Errors
+    /// The errors of the serializer.
+    pub fn serialize<S: Serializer>(number: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+        number.map(JsonNumber).serialize(serializer)
+    }
+
+    /// Reads a number or null.
+    ///
+    /// # Errors
+    /// If the value is not null, a number, "nan", "inf" or "-inf".
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+        Ok(Option::<JsonNumber>::deserialize(deserializer)?.map(|number| number.0))
+    }
+}

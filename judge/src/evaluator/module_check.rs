@@ -17,10 +17,9 @@ use crate::evaluator::message::{
 use crate::evaluator::module_coverage;
 use crate::exact::{EngineErrors, ExactValue, Float, K, LAMBDA, errors_of, rms_in_sigmas};
 use crate::measure::{ColumnSelection, ValuePrecision, coarser, measure};
-use crate::plan::Unit;
 use crate::verdict::{
-    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SiteResult,
-    Verdict, conclude,
+    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SideTaps,
+    SiteResult, Verdict, conclude,
 };
 use crate::view::View;
 use crate::weight::DType;
@@ -250,21 +249,19 @@ impl<'d> ModuleCheck<'d> {
         let absent = module_coverage::absent(&self.facts.modules, &recorded, |site| {
             selection.takes(site, &self.positions(site))
         })?;
+        let own = SideTaps {
+            name: self.dump.path.display().to_string(),
+            taps: recorded.iter().map(|site| site.point).collect(),
+        };
         let evidence = Evidence {
-            unit: Unit::Whole,
             rows: self.rows,
             expected: recorded.len() + absent.len(),
             missing: self.missing.into_iter().chain(absent).collect(),
             lacking: module_coverage::gaps(self.dump, self.computed, &recorded)?,
-            sides: vec![(
-                self.dump.path.display().to_string(),
-                recorded.iter().map(|site| site.point).collect(),
-            )],
+            sides: vec![own],
             notes: iter::once(self.facts.note()).chain(facts).collect(),
-            integers: None,
             causes,
-            made: 0,
-            edges: [None, None],
+            ..Evidence::default()
         };
         let subject = ComparisonSubject {
             name: name.to_owned(),

@@ -15,10 +15,11 @@ use crate::plan::Crossing;
 use crate::weight::DType;
 
 /// A unit of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// The whole model, with accumulated errors of a run from the token ids.
+    #[default]
     Whole,
     /// A segment of the model that starts from recorded values.
     Part {

@@ -4,12 +4,11 @@ use serde_json::Value;
 
 use crate::checkpoint::Site;
 use crate::dump::Producer;
-use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::schema::{
-    ArchitectureRow, CheckpointRow, Divergence, ElementRow, ExactRow, JsonNumber, ModelRow, Program,
-    Reference, ReportFile, ReportRow, SCHEMA, ShardRow, StartRow, VERSION, position,
+    Divergence, ElementRow, ExactRow, ModelRow, Program, Reference, ReportFile, ReportRow, SCHEMA, ShardRow,
+    StartRow, VERSION, position,
 };
-use crate::report::{ArchitectureSummary, Comparison, Report, RunFailure, advice, headline};
+use crate::report::{Comparison, Report, RunFailure, advice, headline};
 use crate::verdict::{Finding, Outcome, SiteResult, Verdict};
 
 /// Returns the report as JSON with a trailing newline.
@@ -35,7 +34,7 @@ impl From<&Report> for ReportFile {
             model: common_model(report),
             server: report.served.clone(),
             references: report.results.iter().map(|result| reference(report, result)).collect(),
-            architectures: report.rollup().iter().map(ArchitectureRow::new).collect(),
+            architectures: report.rollup(),
         }
     }
 }
@@ -76,7 +75,6 @@ fn common_model(report: &Report) -> ModelRow {
 
 fn reference(report: &Report, result: &Comparison) -> Reference {
     let outcome: &Outcome = &result.outcome;
-    let lines = outcome.summaries(&report.checkpoints);
     let finding = |finding: &Finding| Finding {
         confirm: headline::confirm_command(result, finding),
         ..finding.clone()
@@ -99,7 +97,7 @@ fn reference(report: &Report, result: &Comparison) -> Reference {
         next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
         remedy: remedy(result),
         tokens: result.tokens.clone().into(),
-        checkpoints: lines.iter().map(|line| checkpoint(&CheckpointLine::worst(line))).collect(),
+        checkpoints: outcome.summaries(&report.checkpoints),
         results: outcome.rows.iter().map(ReportRow::from).collect(),
         shard: ShardRow::of(result),
     }
@@ -122,37 +120,10 @@ fn divergence(row: &SiteResult) -> Divergence {
         judged: if row.is_judged_by_accumulated() { "accumulated" } else { "local" }.to_owned(),
         since: row.since.iter().map(StartRow::from).collect(),
         reason: row.reason.clone(),
-        max_abs: row.judged().map(|found| JsonNumber(found.errors.max_abs)),
-        bound_ratio: row.bound_ratio().map(JsonNumber),
+        max_abs: row.judged().map(|found| found.errors.max_abs),
+        bound_ratio: row.bound_ratio(),
         exact: row.explained.as_ref().map(|explained| ExactRow::from(explained).in_short()),
-        tolerance: JsonNumber(row.tolerance.max_abs),
+        tolerance: row.tolerance.max_abs,
         element: ElementRow::new(row.judged()),
-    }
-}
-
-impl ArchitectureRow {
-    /// Makes the row of an architecture.
-    pub fn new(summary: &ArchitectureSummary) -> Self {
-        Self {
-            architecture: summary.architecture.clone(),
-            models: summary.models.iter().cloned().collect(),
-            dumps: summary.dumps,
-            verdict: summary.verdict,
-            checkpoints: summary.checkpoints.iter().map(checkpoint).collect(),
-        }
-    }
-}
-
-fn checkpoint(line: &CheckpointLine) -> CheckpointRow {
-    CheckpointRow {
-        checkpoint: line.checkpoint,
-        number: line.checkpoint.number(),
-        verdict: line.verdict,
-        local: line.local,
-        accumulated: line.accumulated,
-        bound_ratio: line.bound_ratio.map(JsonNumber),
-        over: line.over,
-        tolerance: line.tolerance.map(JsonNumber),
-        worst: line.site,
     }
 }

@@ -39,7 +39,7 @@ pub use recorded_report::{FailureSize, RecordedDump, RecordedReport, RecordedRow
 pub use report_reader::{ReportContent, parse, read};
 pub use rollup::{ArchitectureSummary, rolled_up};
 pub use run_failure::RunFailure;
-pub use schema::{ArchitectureRow, JsonNumber};
+pub use schema::JsonNumber;
 pub use server_checks::{ServerCheck, ServerReport};
 pub use table::{TableOptions, architectures, maps, table, verdicts};
 pub use tokens::PromptTokens;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::{Checkpoint, Point, TapScope};
-use crate::verdict::evidence::{Basis, Evidence, OUR_ENGINE};
+use crate::verdict::evidence::{Basis, Evidence, OUR_ENGINE, SideTaps};
 use crate::verdict::outcome::{ComparisonSubject, Coverage};
 use crate::verdict::site_result::SiteResult;
 
@@ -66,10 +66,10 @@ impl ComparisonResults<'_> {
     /// Returns the taps of each side over all units.
     pub(super) fn sides(&self) -> Vec<(&str, BTreeSet<Point>)> {
         let mut sides: Vec<(&str, BTreeSet<Point>)> = Vec::new();
-        for (name, points) in self.found().flat_map(|found| &found.sides) {
+        for SideTaps { name, taps } in self.found().flat_map(|found| &found.sides) {
             match sides.iter_mut().find(|(known, _)| known == name) {
-                Some((_, known)) => known.extend(points),
-                None => sides.push((name, points.clone())),
+                Some((_, known)) => known.extend(taps),
+                None => sides.push((name, taps.clone())),
             }
         }
         sides

@@ -23,13 +23,22 @@ pub struct MissingSite {
     pub(crate) why: String,
 }
 
+/// The taps of one side of a comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideTaps {
+    pub(crate) name: String,
+    pub(crate) taps: BTreeSet<Point>,
+}
+
 /// The results of one unit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The unit that was compared.
+    #[serde(skip)]
     pub(crate) unit: Unit,
     /// Compared values in data-flow order, each judged separately. Empty inside an
     /// [`Outcome`](crate::verdict::Outcome), which stores the rows itself.
+    #[serde(skip)]
     pub(crate) rows: Vec<SiteResult>,
     /// Number of sites that should have been compared.
     pub(crate) expected: usize,
@@ -37,11 +46,12 @@ pub struct Evidence {
     pub(crate) missing: Vec<MissingSite>,
     /// Reasons, apart from sites, why the unit cannot pass.
     pub(crate) lacking: Vec<String>,
-    /// The taps that each side has, by the side's name. Empty if nothing was run.
-    pub(crate) sides: Vec<(String, BTreeSet<Point>)>,
+    /// The taps that each side has. Empty if nothing was run.
+    pub(crate) sides: Vec<SideTaps>,
     /// Facts that change no verdict.
     pub(crate) notes: Vec<String>,
     /// 8-bit integer products of the dump's engine, if they explain most failing products.
+    #[serde(skip)]
     pub(crate) integers: Option<IntegerProducts>,
     /// Causes of failing rows.
     pub(crate) causes: Vec<Cause>,

@@ -19,7 +19,7 @@ mod unit_rows;
 pub(crate) use cause::{Cause, CauseContent, CauseSearch, FittingChange};
 pub(crate) use conclusion::conclude;
 pub use coverage::{NOT_RECORDED, once_each};
-pub use evidence::{Basis, Evidence, MissingSite};
+pub use evidence::{Basis, Evidence, MissingSite, SideTaps};
 pub use finding::{Finding, changes_of};
 pub use outcome::{CheckpointSummary, ComparisonSubject, Coverage, Outcome};
 pub use site_result::{Doubt, SiteResult, Verdict, Waiver};

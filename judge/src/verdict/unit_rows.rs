@@ -1,6 +1,6 @@
 //! Converts a unit's results to rows and judges each row separately.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::check::{
@@ -29,11 +29,8 @@ pub(crate) struct UnitRows<'r> {
     pub(crate) rows: Vec<SiteResult>,
     expected: Vec<(PositionSite, Site)>,
     skipped: HashMap<PositionSite, String>,
-    lacking: Vec<String>,
-    sides: Vec<(String, BTreeSet<Point>)>,
-    notes: Vec<String>,
-    /// Causes that need no run, such as wrong prompt tokens.
-    causes: Vec<Cause>,
+    /// The results without their rows. Its causes are those that need no run, such as wrong prompt tokens.
+    pub(crate) found: Evidence,
     /// True if rounding to 16 bits may explain an error above the tolerance table.
     pub(crate) may_be_half: bool,
     /// Expert choices that our run made between a site and its inputs.
@@ -63,10 +60,7 @@ impl<'r> UnitRows<'r> {
             rows: Vec::new(),
             expected: Vec::new(),
             skipped: HashMap::new(),
-            lacking: Vec::new(),
-            sides: Vec::new(),
-            notes: Vec::new(),
-            causes: Vec::new(),
+            found: Evidence::default(),
             may_be_half: false,
             behind: HashMap::new(),
         }
@@ -152,7 +146,7 @@ impl<'r> UnitRows<'r> {
         let mut row = row.judge(Some(found), None);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt is tokenized as {own:?}, expected {known:?}"));
-            self.causes.extend(cause);
+            self.found.causes.extend(cause);
         }
         self.rows.push(row);
     }
@@ -177,7 +171,7 @@ impl<'r> UnitRows<'r> {
 
     /// Adds a note, which changes no verdict.
     pub(crate) fn note(&mut self, what: String) {
-        self.notes.push(what);
+        self.found.notes.push(what);
     }
 
     /// Stores the reason why a site was not compared.
@@ -187,12 +181,7 @@ impl<'r> UnitRows<'r> {
 
     /// Adds a reason why the unit cannot pass.
     pub(crate) fn lack(&mut self, what: String) {
-        self.lacking.push(what);
-    }
-
-    /// Sets the taps of each side.
-    pub(crate) fn sides(&mut self, sides: [(String, BTreeSet<Point>); 2]) {
-        self.sides = sides.into();
+        self.found.lacking.push(what);
     }
 
     /// Judges all rows of the unit and searches for causes of failing rows.
@@ -221,22 +210,10 @@ impl<'r> UnitRows<'r> {
         if *unit == Unit::Whole {
             refuse_ties_of_a_wrong_run(&mut self.rows);
         }
-        let mut explained = std::mem::take(&mut self.causes);
-        explained.extend(causes(&self.rows)?);
+        self.found.causes.extend(causes(&self.rows)?);
         let missing = self.missing();
-        Ok(Evidence {
-            integers: None,
-            unit: unit.clone(),
-            expected: self.expected.len(),
-            missing,
-            lacking: self.lacking,
-            sides: self.sides,
-            notes: self.notes,
-            causes: explained,
-            made,
-            edges: [None, None],
-            rows: self.rows,
-        })
+        let (unit, expected) = (unit.clone(), self.expected.len());
+        Ok(Evidence { unit, expected, missing, made, rows: self.rows, ..self.found })
     }
 
     /// Makes norms inconclusive whose passes disagree about reading an unrounded sum. With fused kernels,

@@ -17,11 +17,11 @@ pub(crate) use rows::{ExactRow, ReportRow, StartRow, position};
 pub(crate) use shard::ShardRow;
 
 use crate::check::{Gate, Mode, Role};
-use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::checkpoint::{Checkpoint, Point};
 use crate::dump::Producer;
-use crate::measure::Errors;
-use crate::report::{ModelRecord, PromptTokens, ServerReport};
-use crate::verdict::{Coverage, Finding, Verdict};
+use crate::json_number;
+use crate::report::{ArchitectureSummary, ModelRecord, PromptTokens, ServerReport};
+use crate::verdict::{CheckpointSummary, Coverage, Finding, Verdict};
 
 /// Name of the document in its field `schema`.
 pub(crate) const SCHEMA: &str = "xcheck-report";
@@ -47,7 +47,7 @@ pub(crate) struct ReportFile {
     pub(crate) references: Vec<Reference>,
     /// Results per architecture, in a report of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) architectures: Vec<ArchitectureRow>,
+    pub(crate) architectures: Vec<ArchitectureSummary>,
 }
 
 impl ReportFile {
@@ -162,7 +162,7 @@ pub(crate) struct Reference {
     pub(crate) remedy: Option<String>,
     #[serde(default)]
     pub(crate) tokens: TokensRow,
-    pub(crate) checkpoints: Vec<CheckpointRow>,
+    pub(crate) checkpoints: Vec<CheckpointSummary>,
     pub(crate) results: Vec<ReportRow>,
     /// Data to merge the report of a shard with others.
     pub(crate) shard: Option<ShardRow>,
@@ -207,34 +207,13 @@ pub(crate) struct Divergence {
     pub(crate) judged: String,
     pub(crate) since: Vec<StartRow>,
     pub(crate) reason: Option<String>,
-    pub(crate) max_abs: Option<JsonNumber>,
-    pub(crate) bound_ratio: Option<JsonNumber>,
+    #[serde(default, with = "json_number::optional")]
+    pub(crate) max_abs: Option<f64>,
+    #[serde(default, with = "json_number::optional")]
+    pub(crate) bound_ratio: Option<f64>,
     pub(crate) exact: Option<ExactRow>,
-    pub(crate) tolerance: JsonNumber,
+    #[serde(with = "json_number")]
+    pub(crate) tolerance: f64,
     #[serde(flatten)]
     pub(crate) element: ElementRow,
-}
-
-/// Results of all dumps of one architecture.
-#[derive(Serialize, Deserialize)]
-pub struct ArchitectureRow {
-    pub(super) architecture: String,
-    pub(super) models: Vec<String>,
-    pub(super) dumps: usize,
-    pub(super) verdict: Verdict,
-    pub(super) checkpoints: Vec<CheckpointRow>,
-}
-
-/// Results of one checkpoint.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct CheckpointRow {
-    pub(crate) checkpoint: Checkpoint,
-    pub(crate) number: usize,
-    pub(crate) verdict: Verdict,
-    pub(crate) local: Option<Errors>,
-    pub(crate) accumulated: Option<Errors>,
-    pub(crate) bound_ratio: Option<JsonNumber>,
-    pub(crate) over: Option<usize>,
-    pub(crate) tolerance: Option<JsonNumber>,
-    pub(crate) worst: Option<Site>,
 }

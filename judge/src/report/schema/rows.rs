@@ -6,6 +6,7 @@ use crate::align::RecordedRows;
 use crate::check::{Gate, Role, RoundingEvaluation, Tolerance};
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
+use crate::json_number;
 use crate::noise::{Excess, NoiseFloor};
 use crate::report::schema::error_map::ErrorMapRow;
 use crate::report::schema::figures::{JsonNumber, MeasurementRow};
@@ -31,7 +32,8 @@ pub(crate) struct ReportRow {
     since: Vec<StartRow>,
     local: Option<MeasurementRow>,
     accumulated: Option<MeasurementRow>,
-    bound_ratio: Option<JsonNumber>,
+    #[serde(default, with = "json_number::optional")]
+    bound_ratio: Option<f64>,
     exact: Option<ExactRow>,
     /// Map of the differences of the two sides. If exact values are known, each side has a map of its own errors instead.
     spread: Option<ErrorMapRow>,
@@ -39,7 +41,8 @@ pub(crate) struct ReportRow {
     accumulated_noise_floor: Option<NoiseFloor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     distribution: Option<Excess>,
-    tolerance: ToleranceRow,
+    #[serde(with = "ToleranceRow")]
+    tolerance: Tolerance,
     judged: JudgementRow,
     /// Position at which a persistent error of log-probabilities begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +78,7 @@ impl From<&SiteResult> for ReportRow {
             since: row.since.iter().map(StartRow::from).collect(),
             local: row.local.as_ref().map(MeasurementRow::from),
             accumulated: row.accumulated.as_ref().map(MeasurementRow::from),
-            bound_ratio: row.bound_ratio().map(JsonNumber),
+            bound_ratio: row.bound_ratio(),
             exact: row.explained.as_ref().map(ExactRow::from),
             spread: match row.explained {
                 Some(_) => None,
@@ -84,7 +87,7 @@ impl From<&SiteResult> for ReportRow {
             noise_floor: row.floor.or(row.accumulated_floor),
             accumulated_noise_floor: row.accumulated_floor,
             distribution: row.excess,
-            tolerance: ToleranceRow::from(&row.tolerance),
+            tolerance: row.tolerance.clone(),
             judged: JudgementRow {
                 gate: row.gate,
                 accumulated: row.is_judged_by_accumulated(),
@@ -121,7 +124,7 @@ impl From<ReportRow> for SiteResult {
             is_single_operation: read.judged.one_stage,
             demanded_of: read.judged.demanded_of,
             doubt: read.judged.doubt,
-            ..Self::new(site, positions, read.tolerance.into())
+            ..Self::new(site, positions, read.tolerance)
         };
         let judged = if row.is_judged_by_accumulated() { &mut row.accumulated } else { &mut row.local };
         if let Some(judged) = judged {
@@ -329,37 +332,17 @@ impl From<BiasRow> for BiasEstimate {
     }
 }
 
-/// Entry of the tolerance table.
+/// Entry of the tolerance table. The table itself, a TOML file, has no field `asked`.
 #[derive(Serialize, Deserialize)]
+#[serde(remote = "Tolerance")]
 struct ToleranceRow {
-    max_abs: JsonNumber,
-    mean_abs: Option<JsonNumber>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_cosine: Option<JsonNumber>,
+    #[serde(with = "json_number")]
+    max_abs: f64,
+    #[serde(default, with = "json_number::optional")]
+    mean_abs: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json_number::optional")]
+    min_cosine: Option<f64>,
     source: String,
-    asked: bool,
-}
-
-impl From<&Tolerance> for ToleranceRow {
-    fn from(tolerance: &Tolerance) -> Self {
-        Self {
-            max_abs: JsonNumber(tolerance.max_abs),
-            mean_abs: tolerance.mean_abs.map(JsonNumber),
-            min_cosine: tolerance.min_cosine.map(JsonNumber),
-            source: tolerance.source.clone(),
-            asked: tolerance.is_asked,
-        }
-    }
-}
-
-impl From<ToleranceRow> for Tolerance {
-    fn from(row: ToleranceRow) -> Self {
-        Self {
-            max_abs: row.max_abs.0,
-            mean_abs: row.mean_abs.map(|number| number.0),
-            min_cosine: row.min_cosine.map(|number| number.0),
-            source: row.source,
-            is_asked: row.asked,
-        }
-    }
+    #[serde(rename = "asked")]
+    is_asked: bool,
 }

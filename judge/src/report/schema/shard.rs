@@ -1,14 +1,13 @@
 //! Data for `xcheck merge` in a shard's report, besides its rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::align::Selection;
-use crate::checkpoint::Point;
 use crate::plan::Unit;
 use crate::report::{Comparison, ShardedComparison};
-use crate::verdict::{Basis, Cause, Evidence, MissingSite};
+use crate::verdict::{Basis, Evidence};
 
 /// The field `shard` of a reference.
 #[derive(Serialize, Deserialize)]
@@ -38,6 +37,8 @@ impl ShardRow {
     pub(crate) fn of(result: &Comparison) -> Option<Self> {
         let ShardedComparison { plan, units, asked, remarks } = result.sharded.as_ref()?;
         let basis = &result.outcome.basis;
+        let row =
+            |(number, found): &(usize, Evidence)| EvidenceRow { unit: number + 1, found: found.clone() };
         Some(Self {
             plan: plan.clone(),
             units: units.clone(),
@@ -49,7 +50,7 @@ impl ShardRow {
             again: result.again.clone(),
             inspect: result.reference.clone(),
             remarks: remarks.clone(),
-            evidence: basis.evidence.iter().map(EvidenceRow::from).collect(),
+            evidence: basis.evidence.iter().map(row).collect(),
         })
     }
 
@@ -66,7 +67,7 @@ impl ShardRow {
         let wanted = self.wanted.iter().map(|&number| unit(number)).collect::<Result<Vec<_>, _>>()?;
         let found = self.evidence.into_iter().map(|row| {
             let (index, unit) = unit(row.unit)?;
-            Ok((index, row.evidence(unit)))
+            Ok((index, Evidence { unit, ..row.found }))
         });
         let basis = Basis {
             selection: self.selection.selection,
@@ -94,56 +95,11 @@ struct SelectionRow {
     follow_reference: bool,
 }
 
-/// The results of a unit without its rows.
+/// The results of a unit, whose rows are those of the report.
 #[derive(Serialize, Deserialize)]
 struct EvidenceRow {
+    /// Number of the unit, counted from 1.
     unit: usize,
-    expected: usize,
-    missing: Vec<MissingSite>,
-    lacking: Vec<String>,
-    sides: Vec<RecordedTapsRow>,
-    notes: Vec<String>,
-    causes: Vec<Cause>,
-    made: usize,
-    edges: [Option<String>; 2],
-}
-
-impl From<&(usize, Evidence)> for EvidenceRow {
-    fn from((number, found): &(usize, Evidence)) -> Self {
-        Self {
-            unit: number + 1,
-            expected: found.expected,
-            missing: found.missing.clone(),
-            lacking: found.lacking.clone(),
-            sides: found.sides.iter().cloned().map(|(name, taps)| RecordedTapsRow { name, taps }).collect(),
-            notes: found.notes.clone(),
-            causes: found.causes.clone(),
-            made: found.made,
-            edges: found.edges.clone(),
-        }
-    }
-}
-
-impl EvidenceRow {
-    fn evidence(self, unit: Unit) -> Evidence {
-        Evidence {
-            integers: None,
-            unit,
-            rows: Vec::new(),
-            expected: self.expected,
-            missing: self.missing,
-            lacking: self.lacking,
-            sides: self.sides.into_iter().map(|row| (row.name, row.taps)).collect(),
-            notes: self.notes,
-            causes: self.causes,
-            made: self.made,
-            edges: self.edges,
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct RecordedTapsRow {
-    name: String,
-    taps: BTreeSet<Point>,
+    #[serde(flatten)]
+    found: Evidence,
 }
