@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
-use xcheck::check::{ArrayComparison, Gate, Tolerance};
+use xcheck::check::{ArrayComparison, Tolerance};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Manifest;
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::tensor::Tensor;
 use xcheck::verdict::{SiteResult, Verdict};
 use xcheck::view::View;
-use xcheck::weight::DType;
 
 /// A dump of `reference-scripts/dump/dump_logprobs.py`.
 fn shipped(name: &str) -> PathBuf {

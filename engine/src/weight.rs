@@ -246,7 +246,7 @@ impl Matrix {
     }
 
     /// Sets the scales of an FP8 cache that stores the products.
-    pub fn with_cache_scales(self, cache_scales: Option<Vec<f32>>) -> Self {
+    pub(crate) fn with_cache_scales(self, cache_scales: Option<Vec<f32>>) -> Self {
         Self { cache_scales: cache_scales.map(Arc::new), ..self }
     }
 
@@ -396,7 +396,7 @@ impl Matrix {
     }
 
     /// Returns the bytes of the matrix in its file.
-    pub fn parts(&self) -> impl Iterator<Item = &LazyBytes> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &LazyBytes> {
         [&self.data].into_iter().chain(&self.scales)
     }
 

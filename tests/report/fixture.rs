@@ -15,7 +15,6 @@ use xcheck::measure::{Errors, Measurement, NonfiniteCounts, WorstElement};
 use xcheck::noise::NoiseFloor;
 use xcheck::report::{Comparison, ModelRecord, PromptTokens, Report, Timing};
 use xcheck::verdict::{Basis, ComparisonSubject, Coverage, Outcome, SiteResult, Verdict};
-use xcheck::weight::DType;
 
 fn errors(max_abs: f64) -> Errors {
     Errors {

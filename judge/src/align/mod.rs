@@ -10,7 +10,9 @@ pub(crate) mod expert_slots;
 mod selection;
 mod visible_keys;
 
-pub use aligned_dump::{AlignedDump, RecordedRows};
+pub use aligned_dump::AlignedDump;
+
+pub(crate) use aligned_dump::RecordedRows;
 pub use alignment::aligned;
 pub(crate) use choices::logits_after;
 pub use selection::{Checkpoints, Ranges, Selection};

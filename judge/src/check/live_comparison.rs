@@ -257,7 +257,7 @@ impl<'d> LiveComparison<'d> {
 
     /// Returns the ids that the dump lists for these logits and stores our ranking of them. Does not compare
     /// values.
-    pub fn named(&mut self, site: Site, logits: &Tensor) -> Option<ListedIds> {
+    pub(crate) fn named(&mut self, site: Site, logits: &Tensor) -> Option<ListedIds> {
         if self.error.is_some() || site.pass.is_none_or(|pass| pass >= self.held.passes().len()) {
             return None;
         }

@@ -168,7 +168,7 @@ pub(crate) fn distance(one: View, other: View) -> f64 {
 }
 
 /// Returns true for taps of logits, which are also compared as probabilities.
-pub fn is_of_logits(point: Point) -> bool {
+pub(crate) fn is_of_logits(point: Point) -> bool {
     matches!(point, Point::Logits | Point::LastLogits)
 }
 
@@ -185,7 +185,7 @@ pub enum ArrayComparison {
 
 /// The dump's result of an operation, and our result from the same inputs.
 #[derive(Clone, Debug)]
-pub struct UnexplainedOperation {
+pub(crate) struct UnexplainedOperation {
     /// The site of the result.
     pub(crate) site: Site,
     /// Our engine's result, traced with the operation and its inputs.
@@ -207,7 +207,7 @@ impl UnexplainedOperation {
 
     /// Returns the 8-bit integer products of `among` that explain the operation. `None` if the operation is
     /// not a product with unquantized weights.
-    pub fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
+    pub(crate) fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
         self.with(&self.traced, |compared| products_that_explain(compared, among))
     }
 

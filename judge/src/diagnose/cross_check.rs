@@ -49,7 +49,7 @@ pub fn cross_check(
 }
 
 /// Callback for the outcome so far.
-pub type OutcomeCallback<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
+pub(crate) type OutcomeCallback<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
 
 /// The requested units of a comparison, and the results so far.
 #[derive(Default)]

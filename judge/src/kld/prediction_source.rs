@@ -35,7 +35,7 @@ pub trait PredictionSource {
 }
 
 /// Reads the prediction after a position of a chunk. It fails if the values are invalid.
-pub type PredictionReader<'s> = Box<dyn Fn(usize, &mut Prediction) -> Result<()> + Sync + 's>;
+pub(crate) type PredictionReader<'s> = Box<dyn Fn(usize, &mut Prediction) -> Result<()> + Sync + 's>;
 
 impl PredictionSource for LogitsFile {
     fn name(&self) -> String {

@@ -88,7 +88,7 @@ impl fmt::Display for Unit {
 }
 
 /// Returns the input site of a layer in a pass; the layer after the last is the head.
-pub fn input_of(layer: usize, pass: usize) -> Site {
+pub(crate) fn input_of(layer: usize, pass: usize) -> Site {
     match layer.checked_sub(1) {
         None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
         before => Site { point: Point::BlockOut, layer: before, pass: Some(pass) },

@@ -18,7 +18,7 @@ pub(crate) const MOST_PARTS: usize = 2;
 
 /// The cause of failing rows of one unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cause {
+pub(crate) struct Cause {
     /// The search that found the cause.
     pub(crate) sought: CauseSearch,
     /// Sites that the cause explains, in data-flow order.
@@ -110,7 +110,7 @@ fn filled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Re
 
 /// An alternative explanation of a cause: one or more changes of operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FittingChange {
+pub(crate) struct FittingChange {
     /// The changes in the syntax of `--suppose`.
     pub(crate) typed: String,
     /// The kind of the first change.

@@ -163,7 +163,7 @@ impl ComparisonResults<'_> {
 }
 
 /// Returns each sentence once, in order of first occurrence.
-pub fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
+pub(crate) fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for what in said {
         if !all.contains(what) {

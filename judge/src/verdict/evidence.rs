@@ -16,7 +16,7 @@ pub(crate) const OUR_ENGINE: &str = "our engine";
 
 /// A site that should have been compared but was not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MissingSite {
+pub(crate) struct MissingSite {
     #[serde(flatten)]
     pub(crate) site: Site,
     /// The reason, which names the site.
@@ -25,7 +25,7 @@ pub struct MissingSite {
 
 /// The taps of one side of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SideTaps {
+pub(crate) struct SideTaps {
     pub(crate) name: String,
     pub(crate) taps: BTreeSet<Point>,
 }

@@ -37,7 +37,7 @@ pub struct Finding {
     #[serde(default)]
     pub supposed: Option<String>,
     /// The command that judges again with these changes applied, in a report.
-    #[serde(default)]
+    #[serde(skip_deserializing)]
     pub confirm: Option<String>,
     /// The verdict of that command. `None` if it was not run.
     #[serde(default)]

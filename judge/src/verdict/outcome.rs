@@ -85,7 +85,7 @@ pub struct Outcome {
 
 /// One checkpoint, summarized over all its taps, layers and passes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CheckpointSummary {
+pub(crate) struct CheckpointSummary {
     pub(crate) checkpoint: Checkpoint,
     /// Number of the checkpoint.
     pub(crate) number: usize,

@@ -15,13 +15,13 @@ const LENGTH: usize = 8;
 
 /// Endless prompts that follow from a seed.
 #[derive(Clone, Debug)]
-pub struct WordPrompts {
+pub(crate) struct WordPrompts {
     state: u64,
 }
 
 impl WordPrompts {
     /// Starts with a seed.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 

@@ -120,7 +120,7 @@ pub enum Positions {
 
 /// Hugging Face names of the tensors outside of layers.
 #[derive(Clone, Copy)]
-pub struct OuterNames {
+pub(crate) struct OuterNames {
     /// Prefix of the model's names in complete checkpoints.
     pub(crate) prefix: &'static str,
     /// Prefix of the layers' names, after the model's prefix.
@@ -175,7 +175,7 @@ impl Family {
 
 /// Rules for the biases of an architecture's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BiasRules {
+pub(crate) struct BiasRules {
     /// Queries, keys and values.
     pub(crate) qkv: BiasRule,
     /// Output projection of attention.
@@ -186,7 +186,7 @@ pub struct BiasRules {
 
 /// Rule for the biases of one kind of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BiasRule {
+pub(crate) enum BiasRule {
     /// No model has the biases.
     Never,
     /// Every model has the biases.
@@ -213,7 +213,7 @@ impl BiasRules {
 }
 
 /// Keys of a factor or soft cap in model files, and where the configuration stores it.
-pub struct NumberKey {
+pub(crate) struct NumberKey {
     /// Key in `config.json`.
     pub(crate) json: &'static str,
     /// Key in GGUF files, after the architecture's name.
@@ -243,7 +243,7 @@ impl NumberKey {
 
 /// RoPE variants of an architecture.
 #[derive(Clone, Copy)]
-pub struct RopeExtras {
+pub(crate) struct RopeExtras {
     /// Values that its authors round to the type of activations.
     pub(crate) rounding: RopeRounding,
     /// True if only a part of each head may rotate.
@@ -268,7 +268,7 @@ impl RopeExtras {
 }
 
 /// Default sliding-window layers and their RoPE, for files without these keys.
-pub struct SlidingDefaults {
+pub(crate) struct SlidingDefaults {
     /// Interval of layers with full attention; `None` if no layer has it.
     pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
@@ -282,7 +282,7 @@ pub struct SlidingDefaults {
 }
 
 /// RoPE of sliding-window layers.
-pub enum SlidingRope {
+pub(crate) enum SlidingRope {
     /// RoPE of the other layers.
     Shared,
     /// The base of the other layers, without their scaling.
@@ -308,6 +308,6 @@ impl SlidingDefaults {
 }
 
 /// Returns the usual scale, 1 / √D, applied to the products.
-pub fn inverse_root_of_head_dim(c: &DecoderConfig) -> AttentionScale {
+pub(crate) fn inverse_root_of_head_dim(c: &DecoderConfig) -> AttentionScale {
     AttentionScale::Products(1.0 / (c.head_dim as f32).sqrt())
 }

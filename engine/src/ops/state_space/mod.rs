@@ -20,7 +20,7 @@ pub struct StepRule {
 
 /// Limits of step sizes. Transformers does not apply them in single-token decode.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepLimits {
+pub(crate) struct StepLimits {
     /// Least and largest step.
     pub(crate) range: [f32; 2],
     /// True if only transformers applies the limits.

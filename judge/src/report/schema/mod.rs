@@ -67,7 +67,10 @@ impl ReportFile {
     ///
     /// # Errors
     /// If the document is invalid, has another version, or `accepts` refuses the program that wrote it.
-    pub fn parse(text: &str, accepts: impl Fn(&Program) -> Result<(), String>) -> Result<Self, String> {
+    pub(crate) fn parse(
+        text: &str,
+        accepts: impl Fn(&Program) -> Result<(), String>,
+    ) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct ReportHeader {
             schema: String,

@@ -59,7 +59,7 @@ impl ShardRow {
     ///
     /// # Errors
     /// If a unit number exceeds the plan, or the selection is invalid.
-    pub fn read(self) -> Result<(Basis, ShardedComparison, Vec<String>, Option<String>), String> {
+    pub(crate) fn read(self) -> Result<(Basis, ShardedComparison, Vec<String>, Option<String>), String> {
         let unit = |number: usize| {
             let unit = number.checked_sub(1).and_then(|index| Some((index, self.units.get(index)?.clone())));
             unit.ok_or_else(|| format!("invalid unit {number}, expected 1 to {}", self.units.len()))
